@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_adapt [--quick] [--only letter-bin,thyroid] [--methods staged,...]
 
-Runs what the cache lacks, then writes adapt.md, and in adapt/ figures and a plot of each problem.
-Problems that were not asked for keep their figures of before.
+Runs missing cells of the cache, then writes adapt.md and, in adapt/, figures and a plot of each
+problem. Other problems keep their earlier figures.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=-1, help="cells side by side; -1: all cores")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of finished cells")
     options = parser.parse_args(arguments)
-    kept = "stopped; what is finished is kept, the same command goes on from there"
-    return harness.run_command(lambda: _run(options), kept)
+    message = "stopped; what is finished is kept, the same command goes on from there"
+    return harness.run_command(lambda: _run(options), message)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -50,10 +50,10 @@ def _run(options: argparse.Namespace) -> int:
     for name in names:
         cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
         run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, say=note)
-        found = _rounded(plain(_figures(name, cells, settings, options.cache)))
-        # after each problem, so that a long run that is broken off leaves what it found
-        write_whole(folder / f"{name}.json", json.dumps(found, indent=1) + "\n")
-        pages.plot(name, found, folder / f"{name}.svg")
+        figures = _rounded(plain(_figures(name, cells, settings, options.cache)))
+        # after each problem, so that a long run that is broken off leaves its results
+        write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
+        pages.plot(name, figures, folder / f"{name}.svg")
         write_whole(out / "adapt.md", pages.markdown(_known(folder)))
         write_whole(out / "bytes.md", pages.bytes_markdown(_known(folder)))
         note(f"{name}: {out / 'adapt.md'}")
@@ -78,18 +78,18 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
         result = cached(cell, settings, cache)
         assert result is not None
         results.setdefault(cell.method, []).append(result | {"seed": cell.seed})
-    found = summary.summarise(problems.get(name), results)
+    figures = summary.summarise(problems.get(name), results)
     if pages.OURS in results and len(results) > 1:
         n_test = sum(fold["n_test"] for fold in results[pages.OURS][0]["folds"])
-        found["against"] = summary.compare(found, pages.OURS, n_test)
+        figures["against"] = summary.compare(figures, pages.OURS, n_test)
         for bound in BYTE_BOUNDS.values():
             kb = bound // 1024
-            found[f"against_{kb}_kb"] = summary.compare(
-                found, pages.OURS, n_test, accuracies=f"at_budgets_{kb}_kb"
+            figures[f"against_{kb}_kb"] = summary.compare(
+                figures, pages.OURS, n_test, accuracies=f"at_budgets_{kb}_kb"
             )
-    found["settings"] = {"quick": settings.quick, "fits": settings.fits_of}
-    found["versions"] = harness.environment(PACKAGES)["versions"]
-    return found
+    figures["settings"] = {"quick": settings.quick, "fits": settings.fits_of}
+    figures["versions"] = harness.environment(PACKAGES)["versions"]
+    return figures
 
 
 def _rounded(value: Any) -> Any:
@@ -102,7 +102,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _known(folder: Path) -> dict[str, Any]:
-    """Figures of the problems, those of this run or of runs before, in the order of problems."""
+    """Figures of the problems, of this run or of runs before, in the order of problems."""
     files = {name: folder / f"{name}.json" for name in problems.PROBLEMS}
     return {name: json.loads(f.read_text()) for name, f in files.items() if f.is_file()}
 

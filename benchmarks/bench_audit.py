@@ -48,12 +48,12 @@ class Pool:
     request: int
 
     def stream(self, rng: np.random.Generator, n: int, rate: float) -> NDArray[np.intp]:
-        """Draw rows so that a share `rate` is answered otherwise than by the high-cost model."""
+        """Draw rows so that a share `rate` is answered differently from the high-cost model."""
         wrong, right = np.flatnonzero(~self.agrees), np.flatnonzero(self.agrees)
-        drawn = rng.choice(right, n)
-        chosen = rng.random(n) < rate
-        drawn[chosen] = rng.choice(wrong, int(chosen.sum()))
-        return drawn
+        pool_rows = rng.choice(right, n)
+        is_wrong = rng.random(n) < rate
+        pool_rows[is_wrong] = rng.choice(wrong, int(is_wrong.sum()))
+        return pool_rows
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -90,15 +90,17 @@ def _pool() -> Pool:
         data.X[train], y[train], validation=(data.X[tune], y[tune])
     )
     x = data.X[unseen[:POOL]]
-    parts = [split(stage.margins(x), stage.score) for stage in system.stages_]
-    exits = exit_stages([score for _, score in parts], system.operating_point_.thresholds)
+    margins_and_scores = [split(stage.margins(x), stage.score) for stage in system.stages_]
+    exits = exit_stages(
+        [score for _, score in margins_and_scores], system.operating_point_.thresholds
+    )
     reference = system.high_cost_model_.labels(x)
-    answers = np.stack([*(labels(margins) for margins, _ in parts), reference])
-    n, rows = len(parts), np.arange(len(x))
+    answers = np.stack([*(labels(margins) for margins, _ in margins_and_scores), reference])
+    n, rows = len(margins_and_scores), np.arange(len(x))
     local = exits < n
     sure = [
         probabilities(margins, stage.link).max(axis=1)
-        for (margins, _), stage in zip(parts, system.stages_, strict=True)
+        for (margins, _), stage in zip(margins_and_scores, system.stages_, strict=True)
     ]
     return Pool(
         local=local,

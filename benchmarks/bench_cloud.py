@@ -1,4 +1,4 @@
-"""What a cloud worker carries on this machine, beside a bare broker and a bare onnxruntime.
+"""What a cloud worker carries on this machine, against a bare broker and a bare onnxruntime.
 
     python -m benchmarks.bench_cloud [--quick]
 
@@ -63,7 +63,7 @@ def take_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     turns, single, many, lasting = (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
     path, linear, X = _bundles(folder, QUICK_TRAIN if quick else None)
     model = CloudModel.from_bundle(path)
-    found: dict[str, Any] = {"features": X.shape[1], "n_train": len(X)}
+    figures: dict[str, Any] = {"features": X.shape[1], "n_train": len(X)}
     with MosquittoBroker() as broker, connected(broker.port) as asker:
         echoes: list[float] = []
         trips: list[float] = []
@@ -91,16 +91,16 @@ def take_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
             messages = payloads(X, ROWS, max(50, int(half * lasting)), model="svm")
             took = asker.paced(messages, half)
             lone = [single * turns / _flood(asker, X, 1, single * turns)]
-        found["echo_us"] = _spread(echoes)
-        found["round_trip_us"] = _spread(trips)
-        found["round_trip_svm_us"] = _spread(trips_svm)
-        found["onnxruntime_per_second"] = _rates(alone)
-        found["worker_per_second"] = _rates(carried)
-        found["worker_single_per_second"] = _rates(lone)
-        found["half_load"] = {"messages_per_second": round(half, 1), **_spread(took)}
+        figures["echo_us"] = _spread(echoes)
+        figures["round_trip_us"] = _spread(trips)
+        figures["round_trip_svm_us"] = _spread(trips_svm)
+        figures["onnxruntime_per_second"] = _rates(alone)
+        figures["worker_per_second"] = _rates(carried)
+        figures["worker_single_per_second"] = _rates(lone)
+        figures["half_load"] = {"messages_per_second": round(half, 1), **_spread(took)}
         with _bare(broker.port):
             bare = asker.turns(payloads(X, 1, single * turns, model="linear"))
-        found["bare_us"] = _spread(bare)
+        figures["bare_us"] = _spread(bare)
         several = []
         for _ in range(1 if quick else 3):
             for count in (1, 2):
@@ -109,15 +109,15 @@ def take_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
                     rate = ROWS * many / _flood(asker, X, ROWS, many)
                 several.append((count, rate))
                 note(f"{count} worker(s): {rate:.0f}/s")
-        found["by_workers"] = {
+        figures["by_workers"] = {
             str(count): _rates([rate for c, rate in several if c == count]) for count in (1, 2)
         }
-    found["round_trip_over_echo"] = round(float(np.median(trips) / np.median(echoes)), 2)
+    figures["round_trip_over_echo"] = round(float(np.median(trips) / np.median(echoes)), 2)
     # Turn by turn, since the machine is not the same from turn to turn.
     shares = np.array(carried) / np.array(alone)
-    found["share_of_onnxruntime"] = round(float(np.median(shares)), 3)
-    found["p99_over_p50"] = round(float(np.quantile(took, 0.99) / np.median(took)), 2)
-    return found
+    figures["share_of_onnxruntime"] = round(float(np.median(shares)), 3)
+    figures["p99_over_p50"] = round(float(np.quantile(took, 0.99) / np.median(took)), 2)
+    return figures
 
 
 def _bundles(folder: Path, rows: int | None) -> tuple[Path, Path, Any]:

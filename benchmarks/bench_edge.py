@@ -1,4 +1,4 @@
-"""What a decision on the device costs: microseconds beside onnxruntime's no-op graph, and memory.
+"""What a decision on the device costs: microseconds against onnxruntime's no-op graph, and memory.
 
     python -m benchmarks.bench_edge [--quick]
 
@@ -95,12 +95,12 @@ def _noop() -> Call:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     x = np.zeros((1, 16), np.float32)
     return lambda: session.run(None, {"x": x})
@@ -155,12 +155,12 @@ def _c99(name: str, model: Model, folder: Path) -> Call:
     (built,) = build([(source, [stage.outputs for stage in model.bundle.manifest.stages])])
     if built.selftest():
         raise InputError(f"{name}: C answers otherwise than its sample says")
-    said = built.ffi.new("int32_t[5]")
+    outcome = built.ffi.new("int32_t[5]")
     rows = cycle([built.ffi.from_buffer("float[]", row) for row in model.rows])
     keep = built  # the library goes with it
 
     def call(one: Any = keep.one) -> object:
-        return one(next(rows), said), keep
+        return one(next(rows), outcome), keep
 
     return call
 
@@ -197,14 +197,14 @@ def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str
         path = str(models[name].bundle.path)
         modes[f"serve {name}"] = [path, "--data", str(table), "--deadline-ms", "50"]
         modes[f"serve {name}, numpy"] = [*modes[f"serve {name}"], "--settings", str(settings)]
-    found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
+    samples: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
 
     def all_of_them(broker: list[str]) -> None:
         for _ in range(runs):
             for mode, arguments in modes.items():
                 more = broker if arguments else []
-                kept = edge_process.measure(mode.split()[0], arguments + more)
-                found[mode].append(kept)
+                sample = edge_process.measure(mode.split()[0], arguments + more)
+                samples[mode].append(sample)
 
     if find_mosquitto() is None:
         all_of_them([])
@@ -213,12 +213,12 @@ def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str
             all_of_them(["--broker", broker.url])
     return {
         mode: {
-            "seconds": round(median(f["seconds"] for f in kept), 3),
-            "cpu": round(median(f["cpu"] for f in kept), 3),
-            "rss_mb": round(median(f["rss"] for f in kept) / 1e6, 1),
-            "peak_mb": round(median(f["peak"] for f in kept) / 1e6, 1),
+            "seconds": round(median(f["seconds"] for f in mode_samples), 3),
+            "cpu": round(median(f["cpu"] for f in mode_samples), 3),
+            "rss_mb": round(median(f["rss"] for f in mode_samples) / 1e6, 1),
+            "peak_mb": round(median(f["peak"] for f in mode_samples) / 1e6, 1),
         }
-        for mode, kept in found.items()
+        for mode, mode_samples in samples.items()
     }
 
 
@@ -233,7 +233,7 @@ def document(
     *,
     calls: int,
 ) -> dict[str, Any]:
-    """Medians, ratios to the no-op graph, and what is needed to repeat them."""
+    """Medians, ratios to the no-op graph, and the settings to repeat them."""
     rounds = len(runs[NOOP])
     items = {
         name: {
@@ -244,11 +244,11 @@ def document(
         for name, us in runs.items()
     }
     targets = []
-    for name, against, most in TARGETS:
+    for name, against, bound in TARGETS:
         if name in items:
             figure = items[name]["us" if against is None else "noops"]
-            what = f"us of `{name}`" if against is None else f"`{name}` / `{against}`"
-            targets.append({"what": what, "figure": figure, "at_most": most})
+            title = f"us of `{name}`" if against is None else f"`{name}` / `{against}`"
+            targets.append({"what": title, "figure": figure, "at_most": bound})
     targets += [
         {
             "what": "seconds until everything is imported",
@@ -306,8 +306,8 @@ def page(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"| {row['what']} | {row['figure']:g} | {row['at_most']:g} | {met} |")
     lines += ["", "| model | item | us | no-ops |", "| --- " * 4 + "|"]
     for name, item in found["items"].items():
-        model, _, what = name.partition(" ")
-        row = f"{_WHAT.get(what, 'the no-op graph')} | {item['us']:.1f} | {item['noops']:.2f}"
+        model, _, item_name = name.partition(" ")
+        row = f"{_WHAT.get(item_name, 'the no-op graph')} | {item['us']:.1f} | {item['noops']:.2f}"
         lines.append(f"| `{model}` | {row} |")
     lines += [
         "",

@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in (*RUNS, "error"):
             runs[name] = harness.run_part("benchmarks.bench_fleet", name, *flags)
             note(f"{name}: {runs[name]}")
-        found = document(runs, length)
-        harness.write_results(harness.out_folder(options), "fleet", found, markdown(found))
+        figures = document(runs, length)
+        harness.write_results(harness.out_folder(options), "fleet", figures, markdown(figures))
         return 0
 
     return harness.run_command(action)
@@ -143,7 +143,7 @@ def figures(result: PolicyResult) -> dict[str, list[float | None]]:
 
 
 def document(runs: dict[str, dict[str, Any]], length: str) -> dict[str, Any]:
-    """Figures, whether the targets hold, and what is needed to repeat them."""
+    """Figures, whether the targets hold, and the settings to repeat them."""
     compared = runs.pop("error")
     off = {
         name: round(100 * (compared["part"][name][0] / values[0] - 1), 2)

@@ -41,7 +41,7 @@ RESAMPLINGS, QUICK_RESAMPLINGS = 500, 50
 CONFIDENCE, SEED = 0.95, 0
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
 CLASS_LOSS = {2: 0.02, 26: 0.1}
-"""Bound on what each class loses, by the number of classes, beside the case's own."""
+"""Bound on the loss of each class, by the number of classes, besides the case's own."""
 Case = tuple[str, float, Literal["difference", "classes"]]
 CASES: tuple[Case, ...] = (
     *(("offload_rate", rate, "difference") for rate in (0.05, 0.1, 0.2, 0.3, 0.5)),
@@ -80,13 +80,13 @@ def _system(data: Dataset, y: NDArray[Any], resamplings: int) -> dict[str, Any]:
     )
     seconds = time.perf_counter() - started
     tuning = [cascade_record(system, c, data.X[tune], y[tune]) for c in range(len(system.chains_))]
-    truth = [cascade_record(system, c, data.X[pool], y[pool]) for c in range(len(system.chains_))]
+    records = [cascade_record(system, c, data.X[pool], y[pool]) for c in range(len(system.chains_))]
     return {
         "stages": [len(chain) for chain in system.chains_],
         "fit_seconds": round(seconds, 1),
-        "cloud_accuracy": float(truth[0].correct[-1].mean()),
+        "cloud_accuracy": float(records[0].correct[-1].mean()),
         "cases": [
-            _case(tuning, truth, system.frontier_.points, case, resamplings) for case in CASES
+            _case(tuning, records, system.frontier_.points, case, resamplings) for case in CASES
         ],
     }
 
@@ -98,7 +98,7 @@ def _case(
     case: Case,
     resamplings: int,
 ) -> dict[str, Any]:
-    """Certify on many calibration sets; compare what was promised with the truth."""
+    """Certify on many calibration sets; compare the promise with the truth."""
     kind, bound, loss = case
     answers = pool[0].answers
     assert answers is not None
@@ -117,8 +117,8 @@ def _case(
     true, methods = [], []
     started = time.perf_counter()
     for _ in range(resamplings):
-        drawn = rng.integers(0, len(pool[0].weights), ROWS)
-        point = certify([p.rows(drawn) for p in pool], order, promise)
+        calibration_rows = rng.integers(0, len(pool[0].weights), ROWS)
+        point = certify([p.rows(calibration_rows) for p in pool], order, promise)
         if point is None:
             methods.append("none")
             continue
@@ -131,11 +131,11 @@ def _case(
     seconds = (time.perf_counter() - started) / resamplings
     risks = np.array([_risk(point, kind, reference) for point in true])
     broken = risks > bound + 1e-12
-    parts = None
+    row_sets = None
     if loss == "classes":
         lost = np.array([_worst_class(pool[p.chain], p.thresholds) for p in true])
         broken |= lost > class_loss + 1e-12
-        parts = {
+        row_sets = {
             "bound": class_loss,
             "violated": int((lost > class_loss + 1e-12).sum()) / resamplings,
             "unused": 1 - float(lost.mean()) / class_loss if true else None,
@@ -149,7 +149,7 @@ def _case(
         "violated": int(broken.sum()) / resamplings,
         "violated_at_most": _allowed(resamplings),
         "unused": 1 - float(risks.mean()) / bound if true else None,
-        "parts": parts,
+        "parts": row_sets,
         "unused_by_binomial": _floor(kind, bound),
         "accuracy": _mean(p.accuracy for p in true),
         "cost": _mean(p.cost for p in true),
@@ -188,12 +188,12 @@ def _allowed(resamplings: int) -> float:
 def _floor(kind: str, bound: float) -> float | None:
     """What the exact binomial test leaves unused at the best: its largest count against the bound.
 
-    For a budget there is none: a cost is no rate.
+    A budget has none, because a cost is not a rate.
     """
     if kind == "budget":
         return None
-    most = float(stats.binom.ppf(1 - CONFIDENCE, ROWS, bound)) - 1
-    return 1.0 - most / (ROWS * bound)
+    largest_count = float(stats.binom.ppf(1 - CONFIDENCE, ROWS, bound)) - 1
+    return 1.0 - largest_count / (ROWS * bound)
 
 
 def page(found: Mapping[str, Any]) -> list[str]:
@@ -209,8 +209,8 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "`make bench-guarantee` writes this page.",
     ]
     for name, system in found["systems"].items():
-        most = system["cases"][0]["violated_at_most"]
-        lines += ["", f"{name} (by chance, at most {most:.1%} are violated):", ""]
+        violation_bound = system["cases"][0]["violated_at_most"]
+        lines += ["", f"{name} (by chance, at most {violation_bound:.1%} are violated):", ""]
         lines += harness.table_lines(HEADER, [_row(case) for case in system["cases"]])
     return lines
 

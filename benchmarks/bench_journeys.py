@@ -160,14 +160,14 @@ COUNTS: dict[str, Callable[[Path], dict[str, int]]] = {
 def count(name: str, code: Path) -> dict[str, Any]:
     """Count a journey in a process of its own, through the packages of the checkout `code`."""
     paths = [code, *(code / package for package in PACKAGES)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, "--part", name],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return figures
 
 
@@ -188,13 +188,13 @@ def main() -> int:
     options.add_argument("--code", type=Path, default=ROOT, help="checkout whose code is counted")
     options.add_argument("--label", default="now", help="name of the figures in the table")
     options.add_argument("--part", choices=JOURNEYS, help=argparse.SUPPRESS)
-    chosen = options.parse_args()
-    if chosen.part:
-        with tempfile.TemporaryDirectory() as place:
-            print(json.dumps(COUNTS[chosen.part](Path(place))))
+    arguments = options.parse_args()
+    if arguments.part:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(COUNTS[arguments.part](Path(folder))))
         return 0
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results[chosen.label] = {name: count(name, chosen.code.resolve()) for name in JOURNEYS}
+    results[arguments.label] = {name: count(name, arguments.code.resolve()) for name in JOURNEYS}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     RESULTS.with_suffix(".md").write_text(page(results))
     print(page(results))

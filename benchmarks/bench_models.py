@@ -81,23 +81,23 @@ def page(found: Mapping[str, Any]) -> list[str]:
 def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
     X, y = load_digits(return_X_y=True)
     X = X.astype(np.float32)
-    train, held, test = slice(0, 700), slice(700, 1100), slice(1100, 1700)
-    found = []
+    train, validation, test = slice(0, 700), slice(700, 1100), slice(1100, 1700)
+    models = []
     few = 4 if options.quick else None
     for name, make in list(given_models.CLASSIFIERS.items())[:few]:
         rows = given_models.frame(X[train]) if "name" in name else X[train]
         model = make().fit(rows, y[train])
-        found.append(_measured(name, model, X, y, (train, None, test)))
+        models.append(_measured(name, model, X, y, (train, None, test)))
     for name, file in list(given_models.FILES.items())[:few]:
         model = file(X[train], y[train])
-        found.append(_measured(name, model, X, y, (train, held, test)))
+        models.append(_measured(name, model, X, y, (train, validation, test)))
     function = "python:benchmarks.data.given_models:probabilities"
-    found.append(
-        _measured("Python function", function, X, y, (train, held, test), backend=function)
+    models.append(
+        _measured("Python function", function, X, y, (train, validation, test), backend=function)
     )
     for name, make in given_models.REFUSED.items():
-        found.append(_measured(name, make(), X, y, (train, None, test)))
-    return found
+        models.append(_measured(name, make(), X, y, (train, None, test)))
+    return models
 
 
 def _measured(
@@ -108,10 +108,10 @@ def _measured(
     parts: tuple[slice, slice | None, slice],
     backend: str | None = None,
 ) -> dict[str, Any]:
-    train, held, test = parts
+    train, validation, test = parts
     named = "name" in name
     rows = given_models.frame(X[train]) if named else X[train]
-    held_rows = None if held is None else (X[held], y[held])
+    held_rows = None if validation is None else (X[validation], y[validation])
     note(f"high-cost model: {name}")
     system = gw.ConfidenceCascade(
         model, low_cost_model="linear", n_subsets=1, offload_rate=0.4, random_state=0
@@ -129,10 +129,10 @@ def _measured(
         packed = time.perf_counter()
         report = verify(system, bundle, X[test])
         verified = time.perf_counter()
-        own = system.high_cost_model_.labels(X[test][:LIVE])
+        expected = system.high_cost_model_.labels(X[test][:LIVE])
         answers = _live(bundle, X[test][:LIVE], backend)
         size = bundle.manifest.files[bundle.manifest.cloud.file].size
-    right = sum(a is not None and a == int(o) for a, o in zip(answers, own, strict=True))
+    right = sum(a is not None and a == int(o) for a, o in zip(answers, expected, strict=True))
     return {
         "model": name,
         "fit": fitted - started,
@@ -152,8 +152,8 @@ def _measured(
 
 def _live(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
     """Labels that a device gets of a worker, over a broker; None where it answers itself."""
-    chosen = None if backend is None else chosen_backend(backend)
-    with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=chosen):
+    backend_class = None if backend is None else chosen_backend(backend)
+    with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=backend_class):
         link = gw.MqttLink(broker.url)
         with gw.Device(bundle, link=link, policy="cloud-only", deadline_ms=8000) as device:
             link.connect()
@@ -191,7 +191,7 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
-    found = []
+    leaks = []
     for source in TABLES[:2] if options.quick else TABLES:
         file = problems.data_folder() / f"{source}.npz"
         data = load(file if file.exists() else source)
@@ -218,7 +218,7 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
                         system.at(max_loss=0.05)
                     except InputError as caught:
                         refused = "may have seen" in str(caught)
-                found.append(
+                leaks.append(
                     {
                         "table": source, "model": name, "guarantee": guarantee,
                         "seen": float(model.score(X, y)),
@@ -229,7 +229,7 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
                         "max_loss_refused": refused,
                     }
                 )  # fmt: skip
-    return found
+    return leaks
 
 
 def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
@@ -252,10 +252,10 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
         "",
     ]
     for guarantee in (None, 0.9):
-        chosen = [c for c in leaks if c["guarantee"] == guarantee]
-        within = sum(abs(c["errors"]) <= 2 for c in chosen)
-        what = "without a guarantee" if guarantee is None else "with one on the offload rate"
-        lines.append(f"- within 2 standard errors {what}: {within} of {len(chosen)}")
+        cases = [c for c in leaks if c["guarantee"] == guarantee]
+        within = sum(abs(c["errors"]) <= 2 for c in cases)
+        condition = "without a guarantee" if guarantee is None else "with one on the offload rate"
+        lines.append(f"- within 2 standard errors {condition}: {within} of {len(cases)}")
     refused = [c["max_loss_refused"] for c in leaks if c["guarantee"] is not None]
     lines.append(f"- a guaranteed `max_loss` refused: {sum(refused)} of {len(refused)}")
     return lines

@@ -1,4 +1,4 @@
-"""Recall of a rare class: what is lost without a bound, how often a bound is kept, what it costs.
+"""Recall of a rare class: its loss without a bound, and how often a bound is kept at which cost.
 
     python -m benchmarks.bench_recall [--quick]
 
@@ -85,9 +85,11 @@ def rare_faults() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 def _case(
     x: NDArray[np.float32], y: NDArray[np.int64], case: Case, resamplings: int
 ) -> dict[str, Any]:
-    weight, loss, least = case
+    weight, loss, min_recall = case
     started = time.perf_counter()
-    fit, tune, rest = (slice(a, b) for a, b in pairwise((0, FIT, FIT + TUNE, FIT + TUNE + POOL)))
+    fit, tune, pool_rows = (
+        slice(a, b) for a, b in pairwise((0, FIT, FIT + TUNE, FIT + TUNE + POOL))
+    )
     system = StagedCascade(
         HistGradientBoostingClassifier(random_state=SEED),
         n_stages=4, families=("linear", "boosting"), effort="low", class_weight=weight,
@@ -96,48 +98,50 @@ def _case(
     system.fit(x[fit], y[fit])
     of_tuning, pool = (
         [cascade_record(system, c, x[part], y[part]) for c in range(len(system.chains_))]
-        for part in (tune, rest)
+        for part in (tune, pool_rows)
     )
-    bounds = ClassBounds.from_mappings((0, 1), {FAULT: least})
+    bounds = ClassBounds.from_mappings((0, 1), {FAULT: min_recall})
     promise = Promise.from_bounds(CONFIDENCE, by_class=bounds, max_loss=loss)
     rng = np.random.default_rng(SEED)
-    picks: dict[str, list[OperatingPoint | None]] = {way: [] for way in WAYS}
+    picks: dict[str, list[OperatingPoint | None]] = {method: [] for method in WAYS}
     truth: dict[str, int] = dict.fromkeys(WAYS, 0)
     for _ in range(TUNINGS):
-        drawn = rng.integers(0, TUNE, TUNED_ON)
-        tuning = [record.rows(drawn) for record in of_tuning]
+        tuning_rows = rng.integers(0, TUNE, TUNED_ON)
+        tuning = [record.rows(tuning_rows) for record in of_tuning]
         curve = _frontier(tuning, bounds)
         free = curve.pick(None, slack=SLACK, max_loss=loss)
         try:
-            kept = curve.pick(bounds, slack=SLACK, max_loss=loss)
+            bounded_point = curve.pick(bounds, slack=SLACK, max_loss=loss)
         except InputError:
-            kept = None
+            bounded_point = None
         order = candidates(tuning, (*curve.points, *curve.others), promise, rows=CERTIFIED_ON)
         for _ in range(resamplings // TUNINGS):
             certifying, testing = (
                 [record.rows(rows) for record in pool]
                 for rows in (rng.integers(0, POOL, n) for n in (CERTIFIED_ON, TESTED_ON))
             )
-            for way, point in zip(
-                WAYS, (free, kept, certify(certifying, order, promise)), strict=True
+            for method, point in zip(
+                WAYS, (free, bounded_point, certify(certifying, order, promise)), strict=True
             ):
                 if point is None:
-                    picks[way].append(None)
+                    picks[method].append(None)
                     continue
-                picks[way].append(testing[point.chain].measure(point.thresholds, point.chain))
+                picks[method].append(testing[point.chain].measure(point.thresholds, point.chain))
                 whole = pool[point.chain].measure(point.thresholds, point.chain)
-                truth[way] += whole.recall is not None and (whole.recall[FAULT] or 0.0) >= least
-    last = pool[-1]
-    assert last.answers is not None
-    cloud = last.answers.figures(np.full(POOL, last.n_stages), last.weights)
+                truth[method] += (
+                    whole.recall is not None and (whole.recall[FAULT] or 0.0) >= min_recall
+                )
+    reference = pool[-1]
+    assert reference.answers is not None
+    cloud = reference.answers.figures(np.full(POOL, reference.n_stages), reference.weights)
     return {
         "class_weight": weight,
         "max_loss": loss,
-        "min_recall": least,
+        "min_recall": min_recall,
         "cloud_recall": cloud["recall"][FAULT],
         "ways": {
-            way: _summary(points, least) | {"kept_in_truth": truth[way]}
-            for way, points in picks.items()
+            method: _summary(points, min_recall) | {"kept_in_truth": truth[method]}
+            for method, points in picks.items()
         },
         "seconds": round(time.perf_counter() - started, 1),
     }
@@ -145,9 +149,9 @@ def _case(
 
 def _frontier(tuning: Sequence[CascadeRecord], bounds: ClassBounds) -> Frontier:
     """Frontier of the cascades on rows drawn, as a fit with the bounds makes it."""
-    last = tuning[-1]
-    assert last.answers is not None
-    rows = last.answers.class_rows()
+    reference = tuning[-1]
+    assert reference.answers is not None
+    rows = reference.answers.class_rows()
     further = emphases(np.array(rows) / sum(rows), bounds)
     points = [
         point
@@ -158,8 +162,8 @@ def _frontier(tuning: Sequence[CascadeRecord], bounds: ClassBounds) -> Frontier:
     ]
     curve = Frontier.from_points(
         points,
-        reference_accuracy=float(last.correct[-1].mean()),
-        reference_weighted_accuracy=None if last.class_weights is None else last.merit(),
+        reference_accuracy=float(reference.correct[-1].mean()),
+        reference_weighted_accuracy=None if reference.class_weights is None else reference.merit(),
         classes=(0, 1),
         class_rows=rows,
     )
@@ -186,7 +190,7 @@ def _summary(points: Sequence[OperatingPoint | None], least: float) -> dict[str,
 
 def _rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for way, found in case["ways"].items():
+    for method, found in case["ways"].items():
         figures = ("-",) * 8
         if found["picked"]:
             figures = (
@@ -195,8 +199,8 @@ def _rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
                 f"{found['recall_lowest_tenth']:.3f}", f"{found['precision']:.3f}",
                 f"{found['accuracy']:.4f}", f"{found['cost']:.2f}", f"{found['offload_rate']:.3f}",
             )  # fmt: skip
-        weights, least = case["class_weight"] or "none", f"{case['min_recall']:g}"
-        rows.append((weights, least, way, str(found["picked"]), *figures))
+        weights, min_recall = case["class_weight"] or "none", f"{case['min_recall']:g}"
+        rows.append((weights, min_recall, method, str(found["picked"]), *figures))
     return rows
 
 

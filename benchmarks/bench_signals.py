@@ -80,10 +80,10 @@ class _Priced:
 
     @classmethod
     def load(cls, name: str) -> _Priced:
-        given = load_set(name)
-        blocks, prices = _priced(given)
+        signal_set = load_set(name)
+        blocks, prices = _priced(signal_set)
         graph = sig.SignalGraph(blocks)
-        return cls(given, graph, prices, graph.transform(given.windows))
+        return cls(signal_set, graph, prices, graph.transform(signal_set.windows))
 
     def split(self, number: int) -> _Split:
         train, test = self.given.splits(number + 1)[number]
@@ -105,26 +105,26 @@ def _run_cell(
 
 def _results(problem: _Priced, n_splits: int) -> dict[str, Any]:
     """Figures of the finished splits; where there are none, those of an earlier run, marked."""
-    given, graph = problem.given, problem.graph
+    signal_set, graph = problem.given, problem.graph
     cells = []
     for number in range(n_splits):
-        path, beside = (_cell(given.name, kind, number) for kind in ("", "peers."))
+        path, peers_path = (_cell(signal_set.name, kind, number) for kind in ("", "peers."))
         if path.is_file():
-            peers = json.loads(beside.read_text()) if beside.is_file() else {}
+            peers = json.loads(peers_path.read_text()) if peers_path.is_file() else {}
             cells.append({"split": number} | peers | json.loads(path.read_text()))
     committed = harness.RESULTS / "signals.json"
     if not cells and committed.is_file():
-        earlier = json.loads(committed.read_text())["sets"].get(given.name)
+        earlier = json.loads(committed.read_text())["sets"].get(signal_set.name)
         if earlier is not None and earlier["splits"]:
             return dict(earlier) | {"earlier": True}
     return {
-        "note": given.note,
-        "rows": len(given.y),
+        "note": signal_set.note,
+        "rows": len(signal_set.y),
         "features": len(graph.feature_names),
-        "groups": None if given.groups is None else len(np.unique(given.groups)),
-        "measure": "balanced accuracy" if given.rare else "accuracy",
-        "target": given.target,
-        "families": given.families,
+        "groups": None if signal_set.groups is None else len(np.unique(signal_set.groups)),
+        "measure": "balanced accuracy" if signal_set.rare else "accuracy",
+        "target": signal_set.target,
+        "families": signal_set.families,
         "prices_us": problem.prices,
         "total_us": graph.costs().total,
         "splits": cells,
@@ -136,8 +136,8 @@ def _cell(name: str, kind: str, number: int) -> Path:
     modules = ["benchmarks.data.signal_sets", "gatewise_training.cascades.staged"]
     if kind:
         modules += ["gatewise_training.adapt.gbrt", "gatewise_training.cegb.classifier"]
-    parts = [*(code_version(module) for module in modules), MAX_LOSS]
-    version = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+    key_terms = [*(code_version(module) for module in modules), MAX_LOSS]
+    version = hashlib.sha256(json.dumps(key_terms).encode()).hexdigest()[:12]
     return FOLDER / f"{name}.{kind}{number}.{version}.json"
 
 
@@ -177,8 +177,8 @@ class _Split:
 
     def right(self, model: Any, x: NDArray[Any]) -> NDArray[np.bool_]:
         """Which test rows a model answers right, from a table of all rows."""
-        found: NDArray[np.bool_] = model.predict(x[self.test]) == self.given.y[self.test]
-        return found
+        is_right: NDArray[np.bool_] = model.predict(x[self.test]) == self.given.y[self.test]
+        return is_right
 
     def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """Mean over the test rows, and its standard error where rows of a group are alike."""
@@ -236,7 +236,7 @@ def _peers(split: _Split) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it has not converged
         network.fit(flat[train], y[train])
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "cheapest block": split.figures(split.right(boosted, x[:, columns]), price),
         "network on the window": split.figures(split.right(network, flat), 0.0),
     }
@@ -257,11 +257,11 @@ def _peers(split: _Split) -> dict[str, Any]:
         try:
             model.fit(x[train], y[train], groups=split.groups)
         except GatewiseError as error:  # a peer that cannot fit a set is shown as such
-            found[name] = {"failed": str(error)[:200]}
+            figures[name] = {"failed": str(error)[:200]}
         else:
             cost = float(model.cost(x[split.test]).mean())
-            found[name] = split.figures(split.right(model, x), cost)
-    return found
+            figures[name] = split.figures(split.right(model, x), cost)
+    return figures
 
 
 def _boosted(split: _Split, class_weight: str | None) -> LGBMClassifier:
@@ -283,20 +283,22 @@ def _device_time(split: _Split, system: Any) -> float:
     rows = split.test[:: max(1, len(split.test) // TIMED_WINDOWS)]
     windows, x = split.given.windows[rows], split.x[rows]
     ratios = []
-    for window, end, charged in zip(windows, system.exit_stage(x), system.cost(x), strict=True):
-        read = [stage.features for stage in system.stages_[: end + 1]]
-        if end == len(system.stages_):
+    for window, exit_stage, charged in zip(
+        windows, system.exit_stage(x), system.cost(x), strict=True
+    ):
+        read = [stage.features for stage in system.stages_[: exit_stage + 1]]
+        if exit_stage == len(system.stages_):
             read.append(system.high_cost_model_.features)
         blocks = [dict.fromkeys(graph.block_of[features].tolist()) for features in read]
-        taken = []
+        durations = []
         for _ in range(5):
             begun = time.perf_counter()
             values = graph.start(window)
             for numbers in blocks:
                 for number in numbers:
                     values.of_block(number)
-            taken.append(time.perf_counter() - begun)
-        ratios.append(1e6 * min(taken) / charged)
+            durations.append(time.perf_counter() - begun)
+        ratios.append(1e6 * min(durations) / charged)
     return float(np.median(ratios))
 
 
@@ -314,8 +316,8 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "| set | all features | time | Gatewise | time | times less | wanted | loss, points | kept "
         "| offloaded | device |", "| --- " * 11 + "|",
     ]  # fmt: skip
-    for name, one in found["sets"].items():
-        cells = one["splits"]
+    for name, figures in found["sets"].items():
+        cells = figures["splits"]
         if not cells:
             lines.append(f"| {name} | not run |" + " |" * 9)
             continue
@@ -323,22 +325,23 @@ def page(found: Mapping[str, Any]) -> list[str]:
         cost = float(np.mean([c["cost_us"] for c in ours]))
         strict = sum(c["loss"] <= MAX_LOSS + 1e-12 for c in ours)
         wide = sum(c["loss"] <= MAX_LOSS + c["loss_error"] for c in ours)
-        mark = "\\*" * bool(one.get("earlier"))
+        mark = "\\*" * bool(figures.get("earlier"))
+        total_us = figures["total_us"]
         lines.append(
-            f"| {name}{mark} | {_accuracy(every)} | {one['total_us']:.0f} | {_accuracy(ours)} | "
-            f"{cost:.0f} | {one['total_us'] / cost:.1f} | {one['target']:g} | "
+            f"| {name}{mark} | {_accuracy(every)} | {total_us:.0f} | {_accuracy(ours)} | "
+            f"{cost:.0f} | {total_us / cost:.1f} | {figures['target']:g} | "
             f"{100 * np.mean([c['loss'] for c in ours]):.2f} ± "
             f"{100 * np.mean([c['loss_error'] for c in ours]):.2f} | {strict}, {wide} of "
             f"{len(cells)} | {np.mean([c['offloaded'] for c in ours]):.2f} | "
             f"{np.median([c['device_over_charged'] for c in ours]):.2f} |"
         )
-    if any(one.get("earlier") for one in found["sets"].values()):
+    if any(figures.get("earlier") for figures in found["sets"].values()):
         lines += ["", "\\* Of an earlier version; not run again yet."]
     lines += ["", *_peers_table(found), "", "Sets:", ""]
-    for name, one in found["sets"].items():
-        grouped = "" if one["groups"] is None else f" {one['groups']} groups."
+    for name, figures in found["sets"].items():
+        grouped = "" if figures["groups"] is None else f" {figures['groups']} groups."
         lines.append(
-            f"- **{name}**: {one['note']}. {one['rows']} windows, {one['features']} "
+            f"- **{name}**: {figures['note']}. {figures['rows']} windows, {figures['features']} "
             f"features.{grouped}"
         )
     return lines
@@ -349,15 +352,15 @@ def _peers_table(found: Mapping[str, Any]) -> list[str]:
     kinds = ["all features", "gatewise", "cheapest block", "network on the window", "CEGB",
              "Adapt-GBRT"]  # fmt: skip
     lines = ["| set | " + " | ".join(kinds) + " |", "| --- " * (len(kinds) + 1) + "|"]
-    for name, one in found["sets"].items():
-        cells = [cell for cell in one["splits"] if "CEGB" in cell]
+    for name, figures in found["sets"].items():
+        cells = [cell for cell in figures["splits"] if "CEGB" in cell]
         if cells:
             lines.append(f"| {name} | " + " | ".join(_peer(cells, kind) for kind in kinds) + " |")
     if len(lines) == 2:
         return ["Peers were not fitted on these splits."]
     sweeps = f"CEGB and Adapt-GBRT by {ROUNDS['n_rounds']} rounds and few penalties"
-    about = f"Peers, first splits, {sweeps}: accuracy, and microseconds."
-    return [about, "", *lines]
+    caption = f"Peers, first splits, {sweeps}: accuracy, and microseconds."
+    return [caption, "", *lines]
 
 
 def _accuracy(cells: Sequence[dict[str, Any]]) -> str:

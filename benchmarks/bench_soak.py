@@ -81,9 +81,9 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
         processes = {"device": device.pid, "worker": worker.pid, "broker": _mosquitto()}
         samples = []
         while device.poll() is None:
-            at = output.lines
-            samples.append({"answers": at} | {n: _held(pid) for n, pid in processes.items()})
-            note(f"{at:,} of {messages:,} answers")
+            n_lines = output.lines
+            samples.append({"answers": n_lines} | {n: _held(pid) for n, pid in processes.items()})
+            note(f"{n_lines:,} of {messages:,} answers")
             output.ended.wait(5.0 if messages > QUICK else 0.5)
         seconds = time.monotonic() - started
     summary = output.summary()
@@ -106,17 +106,17 @@ class _Output:
 
     def _read(self) -> None:
         assert self._stream is not None
-        rest = b""
+        remaining = b""
         while block := self._stream.read1(1 << 16):  # type: ignore[attr-defined]
-            *whole, rest = (rest + block).split(b"\n")
+            *whole, remaining = (remaining + block).split(b"\n")
             self.lines += len(whole)
             self._last = whole[-1] if whole else self._last
         self.ended.set()
 
     def summary(self) -> dict[str, Any]:
         """The document that the device ends with."""
-        found: dict[str, Any] = json.loads(self._last)["summary"]
-        return found
+        summary: dict[str, Any] = json.loads(self._last)["summary"]
+        return summary
 
 
 def _start(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
@@ -130,10 +130,10 @@ def _start(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
 
 def _mosquitto() -> int:
     """Process id of the broker, the latest mosquitto below this process."""
-    found = [p for p in psutil.Process().children(True) if p.name() == "mosquitto"]
-    if not found:
+    brokers = [p for p in psutil.Process().children(True) if p.name() == "mosquitto"]
+    if not brokers:
         raise GatewiseError("mosquitto is not running; install it (apt install mosquitto)")
-    return found[-1].pid
+    return brokers[-1].pid
 
 
 def _held(pid: int) -> dict[str, float]:
@@ -151,7 +151,7 @@ def _held(pid: int) -> dict[str, float]:
 def _growth(samples: Sequence[dict[str, Any]], name: str, messages: int) -> float:
     """Memory at the end less that at a tenth of the messages, in MB."""
     late = [s[name]["memory_mb"] for s in samples if s["answers"] >= messages / 10]
-    late = [held for held in late if held == held]
+    late = [memory for memory in late if memory == memory]
     return late[-1] - late[0] if late else float("nan")
 
 
@@ -171,14 +171,14 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "| --- | --- | --- | --- |",
     ]
     for share in SHOWN:
-        at = min(samples, key=lambda s: abs(s["answers"] - share * messages))
+        sample = min(samples, key=lambda s: abs(s["answers"] - share * messages))
         cells = [
-            f"{at[n]['memory_mb']:.1f} / {at[n]['threads']} / {at[n]['files']}"
+            f"{sample[n]['memory_mb']:.1f} / {sample[n]['threads']} / {sample[n]['files']}"
             for n in ("device", "worker", "broker")
         ]
-        lines.append(f"| {at['answers']:,} | {' | '.join(cells)} |")
-    grown = ", ".join(f"{name} {mb:+.1f}" for name, mb in found["growth_mb"].items())
-    lines += ["", f"Memory added between a tenth of the messages and the last, in MB: {grown}."]
+        lines.append(f"| {sample['answers']:,} | {' | '.join(cells)} |")
+    growth = ", ".join(f"{name} {mb:+.1f}" for name, mb in found["growth_mb"].items())
+    lines += ["", f"Memory added between a tenth of the messages and the last, in MB: {growth}."]
     return lines
 
 

@@ -2,13 +2,13 @@
 
     python -m benchmarks.bench_trees [--quick] [--only timing,budgetrf,pruning,cegb]
 
-- timing: the whole pruning frontier, single prices, and other solvers beside the cut
-- budgetrf: BudgetRF's table 1 (ICML 2015), and fit times beside scikit-learn's forest
+- timing: the whole pruning frontier, single prices, and other solvers compared with the cut
+- budgetrf: BudgetRF's table 1 (ICML 2015), and fit times against scikit-learn's forest
 - pruning: table 1 of "Optimally pruning decision tree ensembles" (2016) and BudgetPrune's figure 2
 - cegb: CEGB's figures 2 and 3b (NIPS 2017), with GreedyMiser
 
 Each part runs in a process of its own, with one thread. A part that is done replaces its section in
-trees.json, and the page is written anew; a quick look goes into .bench-cache/quick.
+trees.json, and the page is written again; a quick look goes into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _timing(quick: bool) -> dict[str, Any]:
     problem = problems.get("forest-bin")
     fold = _fold("forest-bin", quick)
     trees = 4 if quick else 40
-    found = timing.timings(fold, problem.costs, n_trees=trees, quick=quick)
-    return {"problem": "forest-bin", "data": problem.source, "note": problem.note, **found}
+    timings = timing.timings(fold, problem.costs, n_trees=trees, quick=quick)
+    return {"problem": "forest-bin", "data": problem.source, "note": problem.note, **timings}
 
 
 def _budgetrf(quick: bool) -> dict[str, Any]:
@@ -99,25 +99,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    asked = harness.chosen_parts(options, PARTS)
+    parts_to_run = harness.chosen_parts(options, PARTS)
     # a missing file is told before any process is started
-    problems.get("mbne_tiny" if options.quick and "timing" not in asked else "forest-bin")
+    problems.get("mbne_tiny" if options.quick and "timing" not in parts_to_run else "forest-bin")
     out = harness.out_folder(options)
-    for name in [name for name in PARTS if name in asked]:
+    for name in [name for name in PARTS if name in parts_to_run]:
         write(out, name, harness.run_part(__spec__.name, name, *["--quick"] * options.quick))
     note(f"wrote {out / 'trees.md'}")
     return 0
 
 
 def write(out: Path, name: str, section: dict[str, Any]) -> None:
-    """Replace one part's section, and write page and plots anew."""
+    """Replace one part's section, and write page and plots again."""
     path = out / "trees.json"
-    known = json.loads(path.read_text())["parts"] if path.is_file() else {}
-    found = document(known | {name: section})
-    write_whole(path, json.dumps(found, indent=1) + "\n")
-    write_whole(out / "trees.md", pages.markdown(found))
-    if "pruning" in found["parts"]:
-        for problem, figure in found["parts"]["pruning"]["figures"].items():
+    sections = json.loads(path.read_text())["parts"] if path.is_file() else {}
+    figures = document(sections | {name: section})
+    write_whole(path, json.dumps(figures, indent=1) + "\n")
+    write_whole(out / "trees.md", pages.markdown(figures))
+    if "pruning" in figures["parts"]:
+        for problem, figure in figures["parts"]["pruning"]["figures"].items():
             pages.plot(problem, figure, out / f"trees-{problem}.svg")
 
 
@@ -133,14 +133,14 @@ def _fold(name: str, quick: bool) -> Fold:
 
 def _measured(name: str, quick: bool) -> dict[str, Any]:
     measure, module = PARTS[name]
-    found: dict[str, Any] = plain(measure(quick))
-    about = {
+    section: dict[str, Any] = plain(measure(quick))
+    environment = {
         "quick": quick,
         "threads": 1,
         **harness.environment(PACKAGES),
         "code": code_version(module.__name__),
     }
-    return about | found
+    return environment | section
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Virtual time beside a live run of the same instances: how near the twin comes.
+"""Virtual time against a live run of the same instances: how near the twin comes.
 
     python -m benchmarks.bench_twin [--quick] [--only digits/20/wifi] [--seconds 30]
 
@@ -35,7 +35,7 @@ from gatewise_sim.scenario import Scenario
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")
-#: Instances a second, over all devices.
+#: Instances per second, over all devices.
 RATE: Final = 80.0
 SECONDS: Final = 30.0
 QUICK_SECONDS: Final = 10.0
@@ -174,8 +174,8 @@ def compare(live: Answers, virtual: Answers, truth: NDArray[np.int64]) -> list[d
     """Put the figures of both side by side, each with its tolerance and whether it held."""
     measured, foreseen = figures(live, truth), figures(virtual, truth)
     rows = []
-    for key, name, unit, share, least in MEASURES:
-        tolerance = max(share * abs(measured[key]), least)
+    for key, name, unit, share, min_difference in MEASURES:
+        tolerance = max(share * abs(measured[key]), min_difference)
         difference = foreseen[key] - measured[key]
         rows.append(
             {
@@ -219,7 +219,7 @@ def markdown(document: dict[str, Any]) -> str:
     ]
     runs = []
     for cell in document["cells"]:
-        other = [name for name, same in cell["same_decisions"].items() if not same]
+        differing = [name for name, same in cell["same_decisions"].items() if not same]
         timings, late = cell["timings"], cell["behind_ms"]
         runs.append(
             (
@@ -227,7 +227,7 @@ def markdown(document: dict[str, Any]) -> str:
                 str(cell["devices"]),
                 cell["link"],
                 str(cell["instances"]),
-                f"other {', '.join(other)}" if other else "all",
+                f"other {', '.join(differing)}" if differing else "all",
                 f"{late['p50']:.2f} / {late['p99']:.2f}",
                 f"{cell['load_before']:.1f}",
                 ", ".join(f"{ms:.3f}" for ms in timings["edge_ms"]),

@@ -27,23 +27,23 @@ def write_whole(path: Path, text: str) -> None:
 @lru_cache(maxsize=64)
 def code_version(module: str) -> str:
     """Hash of a module's code and of all of ours that it imports, however far away."""
-    seen: dict[str, str] = {}
+    sources: dict[str, str] = {}
     waiting = [module, "benchmarks.comparison.record"]
     while waiting:
         name = waiting.pop()
         path = _source(name)
-        if name in seen or path is None:
+        if name in sources or path is None:
             continue
         text = path.read_text()
         tree = ast.parse(text)
         # documentation does not decide a result
-        seen[name] = hashlib.sha256(ast.dump(_bare(tree)).encode()).hexdigest()
+        sources[name] = hashlib.sha256(ast.dump(_bare(tree)).encode()).hexdigest()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
-    together = json.dumps(sorted(seen.items()))
+    together = json.dumps(sorted(sources.items()))
     return hashlib.sha256(together.encode()).hexdigest()[:16]
 
 
@@ -54,14 +54,14 @@ def _source(name: str) -> Path | None:
     if loaded is not None and getattr(loaded, "__file__", None):
         return _module(loaded.__file__)
     try:
-        found = importlib.util.find_spec(name)
+        module_spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
-    if found is None:  # what a package hands on: the module that it is from
+    if module_spec is None:  # what a package hands on: the module that it is from
         package, _, public = name.rpartition(".")
         home = getattr(getattr(importlib.import_module(package), public, None), "__module__", "")
         return _source(home) if home else None
-    return _module(found.origin)
+    return _module(module_spec.origin)
 
 
 def _module(path: str | None) -> Path | None:
@@ -74,8 +74,8 @@ def _bare(tree: ast.Module) -> ast.Module:
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
-        kept = [
+        statements = [
             n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
         ]
-        node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+        node.body = statements or [ast.Pass()]  # type: ignore[attr-defined]
     return tree

@@ -98,11 +98,11 @@ def parser(
 
 def chosen_parts(options: argparse.Namespace, parts: Iterable[str]) -> list[str]:
     """Parts of --only; an unknown one is an InputError."""
-    asked: list[str] = options.only.split(",")
-    for name in asked:
+    names: list[str] = options.only.split(",")
+    for name in names:
         if name not in (known := tuple(parts)):
             raise InputError(f"no part {name!r}; there are {', '.join(known)}")
-    return asked
+    return names
 
 
 def write_results(out: Path, name: str, found: Mapping[str, Any], page: str) -> None:
@@ -113,11 +113,11 @@ def write_results(out: Path, name: str, found: Mapping[str, Any], page: str) -> 
 
 
 def out_folder(options: argparse.Namespace, *, whole: bool = True) -> Path:
-    """Folder of the results; those of a quick or partial run never replace the committed ones."""
-    found: Path | None = options.out
-    if found is None:
-        found = RESULTS if whole and not options.quick else CACHE / "quick"
-    return found
+    """Folder of the results; files of a quick or partial run never replace the committed ones."""
+    folder: Path | None = options.out
+    if folder is None:
+        folder = RESULTS if whole and not options.quick else CACHE / "quick"
+    return folder
 
 
 def run_command(action: Callable[[], int], stopped: str = "stopped; nothing is written") -> int:
@@ -151,11 +151,11 @@ def memory(*, peak: bool) -> int:
     """
     status = Path("/proc/self/status")
     if status.is_file():
-        wanted = "VmHWM:" if peak else "VmRSS:"
+        field_name = "VmHWM:" if peak else "VmRSS:"
         lines = [line.split() for line in status.read_text().splitlines()]
-        return 1024 * next(int(line[1]) for line in lines if line and line[0] == wanted)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
+        return 1024 * next(int(line[1]) for line in lines if line and line[0] == field_name)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_kb if sys.platform == "darwin" else 1024 * peak_kb
 
 
 def forget_peak() -> None:
@@ -166,19 +166,21 @@ def forget_peak() -> None:
 
 def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
     """Run one part of a benchmark in a process of its own, with one thread a library."""
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run(
+    single_thread = dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+    )
+    process = subprocess.run(
         [sys.executable, "-m", module, "--part", name, *options],
-        env=os.environ | one,
+        env=os.environ | single_thread,
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise InputError(f"part {name} ended with status {done.returncode}; see above")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    if process.returncode:
+        raise InputError(f"part {name} ended with status {process.returncode}; see above")
+    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -117,7 +117,7 @@ class Compiled:
         self._selftest = getattr(lib, f"{source.name}_selftest")
 
     def selftest(self) -> int:
-        """Rows of the sample that C answers otherwise than training did."""
+        """Rows of the sample that C answers differently from training."""
         return int(self._selftest())
 
     def __call__(self, x: NDArray[np.float32]) -> Answers:
@@ -133,10 +133,10 @@ class Compiled:
             cast("float[]", x), len(x), cast("int32_t[]", said),
             cast("uint8_t[]", bought), cast("float[]", outputs),
         )  # fmt: skip
-        parts = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
+        stage_outputs = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
         outcomes, exits, answers, stages, refused = said.T
         return Answers(
-            outcomes, exits, answers, stages, refused, bought.view(np.bool_), tuple(parts)
+            outcomes, exits, answers, stages, refused, bought.view(np.bool_), tuple(stage_outputs)
         )
 
 
@@ -144,9 +144,9 @@ def compiler() -> list[str] | None:
     """The C compiler's command: what the environment's CC says, else cc, gcc or clang."""
     named = shlex.split(os.environ.get("CC", ""))
     for command in [named] if named else [["cc"], ["gcc"], ["clang"]]:
-        found = shutil.which(command[0])
-        if found is not None:
-            return [found, *command[1:]]
+        program = shutil.which(command[0])
+        if program is not None:
+            return [program, *command[1:]]
     return None
 
 
@@ -156,8 +156,8 @@ def deepest_calls(graph: str) -> int:
     edges = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', graph))
 
     def depth(name: str) -> int:
-        below = (depth(called) for caller, called in edges if caller == name)
-        return int(frames.get(name, 0)) + max(below, default=0)
+        depths = (depth(called) for caller, called in edges if caller == name)
+        return int(frames.get(name, 0)) + max(depths, default=0)
 
     return max(map(depth, frames))
 
@@ -184,18 +184,18 @@ def build(
         sizes = ", ".join(map(str, outputs))
         header = str(source.folder.resolve() / f"{source.name}.h")
         batch_code += Template(BATCH).substitute(names, n_outputs=sizes, header=header)
-        files += [source.folder / f"{source.name}{end}.c" for end in ("", "_selftest")]
+        files += [source.folder / f"{source.name}{suffix}.c" for suffix in ("", "_selftest")]
         declarations += Template(DECLARATIONS).substitute(names)
     batch.write_text(batch_code)
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *STRICT, *flags, "-shared", "-fPIC", "-o", str(library), *map(str, files)],
         check=False,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
-    if done.returncode:
-        raise InputError(f"{command[0]} does not compile it: {done.stderr.strip()[:500]}")
+    if process.returncode:
+        raise InputError(f"{command[0]} does not compile it: {process.stderr.strip()[:500]}")
     ffi = cffi.FFI()
     ffi.cdef(declarations)
     lib = ffi.dlopen(str(library))

@@ -4,12 +4,12 @@
 
 Fits the staged cascade on Letters (N-Z against A-M, and 26 classes under bounds) and writes it as
 C: the point that the system itself takes, and its 64 KB point, the cheapest within 1 % of the
-high-cost model (else the most accurate) whose stages that may stop take 64 KB at most, as tables
-after a fit with ``max_bytes`` and else as flat arrays, without the others' models. For this machine
-and for aarch64, run in qemu, every test row must leave at the same stage with the same label,
-purchases and output bits as in Python; for arm-none-eabi (Cortex-M4) the 64 KB points are compiled
-and measured. What has no compiler here is left out, and said to be. Writes c_letters.json; ends
-with status 1 if any row differs.
+high-cost model (else the most accurate) whose stages that may stop take no more than 64 KB, as
+tables after a fit with ``max_bytes`` and else as flat arrays, without the others' models. For this
+machine and for aarch64, run in qemu, every test row must leave at the same stage with the same
+label, purchases and output bits as in Python; for arm-none-eabi (Cortex-M4) the 64 KB points are
+compiled and measured. Targets without a compiler are left out with a note. Writes c_letters.json;
+ends with status 1 if any row differs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Target:
     compiler: str
     package: str  # that brings the compiler on Debian
     flags: tuple[str, ...] = ("-O2",)
-    runner: tuple[str, ...] = ()  # an emulator where programs do not run by themselves
+    runner: tuple[str, ...] = ()  # an emulator where programs need an emulator
     hosted: bool = True  # whether programs run at all
 
     def lacks(self) -> str | None:
@@ -100,17 +100,17 @@ def main(argv: list[str] | None = None) -> int:
     if not (problems.data_folder() / "letter.npz").is_file():
         print("skipped: letter.npz is not there; set GATEWISE_DATA to the folder that has it")
         return 0
-    found: dict[str, Any] = {"about": _about(options.quick), "cascades": []}
+    figures: dict[str, Any] = {"about": _about(options.quick), "cascades": []}
     for target in TARGETS:
         if target.lacks():
             print(f"skipped: {target.name}: {target.lacks()}")
-    wanted = [c for c in CASCADES if not options.quick or c[1] != "staged"]
-    for problem, method in wanted:
-        found["cascades"] += _cascade(problem, method, options.quick)
+    cascades = [c for c in CASCADES if not options.quick or c[1] != "staged"]
+    for problem, method in cascades:
+        figures["cascades"] += _cascade(problem, method, options.quick)
     out = harness.out_folder(options)
-    write_whole(out / "c_letters.json", json.dumps(found, indent=1) + "\n")
+    write_whole(out / "c_letters.json", json.dumps(figures, indent=1) + "\n")
     print(f"written: {out / 'c_letters.json'}")
-    wrong = sum(t.get("rows_that_differ", 0) for c in found["cascades"] for f in c["forms"]
+    wrong = sum(t.get("rows_that_differ", 0) for c in figures["cascades"] for f in c["forms"]
                 for t in f["targets"])  # fmt: skip
     print(f"{wrong} rows differ from Python")
     return 1 if wrong else 0
@@ -147,15 +147,15 @@ def _cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
         **BOUNDS[method],
     )
     system.fit(*fold.train, validation=fold.validation)
-    told: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
     for small in (False, True):
         point = _at_most(system, ROOM) if small else system
         if point is None:
             print(f"{name} {method}: no operating point takes {ROOM} B at most")
             continue
-        about = {"problem": name, "method": method, "small": small}
-        told.append(about | _point(f"{name} {method}", point, fold, small))
-    return told
+        settings = {"problem": name, "method": method, "small": small}
+        points.append(settings | _point(f"{name} {method}", point, fold, small))
+    return points
 
 
 def _at_most(system: Any, room: int) -> Any:
@@ -163,13 +163,13 @@ def _at_most(system: Any, room: int) -> Any:
     fitting = [p for p in system.frontier_.points if 0 < (p.bytes or p.nbytes) <= room]
     if not fitting:
         return None
-    wanted = system.frontier_.reference_accuracy - peers.MAX_LOSS
-    near = [p for p in fitting if p.accuracy >= wanted]
-    other = copy.copy(system)
-    other.operating_point_ = (
+    least_accuracy = system.frontier_.reference_accuracy - peers.MAX_LOSS
+    near = [p for p in fitting if p.accuracy >= least_accuracy]
+    smaller = copy.copy(system)
+    smaller.operating_point_ = (
         min(near, key=lambda p: p.cost) if near else max(fitting, key=lambda p: p.accuracy)
     )
-    return other
+    return smaller
 
 
 def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
@@ -177,10 +177,10 @@ def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
     x, y = fold.test
     cascade = cascade_of(system, sample=x[:32], lean=small)
     stages = [
-        type(stage.model).__name__ if held else "left out"
-        for stage, held in zip(cascade.stages, cascade.holds, strict=True)
+        type(stage.model).__name__ if holds else "left out"
+        for stage, holds in zip(cascade.stages, cascade.holds, strict=True)
     ]
-    told = {
+    figures = {
         "stages": stages,
         "flat_bytes": system.operating_point_.nbytes,
         "test_rows": len(x),
@@ -190,11 +190,11 @@ def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
     }
     print(
         f"{name}, {'64 KB point' if small else 'own point'}: {', '.join(stages)}; "
-        f"{told['flat_bytes']} B flat, test accuracy {told['accuracy']:.4f}, "
-        f"cost {told['mean_cost']:.2f}"
+        f"{figures['flat_bytes']} B flat, test accuracy {figures['accuracy']:.4f}, "
+        f"cost {figures['mean_cost']:.2f}"
     )
     forms = [_form(cascade, system, x, small, coded) for coded in CODED]
-    return told | {"forms": [form for form in forms if form is not None]}
+    return figures | {"forms": [form for form in forms if form is not None]}
 
 
 def _form(
@@ -237,18 +237,18 @@ def _measure(
     model = f"{source.name}.c"
 
     def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        process = subprocess.run(
             arguments, cwd=source.folder, capture_output=True, text=True, check=False, **more
         )
-        if done.returncode:
-            raise InputError(f"{' '.join(arguments)}: {done.stderr.strip()[:500]}")
-        return done
+        if process.returncode:
+            raise InputError(f"{' '.join(arguments)}: {process.stderr.strip()[:500]}")
+        return process
 
     run(*command, "-fstack-usage", "-c", "-o", "model.o", model)
     size = target.compiler.replace("gcc", "size") if "-gcc" in target.compiler else "size"
     text, data, bss = run(size, "model.o").stdout.splitlines()[1].split()[:3]
     usage = next(source.folder.glob("*.su")).read_text().splitlines()
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "target": target.name,
         "text": int(text),
         "data": int(data),
@@ -258,14 +258,14 @@ def _measure(
     for used in source.folder.glob("*.su"):
         used.unlink()
     if not target.hosted:
-        return told
-    others = [f"{source.name}_{part}.c" for part in ("names", "selftest")]
-    run(*command, "-o", "example", model, "main.c", *others, "-lm")
+        return figures
+    further_files = [f"{source.name}_{suffix}.c" for suffix in ("names", "selftest")]
+    run(*command, "-o", "example", model, "main.c", *further_files, "-lm")
     run(*target.runner, "./example")  # the self-test
     rows = "\n".join(" ".join(repr(float(v)) for v in row) for row in x)
     lines = run(*target.runner, "./example", "--rows", input=rows).stdout.splitlines()
     answers = [line.split(",") for line in lines]
-    return told | {"rows": len(x), "rows_that_differ": _differing(answers, cascade, system, x)}
+    return figures | {"rows": len(x), "rows_that_differ": _differing(answers, cascade, system, x)}
 
 
 def _differing(

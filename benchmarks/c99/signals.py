@@ -89,11 +89,11 @@ def main(argv: list[str] | None = None) -> int:
         for target in TARGETS:
             if target.lacks():
                 print(f"skipped: {target.name}: {target.lacks()}")
-        most = QUICK_WINDOWS if options.quick else WINDOWS
-        sets = {name: _run_set(load_set(name), most) for name in names}
-        found = {"bound": BOUND, **harness.environment(PACKAGES), "sets": sets}
+        n_windows = QUICK_WINDOWS if options.quick else WINDOWS
+        sets = {name: _run_set(load_set(name), n_windows) for name in names}
+        figures = {"bound": BOUND, **harness.environment(PACKAGES), "sets": sets}
         out = harness.out_folder(options, whole=set(names) == set(SIGNAL_SETS))
-        write_whole(out / "c_signals.json", json.dumps(found, indent=1) + "\n")
+        write_whole(out / "c_signals.json", json.dumps(figures, indent=1) + "\n")
         print(f"written: {out / 'c_signals.json'}")
         return int(any(t.get("wrong") for s in sets.values() for t in s["targets"].values()))
 
@@ -106,11 +106,11 @@ def _run_set(given: SignalSet, most: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         source = write_cascade(cascade, Path(folder), name="m", coded=8)
         assert source.signals is not None
-        made = source.signals
+        signals = source.signals
         print(
-            f"{given.name}: {made.n_steps} steps, {made.n_features} features; tables "
-            f"{made.table_bytes} B, results {made.struct_bytes} B, "
-            f"stack at most {made.stack_bytes} B"
+            f"{given.name}: {signals.n_steps} steps, {signals.n_features} features; tables "
+            f"{signals.table_bytes} B, results {signals.struct_bytes} B, "
+            f"stack at most {signals.stack_bytes} B"
         )
         targets = {
             t.name: _measure(t, source, cascade, windows) for t in TARGETS if t.lacks() is None
@@ -118,7 +118,7 @@ def _run_set(given: SignalSet, most: int) -> dict[str, Any]:
     for name, t in targets.items():
         print(f"    {name}: {', '.join(f'{k} {v}' for k, v in t.items())}")
     sizes = ("n_steps", "n_features", "table_bytes", "struct_bytes", "stack_bytes")
-    return {k: getattr(made, k) for k in sizes} | {"targets": targets}
+    return {k: getattr(signals, k) for k in sizes} | {"targets": targets}
 
 
 def _cascade(given: SignalSet, most: int) -> tuple[Cascade, NDArray[Any]]:
@@ -157,24 +157,26 @@ def _measure(
         (source.folder / "vectors.c").write_text(VECTORS)
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             arguments, cwd=source.folder, capture_output=True, text=True, check=False
         )
-        if done.returncode:
-            raise InputError(f"{' '.join(arguments)}: {done.stderr.strip()[:500]}")
-        return done.stdout
+        if process.returncode:
+            raise InputError(f"{' '.join(arguments)}: {process.stderr.strip()[:500]}")
+        return process.stdout
 
     run(*command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
     size = target.compiler.replace("gcc", "size") if "-gcc" in target.compiler else "size"
     text, data, bss = map(int, run(size, "blocks.o").splitlines()[1].split()[:3])
     calls = next(source.folder.glob("*.ci"))
-    found = {"text": text, "data": data, "bss": bss, "stack": deepest_calls(calls.read_text())}
+    sizes = {"text": text, "data": data, "bss": bss, "stack": deepest_calls(calls.read_text())}
     calls.unlink()
     if runner and shutil.which(runner[0]) is None:
         print(f"skipped: {target.name} does not run: {runner[0]} is not installed")
-        return found
-    others = [f"m{part}.c" for part in ("_names", "_selftest", "_signals", "_signals_selftest")]
-    run(*command, "-o", "example", "m.c", "main.c", *others, *link)
+        return sizes
+    further_files = [
+        f"m{suffix}.c" for suffix in ("_names", "_selftest", "_signals", "_signals_selftest")
+    ]
+    run(*command, "-o", "example", "m.c", "main.c", *further_files, *link)
     run(*runner, "./example")  # the self-tests
     n_features = len(cascade.feature_names)
     element = {"int16": "int16_t", "uint8": "uint8_t"}.get(windows.dtype.name, "float")
@@ -184,7 +186,7 @@ def _measure(
     (source.folder / "windows.bin").write_bytes(windows.tobytes())
     run(*runner, "./answers")
     answers = np.fromfile(source.folder / "answers.bin", np.float32)
-    return found | _differences(cascade, windows, answers.reshape(len(windows), 2 + n_features))
+    return sizes | _differences(cascade, windows, answers.reshape(len(windows), 2 + n_features))
 
 
 def _differences(
@@ -195,17 +197,17 @@ def _differences(
     x = cascade.signal.features(windows)
     expected = cascade.expected(x)
     scale = np.max(np.abs(x), axis=0, initial=0, where=np.isfinite(x))
-    got = answers[:, 2:]
+    features = answers[:, 2:]
     with np.errstate(invalid="ignore"):
-        gap = np.abs(got - x) / np.maximum(scale, np.float32(1e-30))
-    gap[(got == x) | (np.isnan(got) & np.isnan(x))] = 0
+        gap = np.abs(features - x) / np.maximum(scale, np.float32(1e-30))
+    gap[(features == x) | (np.isnan(features) & np.isnan(x))] = 0
     gap[np.isnan(gap)] = np.inf
     far = (gap > BOUND).any(axis=1)
-    other = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)
+    is_different = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)
     return {
         "windows": len(windows),
         "wrong": int(far.sum()),
-        "decided_otherwise": int((other & ~far).sum()),
+        "decided_otherwise": int((is_different & ~far).sum()),
         "farthest": float(f"{gap.max():.2g}"),
         "same_bits": round(float((gap == 0).mean()), 3),
     }

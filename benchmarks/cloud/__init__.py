@@ -1,1 +1,1 @@
-"""Load for a worker, and a bare client beside it."""
+"""Load for a worker, and a bare client for comparison."""

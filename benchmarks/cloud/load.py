@@ -30,8 +30,10 @@ def payloads(X: NDArray[np.float32], rows: int, count: int, *, model: str) -> li
     """Encode `count` requests of `rows` instances each, with ids of their own."""
     out = []
     for i in range(count):
-        part = np.arange(i * rows, (i + 1) * rows) % len(X)
-        request = wire.Request(id=wire.new_id(), model=model, version="1", ttl_ms=60_000, X=X[part])
+        rows_of_request = np.arange(i * rows, (i + 1) * rows) % len(X)
+        request = wire.Request(
+            id=wire.new_id(), model=model, version="1", ttl_ms=60_000, X=X[rows_of_request]
+        )
         out.append(wire.encode_request(request))
     return out
 
@@ -71,33 +73,33 @@ class Asker:
             if i >= window:
                 self.came.get(timeout=_PATIENCE)
             self.send(payload)
-        last = started
+        last_time = started
         for _ in range(min(window, len(messages))):
-            last, _ = self.came.get(timeout=_PATIENCE)
-        return last - started
+            last_time, _ = self.came.get(timeout=_PATIENCE)
+        return last_time - started
 
     def paced(self, messages: list[bytes], rate: float) -> list[float]:
         """Send at random moments, `rate` a second on average; seconds of each answer."""
         pauses = np.random.default_rng(0).exponential(1.0 / rate, len(messages))
         due = time.perf_counter() + np.cumsum(pauses)
-        sent: dict[bytes, float] = {}
-        for at, payload in zip(due, messages, strict=True):
-            while (left := at - time.perf_counter()) > 0:
+        send_times: dict[bytes, float] = {}
+        for due_time, payload in zip(due, messages, strict=True):
+            while (left := due_time - time.perf_counter()) > 0:
                 time.sleep(left)
             # From when it was due: a sender that lags must not hide the wait.
-            sent[_id_of(payload)] = float(at)
+            send_times[_id_of(payload)] = float(due_time)
             self.send(payload)
         took = []
         for _ in messages:
             came, payload = self.came.get(timeout=_PATIENCE)
-            took.append(came - sent[_id_of(payload)])
+            took.append(came - send_times[_id_of(payload)])
         return took
 
 
 def _id_of(payload: bytes) -> bytes:
     # A map whose second entry is the text "id" and 16 bytes; see docs/wire.md.
-    at = payload.index(b"bid\x50") + 4
-    return payload[at : at + 16]
+    start = payload.index(b"bid\x50") + 4
+    return payload[start : start + 16]
 
 
 def bare_client(name: str) -> paho.Client:

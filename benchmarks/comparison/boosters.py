@@ -76,16 +76,18 @@ def capacities(
     if noisy:
         return [{"num_leaves": leaves, "learning_rate": rate}, *small]
     rows, every = plan.validation_rows, np.arange(plan.x.shape[1])
-    tried: list[tuple[float, dict[str, Any]]] = []
+    scores: list[tuple[float, dict[str, Any]]] = []
     for fewer in FEWER_LEAVES[FEWER_LEAVES.index(leaves) :]:
         settings = {"num_leaves": fewer, "learning_rate": rate}
         fit = booster_fit(plan, every, n_classes, settings, seed=seed)
-        _, held = cross_fit(plan, fit, lambda model, rows: model.proba(plan.x[rows]))
-        loss = float(-np.log(np.maximum(held[np.arange(len(rows)), plan.y[rows]], 1e-12)).mean())
-        if tried and loss >= tried[-1][0]:
+        _, validation_proba = cross_fit(plan, fit, lambda model, rows: model.proba(plan.x[rows]))
+        loss = float(
+            -np.log(np.maximum(validation_proba[np.arange(len(rows)), plan.y[rows]], 1e-12)).mean()
+        )
+        if scores and loss >= scores[-1][0]:
             break
-        tried.append((loss, settings))
-    return [tried[-1][1]]
+        scores.append((loss, settings))
+    return [scores[-1][1]]
 
 
 def booster_fit(
@@ -123,8 +125,8 @@ def booster_fit(
         callbacks: list[Any] = [] if callback is None else [callback]
         if held is not None:
             callbacks.append(lgb.early_stopping(20, verbose=False))
-        most = rounds or 600
-        model = lgb.train(settings, data, most, valid_sets=valid, callbacks=callbacks)
+        max_rounds = rounds or 600
+        model = lgb.train(settings, data, max_rounds, valid_sets=valid, callbacks=callbacks)
         return Booster(model, columns, n_classes, model.best_iteration or model.num_trees())
 
     return fit
@@ -136,23 +138,23 @@ Found = TypeVar("Found")
 def spread(
     evaluate: Callable[[float], tuple[float, Found]], low: float, high: float, n: int
 ) -> list[Found]:
-    """Fit at `n` penalties, placed where the cost of what comes out has its widest gap.
+    """Fit at `n` penalties, placed where the resulting cost has its widest gap.
 
     A fixed grid of penalties wastes most of its fits on models that use everything or nothing.
     `evaluate` gives a penalty's cost and result; results are in the order of the penalties.
     """
-    tried = {penalty: evaluate(penalty) for penalty in (low, high)}
-    while len(tried) < n:
-        ends = sorted(tried)
+    models = {penalty: evaluate(penalty) for penalty in (low, high)}
+    while len(models) < n:
+        penalties = sorted(models)
         gaps = [
-            abs(math.log(max(tried[a][0], 1e-9)) - math.log(max(tried[b][0], 1e-9)))
+            abs(math.log(max(models[a][0], 1e-9)) - math.log(max(models[b][0], 1e-9)))
             if b > 1.01 * a
             else 0.0
-            for a, b in pairwise(ends)
+            for a, b in pairwise(penalties)
         ]
         widest = int(np.argmax(gaps))
         if gaps[widest] < 0.02:
             break
-        middle = math.sqrt(ends[widest] * ends[widest + 1])
-        tried[middle] = evaluate(middle)
-    return [tried[penalty][1] for penalty in sorted(tried)]
+        middle = math.sqrt(penalties[widest] * penalties[widest + 1])
+        models[middle] = evaluate(middle)
+    return [models[penalty][1] for penalty in sorted(models)]

@@ -41,8 +41,8 @@ class Settings:
 
     def folds(self, problem: Problem, seed: int) -> list[Fold]:
         """Folds of a problem, thinned for a quick look."""
-        found = problem.deal(seed)
-        return [fold.thinned(2000) for fold in found[:2]] if self.quick else found
+        problem_folds = problem.deal(seed)
+        return [fold.thinned(2000) for fold in problem_folds[:2]] if self.quick else problem_folds
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any
     path = cache / f"{cell.key(settings)}.json"
     if not path.is_file():
         return None
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
 
 
 def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
     """Run a cell, unless the cache has it, and write its result."""
-    known = cached(cell, settings, cache)
-    if known is not None:
-        return known
+    cached_result = cached(cell, settings, cache)
+    if cached_result is not None:
+        return cached_result
     problem = problems.get(cell.problem)
     folds = []
     for number, fold in enumerate(settings.folds(problem, cell.seed)):
@@ -105,9 +105,9 @@ def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
         "columns": COLUMNS,
         "folds": folds,
     }
-    done: dict[str, Any] = plain(result)
-    write_whole(cache / f"{cell.key(settings)}.json", json.dumps(done))
-    return done
+    record: dict[str, Any] = plain(result)
+    write_whole(cache / f"{cell.key(settings)}.json", json.dumps(record))
+    return record
 
 
 def run_cells(
@@ -123,15 +123,15 @@ def run_cells(
     Cells that share models (f0, static subsets) wait for the one that makes them.
     """
     missing = [cell for cell in cells if cached(cell, settings, cache) is None]
-    todo = list({cell.key(settings): cell for cell in reversed(missing)}.values())[::-1]
+    cells_to_run = list({cell.key(settings): cell for cell in reversed(missing)}.values())[::-1]
     say(f"{len(cells) - len(missing)} of {len(cells)} cells are in the cache")
-    makers = [cell for cell in todo if cell.method in ("f0", "static")]
-    others = [cell for cell in todo if cell not in makers]
-    done = 0
-    for wave in (makers, others):
+    makers = [cell for cell in cells_to_run if cell.method in ("f0", "static")]
+    method_cells = [cell for cell in cells_to_run if cell not in makers]
+    n_done = 0
+    for wave in (makers, method_cells):
         for cell, seconds in _parallel(wave, settings, n_jobs, cache):
-            done += 1
-            say(f"[{done}/{len(todo)}] {cell}: {seconds:.0f} s")
+            n_done += 1
+            say(f"[{n_done}/{len(cells_to_run)}] {cell}: {seconds:.0f} s")
 
 
 def _parallel(

@@ -37,16 +37,16 @@ def markdown(problems: Mapping[str, Any]) -> str:
         "| problem | seeds | top accuracy | target | " + " | ".join(_columns(problems)) + " |",
         "| --- " * (4 + len(_columns(problems))) + "|",
     ]
-    for name, found in problems.items():
-        lines.append(_overview(name, found, _columns(problems)))
+    for name, figures in problems.items():
+        lines.append(_overview(name, figures, _columns(problems)))
     lines += ["", NOT_YET]
-    for name, found in problems.items():
-        lines += ["", *_section(name, found)]
+    for name, figures in problems.items():
+        lines += ["", *_section(name, figures)]
     return "\n".join(lines) + "\n"
 
 
 def bytes_markdown(problems: Mapping[str, Any]) -> str:
-    """Write the table of what is saved within few bytes: ours, and the best other method."""
+    """Write the table of savings within few bytes: ours, and the best other method."""
     lines = [
         "# Accuracy against cost within few bytes",
         "",
@@ -59,23 +59,23 @@ def bytes_markdown(problems: Mapping[str, Any]) -> str:
     header = ["problem", "seeds", "any size", *(f"{room}" for room in _ROOMS)]
     header += [f"best other, {room}" for room in list(_ROOMS)[1:]]
     lines += [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
-    for name, found in problems.items():
-        ours = found["methods"].get(OURS, {})
-        n_seeds = str(len(found["top_accuracy_of_seeds"]))
+    for name, figures in problems.items():
+        ours = figures["methods"].get(OURS, {})
+        n_seeds = str(len(figures["top_accuracy_of_seeds"]))
         cells = [_pair(ours[room]) if room in ours else "" for room in rooms]
-        others = [_best_other(found, room) for room in rooms[2:]]
-        lines.append(f"| {' | '.join([name, n_seeds, *cells, *others])} |")
+        best_peers = [_best_other(figures, room) for room in rooms[2:]]
+        lines.append(f"| {' | '.join([name, n_seeds, *cells, *best_peers])} |")
     return "\n".join([*lines, ""])
 
 
 def _best_other(found: Mapping[str, Any], room: str) -> str:
-    """Cut and loss of the method that saves most within the room, of those that are not ours."""
+    """Cut and loss of the method that saves most within the room, among the peers."""
     figures = {
-        method: each[room]
-        for method, each in found["methods"].items()
+        method: method_figures[room]
+        for method, method_figures in found["methods"].items()
         if not method.startswith((OURS, "f0"))
-        and room in each
-        and each[room]["reached"]["mean"] > 0
+        and room in method_figures
+        and method_figures[room]["reached"]["mean"] > 0
     }
     if not figures:
         return "none"
@@ -84,10 +84,10 @@ def _best_other(found: Mapping[str, Any], room: str) -> str:
 
 
 def _columns(problems: Mapping[str, Any]) -> list[str]:
-    seen: dict[str, None] = {}
-    for found in problems.values():
-        seen |= dict.fromkeys(m for m in found["methods"] if m != "f0")
-    return list(seen)
+    names: dict[str, None] = {}
+    for figures in problems.values():
+        names |= dict.fromkeys(m for m in figures["methods"] if m != "f0")
+    return list(names)
 
 
 def _overview(name: str, found: Mapping[str, Any], columns: list[str]) -> str:

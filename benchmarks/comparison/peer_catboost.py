@@ -49,10 +49,10 @@ def first_use(
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             fit = _fit(plan, costs, capacity, strength, seed)
-            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
             cost = costs.price(model.used)
-            said = truth.answers(model.proba(fold.test[0]))
-            pairs = (judges.answers(held), judges), (said, truth)
+            answers = truth.answers(model.proba(fold.test[0]))
+            pairs = (judges.answers(validation_proba), judges), (answers, truth)
             return cost, Point.single(*pairs, cost, model.nbytes)
 
         points += spread(evaluate, *RANGE, fits)

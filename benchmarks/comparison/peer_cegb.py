@@ -95,9 +95,9 @@ def path_costs(model: Booster, x: NDArray[np.float32], costs: FeatureCosts) -> N
     trees = model.model.dump_model(num_iteration=model.rounds)["tree_info"]
     bought = np.zeros((len(x), costs.n_features), bool)
     for number, tree in enumerate(trees):
-        asked = np.zeros((tree["num_leaves"], costs.n_features), bool)
-        _walk(tree["tree_structure"], [], model.columns, asked)
-        bought |= asked[leaves[:, number].astype(np.intp)]
+        acquired = np.zeros((tree["num_leaves"], costs.n_features), bool)
+        _walk(tree["tree_structure"], [], model.columns, acquired)
+        bought |= acquired[leaves[:, number].astype(np.intp)]
     return costs.per_instance(bought)
 
 
@@ -107,9 +107,9 @@ def _walk(
     if "split_feature" not in node:
         asked[node.get("leaf_index", 0), above] = True
         return
-    here = [*above, int(columns[node["split_feature"]])]
-    _walk(node["left_child"], here, columns, asked)
-    _walk(node["right_child"], here, columns, asked)
+    features = [*above, int(columns[node["split_feature"]])]
+    _walk(node["left_child"], features, columns, asked)
+    _walk(node["right_child"], features, columns, asked)
 
 
 def _range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:

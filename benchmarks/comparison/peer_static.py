@@ -52,7 +52,7 @@ def subsets(
     problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
 ) -> list[Subset]:
     """Fit models on about `fits` nested subsets, at each capacity."""
-    found = []
+    subset_fits = []
     choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
     for capacity in choices:
         columns = np.arange(problem.costs.n_features)
@@ -60,14 +60,14 @@ def subsets(
         for target in [*sizes[1:].tolist(), 0.0]:
             start = time.process_time()
             fit = booster_fit(plan, columns, problem.n_classes, capacity, seed=seed)
-            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
             test = model.proba(fold.test[0])
             seconds = time.process_time() - start
-            found.append(Subset(model.used(), held, test, model.nbytes, seconds))
+            subset_fits.append(Subset(model.used(), validation_proba, test, model.nbytes, seconds))
             columns = _eliminate(model, problem.costs, target)
             if not len(columns):
                 break
-    return found
+    return subset_fits
 
 
 def _eliminate(model: Booster, costs: FeatureCosts, target: float) -> NDArray[np.intp]:
@@ -92,9 +92,9 @@ def cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> Clo
     """Fit the high-cost model: the most accurate on judging rows of the project's families."""
     start = time.process_time()
     model, labels, proba, _ = train_high_cost_model(plan, problem.n_classes, seed=seed)
-    held = fold.held(plan).answers(proba, labels)
+    validation_answers = fold.held(plan).answers(proba, labels)
     test = fold.truth.ask(model.labels, model.predict_proba, fold.test[0])
-    return Cloud(model.kind, held, test, time.process_time() - start)
+    return Cloud(model.kind, validation_answers, test, time.process_time() - start)
 
 
 def single(

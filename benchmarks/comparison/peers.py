@@ -32,11 +32,11 @@ class Task:
     fold: Fold
     seed: int
     fits: int  # models of a sweep
-    #: Gives by name what a function makes, or what it made before for this fold.
+    #: Cache of a function's results by name, for one fold.
     keep: Callable[[str, Callable[[], Any]], Any]
 
     def plan(self) -> ValidationSplit:
-        """Deal the rows into those that fit and those that judge."""
+        """Deal the rows into fitting and judging rows."""
         x, y = self.fold.train
         ones = np.ones(len(y))
         return ValidationSplit.choose(x, y, ones, validation=self.fold.validation, seed=self.seed)
@@ -47,7 +47,7 @@ class Outcome:
     """What a method made of a fold."""
 
     points: list[Point]  # sorted by validation's cost
-    own: Point | None  # what it takes by itself within 1 % of its high-cost model, where it can
+    own: Point | None  # its own choice within 1 % of its high-cost model, where it can
     seconds: float  # CPU, of fits, choices and measuring
     about: dict[str, Any]
 
@@ -112,23 +112,25 @@ def _solve(method: str, task: Task) -> Outcome:
         }[method]
         return Outcome(run(problem, fold, plan, seed, fits), None, 0.0, {})
     seconds = 0.0
-    about: dict[str, Any] = {}
-    f0, found = None, []
+    details: dict[str, Any] = {}
+    f0, peer_points = None, []
     if method != "static":
         f0 = task.keep("cloud", lambda: peer_static.cloud(problem, fold, plan, seed))
         seconds += f0.seconds
-        about["f0"] = f0.kind
+        details["f0"] = f0.kind
     if method != "f0":
-        found = task.keep("subsets", lambda: peer_static.subsets(problem, fold, plan, seed, fits))
-        seconds += sum(s.seconds for s in found)
+        peer_points = task.keep(
+            "subsets", lambda: peer_static.subsets(problem, fold, plan, seed, fits)
+        )
+        seconds += sum(s.seconds for s in peer_points)
     if f0 is None:
-        points = peer_static.single(found, plan, fold, problem.costs)
-    elif not found:
+        points = peer_static.single(peer_points, plan, fold, problem.costs)
+    elif not peer_points:
         points = peer_static.cloud_only(f0, plan, fold, problem.costs)
     else:
-        points = peer_static.two_stage(found, f0, method, plan, fold, problem.costs)
+        points = peer_static.two_stage(peer_points, f0, method, plan, fold, problem.costs)
     # what was kept is counted at what it cost when it was made, not at what it took to load
-    return Outcome(points, None, seconds, about)
+    return Outcome(points, None, seconds, details)
 
 
 def _system(method: str, task: Task) -> Outcome:
@@ -136,14 +138,14 @@ def _system(method: str, task: Task) -> Outcome:
         method, feature_costs=task.problem.costs, max_loss=MAX_LOSS, random_state=task.seed
     )
     system.fit(*task.fold.train, validation=task.fold.validation)
-    about = {
+    details = {
         "f0": None if system.high_cost_model_ is None else system.high_cost_model_.kind,
         "families": list(getattr(system, "families_", ())),
         "stage_features": [[len(s.features) for s in chain] for chain in system.chains_],
         "reference_accuracy": system.frontier_.reference_accuracy,
     }
-    own = own_choice(system, task.fold, MAX_LOSS)
-    return Outcome(system_points(system, task.fold), own, 0.0, about)
+    own_point = own_choice(system, task.fold, MAX_LOSS)
+    return Outcome(system_points(system, task.fold), own_point, 0.0, details)
 
 
 def _make(method: str, **params: Any) -> Any:

@@ -57,9 +57,9 @@ class Point:
 def quantiles(scores: NDArray[Any], n: int) -> list[float]:
     """Thresholds at quantiles of a score, from never to always; midway between scores."""
     distinct = np.unique(scores)
-    between = (distinct[1:] + distinct[:-1]) / 2
-    places = np.linspace(0, len(between) - 1, n if len(between) else 0).astype(int)
-    return [np.inf, *between[np.unique(places)].tolist(), -np.inf]
+    midpoints = (distinct[1:] + distinct[:-1]) / 2
+    numbers = np.linspace(0, len(midpoints) - 1, n if len(midpoints) else 0).astype(int)
+    return [np.inf, *midpoints[np.unique(numbers)].tolist(), -np.inf]
 
 
 def cascade_points(
@@ -82,10 +82,10 @@ def cascade_points(
     for threshold in thresholds:
         figures: list[float] = []
         rate = 0.0
-        for part, (said, score) in enumerate((held, test)):
-            sent = ~(score >= threshold)
-            answer = np.where(sent, cloud[part], said)
-            rate = float(sent.mean())
+        for part, (answers, score) in enumerate((held, test)):
+            is_offloaded = ~(score >= threshold)
+            answer = np.where(is_offloaded, cloud[part], answers)
+            rate = float(is_offloaded.mean())
             figures += [truth[part].score(answer), price + rate * (costs.total - price)]
         paper = (1 - rate) * price + rate * costs.total
         points.append(Point(figures[0], figures[1], figures[2], figures[3], paper, rate, nbytes))
@@ -100,11 +100,11 @@ def finished(points: Sequence[Point], fold: Fold) -> list[Point]:
     """
     common = np.array(np.bincount(fold.train[1]).argmax())
     pool = [Point.single((common, fold.judges), (common, fold.truth), 0.0), *points]
-    kept: dict[Point, None] = {}
+    points_by_key: dict[Point, None] = {}
     for bound in (math.inf, *BYTE_BOUNDS.values()):
         best = -1.0
         for point in sorted(pool, key=lambda p: (p.val_cost, -p.val_accuracy)):
             if point.nbytes <= bound and point.val_accuracy > best + 1e-12:
                 best = point.val_accuracy
-                kept[point] = None
-    return sorted(kept, key=lambda p: (p.val_cost, p.val_accuracy))
+                points_by_key[point] = None
+    return sorted(points_by_key, key=lambda p: (p.val_cost, p.val_accuracy))

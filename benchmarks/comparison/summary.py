@@ -138,10 +138,10 @@ def _rule(
     """Apply a rule to every fold of every seed; the top method's folds are its reference."""
     rows = []
     for seed, reference in pairs:
-        chosen = [rule(f, t) for f, t in zip(seed, reference, strict=True)]
+        budgets = [rule(f, t) for f, t in zip(seed, reference, strict=True)]
         fallen = [
             p or Point(0, 0, t.best.accuracy, problem.costs.total, problem.costs.total, 1.0, 0)
-            for p, t in zip(chosen, reference, strict=True)
+            for p, t in zip(budgets, reference, strict=True)
         ]
         weights = [f.n_test for f in seed]
         rows.append(
@@ -152,7 +152,7 @@ def _rule(
                 "loss": top_accuracy - _weighted([p.accuracy for p in fallen], weights),
                 "offload_rate": _weighted([p.offload_rate for p in fallen], weights),
                 "nbytes": _weighted([p.nbytes for p in fallen], weights),
-                "reached": _weighted([p is not None for p in chosen], weights),
+                "reached": _weighted([p is not None for p in budgets], weights),
             }
         )
     return {key: _mean([row[key] for row in rows]) for key in rows[0]}

@@ -18,21 +18,21 @@ from gatewise_training.operating_points.packed_size import packed_bytes
 def system_points(system: Any, fold: Fold) -> list[Point]:
     """Measure every operating point of a fitted system on test rows.
 
-    The stages run once, not once a point. The figures are those that ``system.at(...)`` would
+    The stages run once, not once a point. The figures are the same as ``system.at(...)`` would
     give with ``predict`` and ``cost``; a test holds them to that. A ranking is measured on
     validation rows, too: the frontier itself knows the accuracy of classes only. The system was
     fitted on class indices.
     """
-    parts = [(fold.test[0], fold.truth)]
+    row_sets = [(fold.test[0], fold.truth)]
     if fold.queries is not None:
         assert fold.validation is not None
-        parts.append((fold.validation[0], fold.judges))
-    clouds = [_cloud(system, x, truth) for x, truth in parts]
+        row_sets.append((fold.validation[0], fold.judges))
+    clouds = [_cloud(system, x, truth) for x, truth in row_sets]
     points: list[Point] = []
     for number, stages in enumerate(system.chains_):
         runs = [
             _Run.of(system, stages, x, truth, cloud)
-            for (x, truth), cloud in zip(parts, clouds, strict=True)
+            for (x, truth), cloud in zip(row_sets, clouds, strict=True)
         ]
         union, paper = _exit_costs(system, stages, fold.test[0])
         sizes = [packed_bytes(stages[: s + 1]) for s in range(len(stages))]
@@ -40,7 +40,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
             if point.chain != number:
                 continue
             exits = runs[0].exits(point.thresholds)
-            last = next(
+            last_point = next(
                 (s for s, t in enumerate(point.thresholds) if t is not None and t <= ALWAYS_STOP),
                 len(stages) - 1,
             )
@@ -52,7 +52,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
                     float(at_exits(union, exits).mean()),
                     float(at_exits(paper, exits).mean()),
                     float((exits == len(stages)).mean()),
-                    int(sizes[last]),
+                    int(sizes[last_point]),
                 )
             )
     return points
@@ -61,24 +61,24 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
 def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
     """Measure the point that the system itself takes for ``at(max_loss=...)``."""
     x = fold.test[0]
-    chosen = system.at(max_loss=max_loss)
-    point = chosen.operating_point_
+    chosen_system = system.at(max_loss=max_loss)
+    point = chosen_system.operating_point_
 
     def score(x: NDArray[np.float32], truth: Truth) -> float:
-        return truth.score(truth.ask(chosen.predict, chosen.predict_proba, x))
+        return truth.score(truth.ask(chosen_system.predict, chosen_system.predict_proba, x))
 
-    held = point.accuracy
+    validation_accuracy = point.accuracy
     if fold.queries is not None:
         assert fold.validation is not None
-        held = score(fold.validation[0], fold.judges)
+        validation_accuracy = score(fold.validation[0], fold.judges)
     return Point(
-        held,
+        validation_accuracy,
         point.cost,
         score(x, fold.truth),
-        float(chosen.cost(x).mean()),
-        float(chosen.cost(x, accounting="paper").mean()),
-        float(np.mean(chosen.exit_stage(x) == len(chosen.stages_))),
-        packed_bytes(chosen.stages_),
+        float(chosen_system.cost(x).mean()),
+        float(chosen_system.cost(x, accounting="paper").mean()),
+        float(np.mean(chosen_system.exit_stage(x) == len(chosen_system.stages_))),
+        packed_bytes(chosen_system.stages_),
     )
 
 
@@ -101,15 +101,15 @@ class _Run:
         cloud: NDArray[Any] | None,
     ) -> _Run:
         outputs = [split(stage.margins(x), stage.score) for stage in stages]
-        said: list[NDArray[Any]] = [
+        answers: list[NDArray[Any]] = [
             system.classes_[labels(margins)]
             if truth.qid is None
             else truth.answers(probabilities(margins, stage.link))
             for (margins, _), stage in zip(outputs, stages, strict=True)
         ]
-        last = said[-1] if cloud is None else cloud
+        final_answers = answers[-1] if cloud is None else cloud
         scores = [score for _, score in outputs]
-        return cls(scores, np.stack([*said, last]), truth, cloud is not None)
+        return cls(scores, np.stack([*answers, final_answers]), truth, cloud is not None)
 
     def exits(self, thresholds: Any) -> NDArray[np.int64]:
         """Stage at which each row leaves; the number of stages: offloaded."""
@@ -139,9 +139,9 @@ def _exit_costs(
     costs, f0 = system.feature_costs_, system.high_cost_model_
     bought = [stage.acquired(x) for stage in stages]
     if f0 is None:
-        here = exit_costs(costs, bought)
-        return here, here
-    sent = costs.mask(f0.features)
+        local_costs = exit_costs(costs, bought)
+        return local_costs, local_costs
+    offload = costs.mask(f0.features)
     request = system.cloud_prices_.of_offload(len(f0.features))
-    union = exit_costs(costs, bought, sent, request=request)
-    return union, exit_costs(costs, bought, sent, request=request, union=False)
+    union = exit_costs(costs, bought, offload, request=request)
+    return union, exit_costs(costs, bought, offload, request=request, union=False)

@@ -17,9 +17,9 @@ def cascade_record(
 ) -> CascadeRecord:
     """Record scores, answers and costs of one candidate of a cascade, on rows with labels."""
     stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
-    parts = [split(stage.margins(x), stage.score) for stage in stages]
-    answers = np.stack([*(labels(margins) for margins, _ in parts), f0.labels(x)])
-    truth = np.searchsorted(system.classes_, y)
+    margins_and_scores = [split(stage.margins(x), stage.score) for stage in stages]
+    answers = np.stack([*(labels(margins) for margins, _ in margins_and_scores), f0.labels(x)])
+    labels_of_rows = np.searchsorted(system.classes_, y)
     acquired = np.zeros(prices.n_features, bool)
     costs = []
     for features in (*(stage.features for stage in stages), f0.features):
@@ -27,10 +27,10 @@ def cascade_record(
         costs.append(prices.price(acquired))
     weights = system.class_weights_
     return CascadeRecord(
-        scores=np.stack([score for _, score in parts]),
-        correct=(answers == truth).astype(np.float64),
+        scores=np.stack([score for _, score in margins_and_scores]),
+        correct=(answers == labels_of_rows).astype(np.float64),
         exit_costs=np.array(costs),
         weights=np.ones(len(y)),
-        class_weights=None if weights is None else weights[truth],
-        answers=ExitAnswers(truth, answers, len(system.classes_)),
+        class_weights=None if weights is None else weights[labels_of_rows],
+        answers=ExitAnswers(labels_of_rows, answers, len(system.classes_)),
     )

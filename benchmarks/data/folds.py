@@ -44,7 +44,7 @@ class Truth:
         proba: Callable[[NDArray[np.float32]], NDArray[Any]],
         x: NDArray[np.float32],
     ) -> NDArray[Any]:
-        """Outputs of a model on these rows `x`; only what is scored is computed."""
+        """Outputs of a model on these rows `x`; only scored figures are computed."""
         return labels(x) if self.qid is None else self.answers(proba(x))
 
     def score(self, answers: NDArray[Any]) -> float:
@@ -88,11 +88,11 @@ class Fold:
     def thinned(self, rows: int) -> Fold:
         """Keep at most `rows` rows of each part, whole queries of a ranking: for a quick look."""
         before, after = self.queries or (None, None)
-        judges, asked = None, before
+        judges, n_before = None, before
         if self.validation is not None:
-            judges, asked = _thin(self.validation, rows // 2, before)
+            judges, n_before = _thin(self.validation, rows // 2, before)
         test, ranked = _thin(self.test, rows, after)
-        queries = None if asked is None or ranked is None else (asked, ranked)
+        queries = None if n_before is None or ranked is None else (n_before, ranked)
         return Fold(_thin(self.train, rows)[0], judges, test, queries)
 
 
@@ -117,10 +117,10 @@ def _thin(
         return table, queries
     rng = np.random.default_rng(0)
     if queries is None:
-        chosen = rng.permutation(len(y))[:rows]
-        return (x[chosen], y[chosen]), None
-    names, place, sizes = np.unique(queries, return_inverse=True, return_counts=True)
+        rows_of_queries = rng.permutation(len(y))[:rows]
+        return (x[rows_of_queries], y[rows_of_queries]), None
+    names, query_numbers, sizes = np.unique(queries, return_inverse=True, return_counts=True)
     order = rng.permutation(len(names))
-    kept = order[np.cumsum(sizes[order]) <= rows]
-    chosen = np.flatnonzero(np.isin(place, kept))
-    return (x[chosen], y[chosen]), queries[chosen]
+    kept_queries = order[np.cumsum(sizes[order]) <= rows]
+    rows_of_queries = np.flatnonzero(np.isin(query_numbers, kept_queries))
+    return (x[rows_of_queries], y[rows_of_queries]), queries[rows_of_queries]

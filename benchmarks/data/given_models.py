@@ -120,19 +120,19 @@ def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bo
     nodes.append(helper.make_node("Mul", [source, "scale"], ["h0"]))
     for i, (weights, bias) in enumerate(zip(trained.coefs_, trained.intercepts_, strict=True)):
         values[f"w{i}"], values[f"b{i}"] = weights.astype(np.float32), bias.astype(np.float32)
-        last = i == len(trained.coefs_) - 1
-        made = "logits" if last else f"a{i}"
-        nodes.append(helper.make_node("Gemm", [f"h{i}", f"w{i}", f"b{i}"], [made]))
-        if not last:
-            nodes.append(helper.make_node("Relu", [made], [f"h{i + 1}"]))
+        is_last = i == len(trained.coefs_) - 1
+        output_name = "logits" if is_last else f"a{i}"
+        nodes.append(helper.make_node("Gemm", [f"h{i}", f"w{i}", f"b{i}"], [output_name]))
+        if not is_last:
+            nodes.append(helper.make_node("Relu", [output_name], [f"h{i + 1}"]))
     nodes.append(helper.make_node("Softmax", ["logits"], ["chances"], axis=1))
     shape: list[Any] = ["n", 1, 8, 8] if image else ["n", 64]
-    given = "chances" if softmax else "logits"
+    output = "chances" if softmax else "logits"
     graph = helper.make_graph(
         nodes,
         "network",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(given, TensorProto.FLOAT, ["n", 10])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["n", 10])],
         [numpy_helper.from_array(array, name) for name, array in values.items()],
     )
     opset = [helper.make_opsetid("", 13)]
@@ -163,8 +163,8 @@ def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
         _MEANS.append(np.stack([rows[:500][digits[:500] == d].mean(axis=0) for d in range(10)]))
     gaps = ((np.asarray(X, np.float64)[:, None, :] - _MEANS[0]) ** 2).sum(axis=2)
     chance = np.exp(-(gaps - gaps.min(axis=1, keepdims=True)) / 100.0)
-    found: NDArray[np.float64] = chance / chance.sum(axis=1, keepdims=True)
-    return found
+    chances: NDArray[np.float64] = chance / chance.sum(axis=1, keepdims=True)
+    return chances
 
 
 _MEANS: list[NDArray[np.float64]] = []

@@ -47,12 +47,12 @@ def patch_features(
             return np.asarray(file["features"])
     rng = np.random.default_rng(seed)
     n = len(offset) - 1
-    chosen = np.sort(rng.choice(n, min(n, 4000), replace=False))
-    drawn = [
+    sample_rows = np.sort(rng.choice(n, min(n, 4000), replace=False))
+    sampled_patches = [
         patches[rng.integers(patches.shape[0], size=12)]
-        for patches in (_patches(_decode(jpeg, offset, np.array([i])))[0] for i in chosen)
+        for patches in (_patches(_decode(jpeg, offset, np.array([i])))[0] for i in sample_rows)
     ]
-    mean, whiten, centroids = _learn(np.concatenate(drawn), seed)
+    mean, whiten, centroids = _learn(np.concatenate(sampled_patches), seed)
     out = np.empty((n, 4 * CENTROIDS), np.float32)
     for start in range(0, n, BATCH):
         rows = np.arange(start, min(start + BATCH, n))
@@ -117,5 +117,5 @@ def _pool(active: NDArray[np.float32]) -> NDArray[np.float32]:
     grid = active.reshape(len(active), side, side, CENTROIDS)
     half = side // 2
     halves = slice(None, half), slice(half, None)
-    parts = [grid[:, a, b].sum(axis=(1, 2)) for a in halves for b in halves]
-    return np.concatenate(parts, axis=1)
+    quadrants = [grid[:, a, b].sum(axis=(1, 2)) for a in halves for b in halves]
+    return np.concatenate(quadrants, axis=1)

@@ -1,6 +1,6 @@
 """The problems: data sets with the authors' splits and prices.
 
-The files lie in a data folder beside the repository (``../shared/data``), or where the
+The files lie in a data folder next to the repository (``../shared/data``), or where the
 environment variable GATEWISE_DATA says. Classes are indices 0..M-1. Seeds vary the models, and
 the split where no publisher fixed one.
 """
@@ -108,7 +108,7 @@ def _letter(name: str) -> Problem:
 def _forest(name: str) -> Problem:
     raw = data_arrays("covertype")
     binary = name == "forest-bin"
-    chosen = np.random.default_rng(FOREST_SEED).permutation(len(raw["y"]))[:110392]
+    rows = np.random.default_rng(FOREST_SEED).permutation(len(raw["y"]))[:110392]
     y = raw["y"] == 1 if binary else raw["y"]
     return Problem(
         name,
@@ -116,7 +116,7 @@ def _forest(name: str) -> Problem:
         FeatureCosts.uniform(54),
         2 if binary else 7,
         cheapest=1.0,
-        deal=fixed(raw["X"], y, *np.split(chosen, [36603, 36603 + 15688])),
+        deal=fixed(raw["X"], y, *np.split(rows, [36603, 36603 + 15688])),
         target=0.78 if binary else 0.58,
         source=_sha("covertype"),
         note="36,603 / 15,688 / 58,101 rows drawn from all 581,012 with a fixed seed: the papers' "
@@ -126,14 +126,14 @@ def _forest(name: str) -> Problem:
 
 def _mbne_tiny(name: str) -> Problem:
     raw = data_arrays(name)
-    parts = [raw["part"] == i for i in range(3)]
+    masks = [raw["part"] == i for i in range(3)]
     return Problem(
         name,
         "MiniBooNE, the 5,000-row sample",
         FeatureCosts.uniform(50),
         2,
         cheapest=1.0,
-        deal=fixed(raw["X"], raw["y"], *parts),
+        deal=fixed(raw["X"], raw["y"], *masks),
         target=0.84,
         source=_sha(name),
         note="the BudgetRF authors' sample and parts, not the papers' full set; price 1 a feature",
@@ -172,8 +172,8 @@ def _hapt(name: str) -> Problem:
 
 
 def _statlog_heart(name: str) -> Problem:
-    found = datasets.load(data_file(name))
-    x, y = found.X, found.y
+    data_set = datasets.load(data_file(name))
+    x, y = data_set.X, data_set.y
 
     def deal(seed: int) -> list[Fold]:
         from sklearn.model_selection import StratifiedKFold
@@ -184,7 +184,7 @@ def _statlog_heart(name: str) -> Problem:
     return Problem(
         name,
         "Statlog heart, Turney's prices",
-        found.feature_costs,
+        data_set.feature_costs,
         2,
         cheapest=1.0,
         deal=deal,
@@ -197,14 +197,14 @@ def _statlog_heart(name: str) -> Problem:
 
 
 def _thyroid(name: str) -> Problem:
-    found = datasets.load(data_file(name))
+    data_set = datasets.load(data_file(name))
     return Problem(
         name,
         "Thyroid, Turney's prices",
-        found.feature_costs,
+        data_set.feature_costs,
         3,
         cheapest=23.0,
-        deal=fixed(found.X, found.y, found.parts["train"], None, found.parts["test"]),
+        deal=fixed(data_set.X, data_set.y, data_set.parts["train"], None, data_set.parts["test"]),
         drawn=True,
         target=0.64,
         source=_sha(name),
@@ -214,14 +214,16 @@ def _thyroid(name: str) -> Problem:
 
 
 def _occupancy(name: str) -> Problem:
-    found = datasets.load(data_file(name))
+    data_set = datasets.load(data_file(name))
     return Problem(
         name,
         "Room occupancy",
-        FeatureCosts.uniform(found.X.shape[1]),
+        FeatureCosts.uniform(data_set.X.shape[1]),
         2,
         cheapest=1.0,
-        deal=fixed(found.X, found.y, *(found.parts[p] for p in ("train", "validation", "test"))),
+        deal=fixed(
+            data_set.X, data_set.y, *(data_set.parts[p] for p in ("train", "validation", "test"))
+        ),
         source=_sha(name),
         note="the publisher's training file, its first test file as validation, its second as "
         "test (other days, door open); price 1 a feature",
@@ -282,17 +284,17 @@ def _mq2008(name: str) -> Problem:
 
 
 def _bundled(name: str) -> Problem:
-    found = datasets.load(name)
-    classes, y = np.unique(found.y, return_inverse=True)
+    data_set = datasets.load(name)
+    classes, y = np.unique(data_set.y, return_inverse=True)
 
     def deal(seed: int) -> list[Fold]:
         order = np.random.default_rng(seed).permutation(len(y))
-        return fixed(found.X, y, *np.split(order, [len(y) // 2, 3 * len(y) // 4]))(seed)
+        return fixed(data_set.X, y, *np.split(order, [len(y) // 2, 3 * len(y) // 4]))(seed)
 
     return Problem(
         name,
         name.replace("_", " "),
-        found.feature_costs,
+        data_set.feature_costs,
         len(classes),
         cheapest=1.0,
         deal=deal,

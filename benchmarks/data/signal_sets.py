@@ -18,7 +18,7 @@ from benchmarks.data.problems import data_arrays
 class SignalSet:
     """Windows with labels and groups.
 
-    `test_groups` are those of each split; where rows have no groups, each split draws a fourth of
+    `test_groups` belong to each split; where rows have no groups, each split draws a fourth of
     the rows.
     """
 
@@ -35,7 +35,7 @@ class SignalSet:
 
     def splits(self, n: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Training and test rows of `n` splits; whole groups on either side."""
-        found = []
+        split_list = []
         for seed in range(n):
             rng = np.random.default_rng(seed)
             if self.groups is None:
@@ -45,8 +45,8 @@ class SignalSet:
             else:
                 every = rng.permutation(np.unique(self.groups))
                 test = np.isin(self.groups, every[: max(1, len(every) // 4)])
-            found.append((np.flatnonzero(~test), np.flatnonzero(test)))
-        return found
+            split_list.append((np.flatnonzero(~test), np.flatnonzero(test)))
+        return split_list
 
 
 def load_set(name: str) -> SignalSet:
@@ -56,8 +56,8 @@ def load_set(name: str) -> SignalSet:
 
 def _thinned(groups: NDArray[Any], most: int) -> NDArray[np.intp]:
     """Rows of which each group has at most `most`, drawn evenly from its first to its last."""
-    parts = [np.flatnonzero(groups == g) for g in np.unique(groups)]
-    return np.sort(np.concatenate([p[:: -(-len(p) // most)] for p in parts]))
+    group_rows = [np.flatnonzero(groups == g) for g in np.unique(groups)]
+    return np.sort(np.concatenate([p[:: -(-len(p) // most)] for p in group_rows]))
 
 
 def _movement() -> SignalSet:
@@ -81,8 +81,8 @@ def _vibration(*, new_loads: bool) -> SignalSet:
     x = (raw["X"] * raw["scale"][:, None]).astype(np.float32)
     piece = np.zeros(len(x), np.int64)
     for file in np.unique(raw["file_id"][raw["y"] == 0]):  # one recording each: five pieces of it
-        own = np.flatnonzero(raw["file_id"] == file)
-        piece[own] = np.arange(len(own)) * 5 // len(own)
+        file_rows = np.flatnonzero(raw["file_id"] == file)
+        piece[file_rows] = np.arange(len(file_rows)) * 5 // len(file_rows)
     recording = raw["file_id"].astype(np.int64) * 10 + piece
     rows = _thinned(recording, 60)
     load = raw["load"].astype(np.int64)
@@ -123,9 +123,9 @@ def _heart() -> SignalSet:
     rng = np.random.default_rng(0)
     keep = np.zeros(len(record), bool)
     for r in np.unique(record):
-        for c, most in ((0, 120), (1, 60), (2, 60), (3, 60)):
-            own = np.flatnonzero((record == r) & (raw["y"] == c))
-            keep[rng.permutation(own)[:most]] = True
+        for c, max_windows in ((0, 120), (1, 60), (2, 60), (3, 60)):
+            class_rows = np.flatnonzero((record == r) & (raw["y"] == c))
+            keep[rng.permutation(class_rows)[:max_windows]] = True
     rows = np.flatnonzero(keep)
     y = raw["y"][rows].astype(np.int64)
     rhythm = np.repeat(_rhythm(record, raw["rr_pre"])[rows, np.newaxis], 256, axis=1)
@@ -144,14 +144,14 @@ def _heart() -> SignalSet:
 
 def _rhythm(record: NDArray[np.int64], before: NDArray[np.int32]) -> NDArray[np.int16]:
     """Interval before each beat, and what it is longer than the mean of the eight before it."""
-    found = np.zeros((len(record), 2), np.int16)
+    rhythm = np.zeros((len(record), 2), np.int16)
     for r in np.unique(record):
         beats = np.flatnonzero(record == r)[1:]  # the first has no beat before it
         interval = np.minimum(before[beats], 1080).astype(float)  # 3 s: the detector lost some
-        found[beats, 0] = interval
+        rhythm[beats, 0] = interval
         for i in range(1, len(beats)):
-            found[beats[i], 1] = round(interval[i] - interval[max(0, i - 8) : i].mean())
-    return found
+            rhythm[beats[i], 1] = round(interval[i] - interval[max(0, i - 8) : i].mean())
+    return rhythm
 
 
 def _current() -> SignalSet:

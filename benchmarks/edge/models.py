@@ -38,7 +38,7 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
     if quick:
         fold = fold.thinned(QUICK_ROWS)
     trees = {"n_rounds": TREES, "max_depth": DEPTH, "num_leaves": 2**DEPTH, "penalties": (0.0,)}
-    wanted: dict[str, tuple[str, str, dict[str, Any]]] = {
+    kinds: dict[str, tuple[str, str, dict[str, Any]]] = {
         "trees-50": (f"{TREES} trees of depth {DEPTH}, one graph", "greedy-miser", trees),
         "lazy-50": (f"{TREES} trees of depth {DEPTH}, acquired node by node", "cegb", trees),
         "letters": ("Letters' cascade, within 1 % of its high-cost model", "staged", {}),
@@ -48,8 +48,8 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
             {"max_bytes": 2**14},
         ),
     }
-    made = {}
-    for name, (title, method, params) in wanted.items():
+    models = {}
+    for name, (title, method, params) in kinds.items():
         if name.startswith("letters"):
             params = params | {"max_loss": peers.MAX_LOSS}
         else:
@@ -65,7 +65,7 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
         x = np.ascontiguousarray(fold.test[0], np.float32)
         exits = np.asarray(system.exit_stage(x)) if hasattr(system, "exit_stage") else np.zeros(1)
         stages = bundle.manifest.stages
-        about = {
+        details = {
             "stages": len(stages),
             "kinds": [stage.kind for stage in stages],
             "file_bytes": sum(stage.bytes for stage in stages),
@@ -78,8 +78,8 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
             "accuracy": round(float(np.mean(system.predict(x) == fold.test[1])), 4),
             "mean_cost": round(float(system.cost(x).mean()), 3),
         }
-        made[name] = Model(title, bundle, x, about)
-    return made
+        models[name] = Model(title, bundle, x, details)
+    return models
 
 
 def _within(system: Any, most: int) -> Any:

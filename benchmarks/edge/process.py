@@ -23,15 +23,15 @@ def measure(mode: str, arguments: list[str]) -> dict[str, Any]:
     until the imports are done, ``cpu`` what they took, which a busy machine does not stretch;
     ``rss`` and ``peak`` are in bytes at the end, 0 where the system does not say.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, mode, repr(time.time()), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    sample: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return sample
 
 
 def _main(mode: str, started: float, arguments: list[str]) -> None:
@@ -52,8 +52,8 @@ def _main(mode: str, started: float, arguments: list[str]) -> None:
         sys.stdout.flush()
         os.dup2(out, 1)
         assert status == 0, status
-    found = {"seconds": seconds, "cpu": cpu, "rss": _held("VmRSS:"), "peak": _held("VmHWM:")}
-    print(json.dumps(found))
+    figures = {"seconds": seconds, "cpu": cpu, "rss": _held("VmRSS:"), "peak": _held("VmHWM:")}
+    print(json.dumps(figures))
 
 
 def _held(what: str) -> int:

@@ -1,1 +1,1 @@
-"""Budgeted trees, their pruning and CEGB beside the papers and other solvers."""
+"""Budgeted trees, their pruning and CEGB against the papers and other solvers."""

@@ -28,7 +28,7 @@ METHODS = {
 def figures(
     name: str, *, n_rounds: int, n_penalties: int, fold: Fold | None = None
 ) -> dict[str, Any]:
-    """Fit every method on one problem: `n_rounds` at most, of figure 3b exactly."""
+    """Fit every method on one problem: up to `n_rounds`, of figure 3b exactly."""
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
     shared: dict[str, Any] = {
@@ -36,8 +36,10 @@ def figures(
     }  # fmt: skip
     search = shared | {"n_penalties": n_penalties}
     fixed = search | {"patience": None, "num_leaves": 16}
-    least, most = 1e-5, 0.1
-    penalties = [most * (least / most) ** (i / (n_penalties - 1)) for i in range(n_penalties)]
+    lowest, highest = 1e-5, 0.1
+    penalties = [
+        highest * (lowest / highest) ** (i / (n_penalties - 1)) for i in range(n_penalties)
+    ]
     systems = {
         "lazy": CEGBClassifier(accounting="lazy", **search),
         "coupled": CEGBClassifier(accounting="coupled", **search),

@@ -1,7 +1,7 @@
 """Curves of prunings: chosen on validation rows, reported on test rows.
 
 A curve is many forests of one method from dear to cheap. Costs and errors on validation rows are
-worked out for all of them, on test rows only for those that are chosen.
+worked out for all of them, on test rows only for chosen ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ BUDGETS = {
 
 def measured(forest: Forest, costs: FeatureCosts, rows: Table) -> tuple[float, float]:
     """Mean cost and error of averaged leaf distributions on some rows."""
-    said = forest.proba(rows[0]).argmax(axis=1)
-    return float(forest.cost(rows[0], costs).mean()), float(np.mean(said != rows[1]))
+    answers = forest.proba(rows[0]).argmax(axis=1)
+    return float(forest.cost(rows[0], costs).mean()), float(np.mean(answers != rows[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +83,11 @@ class Curve:
 
 
 def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
-    """Test figures of what is chosen at each budget; means over folds, None if there is nothing."""
+    """Test figures of the choice at each budget; means over folds, None if there is nothing."""
     rows: list[dict[str, float] | None] = []
     for budget in budgets:
-        chosen = [curve.at(budget) for curve in curves]
-        rows.append(_pooled(chosen))
+        points_of_curves = [curve.at(budget) for curve in curves]
+        rows.append(_pooled(points_of_curves))
     return rows
 
 
@@ -97,11 +97,11 @@ def cheapest_within(curves: Sequence[Curve], errors: Sequence[float]) -> dict[st
 
 
 def _pooled(chosen: Sequence[Made | None]) -> dict[str, float] | None:
-    found = [point for point in chosen if point is not None]
-    if len(found) < len(chosen) or not found:
+    points_within = [point for point in chosen if point is not None]
+    if len(points_within) < len(chosen) or not points_within:
         return None
-    sizes = [len(point.fold.truth) for point in found]
-    held, test = ([getattr(p, part) for p in found] for part in ("validation", "test"))
+    sizes = [len(point.fold.truth) for point in points_within]
+    held, test = ([getattr(p, part) for p in points_within] for part in ("validation", "test"))
     figures = [float(v) for v in np.average(np.hstack([held, test]), axis=0, weights=sizes)]
     names = ("val_cost", "val_error", "cost", "error")
     return {name: round(v, 5) for name, v in zip(names, figures, strict=True)}

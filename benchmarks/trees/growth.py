@@ -1,4 +1,4 @@
-"""BudgetRF's table 1 on the data at hand, and the time of growth beside scikit-learn's."""
+"""BudgetRF's table 1 on the data at hand, and the time of growth against scikit-learn's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(
 ) -> dict[str, Any]:
     """Measure the first trees of each kind of forest on test rows, for some numbers of trees.
 
-    Costs are shares of all features; errors are those of the majority vote (as in the paper) and
+    Costs are shares of all features; errors are of the majority vote (as in the paper) and
     of averaged leaf distributions.
     """
     problem = problems.get(name)
@@ -63,32 +63,34 @@ def seconds(fold: Fold, n_trees: int, turns: int = TURNS) -> dict[str, Any]:
 
     BudgetForest's include judging every operating point on the validation rows.
     """
-    ways = {
+    growers = {
         "exact": lambda: _grow("exact", fold, n_trees, 0),
         "rf-all": lambda: _sklearn(fold, n_trees, 0, "entropy", None),
         "rf-all-gini": lambda: _sklearn(fold, n_trees, 0, "gini", None),
     }
-    _grow("exact", fold.thinned(200), 2, 0)  # numba compiles: that is no part of a fit
-    taken: dict[str, list[float]] = {way: [] for way in ways}
+    _grow("exact", fold.thinned(200), 2, 0)  # numba compiles: which does not belong to a fit
+    durations: dict[str, list[float]] = {grower: [] for grower in growers}
     for _ in range(turns):
-        for way, fit in ways.items():
+        for grower, fit in growers.items():
             start = time.process_time()
             fit()
-            taken[way].append(round(time.process_time() - start, 3))
-    note(f"budgetrf: CPU seconds {taken}")
+            durations[grower].append(round(time.process_time() - start, 3))
+    note(f"budgetrf: CPU seconds {durations}")
     return {
         "trees": n_trees,
         "rows": len(fold.train[1]),
         "threads": int(os.environ.get("OMP_NUM_THREADS", "0")) or None,
-        "cpu": {way: {"median": median(runs), "runs": runs} for way, runs in taken.items()},
+        "cpu": {
+            grower: {"median": median(runs), "runs": runs} for grower, runs in durations.items()
+        },
     }
 
 
 def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
     if kind.startswith("rf"):
         criterion = "gini" if kind == "rf-gini" else "entropy"
-        some = None if kind == "rf-all" else "sqrt"
-        return Forest.from_sklearn(_sklearn(fold, n_trees, seed, criterion, some))
+        max_features = None if kind == "rf-all" else "sqrt"
+        return Forest.from_sklearn(_sklearn(fold, n_trees, seed, criterion, max_features))
     system = BudgetForest(
         alpha=0.0, splits="stumps" if kind == "stumps" else "exact", n_estimators=n_trees,
         voting="majority", random_state=seed,
@@ -111,12 +113,12 @@ def _rows(forest: Forest, fold: Fold, numbers: Sequence[int]) -> list[list[float
     costs = FeatureCosts.uniform(x.shape[1])
     rows = []
     for number in numbers:
-        part = forest.select(range(number))
+        first_trees = forest.select(range(number))
         rows.append(
             [
-                float(part.cost(x, costs).mean()) / costs.total,
-                float(np.mean(part.vote(x).argmax(axis=1) != y)),
-                float(np.mean(part.proba(x).argmax(axis=1) != y)),
+                float(first_trees.cost(x, costs).mean()) / costs.total,
+                float(np.mean(first_trees.vote(x).argmax(axis=1) != y)),
+                float(np.mean(first_trees.proba(x).argmax(axis=1) != y)),
             ]
         )
     return rows

@@ -61,13 +61,13 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
     solver.add_arcs_with_capacity(tails, heads, capacities)
     built = time.process_time()
     status = solver.solve(source, sink)
-    done = time.process_time()
+    end_time = time.process_time()
     if status != solver.OPTIMAL:
         raise InputError(f"OR-tools found no maximum flow: {status}")
     return {
         "flow": solver.optimal_flow() * unit,
         "resolution": unit * (2 * n + n_columns) / 2,
         "build_cpu": built - start,
-        "cpu": done - built,
+        "cpu": end_time - built,
         "arcs": len(tails),
     }

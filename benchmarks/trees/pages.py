@@ -1,4 +1,4 @@
-"""The page and the plots of budgeted trees: trees.json, with the papers' figures beside."""
+"""The page and the plots of budgeted trees: trees.json, with the papers' figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOREST = (
 
 def markdown(document: Found) -> str:
     """Write the page, of trees.json alone."""
-    parts = document["parts"]
+    sections = document["parts"]
     lines = [
         "# Budgeted trees",
         "",
@@ -32,13 +32,13 @@ def markdown(document: Found) -> str:
         "picks every operating point, test is only reported. One thread; CPU seconds.",
     ]
     for name, write in PAGES.items():
-        if name not in parts:
+        if name not in sections:
             lines += ["", f"The part `{name}` has not been run."]
             continue
-        lines += ["", *write(parts[name], parts)]
-        if parts[name]["quick"]:
+        lines += ["", *write(sections[name], sections)]
+        if sections[name]["quick"]:
             lines += ["", "A quick look on few rows, not a result."]
-    versions = {f"{k} {v}" for part in parts.values() for k, v in part["versions"].items()}
+    versions = {f"{k} {v}" for part in sections.values() for k, v in part["versions"].items()}
     lines += ["", "Versions: " + ", ".join(sorted(versions)) + "."]
     return "\n".join(lines) + "\n"
 
@@ -103,12 +103,12 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         )  # fmt: skip
     solved = [row for row in found["solvers"] if row["highs"] and "ratio" in row["highs"]]
     if solved:
-        last = solved[-1]
-        ratio = last["highs"]["ratio"]
+        largest = solved[-1]
+        ratio = largest["highs"]["ratio"]
         met = "met" if ratio >= 100 else "missed"
         lines += [
             "",
-            f"On the largest that HiGHS solved ({last['trees']} trees, {last['instances']:,} "
+            f"On the largest that HiGHS solved ({largest['trees']} trees, {largest['instances']:,} "
             f"instances) the cut is {ratio:.0f} times faster (aim: 100, {met}).",
         ]
     return [
@@ -139,7 +139,7 @@ def _solver(found: Found | None) -> str:
 
 
 def _budgetrf(found: Found, _parts: Found) -> list[str]:
-    seconds = {way: figure["median"] for way, figure in found["seconds"]["cpu"].items()}
+    seconds = {grower: figure["median"] for grower, figure in found["seconds"]["cpu"].items()}
     lines = [
         "## BudgetRF's table 1 (ICML 2015)",
         "",
@@ -261,11 +261,11 @@ def _errors(budgets: Sequence[float], curves: Mapping[str, Sequence[Found | None
     ]
     for title, points in curves.items():
         cells = []
-        for point, least in zip(points, best, strict=True):
+        for point, best_error in zip(points, best, strict=True):
             if point is None:
                 cells.append("")
                 continue
-            mark = "**" if point["error"] == least else ""
+            mark = "**" if point["error"] == best_error else ""
             cells.append(f"{mark}{point['error']:.4f}{mark} ({point['cost']:.1f})")
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines
@@ -278,10 +278,10 @@ def _against(
     pairs = [(a, b) for a, b in zip(ours, other, strict=True) if a is not None and b is not None]
     gaps = [a["error"] - b["error"] for a, b in pairs]
     lower, higher = sum(g < -1e-9 for g in gaps), sum(g > 1e-9 for g in gaps)
-    most = f", by at most {100 * max(gaps):.3f} points" if higher else ""
+    largest_gap = f", by at most {100 * max(gaps):.3f} points" if higher else ""
     return (
         f"On test rows {name} has a lower error than {against} at {lower} of {len(gaps)} budgets, "
-        f"a higher one at {higher}{most}."
+        f"a higher one at {higher}{largest_gap}."
     )
 
 
@@ -299,11 +299,13 @@ def _cegb(found: Found, parts: Found) -> list[str]:
     pruned = parts.get("pruning", {}).get("figures", {})
     for name, figure in found["figures"].items():
         curves = figure["curves"]
-        shown = {cegb.METHODS[k]: curve for k, curve in curves.items()}
-        beside = pruned.get(name, {"quick": True, "budgets": None})
-        if beside["budgets"] == figure["budgets"]:
-            shown["BudgetPrune: " + pruning.METHODS["ensemble"]] = beside["curves"]["ensemble"]
-        lines += ["", f"### {name}", "", *_errors(figure["budgets"], shown), ""]
+        named_curves = {cegb.METHODS[k]: curve for k, curve in curves.items()}
+        pruned_curves = pruned.get(name, {"quick": True, "budgets": None})
+        if pruned_curves["budgets"] == figure["budgets"]:
+            named_curves["BudgetPrune: " + pruning.METHODS["ensemble"]] = pruned_curves["curves"][
+                "ensemble"
+            ]
+        lines += ["", f"### {name}", "", *_errors(figure["budgets"], named_curves), ""]
         says = [
             _against(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
             _against(
@@ -311,8 +313,8 @@ def _cegb(found: Found, parts: Found) -> list[str]:
                 "breadth-first growth of the same leaves and rounds",
             ),
         ]  # fmt: skip
-        if beside["budgets"] == figure["budgets"]:
-            ensemble = beside["curves"]["ensemble"]
+        if pruned_curves["budgets"] == figure["budgets"]:
+            ensemble = pruned_curves["curves"]["ensemble"]
             says.append(_against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
         lines.append(" ".join(says))
     return [
@@ -336,8 +338,8 @@ def plot(name: str, figure: Found, path: Path) -> None:
         drawn = Figure(figsize=(5.6, 3.6), layout="constrained")
         ax = drawn.subplots()
         for method, points in figure["curves"].items():
-            there = [p for p in points if p is not None and p["cost"] > 0]
-            x, y = [p["cost"] for p in there], [p["error"] for p in there]
+            paid_points = [p for p in points if p is not None and p["cost"] > 0]
+            x, y = [p["cost"] for p in paid_points], [p["error"] for p in paid_points]
             width = 2.0 if method == "aware" else 1.0
             title = pruning.METHODS[method]
             ax.plot(x, y, marker=".", ms=4, lw=width, label=title)

@@ -1,6 +1,6 @@
 """Pruned forests: the table of 2016 and BudgetPrune's figure 2, on the data at hand.
 
-As in the papers errors at the nodes are in-bag, costs those of the validation rows, which choose
+As in the papers errors at the nodes are in-bag, costs are of the validation rows, which choose
 the operating points too; test rows only report.
 """
 
@@ -29,7 +29,7 @@ from gatewise_training.prune.problem import PruneProblem
 from gatewise_training.prune.tree_by_tree import per_tree, weakest_links
 
 MUS = (0.1, 0.03, 0.01)
-"""Bits that a purchase must save: forests of cost-aware growth, beside the one without."""
+"""Bits that a purchase must save: forests of cost-aware growth, besides the one without."""
 
 METHODS = {
     "ensemble": "entropy forest, pruned as an ensemble",
@@ -66,10 +66,10 @@ def grown(
     bought = RowAcquisitions.none(costs, len(x) if mu > 0 else 0)
     for number in range(n_trees):
         rng = np.random.default_rng((seed, number))
-        drawn = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))
+        bootstrap = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))
         tree = grow(
-            codes, y, drawn, int(y.max()) + 1, costs, criterion=criterion, mu=mu, acquired=bought,
-            seed=int(rng.integers(2**31)),
+            codes, y, bootstrap, int(y.max()) + 1, costs, criterion=criterion, mu=mu,
+            acquired=bought, seed=int(rng.integers(2**31)),
         )  # fmt: skip
         if mu > 0:
             bought.add(tree.trees, x)
@@ -101,10 +101,10 @@ def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) 
     note(f"pruning: {name}, the entropy forest is pruned")
     aware = Curve()
     for mu in MUS:
-        other = grown(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
-        instances_of = build_problem(other, fold.validation[0], costs)
+        priced_forest = grown(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
+        instances_of = build_problem(priced_forest, fold.validation[0], costs)
         pruned = PruneSequence(instances_of, breakpoints(instances_of))
-        aware += Curve.of(other, pruned, fold, costs, n_points)
+        aware += Curve.of(priced_forest, pruned, fold, costs, n_points)
         note(f"pruning: {name}, mu {mu} is grown and pruned")
     curves["aware"] = aware + curves["ensemble"]  # mu = 0
     budgets = BUDGETS[name]
@@ -124,12 +124,12 @@ def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) 
 def _never_above(exact: PruneSequence, other: PruneSequence) -> dict[str, Any]:
     """Compare objectives of ensemble and per-tree pruning at the same prices."""
     lams = np.geomspace(max(exact.levels[1], 1e-9), exact.levels[-1], 30)
-    least = np.inf
+    lowest = np.inf
     for lam in lams:
         problem = exact.problem
         ours = problem.objective(exact.keep(lam), lam)
-        least = min(least, problem.objective(other.keep(lam), lam) - ours)
-    return {"prices": len(lams), "least_advantage": float(least)}
+        lowest = min(lowest, problem.objective(other.keep(lam), lam) - ours)
+    return {"prices": len(lams), "least_advantage": float(lowest)}
 
 
 def table(
@@ -171,15 +171,17 @@ def table(
 
 
 def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    found = {key: float(np.mean([row[key] for row in rows])) for key in ("cost", "error")}
-    found["cost_sd"] = float(np.std([row["cost"] for row in rows]))
-    found["error_sd"] = float(np.std([row["error"] for row in rows]))
-    return {key: round(value, 5) for key, value in found.items()}
+    means = {key: float(np.mean([row[key] for row in rows])) for key in ("cost", "error")}
+    means["cost_sd"] = float(np.std([row["cost"] for row in rows]))
+    means["error_sd"] = float(np.std([row["error"] for row in rows]))
+    return {key: round(value, 5) for key, value in means.items()}
 
 
 def _with_validation(fold: Fold) -> Fold:
     """A fifth of the training rows judges where a problem deals no validation rows."""
     if fold.validation is not None:
         return fold
-    (x, y), part = fold.train, strata(fold.train[1], 5, 0) == 0
-    return Fold((x[~part], y[~part]), (x[part], y[part]), fold.test)
+    (x, y), is_validation = fold.train, strata(fold.train[1], 5, 0) == 0
+    return Fold(
+        (x[~is_validation], y[~is_validation]), (x[is_validation], y[is_validation]), fold.test
+    )

@@ -1,4 +1,4 @@
-"""What exact pruning costs: the whole frontier, single prices, and other solvers beside.
+"""What exact pruning costs: the whole frontier, single prices, and other solvers as well.
 
 All in one process with one thread, one after another and in turns, in CPU seconds; medians over
 the turns. Every solver's objective is compared, so that no time is of a wrong answer.
@@ -28,7 +28,7 @@ from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_du
 TURNS = 3
 SOLVES = 50
 SHARES = (0.9, 0.5, 0.2)
-"""Single prices are those that leave about these shares of the whole forest's cost."""
+"""Single prices leave about these shares of the whole forest's cost."""
 SIZES = ((5, 500), (10, 1000), (20, 2000), (40, 2000), (40, 4000), (40, 8000))
 """Trees and instances of the problems that general solvers are given, from small to large."""
 LIMIT = 150.0
@@ -45,7 +45,7 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
     assert fold.validation is not None
     turns, x = 1 if quick else TURNS, fold.validation[0]
     _warm(costs)
-    model, grown = _cpu(lambda: _forest(n_trees, fold))
+    model, growth_seconds = _cpu(lambda: _forest(n_trees, fold))
     forest = Forest.from_sklearn(model)
     before = memory(peak=False)
     forget_peak()
@@ -64,7 +64,7 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
     worst = max(abs(s.objective - path.at(lam=s.lam).objective) for s in solutions)
     closure, _ = reduce_problem(problem)
     return {
-        "forest": {"trees": n_trees, "nodes": forest.n_nodes, "fit_cpu": _round(grown)},
+        "forest": {"trees": n_trees, "nodes": forest.n_nodes, "fit_cpu": _round(growth_seconds)},
         "problem": {
             "instances": len(x),
             "purchases": problem.n_columns,
@@ -101,22 +101,22 @@ def _cuts(path: PruningPath, turns: int) -> list[dict[str, Any]]:
     rows = []
     for share in SHARES:
         lam = path.at(budget=share * whole).lam
-        lam *= 1 + 1e-6  # beside a breakpoint, where one pruning alone is optimal
-        own: list[float] = []
-        other: list[dict[str, Any]] = []
+        lam *= 1 + 1e-6  # next to a breakpoint, where one pruning alone is optimal
+        cut_seconds: list[float] = []
+        other_cuts: list[dict[str, Any]] = []
         for _ in range(turns):
             (_, flow, _), seconds = _cpu(lambda: mincut.best_closure(closure, lam))  # noqa: B023
-            own.append(seconds)
+            cut_seconds.append(seconds)
             if maxflow.available():
-                other.append(maxflow.max_flow(closure, lam))
-        row = {"share": share, "lam": lam, "cpu": _round(median(own))}
-        if other:
+                other_cuts.append(maxflow.max_flow(closure, lam))
+        row = {"share": share, "lam": lam, "cpu": _round(median(cut_seconds))}
+        if other_cuts:
             row |= {
-                "ortools_cpu": _round(median(o["cpu"] for o in other)),
-                "ortools_build_cpu": _round(median(o["build_cpu"] for o in other)),
-                "arcs": other[0]["arcs"],
-                "flow_difference": abs(other[0]["flow"] - flow),
-                "rounding": other[0]["resolution"],
+                "ortools_cpu": _round(median(o["cpu"] for o in other_cuts)),
+                "ortools_build_cpu": _round(median(o["build_cpu"] for o in other_cuts)),
+                "arcs": other_cuts[0]["arcs"],
+                "flow_difference": abs(other_cuts[0]["flow"] - flow),
+                "rounding": other_cuts[0]["resolution"],
             }
         note(f"timing: a cut at {share:.0%} of the cost: {row}")
         rows.append(row)
@@ -156,18 +156,18 @@ def solvers(
                 row[name] = None
                 continue
             try:
-                found, taken = _cpu(lambda: method(problem, lam))  # noqa: B023
+                solution, seconds_taken = _cpu(lambda: method(problem, lam))  # noqa: B023
             except RuntimeError as error:
                 slow.add(name)
                 row[name] = {"stopped": str(error)[:120]}
                 continue
-            if taken > PATIENCE and name != "highs":
+            if seconds_taken > PATIENCE and name != "highs":
                 slow.add(name)
             row[name] = {
-                "cpu": _round(taken),
-                "above": found.objective - cut.objective,
-                "gap": found.objective - found.bound,
-                "ratio": round(taken / seconds, 1),
+                "cpu": _round(seconds_taken),
+                "above": solution.objective - cut.objective,
+                "gap": solution.objective - solution.bound,
+                "ratio": round(seconds_taken / seconds, 1),
             }
         note(f"timing: {row}")
         rows.append(row)
@@ -184,7 +184,7 @@ def _forest(n_trees: int, fold: Fold) -> RandomForestClassifier:
 
 
 def _warm(costs: FeatureCosts) -> None:
-    """Have numba compile: that is no part of a solve."""
+    """Have numba compile: which does not belong to a solve."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, costs.n_features)).astype(np.float32)
     y = (x[:, 0] + rng.normal(size=80) > 0).astype(np.int64)
@@ -197,8 +197,8 @@ def _warm(costs: FeatureCosts) -> None:
 
 def _cpu(work: Callable[[], Any]) -> tuple[Any, float]:
     start = time.process_time()
-    found = work()
-    return found, time.process_time() - start
+    result = work()
+    return result, time.process_time() - start
 
 
 def _median(work: Callable[[], Any], turns: int) -> tuple[Any, float]:
