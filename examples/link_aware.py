@@ -1,4 +1,4 @@
-r"""Offload only what can be answered in time: a policy of one's own.
+r"""Offload only what can be answered in time: a custom policy.
 
     gatewise simulate demo-out/bundle --data demo-out/instances.csv \
         --link nb-iot --deadline-ms 1000 --workload poisson:6/min --policy link_aware:decide

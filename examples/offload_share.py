@@ -1,4 +1,4 @@
-"""A policy of one's own that offloads at most a share of the instances.
+"""A custom policy that offloads at most a share of the instances.
 
     gw.Device(bundle, link=link, policy=OffloadShare(0.05))
 

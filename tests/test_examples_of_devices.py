@@ -1,4 +1,4 @@
-"""The examples of devices: one on a gateway, and a policy of one's own."""
+"""The examples of devices: one on a gateway, and a custom policy."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         str, Argument(help="A .csv, .parquet or .npz file, or digits, wine, iris, breast_cancer.")
     ]
     out: Annotated[Path, Option(help="Bundle to write: a directory or a .gwb file.")]
-    target: Annotated[str | None, Option(help="Label's column; target, label, class or y.")] = None
+    target: Annotated[
+        str | None, Option(help="Column of the label; by default target, label, class or y.")
+    ] = None
     method: Annotated[
         str,
         Option(
@@ -45,17 +47,17 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
             "single model without a cloud (cegb, budget-forest, budget-prune, greedy-miser)."
         ),
     ] = "staged"
-    budget: Annotated[Amount | None, Option(help="Mean cost per instance, at most.")] = None
+    budget: Annotated[Amount | None, Option(help="Largest mean cost per instance.")] = None
     max_loss: Annotated[
         Repeated,
         Option(
             metavar="SHARE | CLASS=SHARE",
-            help="Loss of accuracy against the high-cost model, at most; or, as fault=0.05, of "
-            "a class's recall. Repeatable for several classes.",
+            help="Largest loss of accuracy against the high-cost model or, written fault=0.05, of "
+            "the recall of a class. Repeatable for several classes.",
         ),
     ] = ()
     offload_rate: Annotated[
-        Share | None, Option(help="Share of instances offloaded, at most; 0: no link.")
+        Share | None, Option(help="Largest share of instances that are offloaded; 0: no link.")
     ] = None
     min_recall: Annotated[
         Repeated, Option(metavar="CLASS=SHARE", help="Recall of a class, at least. Repeatable.")
@@ -116,7 +118,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     seed: Annotated[int, Meta(ge=0), Option(help="Seed of the split and the models.")] = 0
-    name: Annotated[str | None, Option(help="Name of the bundle; the data's.")] = None
+    name: Annotated[str | None, Option(help="Name of the bundle; by default the data's.")] = None
     version: Annotated[str | None, Option("--bundle-version", help="Version of the bundle.")] = "1"
     sign: Annotated[
         Path | None, Option(help="Private key, Ed25519 in PEM, that signs the bundle.")

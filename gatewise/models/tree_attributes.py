@@ -1,4 +1,4 @@
-"""Trees as the attributes of ONNX's ``TreeEnsembleRegressor``: the same sums as the flat arrays."""
+"""Attributes of ONNX's ``TreeEnsembleRegressor`` that give the same sums as the flat arrays."""
 
 from __future__ import annotations
 

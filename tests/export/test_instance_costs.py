@@ -111,7 +111,10 @@ def test_a_device_whose_offloads_would_break_the_cap_sends_nothing(capped):
     def never(X):
         raise AssertionError("sent")
 
-    with pytest.raises(InputError, match="cloud-only: offloads may cost more than 9 an instance"):
+    with pytest.raises(
+        InputError,
+        match="cloud-only: an offload may cost more than",
+    ):
         Device(bundle, link=InProcessLink(never), policy="cloud-only")
     absent = x.copy()
     absent[np.random.default_rng(2).random(x.shape) < 0.2] = np.nan

@@ -162,7 +162,7 @@ def test_a_window_that_does_not_fit_is_refused_and_nan_is_missing(bundle):
 def test_blocks_are_settings_like_others(system):
     assert clone(system).blocks == priced_blocks()
     x, y = windows(60)
-    with pytest.raises(InputError, match="feature_costs beside blocks"):
+    with pytest.raises(InputError, match="give feature_costs or blocks, not both"):
         gw.StagedCascade(blocks=priced_blocks(), feature_costs=[1.0]).fit(x, y)
     with pytest.raises(InputError, match="one length"):
         gw.StagedCascade(blocks=priced_blocks()).fit([[1, 2], [3]], y)

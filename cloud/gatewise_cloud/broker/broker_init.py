@@ -118,7 +118,7 @@ class BrokerSettings(Settings, frozen=True):
         bool | None,
         typer.Option(
             "--bind-ids/--free-ids",
-            help="One session for each certificate, at first, or any number.",
+            help="One session per certificate (the first time), or any number.",
         ),
     ] = None
 

@@ -78,7 +78,7 @@ class AbortLimits(Settings, frozen=True):
             "--above",
             parser=read_share,
             metavar="SHARE",
-            help="Largest share of devices that ran it, on which it failed, as 5%.",
+            help="Largest share of failures among devices that ran the release: 5%.",
         ),
     ] = None
     worse_by: Annotated[
@@ -86,8 +86,8 @@ class AbortLimits(Settings, frozen=True):
         typer.Option(
             parser=read_share,
             metavar="SHARE",
-            help="Largest excess of its share of errors, fallbacks or disagreement with the "
-            "high-cost model (from devices with --audit) over other versions, as 1%.",
+            help="Largest excess over other versions of its share of errors, of fallbacks, or of "
+            "or of answers unlike the high-cost model's (devices with --audit): 1%.",
         ),
     ] = None
 

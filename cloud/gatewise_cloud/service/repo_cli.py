@@ -43,7 +43,7 @@ _Folder = Annotated[Path, typer.Argument(metavar="REPO", help="The repository's 
 _Keys = Annotated[Path | None, typer.Option(help="Folder of the private keys; without: REPO.keys.")]
 _Version = Annotated[
     int | None,
-    typer.Option(help="Version of the repository that this is decided on; refused at another."),
+    typer.Option(help="Expected version of the repository; at another the change is refused."),
 ]
 
 
@@ -71,7 +71,7 @@ class BrokerAccess(Settings, frozen=True):
         """Make the endpoint that `option` needs."""
         endpoint = self.endpoint()
         if endpoint is None:
-            raise InputError(f"{option} need --broker, where devices report")
+            raise InputError(f"{option}: give --broker, to which devices report")
         return endpoint
 
 
@@ -104,10 +104,10 @@ def add(
     keys: _Keys = None,
     hardware: Annotated[
         list[str] | None,
-        typer.Option(help="Machine it is for, as `uname -m` says; may be repeated. Else: all."),
+        typer.Option(help="Machine that runs it, as `uname -m` says; by default all. Repeatable."),
     ] = None,
     sign: Annotated[
-        Path | None, typer.Option(help="NAME.key: sign its manifest, for --public-key.")
+        Path | None, typer.Option(help="Private key, NAME.key, that signs the manifest.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,26 +135,27 @@ def publish(
     keys: _Keys = None,
     rollout: Annotated[
         str,
-        typer.Option(
-            help="Share of the devices, as 10% or 0.1; steps with --every, as 5%,25%,100%."
-        ),
+        typer.Option(help="Share of the devices: 10% or 0.1; the steps of --every: 5%,25%,100%."),
     ] = "100%",
     every: Annotated[
-        float | None, typer.Option(min=0.1, help="Time between two looks at a step, in s.")
+        float | None, typer.Option(min=0.1, help="Time between two checks of a step, in s.")
     ] = None,
     at_version: _Version = None,
     as_json: AsJson = False,
 ) -> None:
     r"""Offer a release to a share of the devices; call it again with more.
 
-    With --every it is offered to one share after the other. A step ends when enough of the devices
-    that it is offered to were seen running it; it has ten looks. The release is withdrawn as soon
-    as the devices' reports pass a limit of --above or --worse-by (status 1), or if the ten looks
-    gave no evidence for it (status 3); status 4 says that another release was published meanwhile.
-    With --worse-by it reaches half of the devices only once 2 points above the limit would have
-    been found, and a tenth of the devices stays for the comparison until the last step. Before the
-    first step it says how many answers that takes; figures that it could not compare, it names.
-    A rollout that is interrupted stays at its step, and goes on when called again.
+    With --every the release is offered to one share after the other. A step ends when enough of the
+    devices that the release is offered to report that they run it. The release is withdrawn if the
+    reports exceed a limit of --above or --worse-by (status 1), or if ten checks of a step gave no
+    evidence for it (status 3). Status 4: another release was published meanwhile.
+
+    With --worse-by at most half of the devices get the release before there are enough answers to
+    detect an excess of 2 points over the limit, and a tenth of the devices keeps the old release
+    for comparison until the last step. The command prints the number of answers that this takes,
+    and names the figures that it could not compare.
+
+    An interrupted rollout stays at its step; the same command continues it.
 
     Upload REPO after each change, metadata/timestamp.json last. Call it without a release once a
     day, so that the timestamp does not expire.

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Bets as parts of the largest allowed, 1 / bound. Weights 1 / p of 1 to 100 call for these; larger
-#: ones would only win where half of all answers are wrong, which all of them detect at once.
+#: Bets as shares of the largest one that is allowed, 1 / bound. They suit weights 1 / p from 1 to
+#: 100. A larger bet wins only if half of all answers are wrong, which these bets detect at once.
 _BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
 #: Instances between two beginnings of the bets.
 _EVERY: Final = 250
@@ -103,14 +103,14 @@ class DisagreementTest:
         return self.weighted / self.instances if self.instances else math.nan
 
     def skip(self, instances: int = 1) -> None:
-        """Observe instances that were not audited, or that the large model answered."""
+        """Observe instances that were not audited, or that the high-cost model answered."""
         while instances > 0:
             until_next = -self.instances % _EVERY
             if until_next == 0:
                 # The j-th beginning stakes 1 / (j (j + 1)); they sum to 1.
                 self._begun += 1
-                stake = 1.0 / (self._begun * (self._begun + 1))
-                self._sums = [total + stake for total in self._sums]
+                new_money = 1.0 / (self._begun * (self._begun + 1))
+                self._sums = [total + new_money for total in self._sums]
                 until_next = _EVERY
             run = min(instances, until_next)
             # Each of these instances has X = 0: the factor 1 + l (0 - b), `run` times.
@@ -127,7 +127,7 @@ class DisagreementTest:
         Raises InputError if the probability is not in (0, 1].
         """
         if not 0 < probability <= 1:
-            raise InputError(f"audit: a probability of {probability}")
+            raise InputError(f"audit: the probability is {probability}; it must lie in (0, 1]")
         self.skip()
         self.audits += 1
         if not disagrees:

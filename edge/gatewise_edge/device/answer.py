@@ -1,4 +1,4 @@
-"""The answer to an instance, and the state that a policy of one's own decides by."""
+"""The answer to an instance, and the state that a custom policy decides by."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Implausible = Literal["answer", "offload", "ignore"]
 class DecisionPoint:
     """State of a device and an instance when one of its stages has answered.
 
-    A policy of one's own is a function of it that returns ``stop`` (this stage's answer is given),
+    A custom policy is a function of it that returns ``stop`` (this stage's answer is given),
     ``continue`` (the next stage runs; from the last one the instance is offloaded) or ``offload``.
 
     Attributes
@@ -36,7 +36,7 @@ class DecisionPoint:
     threshold : float or None
         Score from which on the operating point stops here; None: never.
     probabilities : ndarray of float64, shape (n_classes,)
-        Of its answer; empty for a value.
+        Class probabilities of its answer; empty if the bundle answers with values.
     cost : float
         Price of the features acquired so far.
     left_ms : float
@@ -100,7 +100,7 @@ class Answer(msgspec.Struct, eq=False):
     cost : float
         Features acquired, and the price of the offload if one was made.
     feature_cost : float
-        Features acquired alone.
+        Cost of the acquired features alone.
     latency_ms : float
         From the call to the answer, in milliseconds.
     reason : str

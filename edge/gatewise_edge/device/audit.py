@@ -16,10 +16,11 @@ from gatewise.errors import InputError
 from gatewise_edge.device.answer import Route
 from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark
 
-#: What of the share goes to all answers alike, and the part of the latest answers over which the
-#: rest falls by a factor of e, from the least certain ones on.
+#: An answer of rank u among the latest ones (0: the least certain, 1: the most certain) is audited
+#: with probability ``min(1, EVEN * share + excess * exp(-u / UNCERTAIN))``.
 _EVEN: Final = 0.2
 _UNCERTAIN: Final = 0.08
+#: Number of latest answers that are ranked; with fewer than WARM every probability is `share`.
 _REMEMBERED: Final = 400
 _WARM: Final = 40
 
@@ -86,7 +87,7 @@ class AuditSampler:
 
 @cache
 def _excess(share: float) -> float:
-    """What the least certain answer is audited more often, so that the mean is `share`."""
+    """Find the factor of the exponential with which the mean probability is `share`."""
     ranks = [(i + 0.5) / 1000 for i in range(1000)]
     low = 0.0
     high = math.exp(1.0 / _UNCERTAIN)

@@ -218,7 +218,10 @@ class Device:
         installed = self._load(bundle, check=check)
         if self.policy == "cloud-only" and not installed.has_cloud:
             cap = bundle.manifest.max_instance_cost
-            raise InputError(f"policy cloud-only: offloads may cost more than {cap:g} an instance")
+            raise InputError(
+                f"policy cloud-only: an offload may cost more than the bundle's cap of {cap:g} per "
+                "instance; choose another policy"
+            )
         return installed
 
     def _load(self, bundle: Bundle, *, check: bool) -> InstalledBundle:

@@ -125,10 +125,9 @@ class Breaker:
                 return
             self._in_a_row += 1
             self._silent.append(True)
-            many = len(self._silent) == self.window and sum(self._silent) >= (
-                self.share * self.window
-            )
-            if self._in_a_row >= self.failures or many:
+            is_full = len(self._silent) == self.window
+            is_mostly_silent = is_full and sum(self._silent) >= self.share * self.window
+            if self._in_a_row >= self.failures or is_mostly_silent:
                 self.counts.breaker_opened += 1
                 self._open(now)
         elif self.state == "half-open" and sent >= self._since:

@@ -221,7 +221,7 @@ class Entries:
         for key, value in entries.items():
             inner = value.value if type(value) is _Tagged else value
             if type(inner) in _NESTED:
-                raise WireError("type", f"{str(key)[:20]!r} is nested: nothing may be", id=self.id)
+                raise WireError("type", f"{str(key)[:20]!r} holds a nested value", id=self.id)
 
     def has(self, key: str) -> bool:
         """Whether there is such an entry."""
@@ -239,7 +239,7 @@ class Entries:
         """Return a byte string."""
         value = self._entries.get(key)
         if type(value) is not bytes:
-            raise WireError("type", f"{key!r} is no byte string")
+            raise WireError("type", f"{key!r} is not a byte string")
         return value
 
     def array(self, key: str, shape: tuple[int, ...], *tags: int) -> NDArray[Any]:
@@ -302,7 +302,7 @@ def _read_map(payload: bytes) -> dict[Any, Any]:
     except (cbor2.CBORDecodeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError("cbor", f"not a message in CBOR: {str(error)[:120]}") from None
     if stream.tell() != len(payload):
-        raise WireError("cbor", "a message with bytes after its end")
+        raise WireError("cbor", "bytes follow the end of the message")
     if type(entries) is not dict or len(entries) > MAX_ENTRIES:
         raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
     if not entries.get("crc") == payload[-4:] == _checksum(memoryview(payload)[:-4]):

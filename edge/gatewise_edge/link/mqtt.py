@@ -181,7 +181,10 @@ class MqttLink:
         """Refuse a `topic` for answers that is malformed, or another one of the wire."""
         size = len(topic.encode("utf-8", "replace"))
         if not 0 < size <= _LONGEST_TOPIC or any(c in topic for c in "+#\0"):
-            raise InputError(f"topic {topic[:80]!r} is none to publish on: it has '+', '#' or NUL")
+            raise InputError(
+                f"cannot publish on topic {topic[:80]!r}: give 1 to {_LONGEST_TOPIC} bytes without "
+                "'+', '#' and NUL"
+            )
         own_topic = answers_topic(self.device)
         if topic.startswith("gw/v1/") and topic != own_topic:
             raise InputError(f"topic {topic}: below gw/v1/ answers go on {own_topic} alone")

@@ -1,4 +1,4 @@
-"""Instances one after the other, and the bytes and lines that they are read from."""
+"""Iterators of instances, and readers of the bytes and lines that hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of a signal that comes as samples: what ``--signal`` names, compared with the bundle."""
+"""Windows cut from the samples that ``--signal`` names, checked against the bundle."""
 
 from __future__ import annotations
 
@@ -133,10 +133,10 @@ def _check_options(given: str, signal: SignalInput, options: SignalOptions) -> N
         raise InputError(f"signal_format {options.form}: choose one of {', '.join(FORMATS)}")
     suffix = Path(given).suffix.lower()
     if options.form is not None and suffix in _RECORDINGS:
-        raise InputError(f"signal_format is for streams; {given} says itself what it holds")
+        raise InputError(f"signal_format is for streams; {given} states its own format")
     if options.form is None and suffix not in (*_RECORDINGS, *_RAW) and Path(given).is_file():
         raise InputError(
-            f"--signal {given}: a file of this name may hold anything; state signal_format in "
+            f"--signal {given}: the ending does not tell the format; set signal_format in "
             f"--settings, or give one of {', '.join(_RECORDINGS)}"
         )
     if options.time_unit not in TIME_UNITS:
@@ -167,7 +167,7 @@ def _rate(
     """Rate of the samples: the bundle's, unless samples of another one are converted."""
     stated = options.rate_hz
     if stated is not None and not stated > 0:
-        raise InputError(f"rate_hz is {stated:g}; give samples a second")
+        raise InputError(f"rate_hz is {stated:g}; give samples per second, above 0")
     recorded_rate = None if recording is None else recording.rate_hz
     if recorded_rate is not None and stated is not None and not _same_rate(recorded_rate, stated):
         raise InputError(f"--signal {given} has {recorded_rate:g} samples a second, not {stated:g}")
@@ -279,7 +279,7 @@ def _values(
 class WindowStream(InstanceSource):
     """Windows cut from samples as they come, none across a gap.
 
-    It ends in an InputError if the samples gave no window, or come at another rate by their times.
+    It ends in an InputError if the samples give no window, or if their times show another rate.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Prometheus metrics of a running device. Needs prometheus-client.
 
-In addition to counts of their own they hold :attr:`.Device.counters`
+The metrics of answers are counted here; the others are read from :attr:`.Device.counters`
 (``gatewise_device_total{event}``, ``gatewise_bytes_total{direction}``) and :attr:`.Device.gauges`
 (``gatewise_device_state{what}``), ``Sensors.counts`` and ``Updater.counters``.
 """
@@ -30,7 +30,7 @@ _BUCKETS: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
 _ROUTES: Final = ("edge", "cloud", "fallback")
-#: Reasons that count under their names, the others as ``other``: workers choose their error codes.
+#: Reasons with a label of their own, others are ``other``: workers choose their error codes.
 _MOST_REASONS: Final = 100
 
 #: Values of a metric's labels, and the metric's.

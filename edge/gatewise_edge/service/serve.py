@@ -33,16 +33,16 @@ class Smoothing:
     """The filter of ``--smooth``, written as `text`.
 
     `first` are the classes of the bundle that the device was set up with, `classes` gives the
-    classes of the one that runs. An instance without an answer has no say. `delay`: in windows;
-    `changed`: answers whose smoothed label is another. Raises InputError if the text is not a
-    filter of such classes.
+    classes of the one that runs. An instance without an answer does not count. `delay` is in
+    windows; `changed` counts the answers whose smoothed label differs. Raises InputError if the
+    text is not a filter for these classes.
     """
 
     def __init__(
         self, text: str, first: Sequence[Any], classes: Callable[[], Sequence[Any]]
     ) -> None:
         if not first:
-            raise InputError("--smooth is for bundles with classes; this one answers values")
+            raise InputError("--smooth is for bundles with classes; this one answers with values")
         self._labels = parse_filter(text, tuple(first))
         self._classes = classes
         self.delay = self._labels.delay
@@ -53,7 +53,7 @@ class Smoothing:
         self._labels.reset()
 
     def add(self, answer: Answer) -> Any:
-        """Take an answer, get the smoothed label; None where the bundle has lost the class."""
+        """Add an answer and get the smoothed label; None if the running bundle lacks it."""
         with suppress(InputError):
             likely = dict(zip(self._classes(), answer.probabilities.tolist(), strict=False))
             label = self._labels.push(answer.label, likely)
@@ -82,7 +82,7 @@ def run_loop(
     `classify` is the device's ``answer``; `observers` get each answer, or the error in its place.
     It ends after `limit` instances; each begins at least `interval` seconds after the one before.
     With `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row``
-    numbers instances. What an observer or writer raises ends it once all under way is answered.
+    numbers instances. An error of an observer or writer ends it after those under way are answered.
     `smoothing`, for instances one at a time, adds ``smoothed``. With a `log` each line is kept
     there first, and rows with a line are passed over.
     """
@@ -126,7 +126,7 @@ def run_loop(
     free = threading.Semaphore(parallel)
     failures: list[BaseException] = []
 
-    def over(answered: Future[None]) -> None:
+    def finish(answered: Future[None]) -> None:
         if (failure := answered.exception()) is not None:
             failures.append(failure)
             ended.set()
@@ -135,7 +135,7 @@ def run_loop(
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
         for item in due:
             free.acquire()
-            pool.submit(answer_one, *item).add_done_callback(over)
+            pool.submit(answer_one, *item).add_done_callback(finish)
             if ended.is_set():
                 break
     if failures:
@@ -155,22 +155,22 @@ def _classify(classify: Callable[[Any], Answer], instance: Instance) -> Answer |
         return error
 
 
-def _described(found: Answer | Exception, smoothing: Smoothing | None) -> dict[str, Any]:
-    """Fields of a line."""
-    if isinstance(found, SensorError | InputError):
-        return {"error": str(found)}
-    if isinstance(found, Exception):
-        return {"error": f"{type(found).__name__}: {found}"}
+def _described(outcome: Answer | Exception, smoothing: Smoothing | None) -> dict[str, Any]:
+    """Fields of an outcome's line."""
+    if isinstance(outcome, SensorError | InputError):
+        return {"error": str(outcome)}
+    if isinstance(outcome, Exception):
+        return {"error": f"{type(outcome).__name__}: {outcome}"}
     return {
-        "label": found.label,
-        **({} if smoothing is None else {"smoothed": smoothing.add(found)}),
-        "route": found.route,
-        "reason": found.reason,
-        "stage": found.stage,
-        "cost": round(found.cost, 9),
-        "latency_ms": round(found.latency_ms, 3),
-        "acquired": len(found.acquired),
-        "probabilities": [round(p, 6) for p in found.probabilities.tolist()],
+        "label": outcome.label,
+        **({} if smoothing is None else {"smoothed": smoothing.add(outcome)}),
+        "route": outcome.route,
+        "reason": outcome.reason,
+        "stage": outcome.stage,
+        "cost": round(outcome.cost, 9),
+        "latency_ms": round(outcome.latency_ms, 3),
+        "acquired": len(outcome.acquired),
+        "probabilities": [round(p, 6) for p in outcome.probabilities.tolist()],
     }
 
 

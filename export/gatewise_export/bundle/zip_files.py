@@ -1,4 +1,4 @@
-"""Zip files: written the same each time, their lists of entries bounded before they are read."""
+"""Reproducible zip files, read only after a check of the size of their list of entries."""
 
 from __future__ import annotations
 

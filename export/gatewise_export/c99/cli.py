@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise c99``."""
+"""The sub-command ``gatewise c99``: the device's stages of a bundle as C99."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def c99(
     out: Annotated[Path, typer.Option(help="The folder that gets the C files.")],
     coded: Annotated[
         str | None,
-        typer.Option(help="Thresholds as ranks of 8 or 16 bits, or float; the smallest if left."),
+        typer.Option(help="Thresholds: ranks of 8 or 16 bits, or float; by default the smallest."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Begins every public name; the bundle's by default.")
+        str | None, typer.Option(help="Prefix of public names; by default the bundle's name.")
     ] = None,
     lean: Annotated[
         bool,

@@ -103,8 +103,8 @@ def to_c(
     Raises
     ------
     InputError
-        For a name that C does not take, a folder that holds other files of these names, or a
-        source that is neither.
+        If C does not allow the name, the folder holds other files of these names, or the source
+        is neither a system nor a bundle.
     ConversionError
         If it does not classify, a feature has too many distinct thresholds for `coded`, or a stage
         reads a block that C cannot compute, which is named.

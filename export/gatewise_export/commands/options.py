@@ -13,25 +13,25 @@ from gatewise.errors import InputError
 
 BundlePath = Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Budget = Annotated[float | None, typer.Option(help="Mean cost per instance, at most.")]
+Budget = Annotated[float | None, typer.Option(help="Largest mean cost per instance.")]
 MaxLoss = Annotated[
-    float | None, typer.Option(help="Loss of accuracy against the high-cost model, at most.")
+    float | None, typer.Option(help="Largest loss of accuracy against the high-cost model.")
 ]
 OffloadRate = Annotated[
     float | None,
-    typer.Option(help="Share of instances offloaded, at most; 0: no link."),
+    typer.Option(help="Largest share of instances that are offloaded; 0 without a link."),
 ]
 MinRecall = Annotated[
     list[str] | None,
-    typer.Option(metavar="CLASS=SHARE", help="Recall of a class, at least. Repeatable."),
+    typer.Option(metavar="CLASS=SHARE", help="Smallest recall of a class. Repeatable."),
 ]
 MinPrecision = Annotated[
     list[str] | None,
-    typer.Option(metavar="CLASS=SHARE", help="Precision of a class, at least. Repeatable."),
+    typer.Option(metavar="CLASS=SHARE", help="Smallest precision of a class. Repeatable."),
 ]
 MaxBytes = Annotated[
     str | None,
-    typer.Option(help="Bytes of the stages as a device keeps them, at most: 65536, 64KB, 1MB."),
+    typer.Option(help="Largest size of the stages on a device: 65536, 64KB, 1MB."),
 ]
 Sign = Annotated[
     Path | None, typer.Option(help="Private key, Ed25519 in PEM, that signs the bundle.")
@@ -42,17 +42,19 @@ PublicKeyFile = Annotated[
         "--public-key", help="Public key, PEM; a bundle that it has not signed is refused."
     ),
 ]
-Target = Annotated[str | None, typer.Option(help="Label's column; target, label, class or y.")]
+Target = Annotated[
+    str | None, typer.Option(help="Column of the label; by default target, label, class or y.")
+]
 BlockFunctions = Annotated[
     list[str] | None,
     typer.Option(
         "--block",
         metavar="NAME=MODULE:FUNCTION",
-        help="Function of a block; bundles hold no code. Repeatable.",
+        help="Python function of a block, which bundles do not hold. Repeatable.",
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Bundle to write: a directory or a .gwb file.")]
-BundleName = Annotated[str | None, typer.Option(help="Name of the bundle; the data's.")]
+BundleName = Annotated[str | None, typer.Option(help="Name of the bundle; by default the data's.")]
 BundleVersion = Annotated[str, typer.Option(help="Version of the bundle.")]
 
 
@@ -88,7 +90,7 @@ def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
         if not equals or not label:
             raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
         if label in numbers:
-            raise InputError(f"{name} {text}: the class stands twice")
+            raise InputError(f"{name} {text}: the class is given twice")
         numbers[label] = number
     return numbers
 

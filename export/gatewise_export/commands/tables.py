@@ -267,8 +267,8 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
     if any("off the curve" in str(row[-1]) for row in rows):
         print(
-            "off the curve: others cost less and are as accurate, but offload more, find less of a "
-            "class, or are less often right about it, or take more bytes"
+            "off the curve: other points cost less at the same accuracy, but offload more, have a "
+            "lower recall or precision of a class, or take more bytes"
         )
 
 
@@ -362,7 +362,7 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
         for c in sorted(worst[:MOST_LISTED])
     ]
     head = [f"{kind} {p}" for kind in ("recall", "precision") for p in policies]
-    more = f", the {MOST_LISTED} least found" if len(recall) > MOST_LISTED else ""
+    more = f", the {MOST_LISTED} of lowest recall" if len(recall) > MOST_LISTED else ""
     table(f"by class, on test rows{more}", ("class", "rows", *head), rows)
     print()
 

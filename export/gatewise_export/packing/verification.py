@@ -1,7 +1,7 @@
 """Comparison of a bundle's decisions, computed in several ways.
 
-The graphs in onnxruntime, as device and worker run them (trees that a device walks: in numpy), are
-compared with
+The decisions of a bundle's graphs are computed in onnxruntime, as device and worker run them (in
+numpy for trees that a device walks node by node), and compared with
 
 - the system that the bundle was made from, in Python (:func:`verify`);
 - the flat arrays, summed as in training (:func:`verify_graphs`), for a bundle whose system is
@@ -39,7 +39,7 @@ BATCH = 256
 
 
 class HighCostAnswers(NamedTuple):
-    """Class indices and probabilities of some rows, of a high-cost model and of its graph."""
+    """Class indices and probabilities that a high-cost model and its graph give for some rows."""
 
     model: _Cloud
     graph: _Cloud
@@ -110,7 +110,8 @@ def verify(
     answers = high_cost.model
     predicting = system
     f0 = system.high_cost_model_
-    if f0 is not None and answers[0] is not None:  # it may take long: every row is its once
+    # the high-cost model may be slow: reuse its answers instead of running it again
+    if f0 is not None and answers[0] is not None:
         predicting = copy.copy(system)
         offloaded = np.flatnonzero(exits == len(system.stages_))
         predicting.high_cost_model_ = _Answered(  # type: ignore[assignment]
@@ -211,8 +212,8 @@ def self_test(
     bundle.read_block_models()
     if unlike := int(unlike_features(bundle.manifest, sample).sum()):
         raise BundleError(
-            f"{bundle}: of {unlike} sample windows the blocks give other features here than where "
-            "it was packed"
+            f"{bundle}: for {unlike} sample windows the blocks compute other features here than "
+            "where the bundle was packed"
         )
     expected = Outcome(
         margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),

@@ -21,9 +21,9 @@ _ALERT_SECONDS: Final = 0.5
 _ENDS_SOON: Final = datetime.timedelta(days=30)
 _RENEW: Final = "renew it: gatewise broker init DIR --renew NAME"
 
-#: OpenSSL's code of a failed verification (x509_vfy.h) to code and remedy.
 _NAME_REMEDY: Final = "use a name that it lists, or add this one: gatewise broker init DIR --host"
 _CA_REMEDY: Final = "give the ca.crt of this broker: --ca-file"
+#: Code and remedy by OpenSSL's code of a failed verification (x509_vfy.h).
 _UNVERIFIED: Final = {
     9: ("clock-behind", SET_CLOCK),
     10: (
@@ -148,7 +148,7 @@ def _tls(settings: DeviceSettings) -> Iterator[Finding]:
             connection.settimeout(_ALERT_SECONDS)
             connection.recv(1)
     except TimeoutError:
-        yield BROKER.ok("TLS holds: the broker's certificate is valid and for this name")
+        yield BROKER.ok("TLS works: the broker's certificate is valid and names this host")
     except ssl.SSLCertVerificationError as error:
         code, remedy = _UNVERIFIED.get(error.verify_code, ("tls-verify", "look at its files"))
         says = f"the broker's certificate is not accepted: {error.verify_message}"
@@ -221,7 +221,7 @@ def _presence(probe: Probe, device: str) -> Finding:
     if came is None and code not in (0, NO_SUBSCRIBER):
         return BROKER.problem(
             "status-denied",
-            f"this client may not write {topic}: nobody sees whether the device is there",
+            f"this client may not write {topic}: nobody can see whether the device is online",
             f"let it, in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
         )
     says = "nothing" if retained is None else status.decode(errors="replace")
@@ -247,7 +247,7 @@ def _pool_rights(probe: Probe) -> Finding:
         return BROKER.ok("this client cannot join the workers")
     return BROKER.problem(
         "open-pool",
-        "the broker grants every subscription: who knows the name of the workers' pool takes "
-        "requests away from them",
+        "the broker grants every subscription: a client that knows the name of the workers' pool "
+        "can take requests away from them",
         "mosquitto's dynamic security plugin (gatewise broker init --plugin)",
     )

@@ -45,8 +45,8 @@ def _broken_guarantee(point: OperatingPoint, table: RowTable) -> str | None:
         loss = by_cloud - (_labels(table) == table.truth)[labelled]
         if _exceeds(loss, bound):
             return (
-                f"it loses {percent(float(loss.mean()))} of accuracy against the high-cost model "
-                f"on them, and at most {percent(bound)} is guaranteed"
+                f"they lose {percent(float(loss.mean()))} of accuracy against the high-cost model, "
+                f"and at most {percent(bound)} is guaranteed"
             )
     if kind == "budget":
         cost = np.where(table.offload, table.request_cost + table.offload_price, table.local_cost)
@@ -77,8 +77,8 @@ def _lower_accuracy(point: OperatingPoint, table: RowTable, n_validation: int) -
     if not _exceeds(wrong, 1.0 - point.accuracy, error=error):
         return None
     return (
-        f"{percent(1.0 - float(wrong.mean()))} of them are answered right, and "
-        f"{percent(point.accuracy)} of the validation rows were"
+        f"the accuracy on them is {percent(1.0 - float(wrong.mean()))}, and it was "
+        f"{percent(point.accuracy)} on the validation rows"
     )
 
 

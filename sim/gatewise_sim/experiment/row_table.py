@@ -53,7 +53,7 @@ FloatArray = NDArray[np.float64]
 def make_row_table(
     bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None, *, backend: str | None = None
 ) -> tuple[RowTable, Timings]:
-    """Compute the outcomes of rows, and time the models; what was not timed is assumed.
+    """Compute the outcomes of rows, and time the models; times that cannot be measured are assumed.
 
     The `bundle` has its cloud model and is at its operating point. `X`, shape (n, n_features), has
     the manifest's columns, `truth`, shape (n,), class indices. The high-cost model runs in the
@@ -69,7 +69,7 @@ def make_row_table(
         raise InputError(f"rows of shape {rows.shape}; the bundle has {len(plan.names)} columns")
     labels = np.full(len(rows), NO_LABEL) if truth is None else np.asarray(truth, np.int64)
     if labels.shape != (len(rows),):
-        raise InputError(f"{len(rows)} rows and labels of shape {labels.shape}")
+        raise InputError(f"labels of shape {labels.shape} for {len(rows)} rows; give one for each")
 
     outcomes = _run_device(bundle, plan, rows)
     request_features = np.zeros(len(plan.names), np.bool_)
@@ -78,10 +78,10 @@ def make_row_table(
     if plan.has_cloud:
         request_features[plan.request_inputs] = True
         takes = _cloud_takes(plan, rows)
-        stuck = outcomes.offload & ~takes & (outcomes.label != NO_LABEL)
+        is_refused = outcomes.offload & ~takes & (outcomes.label != NO_LABEL)
         outcomes.offload &= takes
-        outcomes.failed |= stuck
-        _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), outcomes.acquired)
+        outcomes.failed |= is_refused
+        _acquire_in_vain(bundle, rows, np.flatnonzero(is_refused), outcomes.acquired)
         with closing(cloud_model(bundle, backend)) as model:
             cloud_label[takes] = _run_cloud(model, rows[takes][:, plan.request_inputs])
             if takes.any():
@@ -279,9 +279,7 @@ def _median_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32
 
 # -- a policy of one's own ------------------------------------------------------------------------
 
-_REFUSED: Final = (
-    "row {}: {}; a policy of one's own is simulated on rows that have all their values"
-)
+_REFUSED: Final = "row {}: {}; a custom policy is simulated only on rows that have all their values"
 
 
 def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:

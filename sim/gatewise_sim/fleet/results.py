@@ -24,7 +24,7 @@ EDGE: Final = 0
 CLOUD: Final = 1
 FALLBACK: Final = 2
 ERROR: Final = 3
-#: Reasons as of :class:`gatewise_edge.device.answer.Answer`; ``value``: one is missing or infinite.
+#: Reasons of :class:`gatewise_edge.device.answer.Answer`; ``value``: missing or infinite value.
 REASONS: Final = (
     "stopped",
     "edge-only",
@@ -60,7 +60,7 @@ _ASSUMED_STAGE_MS: Final = 0.03
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageScores:
-    """Scores that a policy of one's own decides by.
+    """Scores that a custom policy decides by.
 
     The table's rows stand once for each stage on the device: row ``stage * n_rows + i`` is the
     i-th, ended at that stage. `thresholds` are the operating point's, by stage.
@@ -79,20 +79,42 @@ class RowTable:
     A row's last stage, feature costs and cloud answer do not depend on the time: a real device and
     the real high-cost model compute them once, and only the waiting is left to simulate.
 
-    The bundle is `model` in its `version`, with labels of `classes` and `n_stages` on the device;
-    the cloud, with `has_cloud`, is the stage of this number. An answer by the cloud costs
-    `offload_price`, a request without an answer `request_price`, features apart; a request holds
-    `n_values` of `dtype`.
-
-    `truth` and labels are class indices: NO_LABEL without a label, others unknown to the bundle.
-    `exit` is the last stage that ran on the device, -1 if none could; `offload` the operating
-    point's decision. The device's own answer has `local_route` (EDGE, FALLBACK or ERROR),
-    `local_label`, `local_cost`, the price of its features, and `confidence`, its largest
-    probability (NaN without one). `cloud_label` is NO_LABEL where a value keeps the row from being
-    offloaded. Features cost `request_cost` once a request was made, `request_only_cost` if no stage
-    ran before. `sets`, shape (n_sets, n_features), are sets of features, the last one a request's;
-    `local_set` and `request_set` index them. `promised` bounds the share of answers other than the
-    high-cost model's. `by_stage` is there for a policy of one's own.
+    Attributes
+    ----------
+    model, version : str
+        The bundle.
+    classes : tuple of str
+    n_stages : int
+        Stages on the device; as a stage number, it stands for the cloud.
+    has_cloud : bool
+    offload_price, request_price : float
+        Cost of an answer by the cloud, and of a request without an answer, without features.
+    n_values, dtype : int, dtype
+        Values of a request.
+    truth : (n,)
+        Class index of the label; NO_LABEL without a label; larger if the bundle does not know it.
+    exit : (n,)
+        The last stage that ran on the device; -1 if none could run.
+    offload : (n,)
+        Whether the operating point offloads the row.
+    local_route, local_label : (n,)
+        The device's own answer: EDGE, FALLBACK or ERROR, and the class index.
+    local_cost, request_cost : (n,)
+        Cost of the features without a request, and with one.
+    cloud_label : (n,)
+        Class index; NO_LABEL where a value of the row prevents an offload.
+    request_only_cost : float
+        Cost of the features of a request that no stage precedes.
+    confidence : (n,)
+        Largest probability of the device's own answer; NaN without one.
+    sets : (n_sets, n_features)
+        Sets of features; the last one is that of a request alone.
+    local_set, request_set : (n,)
+        Indices into `sets` of the features of `local_cost` and of `request_cost`.
+    promised : float or None
+        Largest share of answers that differ from the high-cost model's.
+    by_stage : StageScores or None
+        Scores for a custom policy.
     """
 
     model: str

@@ -439,7 +439,7 @@ def draw_arrivals(
     if events.row is not None:
         row = events.row[order]
         if len(row) and row.max() >= n_rows:
-            raise InputError(f"trace: row {row.max()} is asked for, the table has {n_rows}")
+            raise InputError(f"trace: row {row.max()} is beyond the {n_rows} rows of the table")
     elif mix is not None:
         row = mix.rows(time, rng)
     else:

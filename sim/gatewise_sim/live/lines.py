@@ -1,4 +1,4 @@
-"""The columns of a live run's answers, from the lines that devices print and their counters."""
+"""Columns of a live run's answers, made of the devices' printed lines and counters."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def answer_columns(
 ) -> Answers:
     """Make the columns of the instances that were answered.
 
-    `lines` are the devices' by number of the instance among the `arrivals`, `counters` each
-    device's, `workers` the sums of the workers'.
+    `lines` are the printed lines by the instance's number among the `arrivals`, `counters` the
+    counters of each device, and `workers` the sums of the workers' counters.
     """
     numbers = np.array(sorted(lines), np.int64)
     ordered = [lines[number] for number in numbers.tolist()]
@@ -99,13 +99,13 @@ def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
 def _rows_by_stage(
     row: NDArray[np.int32], stage: NDArray[np.int8], route: NDArray[np.int8], table: RowTable
 ) -> NDArray[np.int32]:
-    """Rows of a table by stage; a cloud's answer counts as asked after the last stage."""
+    """Get rows of a table by stage; an answer by the cloud is a row of the last stage."""
     last_stage = np.where(route == CLOUD, table.n_stages - 1, stage).clip(0, table.n_stages - 1)
     return (last_stage.astype(np.int64) * table.n_rows + row).astype(np.int32)
 
 
 def _fill_costs(answers: Answers, table: RowTable) -> None:
-    """Undo the rounding of costs, and take the part of the features."""
+    """Replace rounded costs by exact ones, and split off the cost of features."""
     row = answers.row
     cloud = answers.route == CLOUD
     added = np.where(cloud, table.offload_price, answers.requested * table.request_price)
@@ -123,7 +123,7 @@ def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
 
 
 def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float]) -> None:
-    """Divide latencies: the device's part by its stage, the worker's by the mean of all."""
+    """Split latencies into the device's part, by stage, and the workers' mean part."""
     medians = np.array(local_medians(answers, table.n_stages))
     local = np.isin(answers.route, (EDGE, ERROR))
     stages = medians[np.maximum(table.exit[answers.row], 0)]
@@ -139,7 +139,7 @@ def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float])
 
 
 def _fill_bytes(answers: Answers, counters: Sequence[Line]) -> None:
-    """Deal each device's bytes, which it counts, evenly to the instances that made a request."""
+    """Spread the bytes that a device counted evenly over its instances with a request."""
     for device, counted in enumerate(counters):
         senders = np.flatnonzero((answers.device == device) & answers.requested)
         if not counted or not len(senders):

@@ -236,7 +236,7 @@ def test_no_tag_is_carried_out(tag, value):
 )  # fmt: skip
 def test_nothing_nested_is_taken_in_entries_that_nobody_reads(value):
     extra = write_map(message(extra=value))
-    with pytest.raises(WireError, match="'extra' is nested") as caught:
+    with pytest.raises(WireError, match="'extra' holds a nested value") as caught:
         wire.decode_request(extra)
     assert (caught.value.reason, caught.value.id) == ("type", ID)
 

@@ -159,9 +159,9 @@ def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
         ("tcp://127.0.0.1:1", {}, "refused"),
         ("tcp://camera..example:1", {}, "give tcp://host:port"),
         ("-", {"form": "int12"}, "choose one of float32"),
-        (str(tmp_path / "r.npy"), {"form": "int16"}, "says itself"),
+        (str(tmp_path / "r.npy"), {"form": "int16"}, "states its own format"),
         ("-", {"hop": 0}, "at least 1"),
-        ("-", {"rate_hz": 0.0}, "samples a second"),
+        ("-", {"rate_hz": 0.0}, "samples per second"),
     ]:
         with pytest.raises(InputError, match=message):
             open_signal(name, INPUT, Stop(), **options)

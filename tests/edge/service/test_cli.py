@@ -159,7 +159,7 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
         ("--resume log", "--resume is for a --data file"),
         ("--public-key none.pub", "none.pub"),
         ("--publish x", "--publish needs --broker"),
-        ("--publish a/# --broker mqtt://h", "is none to publish on"),
+        ("--publish a/# --broker mqtt://h", "cannot publish on topic"),
         ("--publish gw/v1/pi/rsp --broker mqtt://h", "below gw/v1/ answers go on"),
         ("--out /no/such/folder/x", "--out /no/such/folder/x: No such file"),
         ("--keep a,,b", "give names of columns"),

@@ -123,7 +123,7 @@ BAD_OPTIONS = [
     ("--max-loss 0.1 --max-loss 0.2", "two losses of all rows"),
     ("--max-loss moon=0.1", "max_loss: there is no class 'moon'"),
     ("--max-loss north=2", "max_loss: 'north' has 2.0"),
-    ("--min-recall north=0.1 --min-recall north=0.2", "north=0.2: the class stands twice"),
+    ("--min-recall north=0.1 --min-recall north=0.2", "north=0.2: the class is given twice"),
     ("--method magic", "no method 'magic'"),
     ("--budget 0.5", "below the price of the cheapest feature"),
     ("--column hue=time:%A", "'%A' is no format of a time"),

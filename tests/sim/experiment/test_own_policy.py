@@ -1,4 +1,4 @@
-"""A policy of one's own: what it gains, what the report says of it, and what is refused."""
+"""A custom policy: what it gains, what the report says of it, and what is refused."""
 
 import shutil
 from pathlib import Path

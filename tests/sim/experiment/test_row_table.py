@@ -86,4 +86,6 @@ def test_rows_by_stage_end_at_each_stage_of_the_device(small, table):
 def test_rows_that_do_not_fit_are_refused(small):
     refused(make_row_table, small.bundle, small.rows[:, :5], says="the bundle has 64 columns")
     refused(make_row_table, small.bundle, small.rows[:0], says="rows of shape (0, 64)")
-    refused(make_row_table, small.bundle, small.rows[:2], [1], says="2 rows and labels of shape")
+    refused(
+        make_row_table, small.bundle, small.rows[:2], [1], says="labels of shape (1,) for 2 rows"
+    )

@@ -180,7 +180,7 @@ def looks_at_everything(point: DecisionPoint) -> str:
         (("slow", 700, 100, 64, 32, 0.02), 1024, 800.0, 0.3, (), None),
         (("quick", 2, 1), 1, 60.0, 0.004, (), None),
         (("short", 12, 2), 1024, 20.0, 0.01, (), None),
-        # A policy of one's own, on a good link and on one that is often too slow.
+        # A custom policy, on a good link and on one that is often too slow.
         (("own", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), None),
         (("own-slow", 400, 250, 300, 100, 0.05), 1024, 500.0, 0.1, (), None),
         # Audits: of a good link, of one whose worker refuses many, and of one without responses.

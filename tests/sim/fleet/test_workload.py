@@ -135,7 +135,7 @@ def test_a_trace_comes_again_and_copies_are_out_of_step():
 
 
 def test_a_trace_may_ask_only_for_rows_that_are_there():
-    with pytest.raises(InputError, match="row 7 is asked for, the table has 5"):
+    with pytest.raises(InputError, match="row 7 is beyond the 5 rows of the table"):
         draw_arrivals(KINDS["replay"], 3, 60.0, n_rows=5)
 
 

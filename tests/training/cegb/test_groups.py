@@ -50,7 +50,7 @@ def test_given_validation_rows_have_groups_of_their_own():
     held = (x[new], y[new], groups[new])
     model = CEGBRegressor(**FEW).fit(x[~new], y[~new], groups=groups[~new], validation=held)
     assert model.operating_point_.validation_groups == 3
-    with pytest.raises(InputError, match="groups are known of training"):
+    with pytest.raises(InputError, match="groups are given for training rows"):
         CEGBRegressor(**FEW).fit(x[~new], y[~new], groups=groups[~new], validation=held[:2])
     with pytest.raises(InputError, match="one value for each of the 300 rows"):
         CEGBRegressor(**FEW).fit(x, y, groups=groups[:9])

@@ -34,7 +34,7 @@ from gatewise_training.data.input_checks import (
 
 SAYS = (
     "Unknown label type: continuous. This learns classes: bin measured values into classes "
-    "first, with pandas.qcut(y, 3, labels=False) say"
+    "first, e.g. with pandas.qcut(y, 3, labels=False)"
 )
 PUBLIC = [getattr(gatewise_training, name) for name in gatewise_training.__all__]
 #: Those that learn by themselves: a pair is given its models.

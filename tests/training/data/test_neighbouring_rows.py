@@ -54,7 +54,7 @@ def test_a_fit_warns_once_and_not_with_groups():
     system = ConfidenceCascade(
         LogisticRegression(), low_cost_model="linear", n_subsets=1, random_state=0
     )
-    with pytest.warns(GroupsWarning, match="say what belongs together") as found:
+    with pytest.warns(GroupsWarning, match="give the groups or the times of the rows") as found:
         system.fit(x, y)
     assert [w.filename for w in found] == [__file__]
     system.fit(x, y, groups=np.arange(len(y)) // (len(y) // 24))

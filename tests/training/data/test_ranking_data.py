@@ -128,5 +128,5 @@ def test_mq2008_rotates_its_partitions(tmp_path):
     with pytest.raises(InputError, match="no array 'qid'"):
         load_mq2008(path)
     np.savez(path, X=np.eye(2), y=np.arange(2), qid=np.zeros(3), part=np.ones(2))
-    with pytest.raises(InputError, match="one value a row"):
+    with pytest.raises(InputError, match="one value for each of the 2 rows"):
         load_mq2008(path)

@@ -117,7 +117,10 @@ class BudgetedModel(BaseEstimator, ABC):
         if blocks is None:
             return
         if self.feature_costs is not None:
-            raise InputError("feature_costs beside blocks: blocks have their prices (measured)")
+            raise InputError(
+                "give feature_costs or blocks, not both: each block has its own price "
+                "(gatewise_signals.measured)"
+            )
         raw = getattr(self, "high_cost_input", "features") == "window"
         self.signal_input_ = SignalInput.from_windows(blocks, X, raw)
 

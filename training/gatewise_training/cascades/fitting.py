@@ -81,7 +81,7 @@ def fit_system(system: Any, given: GivenRows) -> None:
     table = read_table(system, given)
     seed = int(check_random_state(system.random_state).randint(2**31 - 1))
     table, calibration = set_calibration_rows_aside(system, table, seed)
-    # one thread a fit: more would mostly wait for each other, joblib is what spreads work
+    # one thread per fit, because more would mostly wait for each other; joblib spreads the work
     with threadpool_limits(1), progress(f"fit {type(system).__name__}") as report:
         problem = pose_problem(system, table, calibration, seed, report)
         problem = system._with_high_cost_model(problem, table)

@@ -45,8 +45,9 @@ class CEGBRanker(Scored):
     penalties, n_penalties, prefixes, growth
         As for :class:`CEGBClassifier`.
     n_rounds, patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
-        As for :class:`CEGBClassifier`, but for 15 leaves and a learning rate of 0.1 at any size:
-        grades are noisy. With LambdaRank the validation queries' Average Precision@5 ends a fit,
+        As for :class:`CEGBClassifier`, but with 15 leaves and a learning rate of 0.1 at any size,
+        because grades are noisy.
+        With LambdaRank the validation queries' Average Precision@5 ends a fit,
         otherwise the loss does.
     allow_missing, random_state
         As for :class:`CEGBClassifier`.
@@ -93,8 +94,8 @@ class CEGBRanker(Scored):
         group : array-like of shape (n_queries,)
             Instead of `qid`: the number of documents of each query, where they do lie together.
         validation : triple (X_val, y_val, qid_val), optional
-            Validation queries. By default a fifth of the queries is held out, or on up to 5,000
-            documents five-fold cross-fitting makes every query one.
+            Validation queries. By default up to 5,000 documents are cross-fitted in five folds, so
+            that every query validates; of more documents, a fifth of the queries is held out.
         groups : array-like of shape (n,), optional
             Group of each document, such as the user of its query: whole groups of queries fit or
             validate, and `max_loss` keeps two standard errors between groups in hand. Not together

@@ -83,7 +83,7 @@ class Fitted:
     def error_against(self, other: Fitted, groups: NDArray[np.int64] | None = None) -> float:
         """Standard error of the difference of two scores, paired by row or query.
 
-        With the `groups` of these, how much more new groups may lose, if that is more.
+        With the `groups` of the rows or queries: at least the further loss of new groups.
         """
         difference = self.merits - other.merits
         share = self.weights / self.weights.sum()
@@ -121,7 +121,7 @@ class Task:
     def fit(
         self, penalty: float, rows: Rows, held: Rows | None, rounds: int | None = None
     ) -> Model:
-        """Fit some rows; the loss of held rows ends the growth, or `rounds` do."""
+        """Fit a model to rows; the loss on `held` rows, or the number of `rounds`, ends it."""
         target = self.target.take(rows)
         if math.isinf(penalty) or rounds == 0:
             return Model(constant(target, self.x.shape[1]), 0)

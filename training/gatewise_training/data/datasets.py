@@ -305,6 +305,8 @@ def _float32(path: Path, x: NDArray[Any], columns: list[str]) -> NDArray[np.floa
     infinite = np.isinf(small).any(axis=0)
     if infinite.any():
         name = columns[int(infinite.argmax())]
-        raise InputError(f"{path}: column {name!r} has infinite values, or too large for float32")
+        raise InputError(
+            f"{path}: column {name!r} has infinite values, or values too large for float32"
+        )
     warn_of_rounding(x, small, columns)
     return small

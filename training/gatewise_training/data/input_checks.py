@@ -267,7 +267,7 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
     if (groups is None) != (groups_val is None):
         missing = "groups=" if groups is None else "validation=(X_val, y_val, groups_val)"
         raise InputError(
-            f"groups are known of training or of validation rows alone: give {missing}"
+            f"groups are given for training rows or for validation rows only: add {missing}"
         )
     n_val = len(np.asarray(y_val).ravel())
     if groups is None:
@@ -283,7 +283,7 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
     if shared:
         raise InputError(
             f"group {shared[0]!r} has training and validation rows ({len(shared)} such group(s)): "
-            "rows of one group are alike, and would praise what remembers them"
+            "rows of one group are alike, so that a model that remembers them would look too good"
         )
     return (X_val, y_val), RowSplitter.checked(
         n + n_val, np.concatenate([training_groups, validation_groups])
@@ -364,7 +364,7 @@ def check_classes(y: NDArray[Any]) -> None:
         advice = "give one class label for each row"
         if kind.startswith("continuous"):
             advice = (
-                "bin measured values into classes first, with pandas.qcut(y, 3, labels=False) say"
+                "bin measured values into classes first, e.g. with pandas.qcut(y, 3, labels=False)"
             )
         raise InputError(f"Unknown label type: {kind}. This learns classes: {advice}") from error
 
@@ -378,7 +378,7 @@ def _check_not_measured(y: NDArray[Any]) -> None:
     if len(values) > MOST_NUMBERED and n_once:
         raise InputError(
             f"y has {len(values)} different numbers, {n_once} of them once, as measured values "
-            "have. This learns classes: bin the values, with pandas.qcut(y, 3, labels=False) say; "
+            "have. This learns classes: bin the values, e.g. with pandas.qcut(y, 3, labels=False); "
             "if the numbers are classes, give each two rows"
         )
 

@@ -26,10 +26,10 @@ MOST_NAMED: Final = 6
 """Columns that a remark names."""
 
 COPY_ACCURACY: Final = 0.995
-"""Share of the rows whose label one column tells, from which on it may be a copy of the label."""
+"""A column that determines the label of this share of rows may be a copy of the label."""
 
 LEAST_ROWS: Final = 30
-"""Rows from which on all different values are no chance."""
+"""Number of rows from which on values do not all differ by chance."""
 
 LEAST_ENTITIES: Final = 10
 
@@ -64,7 +64,7 @@ Trouble = Literal["identifier", "constant", "copy", "entities", "time", "dates",
 
 REASONS: Final[dict[Trouble, tuple[str, str]]] = {
     "identifier": (
-        "differs in every row, as an identifier does, and says nothing of new rows",
+        "differs in every row, as an identifier does, and cannot help on new rows",
         "--drop",
     ),
     "constant": ("has one value alone, which costs its price and says nothing", "--drop"),
@@ -74,13 +74,13 @@ REASONS: Final[dict[Trouble, tuple[str, str]]] = {
         "--drop",
     ),
     "entities": (
-        "numbers entities of several rows each: figures are too good for new ones, unless whole "
-        "entities are held out",
+        "identifies entities with several rows each: figures are too good for new entities, unless "
+        "whole entities are held out",
         "--groups",
     ),
     "time": (
-        "is the time of the rows, in whose order they stand: figures on rows held out at random "
-        "are too good for later ones",
+        "is the time of the rows, which are sorted by it: figures on rows held out at random are "
+        "too good for later rows",
         "--time-split",
     ),
     "dates": (

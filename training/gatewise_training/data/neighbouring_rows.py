@@ -66,9 +66,9 @@ def neighbour_remark(
         return None
     return (
         f"rows next to each other differ {ratio:.2f} times as much as others of their class do: "
-        "windows that overlap, or rows of one subject, machine or recording. Shuffled, such rows "
-        "fit and validate, and accuracies and promises are too good; say what belongs together or "
-        f"in which order it came ({ways})"
+        "windows overlap, or rows come from one subject, machine or recording. If such rows are "
+        "shuffled, a model is validated on rows like those it was fitted on, and its accuracy is "
+        f"too good; give the groups or the times of the rows ({ways})"
     )
 
 

@@ -49,7 +49,7 @@ def load_mq2008(path: str | Path, *, fold: int = 1) -> RankingDataset:
         qid = file["qid"].astype(np.int64)
         part_of = file["part"]
     if not len(qid) == len(part_of) == len(table.y):
-        raise InputError(f"{path}: qid and part must have one value a row, {len(table.y)}")
+        raise InputError(f"{path}: qid and part need one value for each of the {len(table.y)} rows")
     fold_of = (part_of.astype(np.int64) - fold) % 5
     rows_by_part = {
         "train": np.flatnonzero(fold_of < 3),

@@ -162,13 +162,13 @@ class RowSplitter:
             is_clean = latest_before[cuts - 1] < earliest_after[cuts]
             if len(cuts) and not is_clean.any():
                 raise InputError(
-                    "groups overlap in time all along, so that no split leaves whole groups behind "
+                    "groups overlap in time throughout, so that no split puts whole groups after "
                     "others: give groups or time, not both"
                 )
             cuts = cuts[is_clean]
         if not len(cuts):
             units = "different times" if self.groups is None else "groups"
-            raise InputError(f"{units} are too few to part {len(rows)} rows: give more")
+            raise InputError(f"there are too few {units} to split {len(rows)} rows: give more")
         cut = int(cuts[np.abs(cuts - cut).argmin()])
         return rows[:cut], rows[cut:]
 

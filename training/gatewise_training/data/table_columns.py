@@ -265,7 +265,7 @@ def _problems_of(
             return [problem]
     kind = KINDS[kind_name]
     if kind is NumberColumn and max(-facts.low, facts.high) > np.finfo(np.float32).max:
-        reason = "has infinite values, or too large for float32"
+        reason = "has infinite values, or values too large for float32"
         return [ColumnProblem(name, reason, (drop,))]
     if facts.missing and not filled and not kind.takes_missing:
         reason = f"is empty (NaN) in {facts.missing:,} of {facts.rows:,} rows"

@@ -69,7 +69,7 @@ class BudgetForest(ForestModel):
         BudgetRF's minimax splits; or the largest gain, less `mu` times the price that instances
         at the node have to pay.
     alpha : float, optional
-        Threshold of Pairs, in examples: a class with no more examples at a node does not count, so
+        Threshold of Pairs, in examples: a class with at most this many at a node does not count, so
         higher thresholds give shallower, cheaper trees. By default 35, 15, 6, 2 and 0 are tried,
         and validation chooses. The other criteria ignore it.
     mu : float or "auto", default 0.0
@@ -204,7 +204,7 @@ class BudgetForest(ForestModel):
         if self.mu != 0 and self.criterion == "threshold_pairs":
             raise InputError(
                 "mu weighs acquisitions against gains: it needs criterion='entropy' or 'gini'; "
-                "threshold-Pairs has the prices in its rule"
+                "the rule of threshold-Pairs counts the prices already"
             )
 
 

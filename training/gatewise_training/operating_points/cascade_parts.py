@@ -1,8 +1,8 @@
 """Parts of a cascade for a device with little memory, and for a cap on an instance's cost.
 
-A bound on bytes: all thresholds are tuned for a price of cost. Then the stage is dropped that
-contributes least to the validation rows per byte that it frees, and so on until the rest fits.
-Prices differ in the stages that they need, so each of several prices makes one choice.
+For a bound on bytes, all thresholds are tuned for a price of cost. Then the stage that contributes
+least on the validation rows per byte that it frees is dropped, and so on until the others fit.
+Different prices need different stages, so each of several prices makes one choice.
 
 A cap on cost: the cost of an instance is bounded by the costliest exit that it can reach. An exit
 costs the features of all stages up to there; an offload costs the features of all stages and the
@@ -25,7 +25,7 @@ ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
 """Largest cost of leaving at each exit of a cascade of some stages, by their numbers."""
 
 PRICES = np.geomspace(1.0, 1e-2, 4)
-"""Accuracy that must pay for an instance's largest cost."""
+"""Prices of cost to try, as accuracy per largest cost of an instance."""
 MOST_ROWS = 4000
 """Rows that the choice looks at; the thresholds of the chosen stages are tuned on all."""
 

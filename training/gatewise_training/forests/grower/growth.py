@@ -69,7 +69,21 @@ def grow(
 ) -> Forest:
     """Grow one tree.
 
-    Shapes: `y` (n,), `drawn` (n,).
+    Parameters
+    ----------
+    codes : Codes
+        The columns of all training rows.
+    y : ndarray of int64, shape (n,)
+        Class indices.
+    drawn : ndarray of int64, shape (n,)
+        How often the bootstrap sample holds each row.
+    n_classes : int
+    costs : FeatureCosts
+    criterion, alpha, mu, splits, max_features, max_depth
+        See :class:`.BudgetForest`.
+    acquired : RowAcquisitions, optional
+        Features that rows have acquired for earlier trees, and that cost them nothing here.
+    seed : int, default 0
 
     >>> codes = Codes.of_table(np.array([[0.0], [1.0], [2.0]], np.float32))
     >>> labels, drawn = np.array([0, 0, 1]), np.ones(3, np.int64)

@@ -59,7 +59,7 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 def library_name(estimator: Estimator) -> str | None:
     """Name of the class, or of the one that it extends, in the known libraries, if it has one.
 
-    A class that predicts in a way of its own has none; a :class:`.RawBooster` says its own.
+    None for a class that predicts in its own way; a :class:`.RawBooster` names its class itself.
     """
     if hasattr(estimator, "library_class"):
         return str(estimator.library_class)
@@ -82,7 +82,7 @@ def _same(kind: type, estimator: Estimator) -> bool:
 
 
 def needs_backend(model: Estimator) -> bool:
-    """Whether a model with ``predict_proba`` stays opaque: a class, or none of known libraries."""
+    """Whether a model with ``predict_proba`` is opaque: a class, or of an unknown library."""
     while type(model).__name__ == "FrozenEstimator":
         model = model.estimator
     return isinstance(model, type) or library_name(model) is None
