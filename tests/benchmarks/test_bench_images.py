@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.data import images
+from benchmarks.data import images, problems
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +43,17 @@ def test_a_quarter_sees_its_own_part_of_the_image():
     active[0, 2, 9, 7] = 1.0  # above, to the right: the second quarter
     pooled = images._pool(active.reshape(1, -1, images.CENTROIDS))
     assert np.flatnonzero(pooled[0]).tolist() == [images.CENTROIDS + 7]
+
+
+def test_cifars_classes_are_the_last_five_against_the_first_five(monkeypatch):
+    """BudgetRF, section 3: "combining the first 5 classes into one class"."""
+    labels = np.tile(np.arange(10), 9)
+    arrays = {"jpeg": None, "offset": None, "y": labels, "part": np.repeat([0, 0, 1], 30)}
+    number = np.arange(90, dtype=np.float32)[:, None]
+    monkeypatch.setattr(problems, "data_arrays", lambda _name: arrays)
+    monkeypatch.setattr(problems, "_sha", lambda _name: "0" * 64)
+    monkeypatch.setattr(problems.images, "patch_features", lambda *_: number)
+    (fold,) = problems._cifar10("cifar10").deal(0)
+    for x, y in (fold.train, fold.test):
+        np.testing.assert_array_equal(y, labels[x[:, 0].astype(int)] >= 5)
+    assert sorted(fold.test[0][:, 0]) == list(range(60, 90))
