@@ -125,6 +125,7 @@ def _derivatives(
     gradient = np.zeros_like(scores)
     hessian = np.ones_like(scores)
     f1_weight = sample.weight
+    # rows of the gate: f1 counts with weight 1 - q
     if p_full > 0.0:
         g = scores[:, -1]
         q = q_step(

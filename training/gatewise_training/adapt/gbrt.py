@@ -74,10 +74,10 @@ class AdaptGBRT(Growth, Adapt):
         same family on nested feature sets join them, and every operating point has the candidate
         that is best on validation rows.
     accounting : {"union", "paths"}, default "union"
-        Features that the frontier and `cost` charge to an offloaded instance, besides those of f1
-        and the gate: all that the high-cost model reads, as devices send them; or the features that
-        it acquires for the instance, if it is a forest (the paper's figure 4) or itself a fitted
-        cascade (remark 2).
+        Features that the frontier and `cost` charge to an offloaded instance, in addition to the
+        features of f1 and the gate: all that the high-cost model reads, as devices send them; or
+        the features that it acquires for the instance, if it is a forest (the paper's figure 4) or
+        itself a fitted cascade (remark 2).
     n_rounds : int, default 100
         Boosting rounds; each grows a tree for every output.
     warm_up : int, default 20

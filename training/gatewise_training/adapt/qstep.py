@@ -60,6 +60,7 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
     """
     if not 0.0 <= p_full <= 1.0:
         raise InputError(f"p_full must be in [0, 1], not {p_full}")
+    # q_i = sigmoid(A_i - B_i - beta)
     gain = keep - offload
     if p_full == 0.0:
         return np.zeros_like(gain)

@@ -2,7 +2,7 @@
 
 LightGBM has one price of a split for all features. Where splits have prices by feature (CEGB, NIPS
 2017, section 5.2), trees grow on codes instead (:mod:`gatewise_training.learners.boost_kernel`),
-and all prices of equation 13 are exact, those of groups included.
+and all prices of equation 13 are exact, also the prices of groups.
 """
 
 from __future__ import annotations

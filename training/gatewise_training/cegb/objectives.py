@@ -107,7 +107,7 @@ class Classes:
         gradient = weight * log_loss_gradient(margins, one_hot(self.y, self.n_classes))
         if not newton:  # trees fitted to the negative gradient by least squares
             return gradient, np.ones_like(gradient)
-        # LightGBM's own factor for classes that share one softmax
+        # LightGBM's own factor for classes that share one softmax: M / (M - 1)
         factor = 1.0 if self.n_outputs == 1 else self.n_outputs / (self.n_outputs - 1)
         return gradient, np.maximum(weight * factor * log_loss_hessian(margins), HESSIAN_FLOOR)
 
@@ -153,6 +153,7 @@ class Measured:
 
     def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
         weight = (self.weight / self.weight.mean())[:, None]
+        # loss w (m - y / s)^2 / 2
         gradient = weight * (margins - self.y[:, None] / self.scale)
         return gradient, np.maximum(weight, HESSIAN_FLOOR) if newton else np.ones_like(gradient)
 

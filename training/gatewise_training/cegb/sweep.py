@@ -85,6 +85,7 @@ class Fitted:
 
         With the `groups` of the rows or queries: at least the further loss of new groups.
         """
+        # standard error of a weighted mean: sqrt(sum (w_i / sum w)^2 (d_i - mean d)^2)
         difference = self.merits - other.merits
         share = self.weights / self.weights.sum()
         residuals = share * (difference - np.sum(share * difference))

@@ -8,7 +8,7 @@ The exact frontier is a convex hull. Where dropping one feature pays only if it 
 everywhere, neighbouring prunings lie far apart, and for a budget between their costs the hull has
 only the cheaper one. Other prunings are better for that budget, although they are optimal at no
 price. With ``low`` inside ``high``, any baseline's pruning b gives a pruning between them,
-``low | (high & b)``. Of several baselines the one that loses least training error is taken
+``low | (high & b)``. The baseline that loses least training error is taken
 (:func:`keep_within`).
 """
 
@@ -90,6 +90,7 @@ class PruneSequence:
 
     def _remaining(self, until: Floats, weight: Floats) -> Floats:
         """Total weight at each level."""
+        # sum of the weights with until > level, for all levels by one sort
         order = np.argsort(until)
         total = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
         return np.asarray(total[np.searchsorted(until[order], self.levels, side="right")])

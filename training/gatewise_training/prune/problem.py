@@ -169,6 +169,7 @@ def build_problem(
         raise InputError(f"depth_cost must be at least 0, not {depth_cost!r}")
     inner = trees.left >= 0
     counts = forest.counts if training_counts is None else training_counts
+    # e_h = rows at h outside its most frequent class; p_h = e_h - e_left - e_right
     e = counts.sum(axis=1) - counts.max(axis=1)
     n_train = counts[trees.roots].sum()  # N_train T
     saved = e - np.where(inner, e[trees.left] + e[trees.right], e)

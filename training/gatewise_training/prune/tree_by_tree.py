@@ -78,6 +78,7 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
 def _ratio(profit: float, price: float) -> float:
     if price > 0.0:
         return profit / price
+    # a free block stays at every price if it earns anything
     return np.inf if profit > 0.0 else 0.0
 
 

@@ -77,6 +77,7 @@ class PricedTrees:
 
     def bound(self, gain: Floats) -> float:
         """Lower bound of the optimum that the gains of :meth:`best` prove."""
+        # sum over trees of cost(root) = e_root - gain(root)
         roots = self.problem.parent < 0
         return float(self.problem.base_error - gain[roots].sum())
 
@@ -108,6 +109,7 @@ def merged(problem: PruneProblem) -> PruneProblem:
 
 def even_shares(problem: PruneProblem, lam: float) -> Floats:
     """Multipliers that divide each price equally among the nodes that share it."""
+    # lam c_k / (N |nodes of the column|)
     share = lam * problem.column_price / np.diff(problem.column_start)
     return np.asarray(share[problem.use_column])
 

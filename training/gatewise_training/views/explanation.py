@@ -122,7 +122,9 @@ def _one_row(system: Any, x: Any) -> Any:
         if missing:
             raise InputError(f"the instance lacks {missing[0]!r}")
         x = [x[name] for name in system.feature_names_]
-    spec = getattr(system, "instance_", None)  # shape and type of instances that are no tables
+    spec = getattr(
+        system, "instance_", None
+    )  # shape and type of instances that are not rows of a table
     if hasattr(x, "columns"):
         rows = x
     else:

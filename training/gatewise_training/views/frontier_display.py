@@ -51,11 +51,11 @@ class FrontierDisplay:
         return display.plot(ax=ax, active=system.operating_point_)
 
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
-        """Draw points faint, the hull as a line, the active operating point as a ring.
+        """Draw points faintly, the hull as a line, and a ring around the active operating point.
 
         A dashed line stands at the accuracy that losses are measured against.
-        Dotted, where points beside the curve make them: the hulls of what devices of less memory
-        reach, an eighth each time.
+        Dotted lines, where they differ, are the hulls of points that fit on devices of an eighth of
+        the memory, and of an eighth of that.
 
         Parameters
         ----------

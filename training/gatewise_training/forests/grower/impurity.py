@@ -41,7 +41,7 @@ def threshold_pairs(counts: Any, alpha: float) -> float:
     0.0
     """
     total = 0.0
-    if alpha == 0.0:
+    if alpha == 0.0:  # ordered pairs of different classes: (sum n)^2 - sum n^2
         for n in counts:
             total += n
         pairs = total * total
@@ -99,6 +99,7 @@ def entropy(counts: Any, table: Any) -> float:
     >>> entropy(np.array([2, 2]), log_table(4))
     4.0
     """
+    # n log2 n - sum n_i log2 n_i
     n = 0
     bits = 0.0
     for c in counts:
@@ -115,6 +116,7 @@ def gini(counts: Any) -> float:
     >>> gini(np.array([2, 2]))
     2.0
     """
+    # n - sum n_i^2 / n
     n = 0
     squares = 0.0
     for c in counts:
