@@ -42,7 +42,7 @@ def make_raw_bundle(folder: Path) -> tuple[Any, TableEncoder, Path]:
     x = encoder.transform(frame)
     costs = encoder.feature_costs(PRICES)
     f0 = LogisticRegression(max_iter=3000)
-    system = ConfidenceCascade(f0, feature_costs=costs, random_state=0, max_loss=0.01)
+    system = ConfidenceCascade(f0, feature_costs=costs, random_state=0, budget=4.0)
     system.fit(x[:200], y[:200])
     pack(system, folder / "bundle", sample=frame[200:], encoder=encoder)
     return system, encoder, folder / "bundle"
