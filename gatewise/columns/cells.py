@@ -34,6 +34,7 @@ TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "secon
 _TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
 _WHOLE_FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)\.0")
+_POWER_OF_TEN: Final = re.compile(r"-?\d(\.\d+)?e[+-]\d{2,3}", re.ASCII)
 _ISO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _EPOCH: Final = datetime(1970, 1, 1)
 _DAY: Final = timedelta(days=1)
@@ -112,6 +113,8 @@ def read_category(cell: Any) -> str:
     if not isinstance(cell, str | bool | int | float | Decimal | time):
         raise _refused(cell, "a category")
     text = str(cell).strip()
+    if _POWER_OF_TEN.fullmatch(text):  # a file of single precision has 1e+06 for 1000000.0
+        text = str(float(text))
     if _WHOLE_FLOAT.fullmatch(text):
         return "0" if text == "-0.0" else text[:-2]
     if text in ("True", "False"):
