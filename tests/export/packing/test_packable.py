@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from catboost import CatBoostClassifier
 from lightgbm import LGBMClassifier
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.ensemble import (
+    AdaBoostClassifier,
     BaggingClassifier,
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
@@ -38,6 +40,7 @@ from sklearn.preprocessing import (
     Normalizer,
     OneHotEncoder,
     OrdinalEncoder,
+    PolynomialFeatures,
     PowerTransformer,
     StandardScaler,
 )
@@ -51,6 +54,7 @@ from gatewise_export.packing.converters import probed_graph
 from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models.packable import (
     CLASSIFIERS,
+    LIBRARY_FORMS,
     TRANSFORMERS,
     check_packable,
 )
@@ -163,6 +167,20 @@ def test_other_options_hold_on_adversarial_rows(model):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    [
+        AdaBoostClassifier(n_estimators=5, random_state=0),
+        make_pipeline(StandardScaler(), PolynomialFeatures(), LogisticRegression()),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize("names", [(0, 1, 2), (3, 5, 9), ("a", "b", "c")])
+def test_what_skl2onnx_converts_holds_on_adversarial_rows(model, names):
+    X, y = table(3)
+    hold(clone(model), X, np.array(names)[y], n_rows=2000)
+
+
 def test_powers_losses_and_imputed_values_hold():
     X, y = table()
     hold(make_pipeline(PowerTransformer("box-cox"), TREE), X + 1, y, n_rows=2000)
@@ -304,9 +322,9 @@ def test_steps_that_pass_rows_through_are_packed():
 
 @pytest.mark.parametrize("kind", ["classifier", "transformer"])
 def test_all_others_of_scikit_learn_are_refused(kind):
-    listed = CLASSIFIERS if kind == "classifier" else TRANSFORMERS
+    listed = CLASSIFIERS | LIBRARY_FORMS | (TRANSFORMERS if kind == "transformer" else set())
     strange = {"ClassifierChain", "MultiOutputClassifier"}  # of several labels a row
-    others = [(n, c) for n, c in all_estimators(kind) if n not in listed | CLASSIFIERS | strange]
+    others = [(n, c) for n, c in all_estimators(kind) if n not in listed | strange]
     assert len(others) > 8
     for name, made in others:
         with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import SplineTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 
 from gatewise.errors import InputError
@@ -176,8 +176,8 @@ def test_rows_without_weight_lose_their_probabilities_too():
     ("model", "why"),
     [
         (
-            make_pipeline(PolynomialFeatures(), LogisticRegression()),
-            r"PolynomialFeatures \(in Pipeline\): it has no form",
+            make_pipeline(SplineTransformer(), LogisticRegression()),
+            r"SplineTransformer \(in Pipeline\): it has no form",
         ),
         (BaggingClassifier(LinearSVC()), "its estimator gives no probabilities"),
         (RandomForestClassifier, "give an instance"),

@@ -40,6 +40,9 @@ TRANSFORMERS = _words(
     "TruncatedSVD VarianceThreshold"
 )
 
+LIBRARY_FORMS = _words("AdaBoostClassifier PolynomialFeatures")
+"""Without a form of our own: skl2onnx converts a classifier that holds one of them."""
+
 TEXT_READERS = _words(
     "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
 )
@@ -114,12 +117,19 @@ def check_packable(model: Estimator) -> None:
         raise InputError(f"high_cost_model cannot be packed: {'; '.join(problems)}; {ADVICE}")
 
 
+def is_left_to_library(model: Estimator) -> bool:
+    """Whether a classifier or a part of it has no form but skl2onnx's."""
+    return any(library_name(part) in LIBRARY_FORMS for part in _parts(model))
+
+
 def _inside(part: Estimator, model: Estimator) -> str:
     return "" if part is model else f" (in {type(model).__name__})"
 
 
 def _parts(model: Estimator) -> Iterator[Any]:
     """The estimator and all that it is made of."""
+    if not hasattr(model, "get_params"):
+        return
     candidates = [model, *model.get_params(deep=True).values()]
     estimators: list[Any] = []
     for candidate in candidates:
@@ -134,7 +144,7 @@ def _problems(part: Estimator) -> Iterator[str]:
     if name in REASONS:
         yield REASONS[name]
         return
-    if name not in CLASSIFIERS | TRANSFORMERS:
+    if name not in CLASSIFIERS | TRANSFORMERS | LIBRARY_FORMS:
         yield "it has no form that a worker runs"
         return
     params = part.get_params(deep=False)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gatewise.errors import InputError, one_line
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET
 from gatewise_training.learners.given_models.graph_values import (
     GraphAnswers,
     GraphOfRows,
     Value,
 )
-from gatewise_training.learners.given_models.packable import Estimator
+from gatewise_training.learners.given_models.packable import Estimator, is_left_to_library
 from gatewise_training.learners.given_models.sklearn_classifiers import classified
 
 if TYPE_CHECKING:
@@ -26,16 +27,24 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
     classes, in their order. `what` is its name in the InputError that is raised if it cannot be
     converted.
     """
+    advice = "give another classifier, or an ONNX file"
+    if is_left_to_library(estimator):
+        try:
+            return _library_graph(estimator, n_features)
+        except Exception as error:  # skl2onnx raises types of every kind
+            name = type(estimator).__name__
+            reason = one_line(error)
+            raise InputError(
+                f"{what}: skl2onnx cannot convert {name}: {reason}; {advice}"
+            ) from error
     graph = GraphOfRows(n_features)
     try:
         answers = classified(estimator, graph.rows)
     except InputError as error:
-        raise InputError(f"{what}: {error}; give another classifier, or an ONNX file") from error
+        raise InputError(f"{what}: {error}; {advice}") from error
     except (AttributeError, TypeError, ValueError, IndexError) as error:
-        raise InputError(
-            f"{what}: cannot convert {type(estimator).__name__}: {one_line(error)}; give another "
-            "classifier, or an ONNX file"
-        ) from error
+        name = type(estimator).__name__
+        raise InputError(f"{what}: cannot convert {name}: {one_line(error)}; {advice}") from error
     outputs = {"label": answers.label}
     if hasattr(estimator, "predict_proba"):
         if answers.probabilities is None:
@@ -44,6 +53,42 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
     elif answers.decision is not None:
         outputs["decision"] = _decision_of_label(answers, len(estimator.classes_))
     return graph.model(outputs)
+
+
+def _library_graph(estimator: Estimator, n_features: int) -> onnx.ModelProto:
+    """Convert by skl2onnx, and turn its labels into places among the classes."""
+    import skl2onnx
+    from onnx import TensorProto, compose, helper
+    from skl2onnx.common.data_types import FloatTensorType
+
+    has_chances = hasattr(estimator, "predict_proba")
+    converted = skl2onnx.to_onnx(
+        estimator,
+        initial_types=[("x", FloatTensorType([None, n_features]))],
+        options={id(estimator): {"zipmap": False}} if has_chances else None,
+        target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
+    )
+    model: onnx.ModelProto = compose.add_prefix(converted, "skl_", rename_inputs=False)
+    graph = model.graph
+    label, *scores = [output.name for output in graph.output]
+    classes = estimator.classes_.tolist()
+    kind = "keys_strings" if isinstance(classes[0], str) else "keys_int64s"
+    places: dict[str, Any] = {kind: classes, "values_int64s": range(len(classes))}
+    graph.node.append(
+        helper.make_node("LabelEncoder", [label], ["label"], domain=ML_DOMAIN, **places)
+    )
+    del graph.output[:], model.opset_import[:]
+    model.opset_import.extend(
+        [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
+    )
+    graph.output.append(helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]))
+    if has_chances:
+        graph.node.append(helper.make_node("Identity", scores[:1], ["probabilities"]))
+        shape: list[str | int | None] = ["n", len(classes)]
+        graph.output.append(
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, shape)
+        )
+    return model
 
 
 def _decision_of_label(answers: GraphAnswers, n_classes: int) -> Value:
