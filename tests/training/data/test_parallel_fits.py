@@ -30,6 +30,7 @@ SYSTEMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: type(s).__name__)
 def test_a_fit_under_a_foreign_backend_is_the_usual_one(system):
     x, y = load_iris(return_X_y=True)

@@ -104,6 +104,8 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
                     f"columns {columns} hold no numbers: encode the table with TableEncoder, "
                     "or drop them"
                 ) from None
+        elif type(error) is TypeError:  # as scikit-learn's own estimators of such arrays
+            raise
         why = one_line(error)
         if "could not convert string" in why:
             why = (

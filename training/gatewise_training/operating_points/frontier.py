@@ -304,7 +304,19 @@ class Frontier:
         slack: float = 0.0,
         **goal: float | None,
     ) -> Choice:
-        """Pick a point as :meth:`pick`, with the reason."""
+        """Pick a point as :meth:`pick`, with the reason.
+
+        Parameters
+        ----------
+        bounds : ClassBounds or None
+            Recalls and precisions that the point must keep.
+        max_bytes : int, optional
+            Largest number of bytes on a device.
+        slack : float, default 0
+            Standard errors kept in hand.
+        **goal
+            `budget`, `max_loss` or `offload_rate`, one of them.
+        """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
         _check_goal(goal)
