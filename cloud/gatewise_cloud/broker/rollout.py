@@ -95,7 +95,7 @@ class AbortLimits(Settings, frozen=True):
         return self.failed is not None or self.worse_by is not None
 
     def not_compared(self, report: RolloutReport) -> dict[str, str]:
-        """Figures that `worse_by` has not compared, each with the reason; empty without it."""
+        """Figures that `worse_by` has not compared to an end, with the reason; empty without it."""
         if self.worse_by is None:
             return {}
         reasons = {}
@@ -106,6 +106,12 @@ class AbortLimits(Settings, frozen=True):
                     f"{own.n_devices} devices with the release and {other.n_devices} with other "
                     f"versions report it, {MIN_DEVICES} of each are needed"
                     + (" (gatewise edge --audit)" if word == "audited" else "")
+                )
+        for figure, part in self.progress(report, is_gate=True).items():
+            if figure not in reasons:
+                reasons[figure] = (
+                    f"devices differ too much, or answered too little, to find {100 * EFFECT:.0f} "
+                    f"points above the limit: {part:.0%} of the information is there"
                 )
         return reasons
 

@@ -274,16 +274,19 @@ def test_devices_that_run_a_release_and_report_nothing_are_no_evidence(repositor
     assert end.kind == "done"
 
 
-def test_a_figure_that_too_few_devices_report_is_named_as_not_compared():
+def test_a_figure_that_was_not_compared_is_named_with_the_reason():
     limits = AbortLimits(worse_by=0.01)
-    seen = {"errors": [(0.0, 1000.0)] * 3, "fallbacks": [(0.0, 1000.0)] * 3}
-    without_audits = replace(reported(10), figures=seen, others=seen)
+    seen = {"errors": [(0.0, 1000.0)] * 60, "fallbacks": [(0.0, 1000.0)] * 60}
+    without_audits = replace(reported(60), figures=seen, others=seen)
     reasons = limits.not_compared(without_audits)
     assert list(reasons) == ["disagreement"]
     assert "0 devices with the release and 0 with other versions" in reasons["disagreement"]
     assert "gatewise edge --audit" in reasons["disagreement"]
-    assert "disagreement" in limits.not_compared(replace(reported(2), others=seen))
-    assert "disagreement" not in limits.not_compared(reported(3))
+    few = {"errors": [(0.0, 20.0)] * 3, "fallbacks": [(0.0, 20.0)] * 3}
+    reasons = limits.not_compared(replace(without_audits, figures=few))
+    assert set(reasons) == {"errors", "fallbacks", "disagreement"}
+    assert "to find 2 points above the limit" in reasons["errors"]
+    assert "2 devices with the release" in limits.not_compared(reported(2))["disagreement"]
     assert AbortLimits(failed=0.1).not_compared(without_audits) == {}
 
 
