@@ -156,9 +156,13 @@ def _row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
         return f"{value:.0f}" if value <= LONGEST else f"above {LONGEST}"
 
     return (
-        name, f"{found['false_alarms']:.1%}", f"{found['found_within']:.0%}",
-        at(found["median"]), at(found["p90"]), f"{found['bytes']:.1f}",
-    )  # fmt: skip
+        name,
+        f"{found['false_alarms']:.1%}",
+        f"{found['found_within']:.0%}",
+        at(found["median"]),
+        at(found["p90"]),
+        f"{found['bytes']:.1f}",
+    )
 
 
 def page(found: Mapping[str, Any]) -> list[str]:

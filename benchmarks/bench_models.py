@@ -42,9 +42,15 @@ from gatewise_training.data.datasets import load
 
 PARTS = ("table", "leak")
 PACKAGES = (
-    "gatewise", "numpy", "scikit-learn", "lightgbm", "xgboost-cpu", "catboost", "skl2onnx",
+    "gatewise",
+    "numpy",
+    "scikit-learn",
+    "lightgbm",
+    "xgboost-cpu",
+    "catboost",
+    "skl2onnx",
     "onnxruntime",
-)  # fmt: skip
+)
 LIVE = 40
 TABLES = ("breast_cancer", "digits", "wine", "statlog_heart", "sonar", "thyroid")
 MOST_ROWS = 2000
@@ -171,11 +177,15 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
             continue
         rows.append(
             (
-                m["model"], f"{m['fit']:.1f}", f"{m['pack']:.1f}", f"{m['verify']:.2f}",
-                f"{m['differing']} of {m['rows']}", f"{m['live_equal']} of {m['live']}",
+                m["model"],
+                f"{m['fit']:.1f}",
+                f"{m['pack']:.1f}",
+                f"{m['verify']:.2f}",
+                f"{m['differing']} of {m['rows']}",
+                f"{m['live_equal']} of {m['live']}",
                 f"{m['runs'].split('127.')[0]}, {m['bytes'] / 1024:.0f} KiB",
             )
-        )  # fmt: skip
+        )
     return [
         "Twenty models behind `ConfidenceCascade` on digits: 700 rows to fit, 600 to verify "
         "(decisions, labels and the high-cost model's labels, of the bundle against Python), "
@@ -204,9 +214,13 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
             model = template.fit(X, y)
             for guarantee in (None, 0.9):
                 system = gw.ConfidenceCascade(
-                    model, low_cost_model="linear", n_subsets=4, random_state=0,
-                    guarantee=guarantee, offload_rate=None if guarantee is None else 0.5,
-                )  # fmt: skip
+                    model,
+                    low_cost_model="linear",
+                    n_subsets=4,
+                    random_state=0,
+                    guarantee=guarantee,
+                    offload_rate=None if guarantee is None else 0.5,
+                )
                 system.fit(X, y)
                 n = len(X) if guarantee is None else len(X) - len(X) * 4 // 5
                 promised = system.operating_point_.accuracy
@@ -220,15 +234,18 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
                         refused = "may have seen" in str(caught)
                 leaks.append(
                     {
-                        "table": source, "model": name, "guarantee": guarantee,
+                        "table": source,
+                        "model": name,
+                        "guarantee": guarantee,
                         "seen": float(model.score(X, y)),
                         "alone": float(model.score(X_test, y_test)),
-                        "promised": promised, "test": measured,
+                        "promised": promised,
+                        "test": measured,
                         "errors": float((promised - measured) / max(error, 1 / len(X_test))),
                         "offload_rate": system.operating_point_.offload_rate,
                         "max_loss_refused": refused,
                     }
-                )  # fmt: skip
+                )
     return leaks
 
 
@@ -236,12 +253,17 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
     header = ("table", "model", "seen", "alone", "guarantee", "promised", "test", "errors")
     rows = [
         (
-            c["table"], c["model"], f"{c['seen']:.3f}", f"{c['alone']:.3f}",
-            "" if c["guarantee"] is None else "offload rate", f"{c['promised']:.3f}",
-            f"{c['test']:.3f}", f"{c['errors']:+.1f}",
+            c["table"],
+            c["model"],
+            f"{c['seen']:.3f}",
+            f"{c['alone']:.3f}",
+            "" if c["guarantee"] is None else "offload rate",
+            f"{c['promised']:.3f}",
+            f"{c['test']:.3f}",
+            f"{c['errors']:+.1f}",
         )
         for c in leaks
-    ]  # fmt: skip
+    ]
     lines = [
         "## Fitted on the rows of the table",
         "",

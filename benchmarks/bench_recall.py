@@ -47,10 +47,19 @@ Case = tuple[Literal["balanced"] | None, float, float]
 CASES: tuple[Case, ...] = ((None, 0.01, 0.75), ("balanced", 0.03, 0.88))
 """Class weights, largest loss (with them: of weighted accuracy), and least recall of a fault."""
 HEADER = (
-    "class weights", "least recall", "chosen", "picked", "kept on test rows", "kept in truth",
+    "class weights",
+    "least recall",
+    "chosen",
+    "picked",
+    "kept on test rows",
+    "kept in truth",
     "recall of faults",
-    "lowest tenth", "precision", "accuracy", "cost", "offloaded",
-)  # fmt: skip
+    "lowest tenth",
+    "precision",
+    "accuracy",
+    "cost",
+    "offloaded",
+)
 WAYS = ("no bound", "min_recall", "min_recall, guarantee")
 
 
@@ -76,9 +85,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def rare_faults() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Make rows of which 2 in 100 are faults, hidden in several clusters."""
     x, y = make_classification(
-        FIT + TUNE + POOL, 16, n_informative=8, n_redundant=2, n_clusters_per_class=2,
-        weights=[0.98], class_sep=1.5, flip_y=0.002, random_state=SEED,
-    )  # fmt: skip
+        FIT + TUNE + POOL,
+        16,
+        n_informative=8,
+        n_redundant=2,
+        n_clusters_per_class=2,
+        weights=[0.98],
+        class_sep=1.5,
+        flip_y=0.002,
+        random_state=SEED,
+    )
     return x.astype(np.float32), y.astype(np.int64)
 
 
@@ -92,9 +108,13 @@ def _case(
     )
     system = StagedCascade(
         HistGradientBoostingClassifier(random_state=SEED),
-        n_stages=4, families=("linear", "boosting"), effort="low", class_weight=weight,
-        min_recall={FAULT: 0.01}, random_state=SEED,
-    )  # fmt: skip
+        n_stages=4,
+        families=("linear", "boosting"),
+        effort="low",
+        class_weight=weight,
+        min_recall={FAULT: 0.01},
+        random_state=SEED,
+    )
     system.fit(x[fit], y[fit])
     of_tuning, pool = (
         [cascade_record(system, c, x[part], y[part]) for c in range(len(system.chains_))]
@@ -195,10 +215,14 @@ def _rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
         if found["picked"]:
             figures = (
                 f"{found['kept'] / found['picked']:.1%}",
-                f"{found['kept_in_truth'] / found['picked']:.1%}", f"{found['recall']:.3f}",
-                f"{found['recall_lowest_tenth']:.3f}", f"{found['precision']:.3f}",
-                f"{found['accuracy']:.4f}", f"{found['cost']:.2f}", f"{found['offload_rate']:.3f}",
-            )  # fmt: skip
+                f"{found['kept_in_truth'] / found['picked']:.1%}",
+                f"{found['recall']:.3f}",
+                f"{found['recall_lowest_tenth']:.3f}",
+                f"{found['precision']:.3f}",
+                f"{found['accuracy']:.4f}",
+                f"{found['cost']:.2f}",
+                f"{found['offload_rate']:.3f}",
+            )
         weights, min_recall = case["class_weight"] or "none", f"{case['min_recall']:g}"
         rows.append((weights, min_recall, method, str(found["picked"]), *figures))
     return rows

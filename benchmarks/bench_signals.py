@@ -200,9 +200,13 @@ def _measured(split: _Split) -> dict[str, Any]:
     """Fit a cascade before a boosted model on all features, which is what it is compared with."""
     y, x, test, costs = split.given.y, split.x, split.test, split.graph.costs()
     system = StagedCascade(
-        _boosted(split, None), feature_costs=costs, families=split.given.families,
-        max_loss=MAX_LOSS, class_weight=split.balanced, random_state=split.seed,
-    ).fit(x[split.train], y[split.train], groups=split.groups)  # fmt: skip
+        _boosted(split, None),
+        feature_costs=costs,
+        families=split.given.families,
+        max_loss=MAX_LOSS,
+        class_weight=split.balanced,
+        random_state=split.seed,
+    ).fit(x[split.train], y[split.train], groups=split.groups)
     right = split.right(system, x)
     of_all = system.classes_[system.high_cost_model_.labels(x[test])] == y[test]
     loss, error = split.mean(of_all.astype(float) - right)
@@ -272,9 +276,14 @@ def _boosted(split: _Split, class_weight: str | None) -> LGBMClassifier:
     """
     bins = 63 if split.given.groups is not None or split.x.shape[1] > 500 else 255
     return LGBMClassifier(
-        n_estimators=150, num_leaves=15, max_bin=bins, random_state=split.seed, n_jobs=1,
-        verbose=-1, class_weight=class_weight,
-    )  # fmt: skip
+        n_estimators=150,
+        num_leaves=15,
+        max_bin=bins,
+        random_state=split.seed,
+        n_jobs=1,
+        verbose=-1,
+        class_weight=class_weight,
+    )
 
 
 def _device_time(split: _Split, system: Any) -> float:
@@ -305,17 +314,20 @@ def _device_time(split: _Split, system: Any) -> float:
 def page(found: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
     lines = [
-        "# Signals", "",
+        "# Signals",
+        "",
         "Made by `make bench-signals`; figures in `signals.json`. Groups of the test rows are not "
         "seen in training. Accuracy is balanced where classes are rare; ± is the standard error "
         "over groups (0 where only one tests), averaged over the splits. Time: microseconds that "
         "features take for one window, on average, measured on this machine. Kept: splits of which "
         f"the loss on test rows is within the promise ({100 * MAX_LOSS:g} point), and within it "
         "plus one standard error. Device: time taken by the price charged, too high where "
-        "the machine was busy.", "",
+        "the machine was busy.",
+        "",
         "| set | all features | time | Gatewise | time | times less | wanted | loss, points | kept "
-        "| offloaded | device |", "| --- " * 11 + "|",
-    ]  # fmt: skip
+        "| offloaded | device |",
+        "| --- " * 11 + "|",
+    ]
     for name, figures in found["sets"].items():
         cells = figures["splits"]
         if not cells:
@@ -349,8 +361,14 @@ def page(found: Mapping[str, Any]) -> list[str]:
 
 def _peers_table(found: Mapping[str, Any]) -> list[str]:
     """Lines of the peers' table, of the splits that they were fitted on."""
-    kinds = ["all features", "gatewise", "cheapest block", "network on the window", "CEGB",
-             "Adapt-GBRT"]  # fmt: skip
+    kinds = [
+        "all features",
+        "gatewise",
+        "cheapest block",
+        "network on the window",
+        "CEGB",
+        "Adapt-GBRT",
+    ]
     lines = ["| set | " + " | ".join(kinds) + " |", "| --- " * (len(kinds) + 1) + "|"]
     for name, figures in found["sets"].items():
         cells = [cell for cell in figures["splits"] if "CEGB" in cell]

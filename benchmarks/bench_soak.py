@@ -142,8 +142,10 @@ def _held(pid: int) -> dict[str, float]:
         with process.oneshot():
             memory = process.memory_info().rss / 1e6
             return {
-                "memory_mb": memory, "threads": process.num_threads(), "files": process.num_fds(),
-            }  # fmt: skip
+                "memory_mb": memory,
+                "threads": process.num_threads(),
+                "files": process.num_fds(),
+            }
     except psutil.Error:
         return dict.fromkeys(FIGURES, float("nan"))
 

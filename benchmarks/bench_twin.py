@@ -256,13 +256,20 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         *harness.table_lines(
             (
-                "bundle", "devices", "link", "instances", "same decisions",
-                "live began late ms, p50 / p99", "load before", "edge ms by stage", "run us",
+                "bundle",
+                "devices",
+                "link",
+                "instances",
+                "same decisions",
+                "live began late ms, p50 / p99",
+                "load before",
+                "edge ms by stage",
+                "run us",
                 "hop ms",
             ),
             runs,
         ),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -29,9 +29,18 @@ __attribute__((section(".vectors"), used)) static void (*const vectors[2])(void)
 """What a Cortex-M starts with: its stack and its first function."""
 CORTEX_M4_LINK = ("--specs=rdimon.specs", "-Wl,--section-start=.vectors=0")
 CORTEX_M4_RUN = (
-    "qemu-system-arm", "-M", "mps2-an386", "-nographic", "-monitor", "none", "-serial", "none",
-    "-semihosting-config", "enable=on,target=native", "-kernel",
-)  # fmt: skip
+    "qemu-system-arm",
+    "-M",
+    "mps2-an386",
+    "-nographic",
+    "-monitor",
+    "none",
+    "-serial",
+    "none",
+    "-semihosting-config",
+    "enable=on,target=native",
+    "-kernel",
+)
 """Runs a program, linked with :data:`VECTORS`, on an emulated board; files and output are ours."""
 
 BATCH = """\
@@ -130,9 +139,12 @@ class Compiled:
         outputs = np.zeros((len(x), sum(self._outputs)), np.float32)
         cast = self.ffi.from_buffer
         self._rows(
-            cast("float[]", x), len(x), cast("int32_t[]", said),
-            cast("uint8_t[]", bought), cast("float[]", outputs),
-        )  # fmt: skip
+            cast("float[]", x),
+            len(x),
+            cast("int32_t[]", said),
+            cast("uint8_t[]", bought),
+            cast("float[]", outputs),
+        )
         stage_outputs = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
         outcomes, exits, answers, stages, refused = said.T
         return Answers(

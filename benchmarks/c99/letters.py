@@ -83,14 +83,20 @@ QEMU = "qemu-aarch64" if shutil.which("qemu-aarch64") else "qemu-aarch64-static"
 TARGETS = (
     Target(platform.machine(), "cc", "gcc"),
     Target(
-        "aarch64", "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-        ("-O2", "-static"), (QEMU,),
+        "aarch64",
+        "aarch64-linux-gnu-gcc",
+        "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        ("-O2", "-static"),
+        (QEMU,),
     ),
     Target(
-        "arm-none-eabi", "arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi",
-        ("-Os", "-mcpu=cortex-m4", "-mthumb"), hosted=False,
+        "arm-none-eabi",
+        "arm-none-eabi-gcc",
+        "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        ("-Os", "-mcpu=cortex-m4", "-mthumb"),
+        hosted=False,
     ),
-)  # fmt: skip
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -110,8 +116,12 @@ def main(argv: list[str] | None = None) -> int:
     out = harness.out_folder(options)
     write_whole(out / "c_letters.json", json.dumps(figures, indent=1) + "\n")
     print(f"written: {out / 'c_letters.json'}")
-    wrong = sum(t.get("rows_that_differ", 0) for c in figures["cascades"] for f in c["forms"]
-                for t in f["targets"])  # fmt: skip
+    wrong = sum(
+        t.get("rows_that_differ", 0)
+        for c in figures["cascades"]
+        for f in c["forms"]
+        for t in f["targets"]
+    )
     print(f"{wrong} rows differ from Python")
     return 1 if wrong else 0
 
@@ -209,8 +219,10 @@ def _form(
         except ConversionError as error:
             print(f"  {label}: {error}")
             return {"coded": coded, "refused": str(error), "targets": []}
-        print(f"  {label}: tables {source.table_bytes} B, instance {source.instance_bytes} B, "
-              f"stack at most {source.stack_bytes} B")  # fmt: skip
+        print(
+            f"  {label}: tables {source.table_bytes} B, instance {source.instance_bytes} B, "
+            f"stack at most {source.stack_bytes} B"
+        )
         targets = [
             _measure(target, source, cascade, system, x)
             for target in TARGETS
@@ -218,8 +230,10 @@ def _form(
         ]
         for t in targets:
             rows = "" if "rows" not in t else f"; {t['rows_that_differ']} of {t['rows']} differ"
-            print(f"    {t['target']}: text {t['text']} B, data {t['data']} B, bss {t['bss']} B, "
-                  f"frames {t['frames']} B{rows}")  # fmt: skip
+            print(
+                f"    {t['target']}: text {t['text']} B, data {t['data']} B, bss {t['bss']} B, "
+                f"frames {t['frames']} B{rows}"
+            )
         return {
             "coded": source.coded,
             "table_bytes": source.table_bytes,

@@ -138,11 +138,18 @@ def _cascade(given: SignalSet, most: int) -> tuple[Cascade, NDArray[Any]]:
         scores = split(stages[-1].margins(rows), "margin")[1]
         thresholds.append(float(np.median(scores)))
     cascade = Cascade(
-        title=given.name, stages=tuple(stages), thresholds=tuple(thresholds), rows=rows[:32],
-        feature_names=graph.feature_names, classes=tuple(np.unique(given.y).tolist()),
-        takes_missing=True, offloads=True, cloud_takes_missing=True, signal=signal,
+        title=given.name,
+        stages=tuple(stages),
+        thresholds=tuple(thresholds),
+        rows=rows[:32],
+        feature_names=graph.feature_names,
+        classes=tuple(np.unique(given.y).tolist()),
+        takes_missing=True,
+        offloads=True,
+        cloud_takes_missing=True,
+        signal=signal,
         windows=windows[:32],
-    )  # fmt: skip
+    )
     return cascade, windows
 
 

@@ -115,7 +115,7 @@ def bare_client(name: str) -> paho.Client:
 
 @contextmanager
 def connected(port: int) -> Iterator[Asker]:
-    """Connect one."""
+    """Connect a device that asks, for the time of a block."""
     device = f"bench-{secrets.token_hex(4)}"
     client = bare_client(device)
     client.max_inflight_messages_set(1000)

@@ -61,9 +61,14 @@ class Cell:
         problem = problems.get(self.problem)
         seed = 0 if peers.same_for_all_seeds(self.method, problem) else self.seed
         decides = [
-            asdict(settings), self.problem, problem.source, problem.note, seed, self.method,
+            asdict(settings),
+            self.problem,
+            problem.source,
+            problem.note,
+            seed,
+            self.method,
             code_version(peers.module_of(self.method)),
-        ]  # fmt: skip
+        ]
         digest = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
         return f"{self.problem}.{self.method}.{seed}.{digest}"
 

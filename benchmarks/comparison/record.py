@@ -18,8 +18,14 @@ BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
 for it has this name behind its own."""
 
 COLUMNS = (
-    "val_accuracy", "val_cost", "accuracy", "cost", "cost_paper", "offload_rate", "nbytes",
-)  # fmt: skip
+    "val_accuracy",
+    "val_cost",
+    "accuracy",
+    "cost",
+    "cost_paper",
+    "offload_rate",
+    "nbytes",
+)
 
 
 @dataclass(frozen=True)

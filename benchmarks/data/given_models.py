@@ -76,14 +76,22 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     ),
     "ColumnTransformer by names": _by_name,
     "vote": lambda: VotingClassifier(
-        [("a", HistGradientBoostingClassifier(max_iter=10)), ("b", _boosted("xgboost")),
-         ("c", _scaled(LogisticRegression(max_iter=300)))], voting="soft", weights=[1, 1, 2],
+        [
+            ("a", HistGradientBoostingClassifier(max_iter=10)),
+            ("b", _boosted("xgboost")),
+            ("c", _scaled(LogisticRegression(max_iter=300))),
+        ],
+        voting="soft",
+        weights=[1, 1, 2],
     ),
     "stack": lambda: StackingClassifier(
-        [("a", RandomForestClassifier(20, random_state=0)),
-         ("b", _scaled(LogisticRegression(max_iter=300)))], cv=3,
+        [
+            ("a", RandomForestClassifier(20, random_state=0)),
+            ("b", _scaled(LogisticRegression(max_iter=300))),
+        ],
+        cv=3,
     ),
-}  # fmt: skip
+}
 """Fitted on a table with names, or on rows where the library wants these."""
 
 REFUSED: dict[str, Callable[[], Any]] = {

@@ -32,8 +32,10 @@ def figures(
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
     shared: dict[str, Any] = {
-        "feature_costs": problem.costs, "n_rounds": n_rounds, "random_state": 0
-    }  # fmt: skip
+        "feature_costs": problem.costs,
+        "n_rounds": n_rounds,
+        "random_state": 0,
+    }
     search = shared | {"n_penalties": n_penalties}
     fixed = search | {"patience": None, "num_leaves": 16}
     lowest, highest = 1e-5, 0.1

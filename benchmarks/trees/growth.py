@@ -92,9 +92,12 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
         max_features = None if kind == "rf-all" else "sqrt"
         return Forest.from_sklearn(_sklearn(fold, n_trees, seed, criterion, max_features))
     system = BudgetForest(
-        alpha=0.0, splits="stumps" if kind == "stumps" else "exact", n_estimators=n_trees,
-        voting="majority", random_state=seed,
-    ).fit(*fold.train, validation=fold.validation)  # fmt: skip
+        alpha=0.0,
+        splits="stumps" if kind == "stumps" else "exact",
+        n_estimators=n_trees,
+        voting="majority",
+        random_state=seed,
+    ).fit(*fold.train, validation=fold.validation)
     # each operating point holds the whole forest, and of how many of its trees it is
     return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
 

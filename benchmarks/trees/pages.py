@@ -64,7 +64,8 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         f"| setting the problem up, CPU s | {size['build_cpu']:.2f} | | |",
         _row(
             f"{single['solves']} separate solves on a geometric grid, CPU s",
-            f"{single['cpu']:.1f}, {single['ratio']:.1f} times the frontier", "10 times",
+            f"{single['cpu']:.1f}, {single['ratio']:.1f} times the frontier",
+            "10 times",
             single["ratio"] >= 10,
         ),
         "",
@@ -75,7 +76,7 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         "",
         "| share of the whole cost kept | ours | OR-tools' maximum flow | making its graph | |",
         "| --- " * 5 + "|",
-    ]  # fmt: skip
+    ]
     for cut in found["cuts"]:
         if "ortools_cpu" not in cut:
             lines.append(f"| {cut['share']:.0%} | {cut['cpu']:.3f} | {maxflow.MISSING} | | |")
@@ -99,8 +100,10 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         lines.append(
             f"| {row['trees']} | {row['instances']:,} | {row['uses']:,} | {row['cut_cpu']:.4f} | "
             + " | ".join(_solver(row[s]) for s in ("highs", "dantzig_wolfe", "primal_dual"))
-            + f" | {dual['gap']:.1e} |" if dual else " | |"
-        )  # fmt: skip
+            + f" | {dual['gap']:.1e} |"
+            if dual
+            else " | |"
+        )
     solved = [row for row in found["solvers"] if row["highs"] and "ratio" in row["highs"]]
     if solved:
         largest = solved[-1]
@@ -192,13 +195,13 @@ def _budgetrf(found: Found, _parts: Found) -> list[str]:
 
 def _pruning(found: Found, _parts: Found) -> list[str]:
     lines = [
-        "## Table 1 of \"Optimally pruning decision tree ensembles with feature cost\" (2016)",
+        '## Table 1 of "Optimally pruning decision tree ensembles with feature cost" (2016)',
         "",
         "BudgetRF's trees (alpha 0, exact thresholds), unpruned and pruned: mean cost and error on "
         "test rows, ± standard deviation over seeds. Low and high are the cheapest prunings that "
         "lose no more on validation than the paper's lose on its test rows; the paper matches "
         "test errors instead, so costs at its own error levels may differ.",
-    ]  # fmt: skip
+    ]
     for name, table in found["tables"].items():
         lines += [
             "",
@@ -238,14 +241,20 @@ def _pruning(found: Found, _parts: Found) -> list[str]:
         lines += [
             "",
             f"Unpruned: cost {whole['cost']:.2f}, error {whole['error']:.4f}. "
-            + _against(curves["aware"], curves["ensemble"], "cost-aware growth plus pruning",
-                       "plain pruning") + " "
-            + _against(curves["ensemble"], curves["per-tree"], "ensemble pruning",
-                       "per-tree pruning")
+            + _against(
+                curves["aware"],
+                curves["ensemble"],
+                "cost-aware growth plus pruning",
+                "plain pruning",
+            )
+            + " "
+            + _against(
+                curves["ensemble"], curves["per-tree"], "ensemble pruning", "per-tree pruning"
+            )
             + f" Over {figure['objective']['prices']} prices the objective of per-tree pruning "
             "less that of ensemble pruning is at least "
             f"{figure['objective']['least_advantage']:.1e} (below 0 would be a defect).",
-        ]  # fmt: skip
+        ]
     return lines
 
 
@@ -309,10 +318,12 @@ def _cegb(found: Found, parts: Found) -> list[str]:
         says = [
             _against(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
             _against(
-                curves["lazy-16-best"], curves["lazy-16-breadth"], "best-first growth",
+                curves["lazy-16-best"],
+                curves["lazy-16-breadth"],
+                "best-first growth",
                 "breadth-first growth of the same leaves and rounds",
             ),
-        ]  # fmt: skip
+        ]
         if pruned_curves["budgets"] == figure["budgets"]:
             ensemble = pruned_curves["curves"]["ensemble"]
             says.append(_against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))

@@ -68,9 +68,16 @@ def grown(
         rng = np.random.default_rng((seed, number))
         bootstrap = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))
         tree = grow(
-            codes, y, bootstrap, int(y.max()) + 1, costs, criterion=criterion, mu=mu,
-            acquired=bought, seed=int(rng.integers(2**31)),
-        )  # fmt: skip
+            codes,
+            y,
+            bootstrap,
+            int(y.max()) + 1,
+            costs,
+            criterion=criterion,
+            mu=mu,
+            acquired=bought,
+            seed=int(rng.integers(2**31)),
+        )
         if mu > 0:
             bought.add(tree.trees, x)
         trees.append(tree)

@@ -148,9 +148,12 @@ def solvers(
         lam = path.at(budget=0.5 * float(path.sequence.costs[0])).lam * (1 + 1e-6)
         cut, seconds = _median(lambda: mincut.solve(problem, lam), turns)  # noqa: B023
         row: dict[str, Any] = {
-            "trees": n_trees, "instances": len(fold.validation[0][:instances]), "lam": lam,
-            "uses": len(problem.column_nodes), "cut_cpu": round(seconds, 6),
-        }  # fmt: skip
+            "trees": n_trees,
+            "instances": len(fold.validation[0][:instances]),
+            "lam": lam,
+            "uses": len(problem.column_nodes),
+            "cut_cpu": round(seconds, 6),
+        }
         for name, method in methods.items():
             if name in slow:
                 row[name] = None
