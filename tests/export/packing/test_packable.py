@@ -6,6 +6,7 @@ import warnings
 
 import lightgbm
 import numpy as np
+import pandas as pd
 import pytest
 from catboost import CatBoostClassifier
 from lightgbm import LGBMClassifier
@@ -313,6 +314,23 @@ def test_a_fitted_model_with_categories_is_refused_before_stages_are_fitted():
     model.fit(X, y, categorical_feature=[0])
     with pytest.raises(InputError, match="high_cost_model: LightGBM's categorical splits"):
         StagedCascade(model).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LGBMClassifier(n_estimators=3, verbose=-1),
+        xgboost.XGBClassifier(n_estimators=3, enable_categorical=True),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_booster_fitted_on_columns_of_categories_is_refused_before_the_fit(model):
+    X, y = table()
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    frame["f"] = pd.Categorical((10 * frame["f"]).astype(int))
+    check_packable(clone(model).fit(frame.drop(columns="f"), y))
+    with pytest.raises(InputError, match="fitted on columns of categories"):
+        StagedCascade(clone(model).fit(frame, y)).fit(frame, y)
 
 
 def test_steps_that_pass_rows_through_are_packed():

@@ -147,6 +147,11 @@ def _problems(part: Estimator) -> Iterator[str]:
     if name not in CLASSIFIERS | TRANSFORMERS | LIBRARY_FORMS:
         yield "it has no form that a worker runs"
         return
+    if _read_categories(part):
+        yield (
+            "it was fitted on columns of categories, which instances have as numbers: encode them "
+            "(TableEncoder), and fit it on those"
+        )
     params = part.get_params(deep=False)
     for option, able in EXACT_OPTIONS.get(name, {}).items():
         value = params.get(option, able[0])
@@ -160,6 +165,16 @@ def _problems(part: Estimator) -> Iterator[str]:
         and not hasattr(part.estimator, "predict_proba")
     ):
         yield "its estimator gives no probabilities"
+
+
+def _read_categories(part: Estimator) -> bool:
+    """Whether a fitted booster reads some of its columns as categories."""
+    booster = getattr(part, "booster_", None)  # LightGBM's
+    if booster is not None:
+        return bool(getattr(booster, "pandas_categorical", None))
+    if hasattr(part, "get_booster") and hasattr(part, "classes_"):  # XGBoost's
+        return "c" in (part.get_booster().feature_types or ())
+    return False
 
 
 def _equal(value: Any, choice: Any) -> bool:
