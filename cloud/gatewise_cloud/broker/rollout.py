@@ -86,8 +86,8 @@ class AbortLimits(Settings, frozen=True):
         typer.Option(
             parser=read_share,
             metavar="SHARE",
-            help="Largest excess over other versions of its share of errors, of fallbacks, or of "
-            "or of answers unlike the high-cost model's (devices with --audit): 1%.",
+            help="Largest excess over other versions of its share of errors, of fallbacks, or "
+            "of answers unlike the high-cost model's (devices with --audit): 1%.",
         ),
     ] = None
 

@@ -361,7 +361,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         Raises
         ------
         InputError
-            If `accounting` is neither.
+            If `accounting` is not one of these.
         """
         accounting = self._accounting if accounting is None else accounting
         if accounting not in get_args(Accounting):

@@ -165,7 +165,7 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         Raises
         ------
         InputError
-            If `accounting` is none of these.
+            If `accounting` is not one of these.
         """
         if not self._counts_splits:
             return super().cost(X, accounting)
