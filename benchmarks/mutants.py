@@ -11,6 +11,7 @@ mutant that survives is a boundary without a test, or an equal program.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -62,7 +63,7 @@ TARGETS = {
     "edge/gatewise_edge/link/encoding.py": "tests/edge/link/test_wire.py",
     "edge/gatewise_edge/link/messages.py": "tests/edge/link/test_messages.py",
     "edge/gatewise_edge/update/store.py": "tests/edge/update/test_store.py",
-    "edge/gatewise_edge/update/trial.py": "tests/edge/update/test_updater.py",
+    "edge/gatewise_edge/update/trial.py": "tests/edge/update/test_trial.py",
     "cloud/gatewise_cloud/worker/batcher.py": "tests/cloud/worker/test_batcher.py",
 }
 
@@ -121,12 +122,12 @@ class _MutantFinder(importlib.abc.MetaPathFinder):
 
     def __init__(self, path: Path, source: str) -> None:
         parts = path.relative_to(ROOT).with_suffix("").parts
-        self._name = ".".join(parts if parts[0] == "gatewise" else parts[1:])
+        self.name = ".".join(parts if parts[0] == "gatewise" else parts[1:])
         self._path = path
         self._source = source
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self.name:
             return None
         loader = _MutantLoader(self._path, self._source)
         return importlib.util.spec_from_file_location(fullname, self._path, loader=loader)
@@ -184,10 +185,15 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
     os.dup2(silence, 2)
     cache = tempfile.mkdtemp()  # compiled kernels of other mutants are not this one's
     os.environ["NUMBA_CACHE_DIR"] = cache
-    sys.meta_path.insert(0, _MutantFinder(ROOT / mutant.module, mutant.source))
+    finder = _MutantFinder(ROOT / mutant.module, mutant.source)
+    sys.meta_path.insert(0, finder)
     try:
+        # Before pytest: it reads modules that it is given, for their examples, from the disk.
+        importlib.import_module(finder.name)
         options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--doctest-modules"]
         return int(pytest.main([*options, str(ROOT / tests), str(ROOT / mutant.module)]))
+    except Exception:  # the module cannot even be imported
+        return 1
     finally:
         shutil.rmtree(cache, ignore_errors=True)
 

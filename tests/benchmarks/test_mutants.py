@@ -33,13 +33,23 @@ def test_a_mutant_changes_one_line():
 @pytest.mark.slow
 def test_the_module_survives_unchanged_and_dies_broken():
     """In a process of its own, in which nothing has loaded the module."""
+    assert _survivals(BREAKER) == ["True", "False"]
+
+
+@pytest.mark.slow
+def test_a_module_that_no_shared_fixture_loads_dies_broken():
+    assert _survivals("gatewise/acquisition.py") == ["True", "False"]
+
+
+def _survivals(module: str) -> list[str]:
+    """Whether a module survives as it is, and broken."""
     script = (
         "from benchmarks.mutants import ROOT, TARGETS, Mutant, survives\n"
-        f"module = {BREAKER!r}\n"
+        f"module = {module!r}\n"
         "source = (ROOT / module).read_text()\n"
         "for text in (source, source + '\\nraise ValueError\\n'):\n"
         "    print(survives(Mutant(module, '', 0, '', '', text), TARGETS[module]))\n"
     )
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "False"]
+    return done.stdout.split()
