@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pool() -> Pool:
-    data = load(problems.data_folder() / "letter.npz")
+    data = load(problems.data_file("letter"))
     y = (data.y >= 13).astype(int)
     order = np.random.default_rng(SEED).permutation(len(y))
     train, tune, unseen = np.split(order, [TRAIN, TRAIN + TUNE])

@@ -55,7 +55,7 @@ HEADER = ("guarantee", "violated", "unused", "binomial", "accuracy", "cost", "of
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Certify each case on many calibration sets of two cascades."""
     resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
-    data = load(problems.data_folder() / "letter.npz")
+    data = load(problems.data_file("letter"))
     settings = {
         "data": "letter.npz",
         "train": TRAIN,

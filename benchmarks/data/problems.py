@@ -1,14 +1,14 @@
 """The problems: data sets with the authors' splits and prices.
 
-The files lie in a data folder next to the repository (``../shared/data``), or where the
-environment variable GATEWISE_DATA says. Classes are indices 0..M-1. Seeds vary the models, and
-the split where no publisher fixed one.
+Their files are in the folder that the environment variable GATEWISE_DATA names (by default
+``../shared/data`` beside the repository), among the fetched ones (``python -m benchmarks.data
+fetch``) or in ``benchmarks/data/sets``. Classes are indices 0..M-1. Seeds vary the models, and the
+split where no publisher fixed one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from benchmarks.cache import CACHE
 from benchmarks.data import images
+from benchmarks.data.fetching import find_file
 from benchmarks.data.folds import Fold, fixed, table
+from benchmarks.data.sources import SOURCES
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
@@ -52,11 +54,6 @@ class Problem:
         return np.geomspace(self.cheapest, self.costs.total, n)
 
 
-def data_folder() -> Path:
-    """Folder with the data files."""
-    return Path(os.environ.get("GATEWISE_DATA", CACHE.parents[1] / "shared" / "data"))
-
-
 @lru_cache(maxsize=1)
 def get(name: str) -> Problem:
     """Load a problem; an unknown one, or one without its data file, is an InputError."""
@@ -66,12 +63,15 @@ def get(name: str) -> Problem:
 
 
 def data_file(stem: str) -> Path:
-    """Path of a data file; an InputError where it is not there."""
-    path = data_folder() / f"{stem}.npz"
-    if not path.is_file():
-        raise InputError(
-            f"data file {path} is not there; put it there or set GATEWISE_DATA to its folder"
+    """Path of a data file; an InputError that says what to do where it is not there."""
+    path = find_file(stem)
+    if path is None:
+        advice = (
+            f"python -m benchmarks.data fetch {stem}"
+            if stem in SOURCES
+            else "put it into the folder that GATEWISE_DATA names"
         )
+        raise InputError(f"data file {stem}.npz is not there: {advice}")
     return path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import bench_adapt, bench_guarantee, bench_trees
+from benchmarks import bench_adapt, bench_trees
 from benchmarks.data import problems
 
 
@@ -13,10 +13,9 @@ from benchmarks.data import problems
     [
         (bench_adapt, ["--only", "nothing"], "no problem 'nothing'"),
         (bench_adapt, ["--methods", "nothing"], "no method 'nothing'"),
-        (bench_adapt, ["--only", "thyroid"], "is not there; put it there or set GATEWISE_DATA"),
+        (bench_adapt, ["--only", "forest-7"], "python -m benchmarks.data fetch covertype"),
         (bench_trees, ["--only", "nothing"], "no part 'nothing'"),
-        (bench_trees, [], "is not there; put it there"),
-        (bench_guarantee.BENCHMARK, [], "letter.npz"),
+        (bench_trees, [], "is not there: python -m benchmarks.data fetch"),
     ],
 )
 def test_bad_input_is_told_in_one_line(benchmark, arguments, says, tmp_path, monkeypatch, capsys):

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.comparison import boosters, pages, peer_cegb, peers, summary
 from benchmarks.comparison.systems import own_choice, system_points
 from benchmarks.data import problems
+from benchmarks.data.fetching import find_file
 from benchmarks.data.folds import Fold, Truth
 from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
@@ -137,11 +138,11 @@ def test_figures_say_which_measure_they_are(problem):
 
 
 @pytest.mark.skipif(
-    not (problems.data_folder() / "mq2008.npz").is_file(), reason="needs the data folder"
+    find_file("mq2008") is None, reason="mq2008.npz is not there: python -m benchmarks.data fetch"
 )
 def test_mq2008_is_dealt_by_query():
     folds = problems.get("mq2008").deal(0)
-    with np.load(problems.data_folder() / "mq2008.npz") as file:
+    with np.load(problems.data_file("mq2008")) as file:
         raw = {key: file[key] for key in file.files}
     assert sorted(len(f.truth) for f in folds) == [156, 157, 157, 157, 157]
     assert np.array_equal(

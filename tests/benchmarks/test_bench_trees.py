@@ -10,6 +10,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks import bench_trees
 from benchmarks.data import problems
+from benchmarks.data.fetching import find_file
 from benchmarks.trees import maxflow, pages, pruning, timing
 from benchmarks.trees.curves import Curve, Made, at_budgets, cheapest_within, measured
 from gatewise_training.prune import build_problem
@@ -20,8 +21,8 @@ from gatewise_training.prune.solvers import mincut
 pytestmark = pytest.mark.slow  # compiles growth and pruning
 
 needs_data = pytest.mark.skipif(
-    not (problems.data_folder() / "mbne_tiny.npz").is_file(),
-    reason="the data folder is not there; put it beside the repository or set GATEWISE_DATA",
+    find_file("mbne_tiny") is None,
+    reason="mbne_tiny.npz is not there: python -m benchmarks.data fetch",
 )
 
 

@@ -106,16 +106,6 @@ def test_an_unknown_cell_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_letters_without_its_file_are_skipped(tmp_path, monkeypatch):
-    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
-    assert main(["--only", "letters/20/wifi", "--out", str(tmp_path)]) == 0
-    document = json.loads((tmp_path / "twin.json").read_text())
-    assert "letter.npz is not there" in document["skipped"]["letters"]
-    assert document["cells"] == []
-    assert document["held"] is False
-
-
-@pytest.mark.slow
 def test_a_quick_look_decides_as_the_live_run(tmp_path):
     assert main(["--quick", "--seconds", "4", "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "twin.json").read_text())

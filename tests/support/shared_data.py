@@ -1,20 +1,17 @@
-"""Data sets that are no part of the repository."""
+"""Data sets: small ones of the repository, and those beside it."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(
-    os.environ.get("GATEWISE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
-)
+from benchmarks.data.fetching import find_file
 
 
 def shared_data(name: str) -> Path:
-    """Find a file beside the repository or in GATEWISE_DATA; without it the test is skipped."""
-    path = FOLDER / name
-    if not path.is_file():
-        pytest.skip(f"{path} is not there; set GATEWISE_DATA to its folder")
+    """Find a file in the data folders; without it the test is skipped."""
+    path = find_file(name.removesuffix(".npz"))
+    if path is None:
+        pytest.skip(f"{name} is not there; set GATEWISE_DATA to its folder")
     return path

@@ -1,0 +1,105 @@
+"""Data files: where they are, and how public ones get there."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.cache import CACHE
+from benchmarks.data.sources import SOURCES, SourceFile, hash_arrays
+from gatewise.errors import InputError
+
+FETCHED = CACHE / "data"
+"""Folder that sets are fetched into."""
+
+SMALL_SETS = Path(__file__).parent / "sets"
+"""Small sets that may be given away, with their licences."""
+
+
+def data_folders() -> list[Path]:
+    """Folders that may hold data files, in the order in which they are looked at."""
+    first = os.environ.get("GATEWISE_DATA", CACHE.parents[1] / "shared" / "data")
+    return [Path(first), FETCHED, SMALL_SETS]
+
+
+def find_file(name: str) -> Path | None:
+    """Find a set's file in the data folders; None if none has it."""
+    paths = (folder / f"{name}.npz" for folder in data_folders())
+    return next((path for path in paths if path.is_file()), None)
+
+
+def fetch(name: str, folder: Path, *, mirror: str | None = None) -> Path:
+    """Fetch a set's files, check them, and write its arrays into `folder`.
+
+    Parameters
+    ----------
+    name : str
+        A set of :data:`.SOURCES`.
+    folder : Path
+        Files go to ``folder/raw/NAME``, arrays to ``folder/NAME.npz``, whole or not at all.
+    mirror : str, optional
+        Address of a copy, whose files are at ``MIRROR/NAME/FILE``; the source's own by default.
+
+    Returns
+    -------
+    Path
+        The file of the arrays.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be had, is not the one that is known (cut, changed), or the arrays made of
+        the files are not the known ones.
+    """
+    source = SOURCES[name]
+    path = folder / f"{name}.npz"
+    if path.is_file() and _hash_file(path) == source.arrays_sha256:
+        return path
+    contents = {
+        file.name: _fetch_file(file, folder / "raw" / name, name, mirror).read_bytes()
+        for file in source.files
+    }
+    arrays = source.prepare(contents)
+    if hash_arrays(arrays) != source.arrays_sha256:
+        raise InputError(
+            f"{name}: the arrays made of its files are not the known ones; "
+            "this version of numpy reads or stores them otherwise"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{name}.partial.npz"
+    np.savez_compressed(partial, allow_pickle=False, **arrays)
+    partial.replace(path)
+    return path
+
+
+def _hash_file(path: Path) -> str:
+    with np.load(path, allow_pickle=False) as file:
+        return hash_arrays({name: file[name] for name in file.files})
+
+
+def _fetch_file(file: SourceFile, folder: Path, set_name: str, mirror: str | None) -> Path:
+    """Fetch a file unless the folder has it; a wrong or cut one is an InputError."""
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel(logging.ERROR)
+    url = file.url if mirror is None else f"{mirror.rstrip('/')}/{set_name}/{file.name}"
+    downloader = pooch.HTTPDownloader(timeout=30, progressbar=False)
+    try:
+        path = pooch.retrieve(
+            url, known_hash=file.sha256, fname=file.name, path=folder, downloader=downloader
+        )
+    except requests.RequestException as error:
+        raise InputError(
+            f"{set_name}: {url} cannot be fetched ({type(error).__name__}); try again later, give "
+            f"--mirror, or put the file into {folder}"
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"{set_name}: {url} does not have the known SHA-256 {file.sha256}: it is cut or was "
+            "changed; nothing is kept of it"
+        ) from error
+    return Path(path)

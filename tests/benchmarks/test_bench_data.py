@@ -1,0 +1,157 @@
+"""Public data sets, fetched from a server of the test that has the very bytes of their sources."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+from benchmarks.data import __main__ as command
+from benchmarks.data.fetching import SMALL_SETS, fetch
+from benchmarks.data.sources import SOURCES, hash_arrays
+from gatewise.errors import InputError
+
+pytest.importorskip("pooch")
+
+
+def letter_file() -> bytes:
+    """Write Letters' file anew from the arrays of the repository."""
+    with np.load(SMALL_SETS / "letter.npz") as arrays:
+        rows = zip(arrays["y"], arrays["X"], strict=True)
+        lines = [f"{chr(ord('A') + y)},{','.join(map(str, x))}" for y, x in rows]
+    return "\n".join(["Letter," + ",".join(map(str, range(1, 17))), *lines]).encode()
+
+
+class Server(HTTPServer):
+    """Serves bytes by path, and counts requests; `n_missing_bytes` are cut off each answer."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {}
+        self.paths: list[str] = []
+        self.n_missing_bytes = 0
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.paths.append(self.path)
+        content = self.server.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: len(content) - self.server.n_missing_bytes])
+
+    def log_message(self, *_arguments: object) -> None:
+        """Stay silent."""
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    server.files["/letter/letter-recognition.data"] = letter_file()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def files_below(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_every_source_says_what_may_be_done_with_it():
+    for name, source in SOURCES.items():
+        assert source.licence
+        assert source.citation.endswith(".")
+        assert all(len(file.sha256) == 64 for file in source.files), name
+        assert all(file.url.startswith("https://") for file in source.files)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(SMALL_SETS.glob("*.npz"))])
+def test_sets_of_the_repository_are_the_known_arrays(name):
+    with np.load(SMALL_SETS / f"{name}.npz") as file:
+        arrays = {key: file[key] for key in file.files}
+    assert hash_arrays(arrays) == SOURCES[name].arrays_sha256
+
+
+def test_a_fetched_set_has_the_known_arrays_and_is_fetched_once(server, tmp_path, capsys):
+    arguments = ["fetch", "letter", "--folder", str(tmp_path), "--mirror", server.address]
+    assert command.main(arguments) == 0
+    assert "CC BY 4.0" in capsys.readouterr().err
+    assert command.main(arguments) == 0
+    assert server.paths == ["/letter/letter-recognition.data"]
+    with np.load(tmp_path / "letter.npz") as file, np.load(SMALL_SETS / "letter.npz") as known:
+        assert sorted(file.files) == sorted(known.files)
+        assert all(np.array_equal(file[key], known[key]) for key in file.files)
+
+
+def test_arrays_that_were_changed_are_prepared_again_from_the_fetched_file(server, tmp_path):
+    path = fetch("letter", tmp_path, mirror=server.address)
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    arrays["y"] = arrays["y"][::-1]
+    np.savez(path, **arrays)
+    fetch("letter", tmp_path, mirror=server.address)
+    with np.load(path) as file:
+        assert (
+            hash_arrays({key: file[key] for key in file.files}) == SOURCES["letter"].arrays_sha256
+        )
+    assert len(server.paths) == 1
+
+
+def test_a_file_of_other_bytes_is_refused_and_not_kept(server, tmp_path):
+    content = bytearray(server.files["/letter/letter-recognition.data"])
+    content[1000] ^= 1
+    server.files["/letter/letter-recognition.data"] = bytes(content)
+    with pytest.raises(InputError, match="does not have the known SHA-256"):
+        fetch("letter", tmp_path, mirror=server.address)
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("n_missing_bytes", [1, 700_000])
+def test_a_file_that_is_cut_is_refused_and_not_kept(server, tmp_path, n_missing_bytes):
+    server.n_missing_bytes = n_missing_bytes
+    with pytest.raises(InputError, match=r"letter-recognition\.data"):
+        fetch("letter", tmp_path, mirror=server.address)
+    assert files_below(tmp_path) == []
+
+
+def test_a_file_that_is_not_there_names_its_address(server, tmp_path):
+    with pytest.raises(InputError, match=f"{server.address}/thyroid/ann-train.data cannot be fet"):
+        fetch("thyroid", tmp_path, mirror=server.address)
+
+
+def test_a_server_that_is_away_is_told_in_one_line(server, tmp_path, capsys):
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as away:
+        address = f"http://127.0.0.1:{away.server_port}"
+    arguments = ["fetch", "letter", "--folder", str(tmp_path), "--mirror", address]
+    assert command.main(arguments) == 2
+    message = capsys.readouterr().err.strip()
+    assert "cannot be fetched (ConnectionError)" in message
+    assert "\n" not in message
+    assert files_below(tmp_path) == []
+
+
+def test_an_unknown_set_is_refused_before_anything_is_fetched(server, tmp_path, capsys):
+    arguments = ["fetch", "letter", "nothing", "--folder", str(tmp_path)]
+    assert command.main([*arguments, "--mirror", server.address]) == 2
+    assert "no source of 'nothing'" in capsys.readouterr().err
+    assert server.paths == []
+
+
+def test_the_list_says_where_each_set_is(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
+    assert command.main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert str(SMALL_SETS / "letter.npz") in text
+    assert "python -m benchmarks.data fetch covertype" in text
