@@ -96,8 +96,8 @@ lint: $(STAMP)   ## ruff: style, docstrings, imports
 bench: $(STAMP)  ## a quick look at accuracy against cost beside peers; see benchmarks/
 	$(BIN)/python -m benchmarks.bench_adapt --quick
 
-bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable
-	$(BIN)/python -m benchmarks.bench_adapt
+bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable; METHOD=mine.py:Mine beside
+	$(BIN)/python -m benchmarks.bench_adapt $(addprefix --add ,$(METHOD))
 
 bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 	$(BIN)/python -m benchmarks.bench_guarantee

@@ -1,7 +1,9 @@
 """Accuracy against cost: the project's methods and the peers, on every problem.
 
     python -m benchmarks.bench_adapt [--quick] [--only letter-bin,thyroid] [--methods staged,...]
+    python -m benchmarks.bench_adapt --only thyroid --add mine.py:Mine --out my-results
 
+`--add` puts a method of one's own beside the others, on the same rows: see examples/own_method.py.
 Runs missing cells of the cache, then writes adapt.md and, in adapt/, figures and a plot of each
 problem. Other problems keep their earlier figures.
 """
@@ -19,6 +21,7 @@ from benchmarks import harness
 from benchmarks.cache import CACHE, write_whole
 from benchmarks.comparison import pages, peers, summary
 from benchmarks.comparison.cells import Cell, Settings, cached, run_cells
+from benchmarks.comparison.method import load_own
 from benchmarks.comparison.record import BYTE_BOUNDS
 from benchmarks.data import problems
 from gatewise.console import note, plain
@@ -33,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = harness.parser("bench_adapt", __doc__, "few rows and fits: only a look")
     parser.add_argument("--only", default=",".join(DEFAULT_PROBLEMS), metavar="PROBLEM,...")
     parser.add_argument("--methods", default=",".join(peers.methods()), metavar="METHOD,...")
+    parser.add_argument(
+        "--add", action="append", default=[], metavar="FILE.py:CLASS", help="a method of one's own"
+    )
     parser.add_argument("--seeds", type=int, default=None, help="default 5, with --quick 1")
     parser.add_argument("--jobs", type=int, default=-1, help="cells side by side; -1: all cores")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of finished cells")
@@ -69,7 +75,9 @@ def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
         for name in given:
             if name not in known:
                 raise InputError(f"no {what} {name!r}; there are {', '.join(known)}")
-    return names, [m for m in peers.methods() if m in methods]  # ours first
+    for own in options.add:
+        load_own(own, seed=0)  # what cannot be made is told before anything runs
+    return names, [*(m for m in peers.methods() if m in methods), *options.add]  # ours first
 
 
 def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) -> dict[str, Any]:

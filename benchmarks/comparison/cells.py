@@ -18,7 +18,7 @@ from typing import Any
 
 import joblib
 
-from benchmarks.cache import CACHE, code_version, write_whole
+from benchmarks.cache import CACHE, write_whole
 from benchmarks.comparison import peers
 from benchmarks.comparison.record import COLUMNS
 from benchmarks.data import problems
@@ -67,10 +67,11 @@ class Cell:
             problem.note,
             seed,
             self.method,
-            code_version(peers.module_of(self.method)),
+            peers.code_of(self.method),
         ]
         digest = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
-        return f"{self.problem}.{self.method}.{seed}.{digest}"
+        method = self.method.rpartition("/")[2].replace(":", "-")  # a user's: without its folder
+        return f"{self.problem}.{method}.{seed}.{digest}"
 
 
 def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any] | None:
@@ -105,7 +106,7 @@ def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
     result = {
         **asdict(cell),
         "settings": asdict(settings),
-        "code": code_version(peers.module_of(cell.method)),
+        "code": peers.code_of(cell.method),
         "data": problem.source,
         "columns": COLUMNS,
         "folds": folds,

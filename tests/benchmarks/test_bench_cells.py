@@ -53,7 +53,7 @@ def test_keys_change_with_what_decides_the_result(monkeypatch):
     assert cell.key(QUICK) == key
     assert cell.key(Settings(quick=True, fits=4)) != key
     assert Cell("breast_cancer", "cegb-coupled", 1).key(QUICK) != key
-    monkeypatch.setattr(cells, "code_version", lambda _module: "other")
+    monkeypatch.setattr(peers, "code_version", lambda _module: "other")
     assert cell.key(QUICK) != key
 
 

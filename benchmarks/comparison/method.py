@@ -1,0 +1,102 @@
+"""What a method of the comparison does: it is fitted, then it states its operating points.
+
+Ours, the peers and a user's own are all asked in the same way. A method of one's own is a class in
+a file, named ``FILE.py:CLASS``; ``examples/own_method.py`` is one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.comparison.record import Point
+from benchmarks.data.folds import Table, Truth
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+
+
+class Method(Protocol):
+    """A method that is compared. Its class is called with ``seed=`` if it takes one."""
+
+    def fit(
+        self,
+        rows: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        prices: FeatureCosts,
+        validation: Table | None,
+    ) -> object:
+        """Fit on training rows.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, n_features)
+        labels : ndarray of shape (n,)
+            Class indices; of a ranking 1 for relevant documents.
+        prices : FeatureCosts
+            Prices of features and of their groups.
+        validation : (rows, labels) or None
+            What points are chosen on; without it, rows that the method sets apart itself.
+        """
+
+    def points(self, rows: NDArray[np.float32], truth: Truth) -> Iterable[Point]:
+        """Measure all operating points on test rows.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, n_features)
+        truth : Truth
+            ``truth.score(labels)`` is the accuracy; of a ranking ``truth.score(scores)`` is AP@5.
+
+        Returns
+        -------
+        iterable of Point
+            Accuracy and mean cost of an instance, on validation and on test rows, and bytes.
+        """
+
+
+def is_own(name: str) -> bool:
+    """Whether a method's name is ``FILE.py:CLASS``."""
+    return ".py:" in name
+
+
+def load_own(name: str, seed: int) -> Method:
+    """Make a user's method from ``FILE.py:CLASS``; one that cannot be made is an InputError."""
+    path, _, class_name = name.rpartition(":")
+    if not Path(path).is_file():
+        raise InputError(f"method {name}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"method {name}: {path} fails: {error}") from error
+    method_class: Any = getattr(module, class_name, None)
+    if not inspect.isclass(method_class):
+        raise InputError(f"method {name}: {path} has no class {class_name}")
+    for function in ("fit", "points"):
+        if not callable(getattr(method_class, function, None)):
+            raise InputError(f"method {name}: the class has no method {function!r}")
+    takes_seed = "seed" in inspect.signature(method_class).parameters
+    method: Method = method_class(**({"seed": seed} if takes_seed else {}))
+    return method
+
+
+def checked_points(name: str, points: Iterable[Any]) -> list[Point]:
+    """Hold a method's points to be points of finite figures; others are an InputError."""
+    checked = list(points)
+    for point in checked:
+        if not isinstance(point, Point):
+            raise InputError(f"method {name}: points() gave {type(point).__name__}, not Point")
+        figures = (point.val_accuracy, point.val_cost, point.accuracy, point.cost)
+        if not all(math.isfinite(figure) for figure in figures):
+            raise InputError(f"method {name}: points() gave a figure that is not finite: {point}")
+    return checked

@@ -1,0 +1,93 @@
+"""A method of one's own stands beside the others, and what is wrong with it is told at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import bench_adapt
+from benchmarks.comparison import peers
+from benchmarks.comparison.method import checked_points, load_own
+from benchmarks.comparison.record import Point
+from benchmarks.data import problems
+from gatewise.errors import InputError
+
+EXAMPLE = f"{Path(__file__).parents[2] / 'examples' / 'own_method.py'}:Trees"
+
+
+@pytest.fixture
+def task():
+    problem = problems.get("breast_cancer")
+    return peers.Task(problem, problem.deal(0)[0], 0, 3, lambda _name, make: make())
+
+
+def test_the_example_has_at_most_30_lines_of_code():
+    lines = Path(EXAMPLE.rpartition(":")[0]).read_text().split('"""')[2].splitlines()
+    assert sum(1 for line in lines if line.strip()) <= 30
+
+
+def test_its_points_are_accuracy_and_price_of_its_answers(task):
+    outcome = peers.solve(EXAMPLE, task)
+    method = load_own(EXAMPLE, 0)
+    method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
+    rows, labels = task.fold.test
+    by_hand = {
+        (
+            float(np.mean(tree.predict(rows) == labels)),
+            float(len(np.unique(tree.tree_.feature[tree.tree_.feature >= 0]))),
+        )
+        for tree in method.trees
+    }
+    assert len(outcome.points) > 2
+    assert {(p.accuracy, p.cost) for p in outcome.points[1:]} <= by_hand
+    assert outcome.points[0].cost == 0  # the commonest class, for nothing
+
+
+def test_it_gets_a_column_of_the_page(tmp_path):
+    arguments = ["--quick", "--only", "breast_cancer", "--methods", "static", "--add", EXAMPLE]
+    folders = ["--cache", str(tmp_path / "cache"), "--out", str(tmp_path)]
+    assert bench_adapt.main([*arguments, "--jobs", "1", *folders]) == 0
+    figures = json.loads((tmp_path / "adapt" / "breast_cancer.json").read_text())
+    assert set(figures["methods"]) == {"static", EXAMPLE}
+    page = (tmp_path / "adapt.md").read_text()
+    assert f"| {EXAMPLE} |" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nothing_of_this_name", "fails: No module named"),
+        ("Mine = 3", "has no class Mine"),
+        ("class Mine:\n    def fit(self): ...", "no method 'points'"),
+    ],
+)
+def test_a_method_that_cannot_be_made_is_refused_before_anything_runs(
+    text, message, tmp_path, capsys
+):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    out = tmp_path / "out"
+    assert bench_adapt.main(["--add", f"{path}:Mine", "--out", str(out)]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert not out.exists()
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(InputError, match=r"there is no file nowhere\.py"):
+        load_own("nowhere.py:Mine", 0)
+
+
+@pytest.mark.parametrize("figure", [np.nan, np.inf])
+def test_points_that_are_not_finite_are_refused(figure):
+    with pytest.raises(InputError, match="not finite"):
+        checked_points("mine", [Point(0.9, figure, 0.9, 1.0, 1.0)])
+
+
+def test_points_of_another_kind_are_refused():
+    with pytest.raises(InputError, match="gave tuple, not Point"):
+        checked_points("mine", [(0.9, 1.0)])
