@@ -18,7 +18,8 @@ fast as can be. It gives the same bits as the model's own evaluation:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -44,10 +45,9 @@ FlatModel = TreeEnsemble | LinearModel | KernelModel
 # -- protocol buffers --------------------------------------------------------------------------
 
 
+@lru_cache(4096)  # lengths, tags and short names come again and again
 def _varint(value: int) -> bytes:
     """Encode a whole number of at least 0: 7 bits per byte, the lowest first."""
-    if value < 0x80:
-        return value.to_bytes()
     content = bytearray()
     while value > 0x7F:
         content.append(value & 0x7F | 0x80)
@@ -89,8 +89,9 @@ def _bytes(field: int, content: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
-def _texts(field: int, texts: Iterable[str]) -> bytes:
-    return b"".join(_bytes(field, text.encode()) for text in texts)
+@lru_cache(4096)
+def _texts(field: int, *texts: str) -> bytes:
+    return b"".join([_bytes(field, text.encode()) for text in texts])
 
 
 def _attribute(name: str, value: Any) -> bytes:
@@ -98,33 +99,33 @@ def _attribute(name: str, value: Any) -> bytes:
     if isinstance(value, int):
         content = _number(3, value) + _number(20, 2)
     elif isinstance(value, str):
-        content = _texts(4, [value]) + _number(20, 3)
+        content = _texts(4, value) + _number(20, 3)
     elif value.dtype.kind == "S":
         content = _words(9, value) + _number(20, 8)
     elif value.dtype.kind == "f":
         content = _bytes(7, value.astype("<f4").tobytes()) + _number(20, 6)
     else:
         content = _bytes(8, _varints(value.astype(np.int64))) + _number(20, 7)
-    return _texts(1, [name]) + content
+    return _texts(1, name) + content
 
 
 def _tensor(name: str, array: NDArray[Any]) -> bytes:
     """Encode a TensorProto of float32, int64 or text."""
-    dims = b"".join(_number(1, length) for length in array.shape)
+    dims = b"".join([_number(1, length) for length in array.shape])
     if array.dtype.kind in "OU":
-        return dims + _number(2, STRING) + _texts(6, array.tolist()) + _texts(8, [name])
+        return dims + _number(2, STRING) + _texts(6, *array.tolist()) + _texts(8, name)
     kind, code = ("<f4", FLOAT) if array.dtype.kind == "f" else ("<i8", INT64)
     raw = np.ascontiguousarray(array).astype(kind).tobytes()
-    return dims + _number(2, code) + _texts(8, [name]) + _bytes(9, raw)
+    return dims + _number(2, code) + _texts(8, name) + _bytes(9, raw)
 
 
 def _value_info(name: str, kind: int, n_columns: int | None) -> bytes:
     """Encode the ValueInfoProto of a value of shape (n,) or (n, n_columns)."""
-    dims = _bytes(1, _texts(2, ["n"]))
+    dims = _bytes(1, _texts(2, "n"))
     if n_columns is not None:
         dims += _bytes(1, _number(1, n_columns))
     tensor_type = _number(1, kind) + _bytes(2, dims)
-    return _texts(1, [name]) + _bytes(2, _bytes(1, tensor_type))
+    return _texts(1, name) + _bytes(2, _bytes(1, tensor_type))
 
 
 # -- graphs ------------------------------------------------------------------------------------
@@ -149,9 +150,9 @@ class GraphWriter:
         self, kind: str, inputs: str, outputs: str, *, domain: str = "", **attributes: Any
     ) -> None:
         """Add a node, with the names of its inputs and of its outputs separated by blanks."""
-        node = _texts(1, inputs.split()) + _texts(2, outputs.split()) + _texts(4, [kind])
-        node += b"".join(_bytes(5, _attribute(*item)) for item in attributes.items())
-        self._nodes.append(node + (_texts(7, [domain]) if domain else b""))
+        node = _texts(1, *inputs.split()) + _texts(2, *outputs.split()) + _texts(4, kind)
+        node += b"".join([_bytes(5, _attribute(*item)) for item in attributes.items()])
+        self._nodes.append(node + (_texts(7, domain) if domain else b""))
 
     def value(self, name: str, array: Any) -> str:
         """Add a constant, and return its name."""
@@ -162,19 +163,19 @@ class GraphWriter:
         self, n_features: int, outputs: Sequence[Output], metadata: Mapping[str, str] | None = None
     ) -> bytes:
         """Encode the ModelProto of a graph that reads ``x``, float32 (n, n_features)."""
-        graph = b"".join(_bytes(1, node) for node in self._nodes)
-        graph += _texts(2, ["gatewise"])
-        graph += b"".join(_bytes(5, constant) for constant in self._constants)
+        graph = b"".join([_bytes(1, node) for node in self._nodes])
+        graph += _texts(2, "gatewise")
+        graph += b"".join([_bytes(5, constant) for constant in self._constants])
         graph += _bytes(11, _value_info(INPUT, FLOAT, n_features))
         graph += b"".join(_bytes(12, _value_info(*output)) for output in outputs)
         opsets = (("", OPSET), (ML_DOMAIN, ML_OPSET))
         return b"".join(
             (
                 _number(1, IR_VERSION),
-                _texts(2, ["gatewise"]),
+                _texts(2, "gatewise"),
                 _bytes(7, graph),
-                *(_bytes(8, _texts(1, [domain]) + _number(2, v)) for domain, v in opsets),
-                *(_bytes(14, _texts(1, [k]) + _texts(2, [v])) for k, v in (metadata or {}).items()),
+                *(_bytes(8, _texts(1, domain) + _number(2, v)) for domain, v in opsets),
+                *(_bytes(14, _texts(1, k) + _texts(2, v)) for k, v in (metadata or {}).items()),
             )
         )
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from gatewise.console import note, progress, showing_progress
 from gatewise.costs import CloudPrices
 from gatewise.errors import GroupsWarning, InputError, RecallWarning
 from gatewise.prices import PriceList
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyReport
+from gatewise_export.bundle.errors import BundleError, ManifestError
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.packing.bundle_writer import pack
@@ -31,201 +28,17 @@ from gatewise_export.packing.system_manifest import check_column_names
 from gatewise_export.packing.verification import verify
 from gatewise_export.seen_rows import SEEN, SeenRows, beside
 from gatewise_export.training_data import Split, feature_table, load_dataset, split_rows
+from gatewise_export.training_result import TrainingRun
 from gatewise_export.training_settings import TrainingSettings
 from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.data.datasets import Dataset
 from gatewise_training.data.input_checks import Validation
 from gatewise_training.data.misleading_columns import TableRemark
-from gatewise_training.data.neighbouring_rows import neighbour_remark
-from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.promise_check import (
-    MeasuredFigure,
-    PromiseCheck,
-    UnseenRows,
-)
-from gatewise_training.operating_points.recall_check import recall_remark
 
 LARGE_FILE = 4_000_000
 """Bytes of a file that takes seconds to read."""
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingRun:
-    """A fitted system, its bundle, and how the two agree on the test rows.
-
-    `seconds`: wall time of the phases ``load``, ``train``, ``pack``. `troubles`: deviations from
-    the settings: no operating point reaches the goal (the bundle is at the nearest), or the
-    bundle could not be written where it should (it is elsewhere). `table_remarks`: what misleads a
-    training in the columns.
-    """
-
-    settings: TrainingSettings
-    data: Dataset
-    split: Split
-    system: BudgetedClassifier
-    bundle: Bundle
-    verification: VerifyReport
-    seconds: Mapping[str, float]
-    troubles: tuple[str, ...] = ()
-    table_remarks: tuple[TableRemark, ...] = ()
-
-    @property
-    def test_table(self) -> Any:
-        """The test rows as a data frame with the features' names."""
-        return feature_table(self.data, self.split.test)
-
-    @property
-    def test_labels(self) -> NDArray[Any]:
-        """Labels of the test rows, as the data set has them."""
-        return self.data.y[self.split.test]
-
-    def measure(self) -> dict[str, Any]:
-        """Figures on the test rows, of the system and of f0 alone."""
-        system = self.system
-        rows = self.test_table
-        y = self.test_labels
-        f0 = system.high_cost_model_
-        cloud_only = None
-        if f0 is not None:
-            x = self.data.X[self.split.test]
-            price = system.cloud_prices_.of_offload(len(f0.features))
-            cost = system.feature_costs_.price(f0.features) + price
-            answers = system.classes_[f0.labels(x)]
-            cloud_only = {"cost": cost} | self._figures(answers, f0.predict_proba(x))
-        groups = self.data.groups
-        majority = self._majority_class()
-        return {
-            "rows": len(y),
-            "majority": {"class": majority, "share": float(np.mean(y == majority))},
-            **({} if groups is None else {"groups": len(np.unique(groups[self.split.test]))}),
-            "class_rows": [int(np.sum(y == c)) for c in system.classes_],
-            "system": {
-                **self._figures(system.predict(rows), system.predict_proba(rows)),
-                "cost": float(system.cost(rows).mean()),
-                "offload_rate": float(np.mean(system.exit_stage(rows) == len(system.stages_))),
-            },
-            "cloud_only": cloud_only,
-        }
-
-    def _majority_class(self) -> Any:
-        """The class with the most training rows."""
-        classes, counts = np.unique(self.data.y[self.split.training], return_counts=True)
-        return classes.tolist()[int(counts.argmax())]
-
-    def check_promise(self) -> PromiseCheck:
-        """Compare the goal and the bounds of the settings with the test rows."""
-        system = self.system
-        x = self.data.X[self.split.test]
-        f0 = system.high_cost_model_
-        index_of = {label: c for c, label in enumerate(system.classes_.tolist())}
-        truth = np.array([index_of.get(label, -1) for label in self.test_labels.tolist()], np.int64)
-        weights = np.ones(len(truth))
-        if system.class_weights_ is not None:
-            weights = np.where(truth < 0, 1.0, system.class_weights_[truth])
-        rows = self.test_table
-        answers = np.searchsorted(system.classes_, system.predict(rows))
-        return PromiseCheck.of_system(
-            system,
-            UnseenRows(
-                truth=truth,
-                answers=answers.astype(np.int64),
-                reference=None if f0 is None else f0.labels(x),
-                costs=system.cost(rows),
-                offloaded=np.equal(system.exit_stage(rows), len(system.stages_)),
-                weights=weights,
-                splitter=self._test_splitter(),
-            ),
-            doubts=[
-                remark.text
-                for remark in self.table_remarks
-                if remark.trouble in ("entities", "time")
-            ],
-        )
-
-    def _test_splitter(self) -> RowSplitter:
-        """Groups of the test rows, where there are several."""
-        n = len(self.split.test)
-        if self.data.groups is None:
-            return RowSplitter(n)
-        groups = self.data.groups[self.split.test]
-        return RowSplitter(n, np.unique(groups, return_inverse=True)[1].astype(np.int64))
-
-    def summary(self) -> dict[str, Any]:
-        """The document that ``gatewise train --json`` prints."""
-        manifest = self.bundle.manifest
-        return {
-            "bundle": str(self.bundle.path),
-            "bytes": sum(f.size for f in manifest.files.values()),
-            "dataset": self.data.name,
-            "method": self.settings.method,
-            "operating_point": msgspec.to_builtins(manifest.active_point),
-            "test": self.measure(),
-            "promise": self.check_promise().to_dict(),
-            "remarks": self.remarks,
-            "verify": msgspec.to_builtins(self.verification),
-            "test_rows": str(self.settings.rows),
-            "troubles": self.troubles,
-        }
-
-    def _figures(self, answers: NDArray[Any], chances: NDArray[np.float64]) -> dict[str, Any]:
-        """Accuracy on the test rows, and the figures by class of rows with a class of training."""
-        classes = self.system.classes_
-        y = self.test_labels
-        has_class = np.isin(y, classes)
-        true_classes, answered_classes = (
-            np.searchsorted(classes, labels[has_class]) for labels in (y, answers)
-        )
-        exit_answers = ExitAnswers.scored(
-            true_classes, answered_classes[None], len(classes), [chances[has_class]]
-        )
-        ones = np.ones(len(true_classes))
-        figures = exit_answers.figures(np.zeros(len(true_classes), np.int64), ones)
-        weights = self.system.class_weights_
-        if weights is not None:
-            right = true_classes == answered_classes
-            figures["weighted_accuracy"] = float(np.average(right, weights=weights[true_classes]))
-        right = MeasuredFigure.share(answers == y, np.ones(len(y)), self._test_splitter())
-        return {"accuracy": right.value, "accuracy_interval": right.ends(), **figures}
-
-    @property
-    def remarks(self) -> list[str]:
-        """Remarks for the user on these data and this system, in addition to the figures."""
-        texts = [remark.text for remark in self.table_remarks]
-        remarks = [*texts, recall_remark(self.system, as_options=True)]
-        if self.data.groups is None and self.data.time is None and not len(self.split.validation):
-            y = np.unique(self.data.y, return_inverse=True)[1]
-            options = "--groups COLUMN or --time-split COLUMN"
-            remarks.append(neighbour_remark(self.data.X, y, ways=options))
-        return [remark for remark in remarks if remark is not None]
-
-    def test_csv(self) -> str:
-        """The test rows as ``gatewise edge --data`` reads them, with a label column at the end.
-
-        A table gives all raw columns, or without an encoder the features alone. The label's column
-        is called ``label``, if no other is, so that commands find it automatically.
-        """
-        raw = self.data.raw
-        columns = self.data.feature_names if raw is None else raw.frame.columns
-        names = {name.lower() for name in columns}
-        label = [name for name in ("label", "target", "class", "y") if name not in names][:1]
-        if raw is not None:
-            frame = raw.used if self.data.encoder is None else raw.frame
-            rows = frame.iloc[self.split.test].copy()
-            rows[label[0] if label else raw.target] = raw.y[self.split.test]
-            text = str(rows.to_csv(index=False, lineterminator="\n"))
-            if "\r" in text:  # pandas puts such cells in quotes only where it does so with all
-                text = rows.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-            return text
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*self.data.feature_names, *label])
-        rows = self.data.X[self.split.test].tolist()
-        for values, y in zip(rows, self.test_labels.tolist(), strict=True):
-            writer.writerow([*(f"{v:.9g}" for v in values), *[y][: len(label)]])
-        return out.getvalue()
 
 
 def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> TrainingRun:

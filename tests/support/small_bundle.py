@@ -25,18 +25,18 @@ from gatewise_edge.link import wire
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.flat_models import write_model
-from gatewise_export.bundle.manifest import (
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_reader import largest_request
+from gatewise_export.bundle.manifest_records import (
     RANGES,
     CloudSpec,
     FeatureSpec,
     FileSpec,
     GroupSpec,
-    Manifest,
     MissingSpec,
     PriceSpec,
     StageSpec,
 )
-from gatewise_export.bundle.manifest_reader import largest_request
 from gatewise_export.onnx_writer import write_graph
 
 #: No stage stops for it: it goes to the cloud.

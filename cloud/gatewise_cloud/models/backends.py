@@ -17,7 +17,8 @@ from gatewise.models.opaque_models import PythonModel
 from gatewise_cloud.errors import BackendBusy, ModelError
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle.manifest import CloudSpec, Manifest
+    from gatewise_export.bundle.manifest import Manifest
+    from gatewise_export.bundle.manifest_records import CloudSpec
 
 
 def cloud_of(manifest: Manifest) -> CloudSpec:

@@ -24,7 +24,7 @@ from gatewise_edge.device.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
 from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel
-from gatewise_export.bundle.manifest import StageSpec
+from gatewise_export.bundle.manifest_records import StageSpec
 from gatewise_export.onnx_writer import MARGINS, write_graph
 from gatewise_signals.blocks.block import OnnxBlock
 

@@ -19,7 +19,7 @@ from gatewise_edge.device.stage_models import Runner, StageModel, load_stage_mod
 from gatewise_edge.device.walker import Walker
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.manifest import StageSpec
+from gatewise_export.bundle.manifest_records import StageSpec
 
 Matrix = NDArray[np.float32]
 

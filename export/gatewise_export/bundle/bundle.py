@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.acquisition import Acquisition
-from gatewise.console import html_table
 from gatewise.errors import InputError
-from gatewise.formats import byte_size, threshold
 from gatewise.models.stage import Stage
 from gatewise.operating_point import ByClass
 from gatewise.value_ranges import TrainingRanges
@@ -35,8 +33,15 @@ from gatewise_export.bundle.errors import (
     SignatureError,
 )
 from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel, read_model
-from gatewise_export.bundle.manifest import MANIFEST, RANGES, SAMPLE, Manifest, StageSpec
+from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.bundle.manifest_records import (
+    MANIFEST,
+    RANGES,
+    SAMPLE,
+    FileSpec,
+    StageSpec,
+)
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKey, Signer
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
@@ -44,7 +49,8 @@ from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 MOST_MANIFEST_BYTES = 4 << 20
 MOST_SAMPLE_BYTES = 64 << 20
 MOST_BLOCK_BYTES = 32 << 20
-CHUNK = 1 << 20
+#: Bytes that are read at a time of a file that is not held.
+CHUNK = 1 << 16
 #: A file that is held from the check on opening until it is read; larger ones are hashed again.
 MAX_HELD_BYTES = 4 << 20
 ATTEMPTS = 3
@@ -155,12 +161,14 @@ class Bundle:
         or has more than `most` bytes.
         """
         spec = self.manifest.files.get(name)
-        if most is not None and spec is not None and spec.size > most:
+        if spec is None:
+            raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
+        if most is not None and spec.size > most:
             raise DamagedFileError(
                 name, f"bundle {self.path}: {name} has {spec.size} B, more than {most} B"
             )
         content = self._checked.pop(name, None)
-        return b"".join(self._checked_chunks(name)) if content is None else content
+        return self._checked_content(name, spec) if content is None else content
 
     def sample(self) -> dict[str, NDArray[Any]]:
         """Real rows and every output expected of them, at the active operating point.
@@ -253,36 +261,13 @@ class Bundle:
     def __repr__(self) -> str:
         return f"Bundle({self.manifest.name!r} {self.manifest.version}, {str(self.path)!r})"
 
-    def _repr_html_(self) -> str:
-        manifest = self.manifest
-        point = manifest.active_point
-        costs = manifest.exit_costs().tolist()
-        rows: list[tuple[object, ...]] = [
-            (f"{s}", stage.kind, len(stage.inputs), f"{costs[s]:.4g}", threshold(limit))
-            for s, (stage, limit) in enumerate(zip(manifest.stages, point.thresholds, strict=True))
-        ]
-        if manifest.cloud is not None:
-            cloud = manifest.cloud
-            rows.append(("cloud", cloud.kind, len(cloud.inputs), f"{costs[-1]:.4g}", ""))
-        size = byte_size(sum(f.size for f in manifest.files.values()))
-        merit = "accuracy" if manifest.task == "classify" else "score"
-        lines = [
-            f"{manifest.task}, {len(manifest.features)} features, {manifest.n_classes} classes, "
-            f"{size}",
-            f"operating point {manifest.active} of {len(manifest.operating_points)}: cost "
-            f"{point.cost:.4g}, {merit} {point.accuracy:.4f}, offload rate "
-            f"{point.offload_rate:.3f}",
-        ]
-        header = ("stage", "kind", "inputs", "cost if it ends here", "stops at")
-        return html_table(f"Bundle {manifest.title}", header, rows, lines)
-
     def _with_manifest(self, manifest: Manifest) -> Bundle:
         bundle = Bundle(self.path, manifest, self._storage, self.signed_by)
         bundle._checked = self._checked
         return bundle
 
     def _check_files(self, *, for_device: bool) -> None:
-        """Check every file; hold small files that a device reads next."""
+        """Check every file, and hold the contents of small ones that a device reads next."""
         manifest = self.manifest
         absent = self.absent()
         if absent and not for_device:
@@ -291,36 +276,41 @@ class Bundle:
                 f"bundle {self.path}: {absent[0]} is missing: if this was packed for devices, "
                 "give the whole bundle here",
             )
+        # a device writes the graphs of flat arrays itself
         unread = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
         unread |= {manifest.cloud.file} if manifest.cloud is not None else set()
-        for name in manifest.files:
+        for name, spec in manifest.files.items():
             if name in absent:
                 continue
-            if name in unread or manifest.files[name].size > MAX_HELD_BYTES:
-                for _ in self._checked_chunks(name):
-                    pass
+            if name in unread or spec.size > MAX_HELD_BYTES:
+                self._check_hash(name, spec)
             else:
-                self._checked[name] = b"".join(self._checked_chunks(name))
+                self._checked[name] = self._checked_content(name, spec)
 
-    def _checked_chunks(self, name: str) -> Iterator[bytes]:
-        """Read a file in chunks; raise DamagedFileError at its end if it differs from packing."""
-        spec = self.manifest.files.get(name)
-        if spec is None:
-            raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
+    def _checked_content(self, name: str, spec: FileSpec) -> bytes:
+        """Read a file whole; raise DamagedFileError if it is not the packed one."""
+        with self._storage.reading(name) as file:
+            content = file.read(spec.size + 1)
+        self._compare(name, spec, len(content), hashlib.sha256(content).hexdigest())
+        return content
+
+    def _check_hash(self, name: str, spec: FileSpec) -> None:
+        """Read a file in chunks; raise DamagedFileError if it is not the packed one."""
         digest = hashlib.sha256()
         size = 0
         with self._storage.reading(name) as file:
-            while chunk := file.read(min(CHUNK, spec.size + 1 - size)):
+            while size <= spec.size and (chunk := file.read(CHUNK)):
                 size += len(chunk)
-                if size > spec.size:
-                    break
                 digest.update(chunk)
-                yield chunk
-        if size != spec.size or digest.hexdigest() != spec.sha256:
+        self._compare(name, spec, size, digest.hexdigest())
+
+    def _compare(self, name: str, spec: FileSpec, size: int, sha256: str) -> None:
+        if size != spec.size or sha256 != spec.sha256:
+            differing = "size" if size != spec.size else "SHA-256"
             raise DamagedFileError(
                 name,
-                f"bundle {self.path}: {name} is not the file that was packed "
-                f"({'size' if size != spec.size else 'SHA-256'} differs from the manifest)",
+                f"bundle {self.path}: {name} is not the file that was packed ({differing} differs "
+                "from the manifest)",
             )
 
 

@@ -16,16 +16,15 @@ import numpy as np
 from gatewise.decision import ALWAYS_STOP, STOP_RULES, reachable_exits
 from gatewise.documents import DocumentError, decode_json
 from gatewise.models.instances import MOST_VALUES, InstanceSpec
-from gatewise.operating_point import OperatingPoint
 from gatewise.prices import request_bytes
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.bundle.manifest import (
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_records import (
     INSTANCE,
     MANIFEST,
     RANGES,
     SAMPLE,
     FeatureSpec,
-    Manifest,
     ManifestDocument,
     StageSpec,
 )
@@ -57,7 +56,7 @@ def read_manifest(text: bytes) -> Manifest:
         except DocumentError as error:
             raise ManifestError(f"signal.{error.field}", error.why) from None
     features = _all_features(document, signal)
-    names = tuple(f.name for f in features)
+    names = tuple([f.name for f in features])
     if document.encoder is not None and document.encoder.feature_names != names:
         _fail("encoder.columns", "their features are not those of the manifest, in its order")
     values |= {
@@ -77,8 +76,7 @@ def read_manifest(text: bytes) -> Manifest:
     _check_chains(manifest)
     _check_window(manifest)
     _check_request(manifest)
-    for i, point in enumerate(manifest.operating_points):
-        _check_point(f"operating_points[{i}]", point, manifest)
+    _check_points(manifest)
     _check_figures(manifest)
     _check_highest_costs(manifest)
     return manifest
@@ -207,7 +205,7 @@ def _check_files(manifest: Manifest) -> None:
     differing = set(manifest.files) ^ set(used)
     if differing:
         _fail("files", f"and what the manifest uses differ in {min(differing)!r}")
-    if sum(file.size for file in manifest.files.values()) > MAX_BYTES:
+    if manifest.total_bytes > MAX_BYTES:
         _fail("files", f"of more than {MAX_BYTES} B together")
 
 
@@ -293,30 +291,41 @@ def largest_request(manifest: Manifest) -> int:
 # -- operating points --------------------------------------------------------------------------
 
 
-def _check_point(field: str, point: OperatingPoint, manifest: Manifest) -> None:
-    """Check an operating point of one of the chains."""
-    if point.chain >= len(manifest.chains):
-        _fail(f"{field}.chain", f"must be 0 to {len(manifest.chains) - 1}, not {point.chain}")
-    n_stages = len(manifest.chains[point.chain])
-    if len(point.thresholds) != n_stages:
-        _fail(f"{field}.thresholds", f"must have {n_stages} entries, not {len(point.thresholds)}")
-    if manifest.cloud is None and point.thresholds[-1] != ALWAYS_STOP:
-        _fail(
-            f"{field}.thresholds",
-            f"must end with {ALWAYS_STOP!r} (always stop): there is no cloud model to go on to",
-        )
-    _check_merit(f"{field}.accuracy", point.accuracy, manifest)
-    if manifest.task != "regress" and point.accuracy_error > 1.0:
-        _fail(f"{field}.accuracy_error", f"must be 0 to 1, not {point.accuracy_error:g}")
-    for key in ("recall", "precision"):
-        _check_by_class(f"{field}.{key}", getattr(point, key), manifest)
-    if point.interval is not None and point.interval[0] > point.interval[1]:
-        _fail(f"{field}.interval", "goes from {} down to {}".format(*point.interval))
+def _check_points(manifest: Manifest) -> None:
+    """Check the chain, thresholds and figures of each operating point."""
+    n_classes = manifest.n_classes
+    # a bundle may list thousands of points, so that a check is a comparison, not a call
+    for i, point in enumerate(manifest.operating_points):
+        field = f"operating_points[{i}]"
+        if point.chain >= len(manifest.chains):
+            _fail(f"{field}.chain", f"must be 0 to {len(manifest.chains) - 1}, not {point.chain}")
+        thresholds = point.thresholds
+        n_stages = len(manifest.chains[point.chain])
+        if len(thresholds) != n_stages:
+            _fail(f"{field}.thresholds", f"must have {n_stages} entries, not {len(thresholds)}")
+        if manifest.cloud is None and thresholds[-1] != ALWAYS_STOP:
+            _fail(
+                f"{field}.thresholds",
+                f"must end with {ALWAYS_STOP!r} (always stop): there is no cloud model to go on to",
+            )
+        if not 0.0 <= point.accuracy <= 1.0:
+            _check_merit(f"{field}.accuracy", point.accuracy, manifest)
+        if point.accuracy_error > 1.0 and manifest.task != "regress":
+            _fail(f"{field}.accuracy_error", f"must be 0 to 1, not {point.accuracy_error:g}")
+        for key, shares in (("recall", point.recall), ("precision", point.precision)):
+            if shares is not None and len(shares) != n_classes:
+                _fail(f"{field}.{key}", f"must have {n_classes} entries, not {len(shares)}")
+        if point.interval is not None and point.interval[0] > point.interval[1]:
+            _fail(f"{field}.interval", "goes from {} down to {}".format(*point.interval))
 
 
 def _check_figures(manifest: Manifest) -> None:
+    """Check the figures of the high-cost model, and those by class."""
+    n_classes = manifest.n_classes
     for key in ("reference_recall", "class_rows", "min_recall", "min_precision"):
-        _check_by_class(key, getattr(manifest, key), manifest)
+        values = getattr(manifest, key)
+        if values is not None and len(values) != n_classes:
+            _fail(key, f"must have {n_classes} entries, not {len(values)}")
     if manifest.reference_accuracy is not None:
         _check_merit("reference_accuracy", manifest.reference_accuracy, manifest)
 
@@ -325,11 +334,6 @@ def _check_merit(field: str, value: float, manifest: Manifest) -> None:
     """Check an accuracy or average precision; R² has no lower bound."""
     if value > 1.0 or (value < 0.0 and manifest.task != "regress"):
         _fail(field, f"must be 0 to 1, not {value:g}")
-
-
-def _check_by_class(field: str, values: Sequence[Any] | None, manifest: Manifest) -> None:
-    if values is not None and len(values) != manifest.n_classes:
-        _fail(field, f"must have {manifest.n_classes} entries, not {len(values)}")
 
 
 def _check_highest_costs(manifest: Manifest) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from gatewise_export.bundle.bundle import Bundle, open_to_sign
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.manifest import MANIFEST
 from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.bundle.manifest_records import MANIFEST
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, write_signatures
 from gatewise_export.bundle.storage import open_storage, sync_folder, write_file
 from gatewise_export.bundle.zip_files import zip_bytes

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
-from gatewise_export.bundle.manifest import MANIFEST
+from gatewise_export.bundle.manifest_records import MANIFEST
 from gatewise_export.bundle.signing import (
     MOST_SIGNATURE_BYTES,
     SIGNATURE,

@@ -115,7 +115,7 @@ def inspect(
         emit(
             {
                 "bundle": str(bundle),
-                "bytes": sum(f.size for f in manifest.files.values()),
+                "bytes": manifest.total_bytes,
                 "exit_costs": manifest.exit_costs().tolist(),
                 "absent": list(opened.absent()),
                 "signed": signer is not None,

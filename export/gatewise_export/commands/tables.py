@@ -13,7 +13,8 @@ from gatewise.formats import byte_size, threshold
 
 if TYPE_CHECKING:
     from gatewise.operating_point import OperatingPoint
-    from gatewise_export.bundle.manifest import Manifest, ProbeSpec
+    from gatewise_export.bundle.manifest import Manifest
+    from gatewise_export.bundle.manifest_records import ProbeSpec
 from gatewise_signals.signal_input import SignalInput
 
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
@@ -164,10 +165,16 @@ def _cloud_line(manifest: Manifest) -> list[tuple[str, str]]:
         return []
     if cloud.backend is not None:
         return [("high-cost model", f"{cloud.backend}, in a worker's --backend")]
-    return [("high-cost model", probe_text(cloud.probed))] if cloud.probed else []
+    return [("high-cost model", _probe_text(cloud.probed))] if cloud.probed else []
 
 
-def probe_text(probe: ProbeSpec) -> str:
+def print_probes(manifest: Manifest) -> None:
+    """Print the line about the high-cost model."""
+    for name, text in _cloud_line(manifest):
+        print(f"{name}: {text}")
+
+
+def _probe_text(probe: ProbeSpec) -> str:
     """Get a line about the rows that a conversion was probed on."""
     text = f"its graph answers {probe.rows} adversarial rows as the model does"
     if probe.undecided:
@@ -328,8 +335,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
         f"\n{result['bundle']}: {byte_size(result['bytes'])}; the bundle and Python differ in "
         f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
     )
-    for _, text in _cloud_line(manifest):
-        print(f"high-cost model: {text}")
+    print_probes(manifest)
     print(f"{result['test_rows']}: the test rows, for verify, edge and simulate")
     for remark in result["remarks"]:
         print(f"note: {remark}")

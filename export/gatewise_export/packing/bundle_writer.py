@@ -28,7 +28,8 @@ from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
 from gatewise_export.bundle.flat_models import MAX_BYTES
-from gatewise_export.bundle.manifest import MANIFEST, RANGES, SAMPLE, Manifest
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudGraph, probed_graph

@@ -19,7 +19,7 @@ from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.bundle.manifest import CloudKind, ProbeSpec
+from gatewise_export.bundle.manifest_records import CloudKind, ProbeSpec
 from gatewise_export.onnx_writer import write_graph
 from gatewise_export.packing.classifier_graph import with_class_indices
 from gatewise_export.packing.verification import run_cloud

@@ -8,7 +8,7 @@ from typing import Self
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.stage import Stage
 from gatewise_export.bundle.flat_models import canonical, kind_of, write_model
-from gatewise_export.bundle.manifest import StageKind
+from gatewise_export.bundle.manifest_records import StageKind
 from gatewise_export.onnx_writer import write_graph
 
 

@@ -17,19 +17,19 @@ from gatewise.documents import DocumentError, Text, convert
 from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
 from gatewise.operating_point import ByClass, OperatingPoint
-from gatewise_export.bundle.manifest import (
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_reader import largest_request
+from gatewise_export.bundle.manifest_records import (
     CloudSpec,
     FeatureSpec,
     FileSpec,
     GroupSpec,
-    Manifest,
     MissingSpec,
     PriceSpec,
     ProbeSpec,
     StageSpec,
     Task,
 )
-from gatewise_export.bundle.manifest_reader import largest_request
 from gatewise_export.packing.converters import CloudGraph
 from gatewise_export.packing.stage_files import StageFiles
 from gatewise_signals.signal_input import SignalInput

@@ -26,7 +26,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
 from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_models import MAX_BYTES
-from gatewise_export.bundle.manifest import CloudKind, StageSpec
+from gatewise_export.bundle.manifest_records import CloudKind, StageSpec
 from gatewise_export.onnx_writer import write_graph
 
 if TYPE_CHECKING:

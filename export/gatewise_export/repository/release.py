@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from gatewise.documents import END, FileName, Meta, Record, Text, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
-from gatewise_export.bundle.manifest import FileSpec
+from gatewise_export.bundle.manifest_records import FileSpec
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets

@@ -29,7 +29,7 @@ from tuf.api.serialization import DeserializationError
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.manifest import FileSpec
+from gatewise_export.bundle.manifest_records import FileSpec
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import Signer, keygen
 from gatewise_export.bundle.storage import replace_file

@@ -12,7 +12,8 @@ import msgspec
 from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import percent
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_export.training_run import TrainingRun, train_bundle
+from gatewise_export.training_result import TrainingRun
+from gatewise_export.training_run import train_bundle
 from gatewise_export.training_settings import TrainingSettings
 from gatewise_sim.experiment.demo_settings import MAX_LOSS, DemoSettings
 from gatewise_sim.experiment.rows import Rows

@@ -19,7 +19,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_export.bundle.manifest import MissingSpec
+from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
 from tests.support.small_bundle import FakeLink, answer_sample, answer_to, cloud_says, respond
 from tests.support.waiting import wait_until

@@ -20,7 +20,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.manifest import FileSpec
+from gatewise_export.bundle.manifest_records import FileSpec
 from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
 from tests.support.waiting import wait_until
 

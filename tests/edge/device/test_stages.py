@@ -12,7 +12,7 @@ from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_models import write_model
-from gatewise_export.bundle.manifest import StageSpec
+from gatewise_export.bundle.manifest_records import StageSpec
 from tests.support.bundle_files import replace_file
 from tests.support.small_bundle import linear_model, linear_onnx, sample_rows
 from tests.support.stage_runs import exits, run_all

@@ -31,7 +31,7 @@ from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, BundleError
 from gatewise_export.bundle.flat_models import read_model, write_model
-from gatewise_export.bundle.manifest import MissingSpec
+from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.bundle_files import replace_file
 from tests.support.processes import run_python
 from tests.support.small_bundle import answer_sample, cloud_says

@@ -18,7 +18,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.feature_reader import Meter, Reading, row_values
 from gatewise_edge.sensors.sensors import SensorCounts, Sensors
-from gatewise_export.bundle.manifest import MissingSpec
+from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.small_bundle import cloud_says
 from tests.support.waiting import wait_until
 

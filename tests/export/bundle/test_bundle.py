@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.bench_journeys import CallCounter
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.bundle.errors import BundleError, DamagedFileError, ManifestError
 from tests.support.bundle_files import contents, replace_file
+from tests.support.hand_made_bundle import Document
 from tests.support.processes import run_python
 
 Write = Callable[..., Path]
@@ -69,6 +73,22 @@ def test_the_sample_says_what_the_bundle_answers(write_bundle: Write) -> None:
     everything = bundle.with_active(1).sample()
     assert everything["exit"].tolist() == [2] * 5
     assert everything["label"].tolist() == sample["cloud_label"].tolist()
+
+
+def test_opening_calls_nothing_for_a_point_but_the_check_of_its_keys(
+    document: Document, write_bundle: Write
+) -> None:
+    counts = []
+    for n_copies in (1, 30):
+        points = n_copies * document["operating_points"]
+        path = write_bundle(document | {"operating_points": points})
+        Bundle.open(path)  # modules are imported
+        with CallCounter() as counter:
+            Bundle.open(path)
+        n_objects = json.dumps(points).count("{")
+        counts.append(counter.n_calls - n_objects)
+        shutil.rmtree(path)
+    assert counts[0] == counts[1] < 400
 
 
 @pytest.mark.parametrize("pack", [lambda folder: folder, zipped], ids=["directory", "zip"])

@@ -16,7 +16,7 @@ from tuf.api.metadata import Metadata
 from gatewise.cli import main
 from gatewise.documents import DocumentError
 from gatewise.errors import InputError
-from gatewise_export.bundle.manifest import FileSpec
+from gatewise_export.bundle.manifest_records import FileSpec
 from gatewise_export.repository.release import Release
 from gatewise_export.repository.repository import (
     LIFETIMES,

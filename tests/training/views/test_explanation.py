@@ -82,7 +82,7 @@ def test_an_instance_may_come_in_any_form(system, wine, single):
     assert found.steps[-1].why == "always stops here"
 
 
-def test_a_summary_shows_stages_and_figures(system, single, wine, tmp_path):
+def test_a_summary_shows_stages_and_figures(system, single):
     text = system.summary()
     point = system.operating_point_
     assert text.startswith("StagedCascade: 3 stages before a high-cost model (LogisticRegression)")
@@ -97,8 +97,6 @@ def test_a_summary_shows_stages_and_figures(system, single, wine, tmp_path):
         assert "3.4e" not in shown._repr_html_()
     assert "stops at" in system._repr_mimebundle_()["text/html"]
     assert "sk-" in gw.StagedCascade()._repr_mimebundle_()["text/html"]
-    bundle = gw.pack(system, tmp_path / "b", sample=wine[0].to_numpy()[:10], name="wine")
-    assert all(part in bundle._repr_html_() for part in ("Bundle wine 1", ">cloud<"))
 
 
 def test_plots_go_onto_axes_of_the_users(system, single):

@@ -1,0 +1,278 @@
+"""Records of the document ``manifest.json``; their types say which values it may hold.
+
+:mod:`.manifest_reader` checks the rules between their fields.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from gatewise.columns.encoders import RowEncoder
+from gatewise.decision import Link, Score
+from gatewise.documents import END, Amount, FileName, Finite, Meta, Record, Share, Text
+from gatewise.graph_loading import LoadLimits
+from gatewise.models.instances import InstanceSpec
+from gatewise.operating_point import ByClass, Count, OperatingPoint
+from gatewise_signals.document import SignalRecord
+
+MANIFEST: Final = "manifest.json"
+SAMPLE: Final = "sample.npz"
+#: Ranges of the training rows; a bundle may lack this file.
+RANGES: Final = "ranges.npz"
+#: Name of one feature or input that stands for all values of an array, as WINDOW does for a window.
+INSTANCE: Final = "instance"
+
+MAX_FEATURES: Final = 65535
+MAX_CLASSES: Final = 65535
+MAX_STAGES: Final = 1024
+MAX_POINTS: Final = 65536
+#: Bytes of a file (1 GiB).
+MAX_FILE_BYTES: Final = 1 << 30
+
+ClassLabel: TypeAlias = int | float | str | bool
+Missing = Literal["allowed", "refused"]
+StageKind = Literal["trees", "linear", "kernel", "lazy", "graph"]
+CloudKind = Literal["margins", "classifier"]
+Task = Literal["classify", "regress", "rank"]
+
+#: Topics of MQTT have it as a level.
+TopicLevel = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[^/+#]+{END}",
+        max_length=64,
+        description="a level of MQTT topics: without '/', '+' or '#'",
+    ),
+]
+Version = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[0-9]{{1,4}}\.[0-9]{{1,4}}\.[0-9]{{1,4}}{END}", description="a version as 1.2.3"
+    ),
+]
+Sha256 = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{64}}{END}", description="64 hexadecimal digits")]
+Names = Annotated[tuple[Text, ...], Meta(max_length=MAX_FEATURES)]
+
+
+class FeatureSpec(Record, frozen=True):
+    """A feature: name, own price, and the group it is acquired with (or None)."""
+
+    name: Text
+    own: Amount
+    group: Text | None = None
+
+
+class GroupSpec(Record, frozen=True):
+    """A feature group: name, the price that its features share, and groups paid before it."""
+
+    name: Text
+    shared: Amount
+    requires: Names = ()
+
+
+class PriceSpec(Record, frozen=True):
+    """Prices of an offload in addition to its features: per request, per byte, per evaluation."""
+
+    request: Amount
+    byte: Amount
+    evaluation: Amount
+
+
+class MissingSpec(Record, frozen=True):
+    """Whether NaN is a value to the stages, and to the high-cost model."""
+
+    stages: Missing
+    cloud: Missing
+
+
+class StageSpec(Record, frozen=True):
+    """A stage: the files of its model, its inputs, and the meaning of its outputs.
+
+    Attributes
+    ----------
+    kind : {"trees", "linear", "kernel", "lazy", "graph"}
+        A model of kind ``trees``, ``linear`` or ``kernel`` acquires all its inputs, then runs.
+        ``lazy`` trees acquire an input when a node on the instance's path tests it. ``graph`` is an
+        ONNX file that was given: it needs onnxruntime, and another kind of machine may compute
+        other last bits of its margins.
+    inputs : tuple of str
+        Names of all features that the stage may acquire, in the order of the model's columns.
+    bytes : int
+        Size of its files.
+    link : {"identity", "sigmoid", "softmax"}
+        Function from margins to probabilities.
+    score : {"margin", "column"}
+        Whether the stop score is computed from the margins, or is the last output.
+    outputs : int
+        Columns of the model's output.
+    arrays, graph : str or None
+        Its files: flat arrays in npz, and the ONNX graph written from them. A lazy stage has no
+        graph, a given graph no arrays.
+    """
+
+    kind: StageKind
+    inputs: Names
+    bytes: Count
+    link: Link
+    score: Score
+    outputs: Annotated[int, Meta(ge=1, le=MAX_CLASSES + 1)]
+    arrays: FileName | None = None
+    graph: FileName | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of its files."""
+        return tuple([name for name in (self.arrays, self.graph) if name is not None])
+
+
+class ProbeSpec(Record, frozen=True):
+    """Rows on which a graph was compared at packing with the model that it was made of.
+
+    Attributes
+    ----------
+    rows : int
+    undecided : int
+        Rows whose label depends on the model's own rounding: it changes with sums in float64.
+    kinds : dict
+        Number of rows of each kind.
+    """
+
+    rows: Count
+    undecided: Count
+    kinds: dict[Text, Count]
+
+
+class CloudSpec(Record, frozen=True):
+    """The high-cost model.
+
+    Attributes
+    ----------
+    file : str
+    inputs : tuple of str
+        Names of features, in the order of the model's columns.
+    kind : {"margins", "classifier"}
+        Outputs of the graph: margins, which `link` turns into probabilities; or the class index,
+        int64 (n,), and the probabilities, float32 (n, n_classes).
+    link : {"identity", "sigmoid", "softmax"}
+    backend : str or None
+        Name of the model, as ``python:module:attribute``, where `file` holds no graph. It is for
+        people: a worker runs only the backend that its operator names.
+    probed : ProbeSpec or None
+        None where nothing was converted.
+    """
+
+    file: FileName
+    inputs: Names
+    kind: CloudKind
+    link: Link
+    backend: Text | None = None
+    probed: ProbeSpec | None = None
+
+
+class FileSpec(Record, frozen=True):
+    """SHA-256 and size in bytes of a file."""
+
+    sha256: Sha256
+    size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
+
+
+class ManifestDocument(Record, frozen=True, kw_only=True):
+    """The document ``manifest.json``.
+
+    Attributes
+    ----------
+    schema_version : int
+        Version of this form.
+    name, version : str
+        Levels of MQTT topics.
+    created : str
+        Time in ISO 8601, UTC.
+    min_runtime_version : str
+        The oldest Gatewise that can read the bundle.
+    task : {"classify", "regress", "rank"}
+        Whether an answer is a class, a measured value or a document's score. A bundle that answers
+        with values has no cloud, and each of its chains is one stage with one margin and link
+        ``identity``: the margin is the answer.
+    classes : tuple
+        The user's labels, all of one type; models give their indices.
+    link : {"identity", "sigmoid", "softmax"}
+        Link of the last listed stage.
+    instance : InstanceSpec or None
+        Shape and type of an array whose values, in row-major order, are the features; None for a
+        row of float32 features.
+    features : tuple of FeatureSpec
+        Columns of an instance, in order. One feature called ``instance`` or ``window`` may stand
+        for all values of an array that have the same price.
+    groups : tuple of GroupSpec
+        Prices that features share.
+    prices : PriceSpec
+        Prices of an offload.
+    missing : MissingSpec
+        Whether NaN is a value.
+    every_stage : tuple of StageSpec
+        Stages of all chains.
+    chains : tuple of tuple of int
+        Indices of each chain's stages.
+    cloud : CloudSpec or None
+        The high-cost model.
+    largest_request : int
+        Bytes of a request's payload with one instance; 0 without a cloud.
+    loading : LoadLimits or None
+        Memory and time that loading each given graph may take; None for limits by its size.
+    operating_points : tuple of OperatingPoint
+    active : int
+        Index of the active operating point.
+    reference_accuracy, reference_weighted_accuracy, reference_recall : float, float, tuple or None
+        Figures of the high-cost model on validation rows; the recall by class.
+    class_rows : tuple of int or None
+        Validation rows of each class.
+    min_recall, min_precision : tuple or None
+        Bounds by class that the active point keeps.
+    max_instance_cost : float or None
+        Largest cost of a single instance at any point. A device and the cloud end an instance's way
+        before an exit that could cost more.
+    files : dict
+        SHA-256 and size of every file, by name.
+    encoder : RowEncoder or None
+        Encoder of raw columns into features.
+    signal : SignalRecord or None
+        Blocks that compute the features from windows. The last features are the values of the
+        window itself if the high-cost model reads them.
+    """
+
+    schema_version: Literal[2]
+    name: TopicLevel
+    version: TopicLevel
+    created: Text
+    min_runtime_version: Version
+    task: Task
+    classes: Annotated[tuple[ClassLabel, ...], Meta(max_length=MAX_CLASSES)]
+    link: Link
+    instance: InstanceSpec | None = None
+    features: Annotated[tuple[FeatureSpec, ...], Meta(min_length=1, max_length=MAX_FEATURES)]
+    groups: Annotated[tuple[GroupSpec, ...], Meta(max_length=MAX_FEATURES)]
+    prices: PriceSpec
+    missing: MissingSpec
+    every_stage: Annotated[tuple[StageSpec, ...], Meta(min_length=1, max_length=MAX_STAGES)] = (
+        msgspec.field(name="stages")
+    )
+    chains: Annotated[tuple[tuple[Count, ...], ...], Meta(min_length=1, max_length=MAX_STAGES)]
+    cloud: CloudSpec | None
+    largest_request: Count
+    loading: LoadLimits | None = None
+    operating_points: Annotated[
+        tuple[OperatingPoint, ...], Meta(min_length=1, max_length=MAX_POINTS)
+    ]
+    active: Count
+    reference_accuracy: Finite | None = None
+    reference_weighted_accuracy: Share | None = None
+    reference_recall: ByClass | None = None
+    class_rows: Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)] | None = None
+    min_recall: ByClass | None = None
+    min_precision: ByClass | None = None
+    max_instance_cost: Amount | None = None
+    files: dict[FileName, FileSpec]
+    encoder: RowEncoder | None = None
+    signal: SignalRecord | None = None
