@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.c99.compiled import STRICT
@@ -182,7 +182,7 @@ def _at_most(system: Any, room: int) -> Any:
 def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
     """An operating point: every form of it as C on every machine."""
     x, y = fold.test
-    cascade = cascade_of(system, sample=x[:32], lean=small)
+    cascade = cascade_of(system, sample=x, lean=small)
     stages = [
         type(stage.model).__name__ if holds else "left out"
         for stage, holds in zip(cascade.stages, cascade.holds, strict=True)
@@ -200,13 +200,11 @@ def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
         f"{figures['flat_bytes']} B flat, test accuracy {figures['accuracy']:.4f}, "
         f"cost {figures['mean_cost']:.2f}"
     )
-    forms = [_form(cascade, system, x, small, coded) for coded in CODED]
+    forms = [_form(cascade, small, coded) for coded in CODED]
     return figures | {"forms": [form for form in forms if form is not None]}
 
 
-def _form(
-    cascade: Cascade, system: Any, x: NDArray[np.float32], small: bool, coded: Form
-) -> dict[str, Any] | None:
+def _form(cascade: Cascade, small: bool, coded: Form) -> dict[str, Any] | None:
     label = coded if coded == "float" else f"{coded}-bit"
     if coded != "float" and not lay_out(cascade, None).forests:
         return None  # nothing to code
@@ -221,7 +219,7 @@ def _form(
             f"stack at most {source.stack_bytes} B"
         )
         targets = [
-            _measure(target, source, cascade, system, x)
+            _measure(target, source)
             for target in TARGETS
             if target.lacks() is None and (target.hosted or small)
         ]
@@ -240,18 +238,16 @@ def _form(
         }
 
 
-def _measure(
-    target: Target, source: CSource, cascade: Cascade, system: Any, x: NDArray[np.float32]
-) -> dict[str, Any]:
+def _measure(target: Target, source: CSource) -> dict[str, Any]:
     """Compile the model; its sections, its frames, and where programs run its answers."""
     command = [target.compiler, *STRICT, *target.flags]
     model = f"{source.name}.c"
 
-    def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         process = subprocess.run(
-            arguments, cwd=source.folder, capture_output=True, text=True, check=False, **more
+            arguments, cwd=source.folder, capture_output=True, text=True, check=False
         )
-        if process.returncode:
+        if process.returncode not in (0, 1 if arguments[-1] == "./example" else 0):
             raise InputError(f"{' '.join(arguments)}: {process.stderr.strip()[:500]}")
         return process
 
@@ -272,35 +268,10 @@ def _measure(
         return figures
     further_files = [f"{source.name}_{suffix}.c" for suffix in ("names", "selftest")]
     run(*command, "-o", "example", model, "main.c", *further_files, "-lm")
-    run(*target.runner, "./example")  # the self-test
-    rows = "\n".join(" ".join(repr(float(v)) for v in row) for row in x)
-    lines = run(*target.runner, "./example", "--rows", input=rows).stdout.splitlines()
-    answers = [line.split(",") for line in lines]
-    return figures | {"rows": len(x), "rows_that_differ": _differing(answers, cascade, system, x)}
-
-
-def _differing(
-    answers: list[list[str]], cascade: Cascade, system: Any, x: NDArray[np.float32]
-) -> int:
-    """Rows whose exit, label, purchases or output bits are not Python's."""
-    expected = cascade.expected(x)
-    exits = system.exit_stage(x)
-    predicted = system.predict(x)
-    wrong = abs(len(answers) - len(x))
-    for i, (_, left, label, bought, *outputs) in enumerate(answers):
-        stage = min(int(exits[i]), len(cascade.stages) - 1)
-        while not cascade.holds[stage]:  # a lean cascade may end with stages without a model
-            stage -= 1
-        bits = np.array(outputs, np.float32).tobytes()
-        same = (
-            int(left) == exits[i] == expected.exits[i]
-            and int(label) == expected.labels[i]
-            and (exits[i] == len(cascade.stages) or cascade.classes[int(label)] == predicted[i])
-            and bought == "".join("01"[int(b)] for b in expected.acquired[i])
-            and bits == expected.outputs[stage][i].tobytes()
-        )
-        wrong += not same
-    return wrong
+    # the self-test holds all test rows, and compares exits, labels, purchases and output bits
+    told = re.search(r"(\d+) of (\d+) rows differ", run(*target.runner, "./example").stdout)
+    assert told is not None
+    return figures | {"rows": int(told[2]), "rows_that_differ": int(told[1])}
 
 
 if __name__ == "__main__":

@@ -136,7 +136,6 @@ def write_cascade(
     names = c_text.template_names(name)
     probes = probe_rows(cascade)
     n_sample = len(cascade.rows)
-    sizes = ", ".join(map(str, cascade.outputs))
     signals, signal_texts = _signals(cascade, layout, name)
     files = texts | {
         f"{name}_selftest.c": _selftest(cascade, layout, probes, names),
@@ -144,7 +143,6 @@ def write_cascade(
             "main.c",
             n_rows=n_sample + len(probes),
             tried=f"{n_sample} of the sample, {len(probes)} made from the model",
-            n_outputs=sizes,
             **names,
             **_main(signals, names),
         ),

@@ -5,63 +5,88 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import typer
 
 from gatewise.console import emit, note
-from gatewise.documents import plain_values
+from gatewise.documents import Amount, Meta, Share, plain_values
 from gatewise.formats import byte_size
 from gatewise.prices import LARGEST_REQUEST
+from gatewise.settings import Settings, with_options
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.commands import options
-from gatewise_export.commands.tables import point_text, print_frontier, probe_text
+from gatewise_export.commands.tables import point_text, print_frontier, print_probes
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.bundle import Bundle
+    from gatewise_export.bundle.errors import VerifyReport
+    from gatewise_training.cascades.pair import PairCascade
 
 SAMPLE_ROWS = 64
 
 
-def pair(
+class PairSettings(Settings, frozen=True, kw_only=True):
+    """Options of ``gatewise pair``."""
+
     low_cost_model: Annotated[
         Path, typer.Argument(help="Low-cost model: ONNX, or a booster's file.")
-    ],
+    ]
     high_cost_model: Annotated[
         Path, typer.Argument(help="High-cost model: ONNX, or a booster's file.")
-    ],
+    ]
     data: Annotated[
-        Path, typer.Option(help="Rows that neither was trained on: .npz, .npy, .csv or .parquet.")
-    ],
-    out: options.Out,
+        Path,
+        typer.Option(help="Rows that trained neither model: .npz, .npy, .csv or .parquet."),
+    ]
+    out: options.Out
     target: Annotated[
         str | None,
         typer.Option(help="Array or column of labels; without it, agreement is measured."),
-    ] = None,
-    budget: options.Budget = None,
+    ] = None
+    budget: Annotated[Amount | None, typer.Option(help="Largest mean cost per instance.")] = None
     max_loss: Annotated[
-        float | None, typer.Option(help="Loss of accuracy or agreement, at most.")
-    ] = None,
-    offload_rate: options.OffloadRate = None,
+        Share | None, typer.Option(help="Largest loss of accuracy, or of agreement.")
+    ] = None
+    offload_rate: Annotated[
+        Share | None,
+        typer.Option(help="Largest share of instances that are offloaded; 0 without a link."),
+    ] = None
     classes: Annotated[
         str | None, typer.Option(help="Labels in the order of the scores, separated by commas.")
-    ] = None,
+    ] = None
     gate: Annotated[
-        str, typer.Option(help="threshold; or learned, for a few thousand rows and more.")
-    ] = "threshold",
+        Literal["threshold", "learned"],
+        typer.Option(help="Gate: threshold, or learned, which needs a few thousand rows."),
+    ] = "threshold"
     jpeg: Annotated[
         bool, typer.Option("--jpeg", help="Images may be given and sent as JPEG files.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that choose thresholds.")] = 0,
+    ] = False
+    seed: Annotated[
+        int, Meta(ge=0), typer.Option(help="Seed of the rows that choose thresholds.")
+    ] = 0
     max_message: Annotated[
         int,
-        typer.Option(min=1, help="Bytes of a broker's message, at most: a request must fit."),
-    ] = LARGEST_REQUEST,
-    name: options.BundleName = None,
-    bundle_version: options.BundleVersion = "1",
-    sign: options.Sign = None,
-    as_json: options.AsJson = False,
-) -> None:
+        Meta(ge=1),
+        typer.Option(help="Largest message of the broker, in bytes: a request must fit."),
+    ] = LARGEST_REQUEST
+    name: options.BundleName = None
+    bundle_version: options.BundleVersion = "1"
+    sign: options.Sign = None
+
+    @property
+    def goal(self) -> dict[str, float]:
+        """The one of budget, max_loss and offload_rate that is set, if any."""
+        return options.chosen_goal(
+            budget=self.budget, max_loss=self.max_loss, offload_rate=self.offload_rate
+        )
+
+
+@with_options
+def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     """Put a threshold between two given models, and pack them into a bundle.
 
     Nothing is refitted. An instance whose low-cost margin is narrow is offloaded. Half of the rows
@@ -79,67 +104,72 @@ def pair(
     from gatewise_training.cascades.pair import PairCascade
     from gatewise_training.data.instance_files import load_instances
 
-    goal: dict[str, Any] = options.chosen_goal(
-        budget=budget, max_loss=max_loss, offload_rate=offload_rate
-    )
-    # Refuse bad places and keys before the work.
-    check_destination(out)
-    if sign is not None:
-        Signer(sign)  # refuse a key that cannot be used before the work
-    x, y = load_instances(data, target)
-    names = None if classes is None else _labels(classes, y)
+    # Refuse options, places and keys that cannot be used before the work.
+    goal: dict[str, Any] = settings.goal
+    check_destination(settings.out)
+    if settings.sign is not None:
+        Signer(settings.sign)
+    x, y = load_instances(settings.data, settings.target)
     system = PairCascade(
-        low_cost_model=low_cost_model,
-        high_cost_model=high_cost_model,
-        classes=names,
-        gate=gate,
-        encoding="jpeg" if jpeg else None,
-        random_state=seed,
+        low_cost_model=settings.low_cost_model,
+        high_cost_model=settings.high_cost_model,
+        classes=None if settings.classes is None else _labels(settings.classes, y),
+        gate=settings.gate,
+        encoding="jpeg" if settings.jpeg else None,
+        random_state=settings.seed,
         **goal,
     ).fit(x, y)
     # pack keeps SAMPLE_ROWS of these: rows whose best classes are nearly tied are left out
     rows = x[: 2 * SAMPLE_ROWS]
     bundle = pack(
         system,
-        out,
+        settings.out,
         sample=rows,
-        name=name or data.stem,
-        version=bundle_version,
-        sign=sign,
-        max_message=max_message,
+        name=settings.name or settings.data.stem,
+        version=settings.bundle_version,
+        sign=settings.sign,
+        max_message=settings.max_message,
     )
-    # Compare the bundle with the fitted pair, and report.
     report = verify(system, bundle, rows)
+    if as_json:
+        emit(_document(system, bundle, report, len(x)))
+    else:
+        _print_pair(system, bundle, report)
+    if report.differing_decisions:
+        raise typer.Exit(1)
+
+
+def _document(
+    system: PairCascade, bundle: Bundle, report: VerifyReport, n_instances: int
+) -> dict[str, Any]:
+    """The document of ``--json``."""
     point = bundle.manifest.active_point
-    total = sum(f.size for f in bundle.manifest.files.values())
-    result: dict[str, Any] = {
+    return {
         "bundle": str(bundle.path),
-        "bytes": total,
+        "bytes": bundle.manifest.total_bytes,
         "low_cost_bytes": system.low_cost_bytes_,
         "request_bytes": system.request_bytes_,
         "instance": plain_values(system.instance_),
-        "instances": len(x),
+        "instances": n_instances,
         "measured": point.measured,
         "reference_accuracy": system.frontier_.reference_accuracy,
         "operating_point": msgspec.to_builtins(point),
         "verify": asdict(report),
     }
-    if as_json:
-        emit(result)
-    else:
-        note(f"packed {bundle.path}")
-        print_frontier(bundle.manifest, hull_only=True)
-        print(f"\n{point_text(bundle.manifest)}")
-        print(
-            f"{result['bundle']}: {byte_size(total)}, of it {byte_size(system.low_cost_bytes_)} on "
-            f"the device; a request takes {byte_size(system.request_bytes_)}; the bundle and "
-            f"Python differ in {report.differing_decisions} of {report.rows} decisions"
-        )
-        cloud = bundle.manifest.cloud
-        if cloud is not None and cloud.probed is not None:
-            print(f"high-cost model: {probe_text(cloud.probed)}")
-    if report.differing_decisions:
-        raise typer.Exit(1)
+
+
+def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> None:
+    manifest = bundle.manifest
+    note(f"packed {bundle.path}")
+    print_frontier(manifest, hull_only=True)
+    print(f"\n{point_text(manifest)}")
+    print(
+        f"{bundle.path}: {byte_size(manifest.total_bytes)}, of it "
+        f"{byte_size(system.low_cost_bytes_)} on the device; a request takes "
+        f"{byte_size(system.request_bytes_)}; the bundle and Python differ in "
+        f"{report.differing_decisions} of {report.rows} decisions"
+    )
+    print_probes(manifest)
 
 
 def _labels(text: str, y: Any) -> list[Any]:

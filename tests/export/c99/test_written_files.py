@@ -1,4 +1,4 @@
-"""What is written beside the model: names, the program that reads rows, what compilers may be."""
+"""Files beside the model's: names and the Makefile, and models with little in them."""
 
 from __future__ import annotations
 
@@ -49,66 +49,6 @@ def compiled(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The example program of the cascade."""
-    folder = tmp_path_factory.mktemp("program")
-    write_cascade(cascade(), folder, name="m")
-    made = subprocess.run(["make", "-s"], cwd=folder, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-
-    def run(text: str) -> subprocess.CompletedProcess[str]:
-        command = [str(folder / "m_example"), "--rows"]
-        return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-
-    return run
-
-
-# -- rows from standard input ----------------------------------------------------------------
-
-PLAIN = "1.5,-2,0.25,8\n"
-
-
-def test_rows_in_the_order_of_the_features(program):
-    first = program(PLAIN)
-    assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.startswith("stopped,0,")
-    for same in ("1.5 -2\t0.25  8", "\n1.5; -2;0.25 ;8\r\n\n", '"1.5","-2",0.25,8\n'):
-        assert program(same).stdout == first.stdout
-    assert program(2 * PLAIN).stdout == 2 * first.stdout
-    assert "error,1,-1,1111" in program("1.5,,0.25,8\n").stdout
-
-
-def test_a_header_names_the_columns(program):
-    expected = program(PLAIN).stdout
-    head = '"temp, °C",a-b,a"b,??/\\'
-    for text in (
-        f"{head}\n{PLAIN}",
-        f"\ufeff{head}\n{PLAIN}",
-        'id,??/\\,a-b,note,a"b,"temp, °C"\n7,8,-2,far,0.25,1.5\n',
-    ):
-        done = program(text)
-        assert (done.returncode, done.stderr, done.stdout) == (0, "", expected)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("a,b,c,d\n1,2,3,4\n", "line 1: a header must have one column temp, °C"),
-        ('"temp, °C",a-b,a-b,a"b,??/\\\n1,2,3,4,5\n', "line 1: a header must have one column a-b"),
-        ("1,2,3\n", "line 1: 3 cells, not 4"),
-        ("1,2,3,4\n1,2,3,4,5\n", "line 2: 5 cells, not 4"),
-        ("1,2,3,4\n1,2,3,x\n", "line 2: x is not a number"),
-        ("1,2,3,4\n1,2,3,4z\n", "line 2: 4z is not a number"),
-        ("1," * 2000 + "\n", "line 1: "),
-    ],
-)
-def test_a_line_that_is_no_row_ends_it(program, text, says):
-    done = program(text)
-    assert (done.returncode, done.stderr.startswith(says)) == (2, True), done.stderr
-    assert done.stdout.count("\n") == int(says[5]) - 1  # the rows before it are answered
-
-
 # -- names -----------------------------------------------------------------------------------
 
 
@@ -138,7 +78,7 @@ def test_no_function_of_its_own_is_called_as_one_of_a_model_may_be():
     text = "\n".join(file.read_text() for file in templates)
     public = tuple(f"_{name}" for name in re.findall(r"\$\{p\}_(\w+)", text))
     own = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", text, re.MULTILINE)
-    assert {"take_all", "leaf_number", "print_row", "fft"} < set(own)
+    assert {"take_all", "leaf_number", "fft"} < set(own)
     assert not [name for name in own if name.endswith(public)]
 
 
