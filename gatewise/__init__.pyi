@@ -34,6 +34,8 @@ from .facade.training import FrontierDisplay as FrontierDisplay
 from .facade.training import GreedyMiser as GreedyMiser
 from .facade.training import L1Cascade as L1Cascade
 from .facade.training import OnnxModel as OnnxModel
+from .facade.training import OutcomeCascade as OutcomeCascade
+from .facade.training import Outcomes as Outcomes
 from .facade.training import PairCascade as PairCascade
 from .facade.training import StagedCascade as StagedCascade
 from .facade.training import TableEncoder as TableEncoder

@@ -64,6 +64,11 @@ TABLE: dict[str, Entry] = {
     "pair": Entry(
         "gatewise_export.commands.pair_cli", "Gate two given models; pack a bundle.", "export"
     ),
+    "outcomes": Entry(
+        "gatewise_export.commands.outcomes_cli",
+        "Find thresholds from a table of outcomes.",
+        "export",
+    ),
     "frontier": Entry("gatewise_export.commands.cli", "Show the accuracy-cost frontier.", "export"),
     "inspect": Entry("gatewise_export.commands.cli", "Show the contents of a bundle.", "edge"),
     "verify": Entry(

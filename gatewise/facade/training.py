@@ -17,6 +17,8 @@ try:
     from gatewise_training import GreedyMiser as GreedyMiser
     from gatewise_training import L1Cascade as L1Cascade
     from gatewise_training import OnnxModel as OnnxModel
+    from gatewise_training import OutcomeCascade as OutcomeCascade
+    from gatewise_training import Outcomes as Outcomes
     from gatewise_training import PairCascade as PairCascade
     from gatewise_training import StagedCascade as StagedCascade
     from gatewise_training import TableEncoder as TableEncoder

@@ -19,4 +19,7 @@ from .forests.budget_prune import BudgetPrune as BudgetPrune
 from .learners.given_models.given_graph import OnnxModel as OnnxModel
 from .learners.high_cost_model import HighCostModel as HighCostModel
 from .operating_points.frontier import Frontier as Frontier
+from .outcomes.outcome_cascade import OutcomeCascade as OutcomeCascade
+from .outcomes.outcome_table import Outcomes as Outcomes
+from .outcomes.outcome_table import agreement as agreement
 from .views.frontier_display import FrontierDisplay as FrontierDisplay

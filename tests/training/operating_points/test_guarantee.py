@@ -174,5 +174,5 @@ def test_rows_that_cannot_calibrate_are_refused():
         certify([good, record(11, 9)], [], promise(budget=1))
     with pytest.raises(InputError, match="same rows"):
         certify([], [], promise(budget=1))
-    with pytest.raises(InputError, match="right or wrong"):
-        certify(replace(good, correct=good.correct * 0.5), [], promise(max_loss=0.1))
+    with pytest.raises(InputError, match="between 0 and 1"):
+        certify(replace(good, correct=good.correct * 2.0), [], promise(max_loss=0.1))

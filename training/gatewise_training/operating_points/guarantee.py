@@ -157,9 +157,9 @@ def checked_records(
             "draw rows in proportion to their weights instead"
         )
     if promise.kind == "max_loss" and any(
-        not np.isin(record.correct, (0, 1)).all() for record in cascades
+        not ((record.correct >= 0) & (record.correct <= 1)).all() for record in cascades
     ):
-        raise InputError("a guaranteed max_loss needs answers that are right or wrong (1 or 0)")
+        raise InputError("a guaranteed max_loss needs answers whose worth is between 0 and 1")
     if promise.by_class and any(record.answers is None for record in cascades):
         raise InputError("bounds on classes need records with the answers of all exits")
     return cascades
@@ -174,6 +174,9 @@ def _tested(
     reference = cascades[-1]
     level = promise.level
     grouped = reference.splitter.n_groups is not None
+    is_counted = reference.class_weights is None and all(
+        np.isin(record.correct, (0, 1)).all() for record in cascades
+    )
     for start in range(0, len(candidates), TOGETHER):
         group = candidates[start : start + TOGETHER]
         owners = [cascades[p.chain] for p in group]
@@ -183,7 +186,7 @@ def _tested(
             offloaded = _sent(owners, exits)
             passed = rate_pvalue(offloaded.sum(axis=1), offloaded.shape[1], promise.bound) <= level
             method = "exact binomial"
-        elif promise.kind == "max_loss" and not grouped and reference.class_weights is None:
+        elif promise.kind == "max_loss" and not grouped and is_counted:
             passed = np.ones(len(group), np.bool_)
             if promise.bound < 1:  # no loss is more
                 lost = _lost(owners, reference, exits)

@@ -1,0 +1,215 @@
+"""The sub-command ``gatewise outcomes``: a table of outcomes becomes thresholds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from gatewise.console import emit, note, table
+from gatewise.errors import InputError
+from gatewise.formats import threshold
+from gatewise_export.commands import options
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from gatewise_training.outcomes.outcome_table import Agreement
+
+LISTED_POINTS = 12
+"""Largest number of the frontier's points that are printed."""
+
+
+def outcomes(
+    data: Annotated[Path, typer.Argument(help="Outcomes, a row each: .csv or .parquet.")],
+    small_cost: Annotated[
+        list[str],
+        typer.Option(metavar="COST|COLUMN", help="Cost of a small system. Repeatable, in order."),
+    ],
+    big_cost: Annotated[str, typer.Option(metavar="COST|COLUMN", help="Cost of the big system.")],
+    score: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of a small system's score, higher where surer. Repeatable."),
+    ] = None,
+    small_loss: Annotated[
+        list[str] | None, typer.Option(help="Column of a small system's losses. Repeatable.")
+    ] = None,
+    big_loss: Annotated[str | None, typer.Option(help="Column of the big system's losses.")] = None,
+    agreement: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="Columns of several small models' answers: the score is the share that agrees.",
+        ),
+    ] = None,
+    truth: Annotated[
+        str | None,
+        typer.Option(help="Column of the right answer, with --agreement and --big-answer."),
+    ] = None,
+    big_answer: Annotated[
+        str | None, typer.Option(help="Column of the big system's answer, with --truth.")
+    ] = None,
+    loss_limit: Annotated[float, typer.Option(help="Largest loss that a row can have.")] = 1.0,
+    routed: Annotated[
+        bool,
+        typer.Option("--routed", help="The score is known before any system runs: one runs."),
+    ] = False,
+    group: Annotated[
+        str | None, typer.Option(help="Column of groups of rows, such as conversations.")
+    ] = None,
+    budget: options.Budget = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(help="Largest mean loss above the big system's; by default 1 % of the limit."),
+    ] = None,
+    offload_rate: options.OffloadRate = None,
+    guarantee: Annotated[
+        float, typer.Option(help="Confidence that the bound holds on new rows; 0: no test.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of rows.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="JSON file of thresholds to write.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    r"""Find the scores at which small systems answer, from a table of outcomes.
+
+    Needs no model: only how sure a small system was on each row, what its answer and the big
+    system's answer lost there, and what both cost. A small system answers where its score
+    reaches the threshold. Losses may be of any kind from 0 to --loss-limit.
+
+    Example:
+
+        gatewise outcomes log.csv --score sure --small-loss small_wrong --big-loss big_wrong \
+          --small-cost 0.1 --big-cost 2 --max-loss 0.01 --out thresholds.json
+
+        gatewise outcomes log.csv --agreement a,b,c --truth label --big-answer big \
+          --small-cost 0.3 --big-cost 2
+    """
+    from gatewise_training.data.table_columns import ColumnOptions
+    from gatewise_training.data.table_files import read_frame
+    from gatewise_training.outcomes.outcome_cascade import OutcomeCascade
+    from gatewise_training.outcomes.outcome_table import Outcomes
+
+    goal: dict[str, Any] = options.chosen_goal(
+        budget=budget, max_loss=max_loss, offload_rate=offload_rate
+    )
+    frame, _ = read_frame(data, ColumnOptions(), lambda columns: None)
+    columns = _Columns(data, frame)
+    if agreement is not None:
+        losses = _losses_of_agreement(columns, agreement, truth, big_answer)
+        if score or small_loss or big_loss:
+            raise InputError("--agreement takes the place of --score and of the losses' columns")
+    elif not score or not small_loss or big_loss is None or truth or big_answer:
+        raise InputError(
+            "give --score, --small-loss and --big-loss, or --agreement, --truth and --big-answer"
+        )
+    else:
+        losses = {
+            "scores": columns.numbers(score),
+            "small_losses": columns.numbers(small_loss),
+            "big_losses": columns.numbers([big_loss])[:, 0],
+        }
+    # costs that are the same for all rows are recognised as such
+    outcomes_of_rows = Outcomes(
+        **losses,
+        small_cost=columns.costs(small_cost),
+        big_cost=columns.costs([big_cost]),
+        loss_limit=loss_limit,
+        is_routed=routed,
+        groups=None if group is None else columns.values(group),
+    )
+    # choose, write and print
+    cascade = OutcomeCascade(guarantee=guarantee or None, random_state=seed, **goal)
+    cascade.fit(outcomes_of_rows)
+    document = cascade.to_dict()
+    if out is not None:
+        out.write_text(json.dumps(document, indent=2) + "\n")
+    if as_json:
+        emit(document)
+        return
+    _print_frontier(document["frontier"])
+    print(f"\n{cascade.summary()}")
+    if out is not None:
+        note(f"wrote {out}")
+
+
+commands: dict[str, Callable[..., None]] = {"outcomes": outcomes}
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+class _Columns:
+    """Columns of the table of outcomes, with errors that name the file."""
+
+    def __init__(self, path: Path, frame: DataFrame) -> None:
+        self._path = path
+        self._frame = frame
+
+    def values(self, name: str) -> NDArray[Any]:
+        name = name.strip()
+        if name not in self._frame.columns:
+            known = ", ".join(map(str, self._frame.columns))
+            raise InputError(f"{self._path} has no column {name!r}; it has {known}")
+        return self._frame[name].to_numpy()
+
+    def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Get columns of numbers, shape (n, n_names)."""
+        try:
+            return np.stack([self.values(name).astype(np.float64) for name in names], axis=1)
+        except (TypeError, ValueError) as error:
+            columns = ", ".join(names)
+            raise InputError(f"{self._path}: {columns} must hold numbers: {error}") from None
+
+    def costs(self, words: Sequence[str]) -> NDArray[np.float64]:
+        """Get costs, given as numbers or as columns, shape (n, n_words)."""
+        n_rows = len(self._frame)
+        costs = []
+        for word in words:
+            try:
+                costs.append(np.full(n_rows, float(word)))
+            except ValueError:
+                costs.append(self.numbers([word])[:, 0])
+        return np.stack(costs, axis=1)
+
+
+def _losses_of_agreement(
+    columns: _Columns, names: str, truth: str | None, big_answer: str | None
+) -> dict[str, NDArray[Any]]:
+    """Score rows by the agreement of answers; a wrong answer loses 1."""
+    from gatewise_training.outcomes.outcome_table import agreement
+
+    if truth is None or big_answer is None:
+        raise InputError("--agreement needs --truth and --big-answer")
+    # compared as texts, so that columns of several types can be
+    answers = np.stack([columns.values(n).astype(str) for n in names.split(",")], axis=1)
+    right_answers = columns.values(truth).astype(str)
+    agreed: Agreement = agreement(answers)
+    return {
+        "scores": agreed.share,
+        "small_losses": agreed.answers != right_answers,
+        "big_losses": columns.values(big_answer).astype(str) != right_answers,
+    }
+
+
+def _print_frontier(points: Sequence[dict[str, Any]]) -> None:
+    """Print the frontier, or evenly spaced points of a long one."""
+    n_shown = min(len(points), LISTED_POINTS)
+    shown = sorted({round(i) for i in np.linspace(0, len(points) - 1, n_shown)})
+    table(
+        f"frontier, {n_shown} of {len(points)} points",
+        ("cost", "loss", "to the big system", "small system answers from"),
+        [
+            (
+                f"{points[i]['cost']:.4g}",
+                f"{points[i]['loss']:.4f}",
+                f"{points[i]['offload_rate']:.1%}",
+                ", ".join(threshold(t) for t in points[i]["thresholds"]),
+            )
+            for i in shown
+        ],
+    )

@@ -1,0 +1,169 @@
+"""Thresholds from outcomes keep their bound on rows that were not in the table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_training import OutcomeCascade, Outcomes
+
+POPULATION = 60_000
+
+
+def population(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """Scores and losses of a small and a big system on many rows."""
+    rng = np.random.default_rng(seed)
+    score = rng.uniform(size=POPULATION)
+    if kind == "answers":  # right or wrong
+        small = rng.uniform(size=POPULATION) > 0.55 + 0.45 * score
+        big = rng.uniform(size=POPULATION) > 0.95
+    elif kind == "marks":  # continuous, up to 5
+        small = np.minimum(rng.exponential(1.2 - score, POPULATION), 5.0)
+        big = np.minimum(rng.exponential(0.2, POPULATION), 5.0)
+    else:  # the small system is a majority of five, with few distinct scores
+        score = np.round(score * 2 + 3) / 5
+        small = rng.uniform(size=POPULATION) > 0.2 + 0.78 * score
+        big = rng.uniform(size=POPULATION) > 0.97
+    return {"scores": score, "small_losses": small * 1.0, "big_losses": big * 1.0}
+
+
+def table(rows, columns, **details) -> Outcomes:
+    part = {name: values[rows] for name, values in columns.items()}
+    return Outcomes(**part, **({"small_cost": 1.0, "big_cost": 20.0} | details))
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss_limit", "max_loss"),
+    [("answers", 1.0, 0.03), ("marks", 5.0, 0.1), ("votes", 1.0, 0.02)],
+)
+def test_a_guaranteed_loss_is_kept_in_95_of_100_resamplings(kind, loss_limit, max_loss):
+    columns = population(kind)
+    lost = columns["small_losses"] - columns["big_losses"]
+    rng = np.random.default_rng(1)
+    kept = []
+    costs = []
+    for _ in range(60):
+        rows = rng.choice(POPULATION, 1500, replace=False)
+        cascade = OutcomeCascade(max_loss=max_loss)
+        cascade.fit(table(rows, columns, loss_limit=loss_limit))
+        is_sent = cascade.offload(columns["scores"])
+        kept.append(np.mean(lost * ~is_sent) <= max_loss)
+        costs.append(1.0 + 20.0 * is_sent.mean())
+    assert np.mean(kept) >= 0.95
+    # the cheapest threshold that keeps the bound on all rows, known to nobody
+    order = np.argsort(-columns["scores"], kind="stable")
+    scores = columns["scores"][order]
+    possible = np.cumsum(lost[order]) / POPULATION <= max_loss
+    possible &= np.append(scores[1:] != scores[:-1], True)
+    best = 1.0 + 20.0 * (1.0 - np.flatnonzero(possible)[-1] / POPULATION)
+    assert np.mean(costs) < 1.35 * best
+
+
+def test_figures_are_those_of_the_rows():
+    columns = population("marks")
+    rows = np.arange(2000)
+    cascade = OutcomeCascade(max_loss=0.2).fit(table(rows, columns, loss_limit=5.0))
+    is_sent = cascade.offload(columns["scores"][rows])
+    losses = np.where(is_sent, columns["big_losses"][rows], columns["small_losses"][rows])
+    assert cascade.loss_.value == pytest.approx(losses.mean())
+    assert cascade.big_loss_.value == pytest.approx(columns["big_losses"][rows].mean())
+    assert cascade.lost_.value == pytest.approx(losses.mean() - cascade.big_loss_.value)
+    assert cascade.operating_point_.cost == pytest.approx(1.0 + 20.0 * is_sent.mean())
+    document = cascade.to_dict()
+    assert document["guarantee"]["bound"] == pytest.approx(0.2)
+    assert document["guarantee"]["method"] == "betting"
+    assert document["loss_interval"][0] < document["loss"] < document["loss_interval"][1]
+    assert document["frontier"] == sorted(document["frontier"], key=lambda point: point["cost"])
+
+
+def test_budgets_and_rates_are_kept_too():
+    columns = population("answers")
+    cascade = OutcomeCascade(budget=8.0).fit(table(np.arange(3000), columns))
+    assert 1.0 + 20.0 * cascade.offload(columns["scores"]).mean() <= 8.0
+    sparing = cascade.at(offload_rate=0.1)
+    assert 0.05 < sparing.offload(columns["scores"]).mean() <= 0.1
+    assert sparing.operating_point_.guarantee["method"] == "exact binomial"
+    with pytest.raises(InputError, match="cannot be guaranteed"):
+        cascade.at(budget=0.5)
+
+
+def test_several_small_systems_stand_in_order():
+    rng = np.random.default_rng(0)
+    sure = rng.uniform(size=(4000, 2))
+    small = rng.uniform(size=(4000, 2)) > np.minimum(0.5 + np.array([0.5, 0.7]) * sure, 1.0)
+    outcomes = Outcomes(
+        scores=sure,
+        small_losses=small,
+        big_losses=rng.uniform(size=4000) > 0.97,
+        small_cost=[1.0, 3.0],
+        big_cost=30.0,
+    )
+    cascade = OutcomeCascade(max_loss=0.05, random_state=0).fit(outcomes)
+    assert len(cascade.operating_point_.thresholds) == 2
+    assert cascade.operating_point_.cost < 25
+    assert cascade.offload([[0.0, 0.0], [0.9999, 0.0]]).tolist() == [True, False]
+    with pytest.raises(InputError, match="2 systems"):
+        cascade.offload([0.5])
+
+
+def test_a_router_pays_one_system_and_rows_may_have_prices_of_their_own():
+    columns = population("answers")
+    routed = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns, is_routed=True))
+    both = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns))
+    assert routed.operating_point_.cost < both.operating_point_.cost
+    prices = np.random.default_rng(0).exponential(20.0, 3000)
+    priced = table(np.arange(3000), columns, big_cost=prices)
+    own_prices = OutcomeCascade(max_loss=0.03).fit(priced)
+    is_sent = own_prices.offload(columns["scores"][:3000])
+    assert own_prices.operating_point_.cost == pytest.approx(1.0 + np.mean(prices * is_sent))
+    with pytest.raises(InputError, match="a cost of its own"):
+        own_prices.at(budget=5.0)
+    assert own_prices.big_cost_ == pytest.approx(prices.mean())
+
+
+def test_groups_are_what_is_promised():
+    columns = population("answers")
+    groups = np.arange(6000) // 10
+    cascade = OutcomeCascade(max_loss=0.1)
+    cascade.fit(table(np.arange(6000), columns, groups=groups))
+    guarantee = cascade.operating_point_.guarantee
+    assert guarantee["calibration_groups"] == 600
+    assert guarantee["method"] == "betting on groups"
+
+
+def test_without_a_guarantee_half_of_the_rows_state_the_figures():
+    columns = population("answers")
+    cascade = OutcomeCascade(max_loss=0.03, guarantee=None, random_state=0)
+    cascade.fit(table(np.arange(2000), columns))
+    assert cascade.operating_point_.guarantee is None
+    assert cascade.to_dict()["rows"] == 1000
+    assert "guaranteed" not in cascade.summary()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"small_losses": [2.0] * 50}, "above the limit of 1"),
+        ({"small_losses": [-0.1] * 50}, "at least 0"),
+        ({"big_losses": [np.nan] * 50}, "big_losses is missing"),
+        ({"big_losses": [0.0] * 49}, "does not fit 50 rows"),
+        ({"scores": ["high"] * 50}, "scores must hold numbers"),
+        ({"scores": [np.inf] * 50}, "finite"),
+        ({"small_cost": -1.0}, "costs must be"),
+        ({"loss_limit": 0.0}, "loss_limit"),
+        ({"scores": np.zeros((50, 2)), "is_routed": True}, "one small system"),
+    ],
+)
+def test_tables_that_cannot_serve_are_refused(change, message):
+    columns = {"scores": np.linspace(0, 1, 50), "small_losses": np.zeros(50)}
+    columns |= {"big_losses": np.zeros(50), "small_cost": 1.0, "big_cost": 2.0}
+    with pytest.raises(InputError, match=message):
+        Outcomes(**(columns | change))
+
+
+def test_few_rows_are_refused():
+    ones = np.ones(39)
+    few = Outcomes(scores=ones, small_losses=ones, big_losses=ones, small_cost=1, big_cost=2)
+    with pytest.raises(InputError, match="at least 40 rows"):
+        OutcomeCascade().fit(few)

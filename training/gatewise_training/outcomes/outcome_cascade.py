@@ -1,0 +1,324 @@
+"""OutcomeCascade: thresholds between systems, learned from a table of their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+
+from gatewise.decision import exit_stages
+from gatewise.errors import InputError
+from gatewise.formats import plural
+from gatewise.formats import threshold as threshold_text
+from gatewise.operating_point import OperatingPoint
+from gatewise_training.operating_points.candidate_points import CalibrationRecords
+from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.group_losses import with_group_errors
+from gatewise_training.operating_points.guarantee import Promise, certify
+from gatewise_training.operating_points.promise_check import MeasuredFigure
+from gatewise_training.operating_points.thresholds import frontier_points
+from gatewise_training.outcomes.outcome_table import Outcomes, stage_scores
+
+LEAST_ROWS = 40
+DEFAULT_LOSS = 0.01
+"""Loss allowed by default, as a share of the largest."""
+N_CUTS = 200
+"""Largest number of thresholds tried on one score."""
+
+
+@dataclass(eq=False, kw_only=True)
+class OutcomeCascade:
+    """Thresholds on the scores of small systems, below which a row goes to the big one.
+
+    One threshold with a guarantee is tested on all rows. Otherwise half of the rows choose the
+    thresholds, and the other half state or certify what these do on new rows.
+
+    Parameters
+    ----------
+    budget : float, optional
+        Largest mean cost of a row: the thresholds of the smallest loss are taken.
+    max_loss : float, optional
+        Largest mean loss above the big system's, in the unit of the losses: the cheapest
+        thresholds are taken. By default a hundredth of the largest loss possible.
+    offload_rate : float, optional
+        Largest share of rows that the big system answers.
+    guarantee : float or None, default 0.95
+        Confidence with which the bound holds for new rows. None: no test; the loss on the rows
+        that choose keeps a standard error in hand.
+    random_state : int, RandomState or None
+        Of the choice of rows.
+
+    Attributes
+    ----------
+    operating_point_ : OperatingPoint
+        The thresholds, and their figures on the rows that state them. Its `accuracy` is one
+        less the mean loss as a share of the largest.
+    frontier_ : Frontier
+        All settings worth having, measured on the same rows.
+    loss_, big_loss_, lost_ : MeasuredFigure
+        Mean loss of the cascade, of the big system, and their paired difference, with their 95 %
+        intervals.
+    big_cost_ : float
+        Mean cost of sending every row to the big system at once.
+
+    Examples
+    --------
+    A small system that is less often right where its score is low:
+
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.uniform(size=4000)
+    >>> table = Outcomes(
+    ...     scores=score, small_losses=rng.uniform(size=4000) > 0.6 + 0.6 * score,
+    ...     big_losses=rng.uniform(size=4000) > 0.97, small_cost=1.0, big_cost=20.0,
+    ... )
+    >>> cascade = OutcomeCascade(max_loss=0.03, random_state=0).fit(table)
+    >>> cascade.operating_point_.guarantee["method"]
+    'exact paired difference'
+    >>> bool(cascade.operating_point_.cost < 14)
+    True
+    >>> cascade.offload([0.1, 0.99]).tolist()
+    [True, False]
+    """
+
+    budget: float | None = None
+    max_loss: float | None = None
+    offload_rate: float | None = None
+    guarantee: float | None = 0.95
+    random_state: Any = None
+
+    def fit(self, outcomes: Outcomes) -> Self:
+        """Learn the thresholds.
+
+        Parameters
+        ----------
+        outcomes : Outcomes
+            At least 40 rows that none of the systems was trained on.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            If there are too few rows, or no thresholds keep the bound.
+        """
+        if outcomes.n_rows < LEAST_ROWS:
+            raise InputError(f"thresholds need at least {LEAST_ROWS} rows, not {outcomes.n_rows}")
+        self.loss_limit_ = outcomes.loss_limit
+        self.big_cost_ = outcomes.big_cost
+        record = outcomes.record
+        # a test of thresholds that no loss has chosen needs no rows of its own
+        if record.n_stages == 1 and self.guarantee is not None:
+            self._tuning = record
+            self._stating = record
+        else:
+            rows = record.splitter.order(check_random_state(self.random_state))
+            choosing, stating = record.splitter.cut(rows, 1, 2)
+            self._tuning = outcomes.take(choosing).record
+            self._stating = outcomes.take(stating).record
+        # the frontier on the rows that choose, and its settings on the rows that state
+        self._points = frontier_points(self._tuning, n_cuts=N_CUTS)
+        tuned = Frontier.from_points(self._points, reference_accuracy=self._tuning.merit())
+        tuned = tuned.with_less_offload(self._points)
+        loss = self._goal().get("max_loss", DEFAULT_LOSS)
+        self._tuned = with_group_errors(tuned, self._points, [self._tuning], loss)
+        stated = [self._stating.measure(p.thresholds) for p in self._tuned.points]
+        self.frontier_ = Frontier.from_points(stated, reference_accuracy=self._stating.merit())
+        self._activate(self._chosen(self._goal()))
+        return self
+
+    def at(
+        self,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        offload_rate: float | None = None,
+    ) -> OutcomeCascade:
+        """Get the same systems at another bound, tested as in :meth:`fit`.
+
+        Parameters
+        ----------
+        budget, max_loss, offload_rate : float, optional
+            One of them, as in the class.
+
+        Returns
+        -------
+        OutcomeCascade
+        """
+        other = copy(self)
+        other.budget = budget
+        other.max_loss = max_loss
+        other.offload_rate = offload_rate
+        other._activate(other._chosen(other._goal()))
+        return other
+
+    def offload(self, scores: ArrayLike) -> NDArray[np.bool_]:
+        """Find the rows that go to the big system.
+
+        Parameters
+        ----------
+        scores : array-like of shape (n,) or (n, n_small)
+            As in :class:`Outcomes`.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+        """
+        by_stage = stage_scores(scores)
+        n_stages = len(self.operating_point_.thresholds)
+        if len(by_stage) != n_stages:
+            raise InputError(f"scores must be of {plural(n_stages, 'system')}, not {len(by_stage)}")
+        exits = exit_stages(list(by_stage), self.operating_point_.thresholds)
+        is_offloaded: NDArray[np.bool_] = exits == n_stages
+        return is_offloaded
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give thresholds, figures and guarantee as plain values for JSON."""
+        point = self.operating_point_
+        guarantee = None if point.guarantee is None else dict(point.guarantee)
+        if guarantee is not None and guarantee["kind"] == "max_loss":
+            guarantee["bound"] *= self.loss_limit_
+        figures = {"loss": self.loss_, "big_loss": self.big_loss_, "lost": self.lost_}
+        return {
+            "thresholds": list(point.thresholds),
+            "cost": point.cost,
+            "big_cost": self.big_cost_,
+            "offload_rate": point.offload_rate,
+            **{name: figure.value for name, figure in figures.items()},
+            **{f"{name}_interval": figure.ends() for name, figure in figures.items()},
+            "rows": len(self._stating.weights),
+            "guarantee": guarantee,
+            "frontier": [
+                {
+                    "thresholds": list(p.thresholds),
+                    "cost": p.cost,
+                    "loss": (1.0 - p.accuracy) * self.loss_limit_,
+                    "offload_rate": p.offload_rate,
+                }
+                for p in self.frontier_.points
+            ],
+        }
+
+    def summary(self) -> str:
+        """Write thresholds, figures and guarantee in a few lines."""
+        point = self.operating_point_
+        n = len(self._stating.weights)
+        saved = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
+        comparison = f"{abs(saved):.1%} {'less' if saved >= 0 else 'more'}"
+        limits = ", ".join(threshold_text(t, 6) for t in point.thresholds)
+        lines = [
+            f"a small system answers where its score reaches {limits}; else the next one or the "
+            "big one",
+            f"cost {point.cost:.4g} a row, {comparison} than the big system alone; "
+            f"{point.offload_rate:.1%} of the rows go to it",
+            f"loss {self.loss_.text(n)}; of the big system {self.big_loss_.text(n)}",
+            f"loss above the big system's {self.lost_.text(n)}, on {plural(n, 'row')}",
+        ]
+        terms = self.to_dict()["guarantee"]
+        if terms is not None:
+            lines.append(
+                f"guaranteed with confidence {terms['confidence']:g}: {terms['kind']} of at most "
+                f"{terms['bound']:g} ({terms['method']})"
+            )
+        return "\n".join(lines)
+
+    # -- choice ----------------------------------------------------------------------------
+
+    def _goal(self) -> dict[str, Any]:
+        """Get the one bound, a loss as a share of the largest."""
+        bounds = {
+            "budget": self.budget,
+            "max_loss": self.max_loss,
+            "offload_rate": self.offload_rate,
+        }
+        goal: dict[str, Any] = {
+            name: float(bound) for name, bound in bounds.items() if bound is not None
+        }
+        if len(goal) > 1:
+            raise InputError("give one of budget, max_loss and offload_rate, not several")
+        if "max_loss" in goal:
+            goal["max_loss"] /= self.loss_limit_
+        return goal or {"max_loss": DEFAULT_LOSS}
+
+    def _chosen(self, goal: dict[str, Any]) -> Sequence[float | None]:
+        """Choose thresholds; with a guarantee, those that pass its tests."""
+        if self.guarantee is None:
+            return self._tuned.pick(None, slack=SLACK, **goal).thresholds
+        if "budget" in goal and self._stating.exit_costs.ndim == 2:
+            raise InputError(
+                "a budget cannot be guaranteed where each row has a cost of its own, as new rows "
+                "may cost more: give one cost for all rows, or guarantee=None"
+            )
+        if self._stating.n_stages > 1:
+            records = CalibrationRecords((self._tuning,), (self._stating,), self.guarantee)
+            point = records.certify(self._tuned, **goal)
+        else:
+            point = self._certified_threshold(goal)
+        self._terms = point.guarantee
+        return point.thresholds
+
+    def _certified_threshold(self, goal: dict[str, Any]) -> OperatingPoint:
+        """Certify a threshold on all rows; InputError if none passes.
+
+        The thresholds lie at quantiles of the scores, which no loss has chosen, and are tested from
+        the safest on. All that pass hold together, so that the best of them may be taken.
+        """
+        assert self.guarantee is not None
+        promise = Promise.from_bounds(self.guarantee, **goal)
+        is_loss = promise.kind == "max_loss"
+        # the safest first: all rows to the big system for a loss, none for a budget or a rate
+        order = sorted(self._points, key=attrgetter("offload_rate"), reverse=is_loss)
+        boldest = certify(self._stating, order, promise)
+        if boldest is None:
+            n_rows = plural(
+                self._stating.units, "row" if self._stating.splitter.n_groups is None else "group"
+            )
+            raise InputError(
+                f"{promise.kind}={promise.bound:g} cannot be guaranteed at {self.guarantee:g} with "
+                f"{n_rows}; give more or a looser bound"
+            )
+        if is_loss:
+            return boldest
+        # more rows to the big system are not always better: the most accurate of all that pass
+        passed = [p for p in order if p.offload_rate <= boldest.offload_rate]
+        best = max(passed, key=lambda p: (p.merit, -p.cost))
+        return msgspec.structs.replace(best, guarantee=boldest.guarantee)
+
+    def _activate(self, thresholds: Sequence[float | None]) -> None:
+        record = self._stating
+        point = record.measure(thresholds)
+        exits = record.exits(thresholds)
+        # 1 - loss / limit of the answer that each row gets
+        right = record.correct[exits, np.arange(len(exits))]
+        self.loss_ = self._mean_loss(right)
+        self.big_loss_ = self._mean_loss(record.correct[-1])
+        lost = MeasuredFigure.loss(record.correct[-1] - right, record.weights, record.splitter)
+        self.lost_ = self._in_unit(lost)
+        interval = (
+            1.0 - self.loss_.high / self.loss_limit_,
+            1.0 - self.loss_.low / self.loss_limit_,
+        )
+        terms = None if self.guarantee is None else self._terms
+        self.operating_point_: OperatingPoint = msgspec.structs.replace(
+            point, interval=interval, guarantee=terms
+        )
+
+    def _mean_loss(self, right: NDArray[np.float64]) -> MeasuredFigure:
+        record = self._stating
+        lost = 1.0 - right
+        if np.isin(lost, (0, 1)).all():
+            return self._in_unit(MeasuredFigure.share(lost == 1, record.weights, record.splitter))
+        figure = MeasuredFigure.mean(lost, record.weights, record.splitter)
+        return self._in_unit(figure.clipped(0.0, 1.0))
+
+    def _in_unit(self, figure: MeasuredFigure) -> MeasuredFigure:
+        """Get a share of the largest loss in the unit of the losses."""
+        return MeasuredFigure(*(self.loss_limit_ * value for value in figure))

@@ -1,0 +1,214 @@
+"""Outcomes of systems on rows: scores, losses and costs, checked, as the record of a cascade."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.errors import InputError
+from gatewise.operating_point import FLOAT32_MAX
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.thresholds import CascadeRecord
+
+
+class Outcomes:
+    """Scores and losses of one or several small systems, losses of a big one, and all costs.
+
+    The systems may be anything: language models, detectors, regressors, people. The losses are of
+    any kind with an upper limit: wrong answers (0 or 1), 1 - IoU, a clipped pinball loss, an edit
+    distance over its length, a grader's mark turned round.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n,) or (n, n_small)
+        How sure each small system is, by any measure that rises with it: a probability, a margin,
+        the negative entropy, the :func:`agreement` of several models. A small system answers where
+        its score reaches its threshold; NaN never does.
+    small_losses : array-like of shape (n,) or (n, n_small)
+        Losses of the small systems' answers, from 0 to `loss_limit`.
+    big_losses : array-like of shape (n,)
+        Losses of the big system's answers to the same rows.
+    small_cost : float or array-like of shape (n,), (n_small,) or (n, n_small)
+        Cost of running each small system, for all rows or row by row.
+    big_cost : float or array-like of shape (n,)
+        Cost of the big system, in the same unit.
+    loss_limit : float, default 1.0
+        The largest loss that a row can have.
+    is_routed : bool, default False
+        Whether the score is known before any system runs, as with a router. Then a row costs the
+        small system or the big one; otherwise the small one and, where it is not sure, both.
+    groups : array-like of shape (n,), optional
+        Conversation, patient or video of each row, where rows belong together.
+
+    Raises
+    ------
+    InputError
+        If shapes differ, a value is no number, or a loss lies outside of its limits.
+
+    Examples
+    --------
+    >>> table = Outcomes(
+    ...     scores=[0.9, 0.2, 0.7], small_losses=[0, 1, 0], big_losses=[0, 0, 0],
+    ...     small_cost=0.1, big_cost=2.0,
+    ... )
+    >>> table.record.exit_costs
+    array([0.1, 2.1])
+    """
+
+    def __init__(
+        self,
+        *,
+        scores: ArrayLike,
+        small_losses: ArrayLike,
+        big_losses: ArrayLike,
+        small_cost: ArrayLike,
+        big_cost: ArrayLike,
+        loss_limit: float = 1.0,
+        is_routed: bool = False,
+        groups: ArrayLike | None = None,
+    ) -> None:
+        if not 0 < loss_limit < np.inf:
+            raise InputError(f"loss_limit must be above 0 and finite, not {loss_limit!r}")
+        # one line of scores, losses and costs for each small system, and one for the big system
+        by_stage = stage_scores(scores)
+        n_stages, n = by_stage.shape
+        if is_routed and n_stages > 1:
+            raise InputError("is_routed is for one small system: a router runs one of two")
+        losses = [*_columns("small_losses", small_losses, n, n_stages)]
+        losses += _columns("big_losses", big_losses, n, 1)
+        stacked_losses = np.stack(losses)
+        _check_losses(stacked_losses, loss_limit)
+        small_costs = _columns("small_cost", small_cost, n, n_stages)
+        (big_costs,) = _columns("big_cost", big_cost, n, 1)
+        run_costs = np.stack([*small_costs, big_costs])
+        if not (run_costs >= 0).all():
+            raise InputError("costs must be numbers of at least 0")
+        # a row pays all systems up to the one that answers, unless a router has chosen one
+        exit_costs = run_costs if is_routed else np.cumsum(run_costs, axis=0)
+        if not np.ptp(exit_costs, axis=1).any():
+            exit_costs = exit_costs[:, 0]
+        self.loss_limit = float(loss_limit)
+        self.big_cost = float(big_costs.mean())
+        # the machinery of cascades counts right answers: a row is right by 1 - loss / limit
+        self.record = CascadeRecord(
+            scores=by_stage,
+            correct=1.0 - stacked_losses / loss_limit,
+            exit_costs=exit_costs,
+            weights=np.ones(n),
+            given_splitter=RowSplitter.checked(n, groups),
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.record.weights)
+
+    def take(self, rows: NDArray[np.intp]) -> Outcomes:
+        """Get the outcomes of some of the rows.
+
+        Parameters
+        ----------
+        rows : ndarray of int
+            Their numbers.
+
+        Returns
+        -------
+        Outcomes
+        """
+        part = object.__new__(Outcomes)
+        part.loss_limit = self.loss_limit
+        part.big_cost = self.big_cost
+        record = self.record.rows(rows)
+        part.record = replace(record, weights=np.ones(len(record.weights)))
+        return part
+
+
+class Agreement(NamedTuple):
+    """The most frequent answer of several models to each row, and the share that gives it."""
+
+    answers: NDArray[Any]  # (n,)
+    share: NDArray[np.float64]  # (n,)
+
+
+def agreement(answers: ArrayLike) -> Agreement:
+    """Count how many models agree, as a score of the answer that most of them give.
+
+    Parameters
+    ----------
+    answers : array-like of shape (n, n_models)
+        Labels, texts or numbers that the models answer. Of equally frequent answers, the one of
+        the earlier model is taken.
+
+    Returns
+    -------
+    Agreement
+        The answer and the share of models behind it.
+
+    Examples
+    --------
+    >>> answers, share = agreement([["a", "a", "b"], ["c", "b", "a"]])
+    >>> answers.tolist(), share.round(2).tolist()
+    (['a', 'c'], [0.67, 0.33])
+    """
+    table = np.asarray(answers)
+    if table.ndim != 2 or not table.size:
+        raise InputError(f"answers must have the shape (rows, models), not {table.shape}")
+    n_models = table.shape[1]
+    # one model at a time, so that memory grows with the rows alone
+    n_agreeing = np.stack([(table == table[:, [k]]).sum(axis=1) for k in range(n_models)])
+    most_frequent = n_agreeing.argmax(axis=0)
+    rows = np.arange(len(table))
+    return Agreement(table[rows, most_frequent], n_agreeing[most_frequent, rows] / n_models)
+
+
+def stage_scores(scores: ArrayLike) -> NDArray[np.float32]:
+    """Read scores, (n,) or (n, n_small), as (n_small, n); InputError if they are none."""
+    values = _numbers("scores", scores)
+    if values.ndim not in (1, 2) or not values.size:
+        raise InputError(
+            f"scores must have the shape (rows,) or (rows, systems), not {values.shape}"
+        )
+    if (np.abs(values) > FLOAT32_MAX).any():
+        raise InputError("scores must be finite, or NaN where a small system must not answer")
+    return np.ascontiguousarray(values.reshape(len(values), -1).T, np.float32)
+
+
+def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must hold numbers") from None
+
+
+def _columns(
+    name: str, values: ArrayLike, n_rows: int, n_columns: int
+) -> list[NDArray[np.float64]]:
+    """Read numbers of rows as columns, each (n_rows,)."""
+    table = _numbers(name, values)
+    if table.ndim == 1 and n_columns == 1:
+        table = table[:, np.newaxis]
+    try:
+        table = np.broadcast_to(table, (n_rows, n_columns))
+    except ValueError:
+        raise InputError(
+            f"{name} has the shape {np.shape(values)}, which does not fit {n_rows} rows"
+            + (f" and {n_columns} small systems" if n_columns > 1 else "")
+        ) from None
+    if not np.isfinite(table).all():
+        raise InputError(f"{name} is missing or infinite in some rows: leave these rows out")
+    return list(table.T)
+
+
+def _check_losses(losses: NDArray[np.float64], loss_limit: float) -> None:
+    lowest = float(losses.min())
+    highest = float(losses.max())
+    if lowest < 0:
+        raise InputError(f"losses must be at least 0; one is {lowest:g}")
+    if highest > loss_limit:
+        raise InputError(
+            f"a loss is {highest:g}, above the limit of {loss_limit:g}: give the largest possible "
+            "loss as loss_limit, or clip the losses"
+        )
