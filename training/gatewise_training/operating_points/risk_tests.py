@@ -27,7 +27,7 @@ STEP = 0.002
 """To which the critical value is found."""
 ROUNDS = 60
 """Times at which a bet may change."""
-PRIOR_ROWS = 10
+PRIOR_ROWS = 1
 """Weight of the first guess at the variance."""
 BOLDEST_BET = 0.9
 """Share of the wealth that one row may lose."""
