@@ -2,7 +2,8 @@
 
 A value that is not known (None or NaN) is written ``n/a``. Every function takes a value in the
 unit that the rest of the product counts in: shares of 1, bytes, milliseconds, seconds, joules.
-Those named ``read_`` read spans of time, times of day and rates: ``30s``, ``12:00``, ``6/min``.
+Those named ``read_`` read spans of time, times of day, rates and amounts of bytes: ``30s``,
+``12:00``, ``6/min``, ``64KB``.
 """
 
 from __future__ import annotations
@@ -242,3 +243,19 @@ def read_clock(text: str, what: str) -> float:
         if minutes < 60 and seconds < 60 and time_of_day <= DAY:
             return time_of_day
     raise InputError(f"{what}: {text!r} is not a time of day; write it as 14:00")
+
+
+def read_bytes(option: str, text: str) -> int:
+    """Read an amount of bytes, with KB, MB or GB of 1,024 at each step as memory has them.
+
+    Raises InputError, which names the `option`, for other texts.
+
+    >>> [read_bytes("--keep-bytes", text) for text in ("900", "64KB", "1.5 MiB")]
+    [900, 65536, 1572864]
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMG])I?)?B?", text.strip().upper())
+    unit = {None: 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    size = 0 if match is None else round(float(match[1]) * unit[match[2]])
+    if size < 1:
+        raise InputError(f"{option} {text}: give a number of bytes, as 65536, 64KB or 1MB")
+    return size

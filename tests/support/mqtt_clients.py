@@ -137,10 +137,17 @@ class Caller(MqttClient):
         ttl_ms: int = 5000,
         id: bytes | None = None,  # noqa: A002
         audit: AuditMark | None = None,
+        **fields: Any,
     ) -> wire.Request:
         """Send a request and return it."""
         request = wire.Request(
-            id=id or wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X, audit=audit
+            id=id or wire.new_id(),
+            model=model,
+            version=version,
+            ttl_ms=ttl_ms,
+            X=X,
+            audit=audit,
+            **fields,
         )
         self.send(wire.encode_request(request))
         return request

@@ -81,6 +81,7 @@ def cloud(
       gatewise cloud bundle --metrics-port 9100
       gatewise cloud bundle --backend python:my_models:predict_proba
       gatewise cloud --watch bundles/ --public-key factory.pub
+      gatewise cloud bundle --keep kept --keep-bytes 1GB --keep-days 30
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_cloud").setLevel(logging.INFO)

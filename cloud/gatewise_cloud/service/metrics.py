@@ -78,6 +78,8 @@ class WorkerCollector(Collector):
         for name, (key, text) in _STATES.items():
             if key in states:
                 yield gauge(_PREFIX + name, text, [((), states[key])])
+        for name, count in counters.get("archive", {}).items():
+            yield counter(f"{_PREFIX}archive_{name}", _ARCHIVE[name], [((), count)])
         info = [(model, 1) for model in models[:100]]
         yield gauge(f"{_PREFIX}model_info", "1 for each model served", info, "model", "version")
         audits = [*counters["audits"].items()][:100]
@@ -88,6 +90,13 @@ class WorkerCollector(Collector):
             yield kind(_PREFIX + name, text, values, "model", "version")
 
 
+#: Counts of the folder of kept instances.
+_ARCHIVE = {
+    "kept": "instances kept",
+    "thinned": "instances left out at random before a shard was written",
+    "lost": "instances that the disk did not take",
+    "shards": "shards written",
+}
 #: Audits of devices' answers by model and version, and the test of all of them.
 _AUDITS = (
     (counter, "audits", "audits", "audits of devices' own answers"),

@@ -47,7 +47,8 @@ class Ticket:
     is name and version. `rows` has shape (n, k) and the dtype of the message; all tickets of one
     model have the same k. `arrived` and `expires` are seconds on the owner's monotonic clock; the
     time to live counts from the arrival here, because devices' clocks drift. `audit` is the mark of
-    a request that audits an answer. `form` is the form of the request and of its response.
+    a request that audits an answer. Nothing is kept of a `private` one; one with `late_s` comes
+    that many seconds after its answer. `form` is the form of the request and of its response.
     """
 
     device: str
@@ -58,6 +59,8 @@ class Ticket:
     arrived: float
     expires: float
     audit: AuditMark | None = None
+    private: bool = False
+    late_s: int = 0
     form: MessageForm = CBOR
 
     @property

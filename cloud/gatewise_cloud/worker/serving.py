@@ -16,6 +16,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.errors import BackendBusy, ModelError, RefusedRows
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Offer, Ticket
@@ -39,7 +40,7 @@ class BatchServer:
     """Takes requests in and answers them through their models; safe across threads.
 
     The batcher's `parallel` batches run at a time: more than one pays where the model runs
-    elsewhere.
+    elsewhere. With an `archive` the answered instances are kept.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class BatchServer:
         batcher: Batcher,
         session: MqttSession | SessionGroup,
         counters: Counters,
+        archive: ArchiveWriter | None = None,
     ) -> None:
         self.models = models
         self.audits = FleetAudit()
         self._batcher = batcher
         self._session = session
         self._counters = counters
+        self._archive = archive
         self._work = threading.Condition()  # guards the batcher, _end and _runs
         self._runs = 0  # batches that were taken and are not answered
         self._end: Literal["", "drain", "now"] = ""
@@ -144,6 +147,8 @@ class BatchServer:
             arrived=now,
             expires=now + request.ttl_ms / 1000.0,
             audit=request.audit,
+            private=request.private,
+            late_s=request.late_s,
             form=form,
         )
         model = self.models.get(ticket.model)
@@ -226,9 +231,13 @@ class BatchServer:
             latency=now - ticket.arrived,
         )
         self._session.send(ticket.device, payload, ticket.form)
-        if ticket.audit is not None and len(labels) == 1:
-            bound = disagreement_bound(self.models.running(ticket.model).manifest)
+        manifest = self.models.running(ticket.model).manifest
+        # what comes late was no choice of the sampler's: it is no evidence
+        if ticket.audit is not None and len(labels) == 1 and not ticket.late_s:
+            bound = disagreement_bound(manifest)
             self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)
+        if self._archive is not None:
+            self._archive.offer(ticket, manifest, labels, probabilities)
 
     def _fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
         """Answer a request that was taken with an error; it may come again."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from msgspec import Meta
 
-from gatewise.documents import Amount
+from gatewise.documents import Amount, Positive
 from gatewise.graph_loading import LOAD_BOUND
 from gatewise.settings import FileOption, Settings
 from gatewise_edge.link.broker_url import Endpoint
@@ -52,12 +52,23 @@ class WorkerSettings(Settings, frozen=True):
     public_key: Annotated[
         Path | None, typer.Option(help="Key whose owner must have signed each bundle.")
     ] = None
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Folder that answered instances are kept in, but for private devices'."),
+    ] = None
+    keep_bytes: Annotated[
+        str, typer.Option(help="Bytes of that folder; more instances are thinned at random.")
+    ] = "1GB"
+    keep_days: Annotated[Positive, typer.Option(help="Days for which they are kept.")] = 30.0
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
     cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
     connections: Annotated[
         _AtLeastOne, FileOption("Connections, for brokers that limit the messages of each.")
     ] = 1
+    keep_seconds: Annotated[
+        Positive, FileOption("Longest time until kept instances are on disk, in s.")
+    ] = 300.0
     threads: Annotated[_AtLeastOne, FileOption("Threads within one run.")] = 1
     load_bytes: Annotated[
         Amount, FileOption("Largest memory that loading a graph may take, in bytes.")

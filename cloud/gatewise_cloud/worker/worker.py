@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from gatewise.errors import GatewiseError, InputError
+from gatewise.formats import read_bytes
 from gatewise.graph_loading import LoadLimits
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.signal_handling import until_interrupted
@@ -33,6 +34,7 @@ from gatewise_cloud.worker.settings import WorkerSettings
 from gatewise_edge.link import wire
 
 if TYPE_CHECKING:
+    from gatewise_cloud.archive.writer import ArchiveWriter
     from gatewise_cloud.models.backends import Backend
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
@@ -110,7 +112,10 @@ class Worker:
             wait=settings.wait_ms / 1000.0,
             parallel=settings.parallel,
         )
-        self._server = BatchServer(self.models, batcher, self._session, self._counters)
+        self._archive = _archive(settings)
+        self._server = BatchServer(
+            self.models, batcher, self._session, self._counters, self._archive
+        )
         self._watch: BundleWatch | None = None
         if settings.watch is not None:
             self._watch = BundleWatch(
@@ -185,6 +190,8 @@ class Worker:
             if self._watch is not None:
                 self._watch.stop()
             self._session.close()
+            if self._archive is not None:
+                self._archive.close()
             self.models.close()
 
     def run(self, ready: Callable[[Worker], None] | None = None) -> None:
@@ -260,7 +267,8 @@ class Worker:
 
         It has the names of :data:`.counters.COUNTS`, by label the names of
         :data:`.counters.LABELLED_COUNTS`, and ``queued``, ``connects``, ``connected``,
-        ``subscription``, ``models``, ``audits`` and ``certificate_expires``.
+        ``subscription``, ``models``, ``audits``, ``archive`` (the counts of
+        :class:`.ArchiveWriter`) and ``certificate_expires``.
         """
         models = list(self.models)  # they come and go
         return {
@@ -272,6 +280,7 @@ class Worker:
             "subscription": self.subscription,
             "models": [{"name": name, "version": version} for name, version in models],
             "audits": self._server.audits.snapshot(),
+            "archive": {} if self._archive is None else self._archive.counters,
             "certificate_expires": self._endpoint.certificate_expires,
         }
 
@@ -279,6 +288,20 @@ class Worker:
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
         """Histograms by name, as :meth:`.Counters.histograms` gives them."""
         return self._counters.histograms()
+
+
+def _archive(settings: WorkerSettings) -> ArchiveWriter | None:
+    """Open the folder of ``--keep``; pyarrow is imported for it alone."""
+    if settings.keep is None:
+        return None
+    from gatewise_cloud.archive.writer import ArchiveWriter
+
+    return ArchiveWriter.opened(
+        settings.keep,
+        max_bytes=read_bytes("--keep-bytes", settings.keep_bytes),
+        max_days=settings.keep_days,
+        seconds=settings.keep_seconds,
+    )
 
 
 def _listed(

@@ -63,7 +63,7 @@ class AuditSampler:
             if self._rng.random() < probability:
                 n_skipped = min(self._n_skipped, MAX_SKIPPED)
                 self._n_skipped = 0
-                return AuditMark(class_index, probability, n_skipped)
+                return AuditMark(class_index, probability, n_skipped, confidence)
         self._n_skipped += 1
         return None
 

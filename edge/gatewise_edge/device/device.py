@@ -101,6 +101,8 @@ class Device:
         What becomes of an instance with a value far outside of those in training. Its answer has
         the reason ``implausible:<name>``, and is the usual one or, where possible, the cloud's;
         ``ignore`` compares no values.
+    private : bool, default False
+        Requests ask workers to keep nothing of the instances beyond their answers.
     seed : int, optional
         Of the choice of answers to audit; from the operating system by default.
     observe : callable, optional
@@ -142,6 +144,7 @@ class Device:
         max_offloads: str | None = None,
         audit: float | None = None,
         implausible: Implausible = "answer",
+        private: bool = False,
         seed: int | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -181,6 +184,7 @@ class Device:
             limit=outstanding,
             breaker=(Breaker() if breaker else None) if isinstance(breaker, bool) else breaker,
             bound=None if max_offloads is None else OffloadBudget.parse(max_offloads),
+            private=private,
             clock=clock,
         )
         self._flow = RowFlow(

@@ -37,6 +37,7 @@ from gatewise_edge.link.messages import (
     MAX_CODE,
     MAX_COLUMNS,
     MAX_DETAIL,
+    MAX_LATE_S,
     MAX_ROWS,
     MAX_SKIPPED,
     MAX_TTL_MS,
@@ -93,6 +94,12 @@ def _request_entries(request: Request) -> dict[str, Any]:
         entries["a"] = request.audit.class_index
         entries["ap"] = round(request.audit.probability * _MILLION)
         entries["an"] = request.audit.skipped
+        if request.audit.confidence is not None:
+            entries["ac"] = round(min(request.audit.confidence, 1.0) * _MILLION)
+    if request.private:
+        entries["pr"] = 1
+    if request.late_s:
+        entries["late"] = request.late_s
     entries |= {"v": WIRE_VERSION, "id": request.id, "m": request.model, "mv": request.version}
     entries["ttl"] = request.ttl_ms
     if request.jpeg is not None:
@@ -151,6 +158,8 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
             version=message.text("mv"),
             ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
             audit=_audit(message) if message.has("a") else None,
+            private=bool(message.integer("pr", 0, 1)) if message.has("pr") else False,
+            late_s=message.integer("late", 0, MAX_LATE_S) if message.has("late") else 0,
             **values,
         )
         if not allow_missing and request.has_missing:
@@ -194,6 +203,7 @@ def _audit(message: Entries) -> AuditMark:
         class_index=message.integer("a", 0, MAX_CLASSES),
         probability=message.integer("ap", 1, _MILLION) / _MILLION,
         skipped=message.integer("an", 0, MAX_SKIPPED),
+        confidence=message.integer("ac", 0, _MILLION) / _MILLION if message.has("ac") else None,
     )
 
 

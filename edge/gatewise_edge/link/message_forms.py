@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -72,6 +72,7 @@ class _JsonRequest(msgspec.Struct, forbid_unknown_fields=True):
     v: int = WIRE_VERSION
     n: int | msgspec.UnsetType = msgspec.UNSET
     k: int | msgspec.UnsetType = msgspec.UNSET
+    pr: Literal[0, 1] = 0
 
 
 _IDENTIFIED: Final = msgspec.json.Decoder(_Identified)
@@ -98,7 +99,12 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
             if announced not in (msgspec.UNSET, size):
                 raise WireError("shape", f"{key!r} is {announced}, but 'x' has {size}")
         request = Request(
-            id=request_id, model=message.m, version=message.mv, ttl_ms=message.ttl, X=X
+            id=request_id,
+            model=message.m,
+            version=message.mv,
+            ttl_ms=message.ttl,
+            X=X,
+            private=bool(message.pr),
         )
         if X.nbytes > MAX_PAYLOAD:
             raise WireError("size", f"{X.nbytes} bytes of values; at most {MAX_PAYLOAD} may be")

@@ -31,6 +31,7 @@ MAX_COLUMNS: Final = 1 << 20
 MAX_CLASSES: Final = 65535
 MAX_TTL_MS: Final = 86_400_000
 MAX_SKIPPED: Final = 65_535
+MAX_LATE_S: Final = 366 * 86_400
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
@@ -56,19 +57,23 @@ Instances = NDArray[Any] | bytes
 class AuditMark:
     """Mark of a request that audits an answer: a class index that the device has given already.
 
-    `probability`, above 0 to 1, is that with which it was chosen, and `skipped` the number of
-    instances since the last audit that were not.
+    `probability`, above 0 to 1, is that with which it was chosen, `skipped` the number of
+    instances since the last audit that were not, and `confidence` the largest probability of the
+    device's answer, if the device states it.
     """
 
     class_index: int
     probability: float
     skipped: int
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         check_int("audit class", self.class_index, 0, MAX_CLASSES)
         check_int("audit skipped", self.skipped, 0, MAX_SKIPPED)
         if not 0 < self.probability <= 1:
             raise WireError("range", f"an audit with a probability of {self.probability}")
+        if self.confidence is not None and not 0 <= self.confidence <= 1 + _SLACK:
+            raise WireError("range", f"an audit with a confidence of {self.confidence}")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)  # frozen, each would take twice as long to make
@@ -89,6 +94,10 @@ class Request:
         In place of `X`: the one instance as a JPEG file, which the worker decodes.
     audit : AuditMark, optional
         The one instance has been answered; no caller waits for the response.
+    private : bool, default False
+        Workers keep nothing of the instances beyond their answer.
+    late_s : int, default 0
+        Seconds since the instances were answered without the cloud; no caller waits.
 
     Raises
     ------
@@ -103,12 +112,15 @@ class Request:
     X: NDArray[Any] = field(default_factory=lambda: np.empty((0, 0), np.uint8))
     jpeg: bytes | None = None
     audit: AuditMark | None = None
+    private: bool = False
+    late_s: int = 0
 
     def __post_init__(self) -> None:
         check_id(self.id)
         check_model(self.model)
         check_model(self.version, "model version")
         check_int("ttl_ms", self.ttl_ms, 0, MAX_TTL_MS)
+        check_int("late_s", self.late_s, 0, MAX_LATE_S)
         X = np.asarray(self.X)
         if X.dtype not in _DTYPES:
             X = X.astype(np.float32)

@@ -59,6 +59,8 @@ class Uplink:
         Blocks requests while the cloud does not reply.
     bound : Bound or None
         A bound on offloads over time.
+    private : bool
+        Whether requests ask workers to keep nothing of their instances.
     clock : callable
         Seconds, steady.
     """
@@ -70,9 +72,11 @@ class Uplink:
         limit: int,
         breaker: Breaker | None,
         bound: Bound | None = None,
+        private: bool = False,
         clock: Callable[[], float],
     ) -> None:
         self._link = link
+        self._private = private
         self._clock = clock
         self._served = True  # whether a worker has the model, as far as is known
         self._breaker = breaker
@@ -230,7 +234,13 @@ class Uplink:
             return "too-large"  # sensors gave other values than the bundle's type has
         ttl_ms = min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS)
         request = Request(
-            id=new_id(), model=model, version=version, ttl_ms=ttl_ms, audit=mark, **values
+            id=new_id(),
+            model=model,
+            version=version,
+            ttl_ms=ttl_ms,
+            audit=mark,
+            private=self._private,
+            **values,
         )
         payload = encode_request(request)
         with self._changed:

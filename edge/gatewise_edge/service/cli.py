@@ -243,6 +243,7 @@ def _make_device(
         runner=settings.runner,
         outstanding=max(32, settings.parallel),
         max_offloads=settings.max_offloads,
+        private=settings.private,
         audit=settings.audit,
         implausible=settings.implausible,
     )

@@ -97,6 +97,9 @@ class EdgeSettings(Settings, frozen=True):
     audit: Annotated[
         float | None, typer.Option(help="Share of own answers that workers check: 0.02.")
     ] = None
+    private: Annotated[
+        bool, typer.Option("--private", help="Have workers keep nothing of the instances.")
+    ] = False
     public_key: Annotated[
         Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
     ] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gatewise.errors import InputError
+from gatewise.formats import read_bytes
 
 BundlePath = Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
@@ -59,19 +59,8 @@ BundleVersion = Annotated[str, typer.Option(help="Version of the bundle.")]
 
 
 def bytes_option(text: str | None) -> int | None:
-    """Read an amount of bytes, with KB or MB of 1,024 at each step as memory has them.
-
-    >>> bytes_option("900"), bytes_option("64KB"), bytes_option("1.5 MiB")
-    (900, 65536, 1572864)
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KM])I?)?B?", text.strip().upper())
-    unit = {None: 1, "K": 1 << 10, "M": 1 << 20}
-    size = 0 if match is None else round(float(match[1]) * unit[match[2]])
-    if size < 1:
-        raise InputError(f"--max-bytes {text}: give a number of bytes, as 65536, 64KB or 1MB")
-    return size
+    """Read the option ``--max-bytes``; None stays None."""
+    return None if text is None else read_bytes("--max-bytes", text)
 
 
 def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:

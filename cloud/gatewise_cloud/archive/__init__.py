@@ -1,0 +1,1 @@
+"""A worker that keeps the instances that it answers."""

@@ -1,0 +1,1 @@
+"""Instances that workers keep: shards, labels of people, and estimates of the truth."""

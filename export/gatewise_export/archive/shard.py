@@ -1,0 +1,232 @@
+"""Shards: Parquet files of instances that workers have answered, each with its chance to be here.
+
+An instance is in an archive with a known probability: the product of `sent_chance`, with which the
+device sent it (1 for an offload, the sampler's probability for an audit), and `stored_chance`, with
+which the archive stored it. Its inverse is the number of instances that it stands for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+
+#: Key of the facts in a shard's metadata.
+_FACTS: Final = b"gatewise"
+_ID_BYTES: Final = 16
+#: Smallest chance to be sent that a device may claim: a smaller one would weigh too much.
+RAREST: Final = 1e-3
+
+
+class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about all instances of a shard.
+
+    Attributes
+    ----------
+    model, version : str
+        The high-cost model that answered them.
+    classes : tuple
+        Labels by class index.
+    inputs : tuple of str
+        Names of the values of an instance, in order.
+    shape : tuple of int
+        Shape of an instance; one number for a row of features.
+    accuracy : float or None
+        Accuracy of the system on its validation rows, if the bundle states it.
+    stored_chance : float
+        Probability with which the archive stored each of them.
+    """
+
+    model: str
+    version: str
+    classes: tuple[str | int | float | bool, ...]
+    inputs: tuple[str, ...]
+    shape: tuple[int, ...]
+    accuracy: float | None = None
+    stored_chance: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ArchivedRows:
+    """Instances of one model and version, n of them.
+
+    Attributes
+    ----------
+    ids : ndarray of str, shape (n,)
+        Request id in hexadecimal digits, a hyphen, and the row in the request.
+    device : ndarray of str, shape (n,)
+    time : ndarray of float64, shape (n,)
+        Unix seconds at which the instance was at the device.
+    X : ndarray, shape (n, k)
+        Inputs of the high-cost model, as they were sent.
+    cloud_label : ndarray of int32, shape (n,)
+        Class index of the high-cost model.
+    probabilities : ndarray of float32, shape (n, classes)
+        Of the high-cost model.
+    device_label : ndarray of int32, shape (n,)
+        Class index that the device had answered; -1 where the answer was the high-cost model's.
+    confidence : ndarray of float32, shape (n,)
+        Largest probability of the device's answer; NaN where it is not known.
+    sent_chance, stored_chance : ndarray of float64, shape (n,)
+        See the module.
+    late : ndarray of bool, shape (n,)
+        Whether it was sent later, because the device had no way to the cloud.
+    """
+
+    ids: NDArray[np.str_]
+    device: NDArray[np.str_]
+    time: NDArray[np.float64]
+    X: NDArray[Any]
+    cloud_label: NDArray[np.int32]
+    probabilities: NDArray[np.float32]
+    device_label: NDArray[np.int32]
+    confidence: NDArray[np.float32]
+    sent_chance: NDArray[np.float64]
+    stored_chance: NDArray[np.float64]
+    late: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def answers(self) -> NDArray[np.int32]:
+        """Class index that the system answered, shape (n,)."""
+        return np.where(self.device_label >= 0, self.device_label, self.cloud_label)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Number of instances that each stands for: ``1 / (sent_chance * stored_chance)``."""
+        return 1.0 / (np.maximum(self.sent_chance, RAREST) * self.stored_chance)
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """Get some of the instances, by a mask or by indices."""
+        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Put the instances of at least one part one behind the other."""
+        columns = ([getattr(part, f.name) for part in parts] for f in fields(cls))
+        return cls(*(np.concatenate(column) for column in columns))
+
+
+def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
+    """Make the Arrow table of a shard, with the facts in its metadata."""
+    pa = _pyarrow()
+    raw_ids, positions = _split_ids(rows.ids)
+    columns = {
+        "id": pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(_ID_BYTES), len(rows), [None, pa.py_buffer(raw_ids)]
+        ),
+        "row": pa.array(positions),
+        "device": pa.array(rows.device).dictionary_encode(),
+        "time": pa.array(rows.time),
+        "x": _list_column(rows.X),
+        "cloud_label": pa.array(rows.cloud_label),
+        "probabilities": _list_column(rows.probabilities),
+        "device_label": pa.array(rows.device_label),
+        "confidence": pa.array(rows.confidence),
+        "sent_chance": pa.array(rows.sent_chance),
+        "stored_chance": pa.array(rows.stored_chance),
+        "late": pa.array(rows.late),
+    }
+    return pa.table(columns, metadata={_FACTS: msgspec.json.encode(facts)})
+
+
+def _list_column(matrix: NDArray[Any]) -> Any:
+    """One list of fixed size per row of a matrix."""
+    pa = _pyarrow()
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
+
+
+def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
+    """Write a shard so that after a crash it is there as a whole, or not at all."""
+    from pyarrow import parquet
+
+    # A reader takes no file with another ending, and the next start removes it.
+    unfinished = path.with_suffix(".open")
+    parquet.write_table(shard_table(rows, facts), unfinished, compression="zstd")
+    with unfinished.open("rb+") as file:
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def read_facts(path: Path) -> ShardFacts:
+    """Read the facts of a shard; InputError if the file is none."""
+    pa = _pyarrow()
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_schema(path).metadata or {}
+        return msgspec.json.decode(metadata[_FACTS], type=ShardFacts)
+    except (KeyError, ValueError, OSError, msgspec.DecodeError, pa.ArrowException) as error:
+        raise InputError(f"{path} is no shard of kept instances: {error}") from None
+
+
+def read_shard(path: Path) -> ArchivedRows:
+    """Read the instances of a shard; InputError if the file is none."""
+    pa = _pyarrow()
+    from pyarrow import parquet
+
+    facts = read_facts(path)
+    try:
+        table = parquet.read_table(path).combine_chunks()
+        return _rows_of(table, facts)
+    except (KeyError, ValueError, OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} is no whole shard: {error}") from None
+
+
+def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:
+    names = [f.name for f in fields(ArchivedRows) if f.name not in ("ids", "X", "probabilities")]
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
+    columns["device"] = columns["device"].astype(np.str_)
+    raw_ids = table["id"].to_pylist()
+    row_numbers = table["row"].to_pylist()
+    ids = [f"{raw.hex()}-{row}" for raw, row in zip(raw_ids, row_numbers, strict=True)]
+    return ArchivedRows(
+        ids=np.array(ids, np.str_),
+        X=_matrix(table["x"], len(facts.inputs)),
+        probabilities=_matrix(table["probabilities"], len(facts.classes)),
+        **columns,
+    )
+
+
+def _matrix(column: Any, width: int) -> NDArray[Any]:
+    values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(values).reshape(-1, width)
+
+
+def _split_ids(ids: NDArray[np.str_]) -> tuple[bytes, NDArray[np.uint16]]:
+    """Bytes of all request ids, and the row of each instance in its request."""
+    halves = [text.split("-") for text in ids.tolist()]
+    raw = b"".join(bytes.fromhex(digits) for digits, _ in halves)
+    return raw, np.array([int(row) for _, row in halves], np.uint16)
+
+
+def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
+    """Read shards, and put the instances of each model and version together.
+
+    The facts are those of the last shard.
+    """
+    parts: dict[tuple[str, str], list[ArchivedRows]] = {}
+    facts_of: dict[tuple[str, str], ShardFacts] = {}
+    for path in paths:
+        facts = read_facts(path)
+        key = facts.model, facts.version
+        facts_of[key] = facts
+        parts.setdefault(key, []).append(read_shard(path))
+    return {key: (facts_of[key], ArchivedRows.joined(rows)) for key, rows in parts.items()}
+
+
+def _pyarrow() -> Any:
+    """Import pyarrow, which only an archive needs."""
+    import pyarrow
+
+    return pyarrow

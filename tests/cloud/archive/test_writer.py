@@ -1,0 +1,89 @@
+"""Workers that keep what they answer, on a real broker, and the writer's memory on its own."""
+
+import time
+
+import numpy as np
+import pytest
+
+from gatewise_cloud import Worker
+from gatewise_cloud.archive.writer import ArchiveWriter
+from gatewise_cloud.worker.batcher import Ticket
+from gatewise_edge.link.messages import AuditMark
+from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
+from gatewise_export.bundle.bundle import Bundle
+from tests.support import tiny_bundle as tiny
+
+pytest.importorskip("pyarrow")
+
+
+def test_a_worker_keeps_what_it_answers_but_for_private_devices(
+    tmp_path, bundle, mosquitto, caller
+):
+    before = time.time()
+    with Worker(bundle, mosquitto.url, keep=tmp_path / "kept") as worker:
+        one = caller(mosquitto)
+        offload = one.ask(tiny.rows(3))
+        audit = one.ask(tiny.rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
+        late = one.ask(tiny.rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500)
+        one.ask(tiny.rows(2, seed=3), private=True)
+        one.responses(4)
+        assert worker.counters["audits"]["tiny 1"]["audits"] == 1  # what comes late is no evidence
+    facts, rows = read_archive(tmp_path / "kept")["tiny", "1"]
+    assert facts.inputs == Bundle.open(bundle).manifest.cloud.inputs
+    ids = [*(f"{offload.id.hex()}-{row}" for row in range(3)), f"{audit.id.hex()}-0"]
+    assert rows.ids.tolist() == [*ids, f"{late.id.hex()}-0"]
+    sent = np.concatenate([tiny.rows(3), tiny.rows(1, seed=1), tiny.rows(1, seed=2)])
+    np.testing.assert_array_equal(rows.X, sent)
+    labels, probabilities = tiny.expected(sent)
+    assert rows.cloud_label.tolist() == labels.tolist()
+    np.testing.assert_allclose(rows.probabilities, probabilities, atol=1e-6)
+    assert rows.device_label.tolist() == [-1, -1, -1, 2, 1]
+    assert rows.sent_chance.tolist() == [1, 1, 1, 0.05, 1]
+    assert rows.confidence[3] == 0.875
+    assert rows.late.tolist() == [False, False, False, False, True]
+    assert set(rows.device) == {one.device}
+    assert before <= rows.time[0] <= time.time()
+    assert rows.time[4] < before - 490
+    assert worker.counters["archive"] == {"kept": 5, "thinned": 0, "lost": 0, "shards": 1}
+
+
+def test_a_disk_that_refuses_costs_no_answer(tmp_path, bundle, mosquitto, caller):
+    folder = tmp_path / "kept"
+    with Worker(bundle, mosquitto.url, keep=folder, keep_seconds=0.01) as worker:
+        (folder / "lock").unlink()
+        folder.rmdir()
+        one = caller(mosquitto)
+        one.ask(tiny.rows(3))
+        assert one.response().rows == 3
+    assert worker.counters["archive"]["lost"] == 3
+
+
+def ticket(n, **fields):
+    given = {
+        "device": "pi", "id": bytes(16), "digest": b"", "model": ("tiny", "1"),
+        "rows": np.zeros((n, tiny.FEATURES), np.float32), "arrived": 0.0, "expires": 1.0,
+    }  # fmt: skip
+    return Ticket(**given | fields)
+
+
+def test_a_disk_that_does_not_keep_up_thins_what_waits_in_memory(tmp_path, bundle, monkeypatch):
+    """The chances of what is stored in the end still sum to what was offered."""
+    monkeypatch.setattr("gatewise_cloud.archive.writer._SHARD_BYTES", 20_000)
+    monkeypatch.setattr("gatewise_cloud.archive.writer._OPEN_BYTES", 60_000)
+    rng = np.random.default_rng(0)
+    folder = ArchiveFolder(tmp_path, max_bytes=1e9, max_days=30, rng=rng)
+    writer = ArchiveWriter(folder, seconds=60.0, rng=rng)
+    manifest = Bundle.open(bundle).manifest
+    labels = np.zeros(50, np.int64)
+    probabilities = np.full((50, 3), 1 / 3, np.float32)
+    for _ in range(100):
+        writer.offer(ticket(50), manifest, labels, probabilities)
+    writer.start()  # only now does the disk take anything
+    writer.close()
+    _, rows = read_archive(tmp_path)["tiny", "1"]
+    assert writer.counters["kept"] == len(rows) == 5000 - writer.counters["thinned"]
+    assert len(rows) < 1000
+    error = 3 * np.sqrt((rows.weights * (rows.weights - 1)).sum())
+    assert abs(rows.weights.sum() - 5000) < error
+    assert len(set(rows.stored_chance.tolist())) > 1
+    assert len(shards_in(tmp_path)) == writer.counters["shards"] > 1

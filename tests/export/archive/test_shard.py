@@ -1,0 +1,73 @@
+"""Shards: what is written is read, and what is no shard is refused."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_export.archive.shard import (
+    ArchivedRows,
+    read_facts,
+    read_shard,
+    rows_by_model,
+    write_shard,
+)
+from tests.export.archive.archived_rows import FACTS, archived
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int16])
+def test_what_is_written_is_read(tmp_path, dtype):
+    rows = archived(20, dtype=dtype)
+    if dtype is np.float32:
+        rows.X[3, 1] = np.nan  # a missing value
+    path = tmp_path / "kept-1.parquet"
+    write_shard(path, rows, FACTS)
+    assert read_facts(path) == FACTS
+    again = read_shard(path)
+    for field in fields(ArchivedRows):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(rows, field.name))
+    assert again.X.dtype == dtype
+    assert [file.name for file in tmp_path.iterdir()] == ["kept-1.parquet"]
+
+
+def test_answers_and_weights_follow_from_the_device_and_both_chances():
+    rows = archived(10)
+    rows = replace(rows, stored_chance=np.full(10, 0.5))
+    audited = rows.device_label >= 0
+    assert 0 < audited.sum() < 10
+    np.testing.assert_array_equal(rows.answers[audited], rows.device_label[audited])
+    np.testing.assert_array_equal(rows.answers[~audited], rows.cloud_label[~audited])
+    np.testing.assert_allclose(rows.weights, np.where(audited, 20.0, 2.0))
+
+
+def test_a_device_cannot_claim_a_chance_that_would_outweigh_all_others():
+    assert replace(archived(1), sent_chance=np.array([1e-6])).weights == pytest.approx(1000)
+
+
+def test_a_file_that_is_no_shard_is_named(tmp_path):
+    path = tmp_path / "kept-1.parquet"
+    write_shard(path, archived(50), FACTS)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"kept-1\.parquet is no shard"):
+        read_facts(path)
+
+
+def test_versions_stay_apart(tmp_path):
+    paths = [tmp_path / f"kept-{i}.parquet" for i in range(3)]
+    for i, path in enumerate(paths):
+        facts = type(FACTS)(**{f: getattr(FACTS, f) for f in FACTS.__struct_fields__})
+        write_shard(path, archived(4, seed=i), facts if i < 2 else _of_version(facts, "2"))
+    by_model = rows_by_model(paths)
+    assert {key: len(rows) for key, (_, rows) in by_model.items()} == {
+        ("tiny", "1"): 8,
+        ("tiny", "2"): 4,
+    }
+
+
+def _of_version(facts, version):
+    import msgspec
+
+    return msgspec.structs.replace(facts, version=version)
