@@ -8,8 +8,8 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.cegb.ranker import CEGBRanker
+from gatewise_training.data.datasets import load
 from gatewise_training.data.metrics import average_precision_at
-from gatewise_training.data.ranking_data import load_mq2008
 from tests.support.ranked_queries import queries
 from tests.support.shared_data import shared_data
 from tests.support.tree_walks import counted
@@ -88,12 +88,17 @@ def test_grades_and_settings_of_a_ranking_are_checked():
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 def test_mq2008_is_ranked_better_than_by_chance(accounting):
-    data = load_mq2008(shared_data("mq2008.npz"))
-    parts = [
-        (data.X[rows], data.y[rows], data.qid[rows])
-        for rows in (data.parts[p] for p in ("train", "validation", "test"))
-    ]
-    (X, y, qid), held, (X_test, y_test, q_test) = parts
+    data = load(shared_data("mq2008.npz"))
+    queries = data.aside["qid"]
+    with np.load(shared_data("mq2008.npz")) as file:
+        fold_of = file["part"]
+    # LETOR's first fold: parts 1 to 3 fit, 4 validates, 5 is the test
+    fit, held, test = (
+        (data.X[rows], data.y[rows], queries[rows])
+        for rows in (np.isin(fold_of, (1, 2, 3)), fold_of == 4, fold_of == 5)
+    )
+    X, y, qid = fit
+    X_test, y_test, q_test = test
     model = CEGBRanker(accounting=accounting, budget=6.0, n_penalties=8, random_state=0)
     model.fit(X, y, qid=qid, validation=held)
     assert model.operating_point_.cost <= 6.0
