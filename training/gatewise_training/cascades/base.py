@@ -1,4 +1,4 @@
-"""Base of the budgeted classifiers: fit, operating points, prediction and cost.
+"""Bases of the budgeted classifiers: operating points, prediction, cost; models without a cloud.
 
 :class:`.CascadeClassifier` adds the high-cost model in the cloud.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 import msgspec
@@ -17,16 +17,13 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import at_exits
-from gatewise.costs import CloudPrices
+from gatewise.costs import CostsLike
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise_training.cascades.budgeted_model import BudgetedModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.cascades.fitting import GivenRows, fit_system, reference_fields
-from gatewise_training.data.input_checks import Table, Validation
-from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.cascades.fitting import ClassifierFit, GivenRows
+from gatewise_training.data.input_checks import Validation
 from gatewise_training.learners.row_acquisitions import (
     Accounting,
     acquired_by_high_cost,
@@ -38,7 +35,7 @@ from gatewise_training.operating_points.packed_size import stages_on_device
 from gatewise_training.views.explanation import Explanation, explain
 
 
-class BudgetedClassifier(ClassifierMixin, BudgetedModel):
+class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     """Base of the budgeted classifiers: one system of stages, with a cloud or without.
 
     Attributes
@@ -53,35 +50,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     class_bounds_, max_bytes_, max_instance_cost_
         Bounds that operating points keep, of the settings or given to :meth:`at`.
     """
-
-    # settings that a method need not have
-    cloud_prices: CloudPrices | None = None
-    min_recall: Mapping[Any, float] | None = None
-    min_precision: Mapping[Any, float] | None = None
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
-    guarantee: float | None = None
-    max_bytes: int | None = None
-    max_instance_cost: float | None = None
-
-    classes_: NDArray[Any]
-    high_cost_model_: HighCostModel | None
-    calibration_: Any
-    class_weights_: NDArray[np.float64] | None
-    class_bounds_: ClassBounds
-    max_bytes_: int | None = None
-
-    # -- the fit -----------------------------------------------------------------------------
-
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        """Fit the method's candidate cascades, the unpenalised one last."""
-        raise NotImplementedError
-
-    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
-        """Get the problem with a high-cost model and its answers, where there is one."""
-        return problem
-
-    def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
-        """Keep more of the candidates than their stages."""
 
     def fit(
         self,
@@ -110,9 +78,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             For data, prices or settings that cannot be used; it says which and why. If no operating
             point reaches the goal, the fitted models are kept, and :meth:`at` takes another goal.
         """
-        rows = GivenRows(X, y, sample_weight, validation, groups=groups, time=time)
-        fit_system(self, rows)
-        return self
+        return self._fit_rows(GivenRows(X, y, sample_weight, validation, groups=groups, time=time))
 
     # -- operating points --------------------------------------------------------------------
 
@@ -120,7 +86,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         """Get the frontier, its reference measured on the rows that the active point was."""
         if self.calibration_ is None:
             return self.frontier_
-        fields = reference_fields(self, self.calibration_.certifying[-1])
+        fields = self._reference_fields(self.calibration_.certifying[-1])
         return replace(self.frontier_, **fields)
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
@@ -136,9 +102,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         max_bytes = self.max_bytes_
         if max_bytes is not None:
             frontier = frontier.within_bytes(max_bytes)
-        point: OperatingPoint = self.calibration_.certify(
-            frontier, bounds, self.max_instance_cost_, **wanted
-        )
+        point = self.calibration_.certify(frontier, bounds, self.max_instance_cost_, **wanted)
         if max_bytes is not None and point.bytes > max_bytes:
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no certified operating point", max_bytes, point.bytes, hint)
@@ -442,3 +406,39 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             waiting = waiting[~is_answered]
         if len(waiting):
             yield len(self.stages_), waiting, np.empty((len(waiting), 0), np.float32)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SingleModel(BudgetedClassifier):
+    """Settings of models without a cloud.
+
+    Parameters
+    ----------
+    feature_costs : FeatureCosts, dict or Series by name, or list, optional
+        Prices; 1 a feature by default.
+    budget : float, optional
+        Mean cost per instance that may be spent.
+    max_loss : float, default 0.01
+        Without a budget: the cheapest operating point within this accuracy loss of the last
+        candidate, the unpenalised model.
+    min_recall, min_precision : mapping of class label to float, optional
+        In addition: least recall and precision of classes, ``{"fault": 0.9}``.
+    class_weight : mapping of class label to float, or "balanced", optional
+        Weight of a row of each class, as for :class:`StagedCascade`.
+    guarantee : float, optional
+        Confidence with which the bounds hold on new instances, as for :class:`StagedCascade`.
+    allow_missing : bool, default False
+        Whether NaN is a value.
+    random_state : int, RandomState or None
+        Source of the random choices; an int makes a fit repeatable.
+    """
+
+    feature_costs: CostsLike | None = field(default=None, kw_only=False)
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    guarantee: float | None = None
+    allow_missing: bool = False
+    random_state: Any = None

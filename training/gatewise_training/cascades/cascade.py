@@ -16,7 +16,7 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.cascades.fitting import GivenRows, fit_system
+from gatewise_training.cascades.fitting import GivenRows
 from gatewise_training.cascades.high_cost_answers import given_answers, trained_answers
 from gatewise_training.data.input_checks import (
     AT_LEAST_1,
@@ -170,17 +170,17 @@ class CascadeClassifier(BudgetedClassifier):
         InputError
             For data, prices, settings or a model that cannot be used; it says which and why.
         """
-        rows = GivenRows(
-            X=X,
-            y=y,
-            sample_weight=sample_weight,
-            validation=validation,
-            high_cost_predictions=high_cost_predictions,
-            groups=groups,
-            time=time,
+        return self._fit_rows(
+            GivenRows(
+                X=X,
+                y=y,
+                sample_weight=sample_weight,
+                validation=validation,
+                high_cost_predictions=high_cost_predictions,
+                groups=groups,
+                time=time,
+            )
         )
-        fit_system(self, rows)
-        return self
 
     def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
         model = self._high_cost_model

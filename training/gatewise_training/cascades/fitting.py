@@ -1,16 +1,15 @@
 """The fit of budgeted classifiers: from rows to fitted stages, thresholds and the frontier.
 
-:func:`fit_system` lists the steps. A method adds one: its `_fit_candidates` fits candidate
-cascades (:class:`.FittedStages`) for a :class:`.Problem`.
+:meth:`ClassifierFit._fit_rows` lists the steps. A method adds one: its `_fit_candidates` fits
+candidate cascades (:class:`.FittedStages`) for a :class:`.Problem`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -25,13 +24,14 @@ from gatewise.decision import labels, probabilities, split
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise_training.cascades.budgeted_model import MAX_LOSS
+from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, acquired_by
 from gatewise_training.data.calibration_rows import hold_back
 from gatewise_training.data.input_checks import Table, Validation, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.cascade_parts import stages_within, stages_within_cost
 from gatewise_training.operating_points.class_figures import (
@@ -75,347 +75,368 @@ class LabelledRows(NamedTuple):
     splitter: RowSplitter | None = None
 
 
-def fit_system(system: Any, given: GivenRows) -> None:
-    """Fit a budgeted classifier, step by step."""
-    system._check_settings()
-    table = read_table(system, given)
-    seed = int(check_random_state(system.random_state).randint(2**31 - 1))
-    table, calibration = set_calibration_rows_aside(system, table, seed)
-    # one thread per fit, because more would mostly wait for each other; joblib spreads the work
-    with threadpool_limits(1), progress(f"fit {type(system).__name__}") as report:
-        problem = pose_problem(system, table, calibration, seed, report)
-        problem = system._with_high_cost_model(problem, table)
-        set_high_cost_model(system, problem)
-        candidates = system._fit_candidates(problem)
-        candidates = within_cost(system, candidates)
-        candidates = within_bytes(system, problem, candidates)
-        report(1, 1, "thresholds")
-        find_frontier(system, problem, candidates)
-        system._keep_candidates(candidates)
-        system._activate(system._pick())
-    warn_of_recall(system)
+class ClassifierFit(BudgetedModel):
+    """Steps of the fit of a classifier: rows, candidates, thresholds, frontier."""
 
+    # settings that a method need not have
+    high_cost_model: Any = None
+    cloud_prices: CloudPrices | None = None
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    guarantee: float | None = None
+    max_bytes: int | None = None
+    max_instance_cost: float | None = None
 
-# -- rows ----------------------------------------------------------------------------------
+    _high_cost_model: Any  # the setting, a booster as a classifier
+    classes_: NDArray[Any]
+    high_cost_model_: HighCostModel | None
+    calibration_: CalibrationRecords | None
+    class_weights_: NDArray[np.float64] | None
+    class_bounds_: ClassBounds
+    max_bytes_: int | None = None
 
+    # -- steps of a method ---------------------------------------------------------------------
 
-def read_table(system: Any, given: GivenRows) -> Table:
-    """Check the rows; set classes, prices and bounds of the system."""
-    system._take_blocks(given.X)
-    table = check_training(
-        system,
-        given.X,
-        given.y,
-        given.sample_weight,
-        given.validation,
-        high_cost_predictions=given.high_cost_predictions,
-        groups=given.groups,
-        time=given.time,
-    )
-    if table.validation is None and table.splitter.is_random:
-        stage_columns, _ = read_columns(system)
-        warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
-    system.classes_ = table.classes
-    system._measure_ranges(table.x, given.X)
-    system._check_costs()
-    read_bounds(system)
-    system.class_weights_ = class_weights(system.class_weight, table.y, table.classes)
-    prices = system.cloud_prices or CloudPrices()
-    if system._reads_windows:
-        size = np.dtype(system.signal_input_.dtype).itemsize
-        prices = msgspec.structs.replace(prices, item_size=size)
-    system.cloud_prices_ = prices
-    return table
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+        """Fit the method's candidate cascades, the unpenalised one last."""
+        raise NotImplementedError
 
+    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
+        """Get the problem with a high-cost model and its answers, where there is one."""
+        return problem
 
-def read_columns(system: Any) -> tuple[slice, slice]:
-    """Get the columns of the stages and the columns of the high-cost model."""
-    if not system._reads_windows:
-        return slice(None), slice(None)
-    n_features = len(system.signal_input_.graph.feature_names)
-    return slice(n_features), slice(n_features, None)
+    def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
+        """Keep more of the candidates than their stages."""
 
+    def _activate(self, point: OperatingPoint) -> None:
+        """Make a point the active one."""
+        raise NotImplementedError
 
-def read_bounds(system: Any) -> None:
-    """Read the settings' bounds on bytes, on an instance's cost and on classes."""
-    system.max_bytes_ = system.max_bytes
-    system.max_instance_cost_ = system.max_instance_cost
-    system.class_bounds_ = ClassBounds.from_mappings(
-        system.classes_.tolist(), system.min_recall, system.min_precision, system._losses()[1]
-    )
+    # -- all steps -----------------------------------------------------------------------------
 
+    def _fit_rows(self, given: GivenRows) -> Self:
+        """Fit a budgeted classifier, step by step."""
+        self._check_settings()
+        table = self._read_table(given)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        table, calibration = self._set_calibration_rows_aside(table, seed)
+        # one thread per fit, because more would mostly wait for each other; joblib spreads the work
+        with threadpool_limits(1), progress(f"fit {type(self).__name__}") as report:
+            problem = self._pose_problem(table, calibration, seed, report)
+            problem = self._with_high_cost_model(problem, table)
+            self._set_high_cost_model(problem)
+            candidates = self._fit_candidates(problem)
+            candidates = self._within_cost(candidates)
+            candidates = self._within_bytes(problem, candidates)
+            report(1, 1, "thresholds")
+            self._find_frontier(problem, candidates)
+            self._keep_candidates(candidates)
+            self._activate(self._pick())
+        warn_of_recall(self)
+        return self
 
-def set_calibration_rows_aside(system: Any, table: Table, seed: int) -> tuple[Table, Table | None]:
-    """Set calibration rows aside where a guarantee is wanted."""
-    if system.guarantee is None:
-        return table, None
-    table, calibration = hold_back(table, system.guarantee, seed)
-    check_guarantee(system, calibration.y, calibration.splitter)
-    return table, calibration
+    # -- rows ----------------------------------------------------------------------------------
 
-
-def check_guarantee(system: Any, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
-    """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
-    if system.guarantee is not None:
-        bounds = system.class_bounds_
-        promise = Promise.from_bounds(system.guarantee, by_class=bounds, **system._goal())
-        promise.check_rows(truth, splitter)
-
-
-def pose_problem(
-    system: Any, table: Table, calibration: Table | None, seed: int, report: Progress
-) -> Problem:
-    """Split the rows into folds, and the columns between stages and cloud."""
-    whole = ValidationSplit.choose(
-        table.x,
-        table.y,
-        table.weight,
-        validation=table.validation,
-        seed=seed,
-        splitter=table.splitter,
-    )
-    if system.class_weights_ is not None:
-        whole = whole.with_class_weights(system.class_weights_)
-    stage_columns, cloud_columns = read_columns(system)
-    cloud_calibration = None
-    if calibration is not None:
-        cloud_calibration = calibration.x[:, cloud_columns]
-        calibration = replace(calibration, x=calibration.x[:, stage_columns])
-    costs = system.signal_input_.graph.costs() if system._reads_windows else system.feature_costs_
-    return Problem(
-        plan=whole.with_columns(stage_columns),
-        cloud_plan=whole.with_columns(cloud_columns),
-        n_classes=len(table.classes),
-        costs=costs,
-        seed=seed,
-        report=report,
-        calibration=calibration,
-        cloud_calibration=cloud_calibration,
-    )
-
-
-def set_high_cost_model(system: Any, problem: Problem) -> None:
-    """Keep the high-cost model, its features counted among all columns."""
-    system.high_cost_model_ = None
-    if problem.high_cost is not None:
-        first_column = read_columns(system)[1].start or 0
-        system.high_cost_model_ = problem.high_cost.model.shifted(first_column)
-
-
-# -- records -------------------------------------------------------------------------------
-
-
-def cascade_record(
-    system: Any,
-    stages: Sequence[Stage],
-    outputs: Sequence[NDArray[np.float32]],
-    acquired: Sequence[Acquired],
-    rows: LabelledRows,
-    offload: Acquired | None = None,
-) -> CascadeRecord:
-    """Record the scores, right answers and costs of stages on labelled rows."""
-    margins_and_scores = [
-        split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)
-    ]
-    answers = [*(labels(margins) for margins, _ in margins_and_scores), rows.reference]
-    of_stages = [
-        probabilities(margins, stage.link)
-        for (margins, _), stage in zip(margins_and_scores, stages, strict=True)
-    ]
-    weights = system.class_weights_
-    return CascadeRecord(
-        scores=np.stack([score for _, score in margins_and_scores]),
-        correct=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
-        agrees=np.stack([answer == rows.reference for answer in answers]),
-        exit_costs=system._exit_costs(acquired, offload=offload),
-        cost_limits=system._exit_limits(stages),
-        weights=rows.weight / rows.weight.mean(),
-        has_cloud=system.high_cost_model_ is not None,
-        trees=tuple(stage.n_trees for stage in stages),
-        nbytes=tuple(stage.nbytes for stage in stages),
-        packed=packed_sizes(stages),
-        class_weights=None if weights is None else weights[rows.y],
-        answers=ExitAnswers.scored(
-            rows.y, np.stack(answers), len(system.classes_), [*of_stages, rows.probabilities]
-        ),
-        given_splitter=rows.splitter,
-    )
-
-
-def validation_records(
-    system: Any, problem: Problem, candidates: Sequence[FittedStages]
-) -> list[CascadeRecord]:
-    """Record the candidates on the validation rows.
-
-    Without a high-cost model the reference is the last stage of the last candidate.
-    """
-    plan = problem.plan
-    rows = plan.validation_rows
-    y = plan.y[rows]
-    weight = _row_weights(system, plan)
-    splitter = plan.splitter.take(rows)
-    if problem.high_cost is not None:
-        answers = problem.high_cost.labels, problem.high_cost.probabilities
-        labelled = LabelledRows(y, weight, *answers, splitter)
-    else:
-        final = candidates[-1]
-        reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
-        labelled = LabelledRows(y, weight, reference, None, splitter)
-    x = plan.x[rows]
-    n_features = system.n_features_in_
-    offload = system._offload_acquired(x)
-    records = []
-    for c in candidates:
-        acquired = c.acquired_on(x, n_features)
-        record = cascade_record(system, c.stages, c.outputs, acquired, labelled, offload)
-        if c.evaluation is not None:
-            costs = record.exit_costs.reshape(len(record.exit_costs), -1) + c.evaluation
-            record = replace(record, exit_costs=costs)
-        records.append(record)
-    return records
-
-
-def _row_weights(system: Any, plan: ValidationSplit) -> NDArray[np.float64]:
-    """Get weights of the validation rows without class weights, for costs and rates."""
-    rows = plan.validation_rows
-    weight = plan.weight[rows]
-    if system.class_weights_ is None:
-        return weight
-    unweighted: NDArray[np.float64] = weight / system.class_weights_[plan.y[rows]]
-    return unweighted
-
-
-def calibration_records(
-    system: Any, problem: Problem, candidates: Sequence[FittedStages]
-) -> list[CascadeRecord]:
-    """Record the stages of the candidates on the calibration rows."""
-    table = problem.calibration
-    assert table is not None
-    x = table.x
-    high_cost = problem.high_cost
-    # the reference: the last stage, the user's predictions, or the high-cost model
-    chances = None
-    if high_cost is None:
-        reference = labels(candidates[-1].stages[-1].run(x)[0])
-    elif high_cost.calibration_labels is not None:
-        reference = high_cost.calibration_labels
-    else:
-        assert problem.cloud_calibration is not None
-        reference, chances = high_cost.model.answers(problem.cloud_calibration)
-    labelled = LabelledRows(table.y, table.weight, reference, chances, table.splitter)
-    return [
-        cascade_record(
-            system,
-            candidate.stages,
-            [stage.margins(x) for stage in candidate.stages],
-            acquired_by(candidate.stages, x, system.n_features_in_),
-            labelled,
-            system._offload_acquired(x),
+    def _read_table(self, given: GivenRows) -> Table:
+        """Check the rows; set classes, prices and bounds of the system."""
+        self._take_blocks(given.X)
+        table = check_training(
+            self,
+            given.X,
+            given.y,
+            given.sample_weight,
+            given.validation,
+            high_cost_predictions=given.high_cost_predictions,
+            groups=given.groups,
+            time=given.time,
         )
-        for candidate in candidates
-    ]
+        if table.validation is None and table.splitter.is_random:
+            stage_columns, _ = self._read_columns()
+            warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
+        self.classes_ = table.classes
+        self._measure_ranges(table.x, given.X)
+        self._check_costs()
+        self._read_bounds()
+        self.class_weights_ = class_weights(self.class_weight, table.y, table.classes)
+        prices = self.cloud_prices or CloudPrices()
+        if self._reads_windows:
+            size = np.dtype(self.signal_input_.dtype).itemsize
+            prices = msgspec.structs.replace(prices, item_size=size)
+        self.cloud_prices_ = prices
+        return table
 
+    def _read_columns(self) -> tuple[slice, slice]:
+        """Get the columns of the stages and the columns of the high-cost model."""
+        if not self._reads_windows:
+            return slice(None), slice(None)
+        n_features = len(self.signal_input_.graph.feature_names)
+        return slice(n_features), slice(n_features, None)
 
-# -- bounds on candidates ------------------------------------------------------------------
+    def _read_bounds(self) -> None:
+        """Read the settings' bounds on bytes, on an instance's cost and on classes."""
+        self.max_bytes_ = self.max_bytes
+        self.max_instance_cost_ = self.max_instance_cost
+        self.class_bounds_ = ClassBounds.from_mappings(
+            self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
+        )
 
+    def _set_calibration_rows_aside(self, table: Table, seed: int) -> tuple[Table, Table | None]:
+        """Set calibration rows aside where a guarantee is wanted."""
+        if self.guarantee is None:
+            return table, None
+        table, calibration = hold_back(table, self.guarantee, seed)
+        self._check_guarantee(calibration.y, calibration.splitter)
+        return table, calibration
 
-def within_cost(system: Any, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
-    """Take the parts of the candidates in which no instance costs above `max_instance_cost`."""
-    max_cost = system.max_instance_cost
-    if max_cost is None:
-        return candidates
-    affordable: list[FittedStages] = []
-    lowest = math.inf
-    for candidate in candidates:
-        limits = partial(_limits_of_part, system, candidate.stages)
-        n_stages = len(candidate.stages)
-        lowest = min(lowest, *(float(limits([s])[0]) for s in range(n_stages)))
-        affordable += map(candidate.part, stages_within_cost(limits, n_stages, max_cost))
-    if not affordable:
-        raise cost_too_low(max_cost, lowest)
-    return list({candidate.stages: candidate for candidate in affordable}.values())
+    def _check_guarantee(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
+        """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
+        if self.guarantee is not None:
+            bounds = self.class_bounds_
+            promise = Promise.from_bounds(self.guarantee, by_class=bounds, **self._goal())
+            promise.check_rows(truth, splitter)
 
+    def _pose_problem(
+        self, table: Table, calibration: Table | None, seed: int, report: Progress
+    ) -> Problem:
+        """Split the rows into folds, and the columns between stages and cloud."""
+        whole = ValidationSplit.choose(
+            table.x,
+            table.y,
+            table.weight,
+            validation=table.validation,
+            seed=seed,
+            splitter=table.splitter,
+        )
+        if self.class_weights_ is not None:
+            whole = whole.with_class_weights(self.class_weights_)
+        stage_columns, cloud_columns = self._read_columns()
+        cloud_calibration = None
+        if calibration is not None:
+            cloud_calibration = calibration.x[:, cloud_columns]
+            calibration = replace(calibration, x=calibration.x[:, stage_columns])
+        costs = self.signal_input_.graph.costs() if self._reads_windows else self.feature_costs_
+        return Problem(
+            plan=whole.with_columns(stage_columns),
+            cloud_plan=whole.with_columns(cloud_columns),
+            n_classes=len(table.classes),
+            costs=costs,
+            seed=seed,
+            report=report,
+            calibration=calibration,
+            cloud_calibration=cloud_calibration,
+        )
 
-def _limits_of_part(
-    system: Any, stages: Sequence[Stage], numbers: Sequence[int]
-) -> NDArray[np.float64]:
-    limits: NDArray[np.float64] = system._exit_limits([stages[s] for s in numbers])
-    return limits
+    def _set_high_cost_model(self, problem: Problem) -> None:
+        """Keep the high-cost model, its features counted among all columns."""
+        self.high_cost_model_ = None
+        if problem.high_cost is not None:
+            first_column = self._read_columns()[1].start or 0
+            self.high_cost_model_ = problem.high_cost.model.shifted(first_column)
 
+    # -- records -------------------------------------------------------------------------------
 
-def within_bytes(
-    system: Any, problem: Problem, candidates: Sequence[FittedStages]
-) -> Sequence[FittedStages]:
-    """Take the parts of the candidates of which a device keeps no more than `max_bytes`."""
-    max_bytes = system.max_bytes
-    if max_bytes is None:
-        return candidates
-    records = validation_records(system, problem, candidates)
-    small_enough = [
-        candidate.part(numbers)
-        for candidate, record in zip(candidates, records, strict=True)
-        for numbers in stages_within(record, max_bytes)
-    ]
-    if not small_enough:
-        smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
-        raise TooLargeError("no stage", max_bytes, smallest, "allow more")
-    return list({candidate.stages: candidate for candidate in small_enough}.values())
+    def _cascade_record(
+        self,
+        stages: Sequence[Stage],
+        outputs: Sequence[NDArray[np.float32]],
+        acquired: Sequence[Acquired],
+        rows: LabelledRows,
+        offload: Acquired | None = None,
+    ) -> CascadeRecord:
+        """Record the scores, right answers and costs of stages on labelled rows."""
+        margins_and_scores = [
+            split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)
+        ]
+        answers = [*(labels(margins) for margins, _ in margins_and_scores), rows.reference]
+        of_stages = [
+            probabilities(margins, stage.link)
+            for (margins, _), stage in zip(margins_and_scores, stages, strict=True)
+        ]
+        weights = self.class_weights_
+        return CascadeRecord(
+            scores=np.stack([score for _, score in margins_and_scores]),
+            correct=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
+            agrees=np.stack([answer == rows.reference for answer in answers]),
+            exit_costs=self._exit_costs(acquired, offload=offload),
+            cost_limits=self._exit_limits(stages),
+            weights=rows.weight / rows.weight.mean(),
+            has_cloud=self.high_cost_model_ is not None,
+            trees=tuple(stage.n_trees for stage in stages),
+            nbytes=tuple(stage.nbytes for stage in stages),
+            packed=packed_sizes(stages),
+            class_weights=None if weights is None else weights[rows.y],
+            answers=ExitAnswers.scored(
+                rows.y, np.stack(answers), len(self.classes_), [*of_stages, rows.probabilities]
+            ),
+            given_splitter=rows.splitter,
+        )
 
+    def _validation_records(
+        self, problem: Problem, candidates: Sequence[FittedStages]
+    ) -> list[CascadeRecord]:
+        """Record the candidates on the validation rows.
 
-# -- operating points ----------------------------------------------------------------------
+        Without a high-cost model the reference is the last stage of the last candidate.
+        """
+        plan = problem.plan
+        rows = plan.validation_rows
+        y = plan.y[rows]
+        weight = self._row_weights(plan)
+        splitter = plan.splitter.take(rows)
+        if problem.high_cost is not None:
+            answers = problem.high_cost.labels, problem.high_cost.probabilities
+            labelled = LabelledRows(y, weight, *answers, splitter)
+        else:
+            final = candidates[-1]
+            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
+            labelled = LabelledRows(y, weight, reference, None, splitter)
+        x = plan.x[rows]
+        n_features = self.n_features_in_
+        offload = self._offload_acquired(x)
+        records = []
+        for c in candidates:
+            acquired = c.acquired_on(x, n_features)
+            record = self._cascade_record(c.stages, c.outputs, acquired, labelled, offload)
+            if c.evaluation is not None:
+                costs = record.exit_costs.reshape(len(record.exit_costs), -1) + c.evaluation
+                record = replace(record, exit_costs=costs)
+            records.append(record)
+        return records
 
+    def _row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
+        """Get weights of the validation rows without class weights, for costs and rates."""
+        rows = plan.validation_rows
+        weight = plan.weight[rows]
+        if self.class_weights_ is None:
+            return weight
+        unweighted: NDArray[np.float64] = weight / self.class_weights_[plan.y[rows]]
+        return unweighted
 
-def find_frontier(system: Any, problem: Problem, candidates: Sequence[FittedStages]) -> None:
-    """Tune the thresholds of every candidate; keep the candidates that reach the frontier."""
-    records = validation_records(system, problem, candidates)
-    bounds = system.class_bounds_
-    weight = _row_weights(system, problem.plan)
-    y = problem.plan.y[problem.plan.validation_rows]
-    # tune for accuracy and, for rare or bounded classes, under other weights
-    shares = np.bincount(y, weight, minlength=problem.n_classes) / weight.sum()
-    emphasis = emphases(shares, bounds)
-    points = tuned_points(system, records, seed=problem.seed, emphases=emphasis)
-    frontier = Frontier.from_points(points, **reference_fields(system, records[-1]))
-    # add points that serve classes, small devices or low offload rates
-    if emphasis:
-        frontier = frontier.with_others(points, bounds)
-    if system.max_bytes is not None:
-        frontier = frontier.with_small(points)
-    if problem.high_cost is not None:
-        frontier = frontier.with_less_offload(points)
-    max_loss = system._goal().get("max_loss", MAX_LOSS)
-    frontier = with_group_errors(frontier, points, records, max_loss)
-    # with a guarantee any of the candidates may be needed later
-    certified = problem.calibration is not None
-    system._keep([c.stages for c in candidates], frontier, every=certified)
-    system.calibration_ = None
-    if certified:
-        unseen = calibration_records(system, problem, candidates)
-        system.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), system.guarantee)
+    def _calibration_records(
+        self, problem: Problem, candidates: Sequence[FittedStages]
+    ) -> list[CascadeRecord]:
+        """Record the stages of the candidates on the calibration rows."""
+        table = problem.calibration
+        assert table is not None
+        x = table.x
+        high_cost = problem.high_cost
+        # the reference: the last stage, the user's predictions, or the high-cost model
+        chances = None
+        if high_cost is None:
+            reference = labels(candidates[-1].stages[-1].run(x)[0])
+        elif high_cost.calibration_labels is not None:
+            reference = high_cost.calibration_labels
+        else:
+            assert problem.cloud_calibration is not None
+            reference, chances = high_cost.model.answers(problem.cloud_calibration)
+        labelled = LabelledRows(table.y, table.weight, reference, chances, table.splitter)
+        return [
+            self._cascade_record(
+                candidate.stages,
+                [stage.margins(x) for stage in candidate.stages],
+                acquired_by(candidate.stages, x, self.n_features_in_),
+                labelled,
+                self._offload_acquired(x),
+            )
+            for candidate in candidates
+        ]
 
+    # -- bounds on candidates ------------------------------------------------------------------
 
-def tuned_points(
-    system: Any, records: Sequence[CascadeRecord], **settings: Any
-) -> list[OperatingPoint]:
-    """Tune the thresholds of candidates within `max_instance_cost`; list their points."""
-    max_cost = system.max_instance_cost
-    points = [
-        point
-        for number, record in enumerate(records)
-        for point in frontier_points(record.within_cost(max_cost), chain=number, **settings)
-    ]
-    return points if max_cost is None else points_within_cost(points, max_cost)
+    def _within_cost(self, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
+        """Take the parts of the candidates in which no instance costs above `max_instance_cost`."""
+        max_cost = self.max_instance_cost
+        if max_cost is None:
+            return candidates
+        affordable: list[FittedStages] = []
+        lowest = math.inf
+        for candidate in candidates:
+            n_stages = len(candidate.stages)
 
+            def limits(
+                numbers: Sequence[int], stages: Sequence[Stage] = candidate.stages
+            ) -> NDArray[np.float64]:
+                return self._exit_limits([stages[s] for s in numbers])
 
-def reference_fields(system: Any, record: CascadeRecord) -> dict[str, Any]:
-    """Fields of a frontier about the reference, the last exit of a record, and the classes."""
-    answers = record.answers
-    assert answers is not None
-    last_exits = np.full(len(record.weights), record.n_stages)
-    return {
-        "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
-        "classes": tuple(system.classes_.tolist()),
-        "class_rows": answers.class_rows(),
-        "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
-        "reference_recall": answers.figures(last_exits, record.weights)["recall"],
-    }
+            lowest = min(lowest, *(float(limits([s])[0]) for s in range(n_stages)))
+            affordable += map(candidate.part, stages_within_cost(limits, n_stages, max_cost))
+        if not affordable:
+            raise cost_too_low(max_cost, lowest)
+        return list({candidate.stages: candidate for candidate in affordable}.values())
+
+    def _within_bytes(
+        self, problem: Problem, candidates: Sequence[FittedStages]
+    ) -> Sequence[FittedStages]:
+        """Take the parts of the candidates of which a device keeps no more than `max_bytes`."""
+        max_bytes = self.max_bytes
+        if max_bytes is None:
+            return candidates
+        records = self._validation_records(problem, candidates)
+        small_enough = [
+            candidate.part(numbers)
+            for candidate, record in zip(candidates, records, strict=True)
+            for numbers in stages_within(record, max_bytes)
+        ]
+        if not small_enough:
+            smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
+            raise TooLargeError("no stage", max_bytes, smallest, "allow more")
+        return list({candidate.stages: candidate for candidate in small_enough}.values())
+
+    # -- operating points ----------------------------------------------------------------------
+
+    def _find_frontier(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
+        """Tune the thresholds of every candidate; keep the candidates that reach the frontier."""
+        records = self._validation_records(problem, candidates)
+        bounds = self.class_bounds_
+        weight = self._row_weights(problem.plan)
+        y = problem.plan.y[problem.plan.validation_rows]
+        # tune for accuracy and, for rare or bounded classes, under other weights
+        shares = np.bincount(y, weight, minlength=problem.n_classes) / weight.sum()
+        emphasis = emphases(shares, bounds)
+        points = self._tuned_points(records, seed=problem.seed, emphases=emphasis)
+        frontier = Frontier.from_points(points, **self._reference_fields(records[-1]))
+        # add points that serve classes, small devices or low offload rates
+        if emphasis:
+            frontier = frontier.with_others(points, bounds)
+        if self.max_bytes is not None:
+            frontier = frontier.with_small(points)
+        if problem.high_cost is not None:
+            frontier = frontier.with_less_offload(points)
+        max_loss = self._goal().get("max_loss", MAX_LOSS)
+        frontier = with_group_errors(frontier, points, records, max_loss)
+        # with a guarantee any of the candidates may be needed later
+        is_certified = self.guarantee is not None
+        self._keep([c.stages for c in candidates], frontier, every=is_certified)
+        self.calibration_ = None
+        if self.guarantee is not None:
+            self.calibration_ = CalibrationRecords(
+                tuning=tuple(records),
+                certifying=tuple(self._calibration_records(problem, candidates)),
+                confidence=self.guarantee,
+            )
+
+    def _tuned_points(
+        self, records: Sequence[CascadeRecord], **settings: Any
+    ) -> list[OperatingPoint]:
+        """Tune the thresholds of candidates within `max_instance_cost`; list their points."""
+        max_cost = self.max_instance_cost
+        points = [
+            point
+            for number, record in enumerate(records)
+            for point in frontier_points(record.within_cost(max_cost), chain=number, **settings)
+        ]
+        return points if max_cost is None else points_within_cost(points, max_cost)
+
+    def _reference_fields(self, record: CascadeRecord) -> dict[str, Any]:
+        """Fields of a frontier about the reference, the last exit of a record, and the classes."""
+        answers = record.answers
+        assert answers is not None
+        last_exits = np.full(len(record.weights), record.n_stages)
+        return {
+            "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
+            "classes": tuple(self.classes_.tolist()),
+            "class_rows": answers.class_rows(),
+            "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
+            "reference_recall": answers.figures(last_exits, record.weights)["recall"],
+        }

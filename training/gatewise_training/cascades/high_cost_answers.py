@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
 from gatewise_training.cascades.fit_problem import Problem, UnseenAnswers
+from gatewise_training.cascades.fitting import ClassifierFit
 from gatewise_training.data.input_checks import Table
 from gatewise_training.learners.given_models.given_classifiers import check_conversion
 from gatewise_training.learners.given_models.given_model_check import (
@@ -30,7 +30,7 @@ WARNING_LEVEL = 7
 """Frames from a warning of this module up to the caller of `fit`."""
 
 
-def trained_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswers:
+def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
     """Train a high-cost model, or fit clones of the unfitted one that is given."""
     if table.high_cost is not None:
         raise InputError(
@@ -53,7 +53,7 @@ def trained_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswer
     )
 
 
-def given_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswers:
+def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
     """Get answers of a given model on rows that it has not seen; it is never refitted."""
     plan = problem.cloud_plan
     model = HighCostModel.given(
@@ -97,7 +97,7 @@ def _by_predictions(
     return UnseenAnswers(model, labels, predictions[rows], predictions, calibration_labels)
 
 
-def _by_clones(system: Any, model: HighCostModel, problem: Problem) -> UnseenAnswers:
+def _by_clones(system: ClassifierFit, model: HighCostModel, problem: Problem) -> UnseenAnswers:
     """Take the answers of clones that are fitted without the rows, and without class weights."""
     plan = problem.cloud_plan
     if system.class_weights_ is not None:
@@ -117,7 +117,7 @@ def _by_clones(system: Any, model: HighCostModel, problem: Problem) -> UnseenAns
 
 
 def _by_comparison(
-    system: Any, model: HighCostModel, problem: Problem, reason: str
+    system: ClassifierFit, model: HighCostModel, problem: Problem, reason: str
 ) -> UnseenAnswers:
     """Take the model's own answers; warn if they are better than can be on unseen rows."""
     plan = problem.cloud_plan

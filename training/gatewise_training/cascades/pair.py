@@ -24,14 +24,7 @@ from gatewise.operating_point import OperatingPoint
 from gatewise.value_ranges import TrainingRanges
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
-from gatewise_training.cascades.fitting import (
-    LabelledRows,
-    cascade_record,
-    check_guarantee,
-    read_bounds,
-    reference_fields,
-    tuned_points,
-)
+from gatewise_training.cascades.fitting import LabelledRows
 from gatewise_training.cascades.learned_gate import with_learned_gate
 from gatewise_training.data.input_checks import (
     Constraints,
@@ -195,7 +188,7 @@ class PairCascade(CascadeClassifier):
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_ = f0
         self.class_weights_ = None
-        read_bounds(self)
+        self._read_bounds()
         self._check_prices()
         # split the rows: to fit a gate, to tune thresholds, to state figures
         splitter = RowSplitter.checked(len(x), groups, time)
@@ -209,7 +202,7 @@ class PairCascade(CascadeClassifier):
         # answers and, without labels, the high-cost model's as truth
         self.labelled_ = y is not None
         y_index = _answers(f0, x) if y is None else self._class_indices(y, len(x))
-        check_guarantee(self, y_index[stating], splitter.take(stating))
+        self._check_guarantee(y_index[stating], splitter.take(stating))
         reference = y_index if y is None else _answers(f0, x)
         if self._assumes_order and y is not None:
             _check_order(self.classes_, reference, y_index)
@@ -229,7 +222,7 @@ class PairCascade(CascadeClassifier):
                 y_index[rows], np.ones(len(rows)), reference[rows], None, splitter.take(rows)
             )
             acquired = stage.acquired(x[rows])
-            return cascade_record(self, (stage,), (outputs[rows],), (acquired,), labelled)
+            return self._cascade_record((stage,), (outputs[rows],), (acquired,), labelled)
 
         self._state(stage, record(tuning), record(stating))
         return self
@@ -238,14 +231,14 @@ class PairCascade(CascadeClassifier):
         """Choose thresholds on the tuning record; measure them on the other one."""
         self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
-        points = tuned_points(self, [tuning])
-        tuned = Frontier.from_points(points, **reference_fields(self, tuning))
+        points = self._tuned_points([tuning])
+        tuned = Frontier.from_points(points, **self._reference_fields(tuning))
         loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned = with_group_errors(tuned, points, [tuning], loss)
         all_tuned = (*self._tuned.points, *self._tuned.others)
         self._stated = {p: self._measure(stating, p.thresholds) for p in all_tuned}
         points = [self._stated[p] for p in self._tuned.points]
-        self.frontier_ = Frontier(tuple(points), **reference_fields(self, stating))
+        self.frontier_ = Frontier(tuple(points), **self._reference_fields(stating))
         self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
@@ -278,9 +271,7 @@ class PairCascade(CascadeClassifier):
             max_bytes = self.max_bytes_
             if max_bytes is not None:
                 tuned = tuned.within_bytes(max_bytes)
-            point: OperatingPoint = self.calibration_.certify(
-                tuned, bounds, self.max_instance_cost_, **wanted
-            )
+            point = self.calibration_.certify(tuned, bounds, self.max_instance_cost_, **wanted)
             return msgspec.structs.replace(point, measured=self._measured)
         chosen, self.choice_ = self._tuned.choose(
             bounds, self.max_bytes_, slack=self.slack_, **wanted

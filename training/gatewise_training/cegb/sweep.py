@@ -22,10 +22,10 @@ from gatewise.acquisition import Acquired, Acquisition
 from gatewise.console import Progress
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.cascades.penalty_search import FIRST, between, in_widest_gap
 from gatewise_training.cegb.growth import TreeGrowth, constant, grow
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_params
+from gatewise_training.cegb.penalty_search import FIRST, between, in_widest_gap
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.growth_settings import first_rounds
