@@ -121,7 +121,7 @@ def _decide(model: Model, kind: Any) -> Call:
     """Decide by the first stage: margins, stop score, threshold."""
     stage = load_stages(model.bundle, kind)[0]
     rows = cycle(_first_stage(model, stage))
-    return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops(stage.threshold)
+    return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops
 
 
 def _visit(model: Model) -> Call:
@@ -132,7 +132,7 @@ def _visit(model: Model) -> Call:
 
     def call() -> object:
         reading = Reading(next(rows), meter, lambda: 1.0)
-        return stage.visit(reading, allow_missing=False).stops(stage.threshold)
+        return stage.visit(reading, allow_missing=False).stops
 
     return call
 

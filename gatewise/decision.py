@@ -61,6 +61,13 @@ class StopRule(ABC):
         """Class margins of one row."""
         return outputs[: len(outputs) - self.n_score_outputs]
 
+    def row_outcome(
+        self, outputs: Sequence[float], link: Link
+    ) -> tuple[int | float, NDArray[np.float64]]:
+        """Class index or value that one row's outputs mean, and the class probabilities."""
+        margins = self.row_margins(outputs)
+        return row_answer(margins, link), row_probabilities(margins, link)
+
 
 GraphNode = tuple[str, str, str, dict[str, Any]]
 """A node of ONNX: operator, names of its inputs and outputs, attributes."""
@@ -232,6 +239,11 @@ def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float6
     if link == "sigmoid":
         p = 0.5 * (1.0 + float(np.tanh(0.5 * margins[0])))
         return np.array((1.0 - p, p))
+    if link == "softmax":
+        largest = max(margins)
+        e = np.exp([margin - largest for margin in margins])
+        normalised: NDArray[np.float64] = e / np.add.reduce(e)
+        return normalised
     of_row: NDArray[np.float64] = probabilities(np.array([margins], np.float32), link)[0]
     return of_row
 

@@ -2,6 +2,7 @@
 from .device.answer import Answer as Answer
 from .device.answer import DecisionPoint as DecisionPoint
 from .device.device import Device as Device
+from .device.offload_budget import OffloadRules as OffloadRules
 from .device.self_checks import self_test as self_test
 from .errors import LinkError as LinkError
 from .errors import SelfTestError as SelfTestError

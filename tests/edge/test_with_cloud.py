@@ -90,7 +90,7 @@ def test_the_worker_tests_the_answers_of_all_devices(bundle, broker):
         for name in ("a", "b"):
             link = MqttLink(broker.url, device=name)
             audit = 1.0
-            with Device(bundle, link=link, deadline_ms=20_000, audit=audit, seed=0) as device:
+            with Device(bundle, link=link, deadline_ms=20_000, audit=audit) as device:
                 link.connect(60)
                 for _ in range(30):
                     device.answer(EASY)

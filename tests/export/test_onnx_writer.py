@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_wine
 
 from gatewise.models.trees import TreeEnsemble
-from gatewise_edge.device.stage_models import FlatRunner
+from gatewise_edge.device.stages import FlatRunner
 from gatewise_export.bundle.flat_models import canonical, kind_of, read_model, write_model
 from gatewise_export.onnx_writer import FlatModel, _varints, write_graph
 from gatewise_training.learners.kernel_fitting import fit_kernel

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import gatewise as gw
 import gatewise_signals as sig
 from gatewise.errors import InputError
-from gatewise_edge.device import stage_models
+from gatewise_edge.device import stages as device_stages
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.repacking import repack
@@ -98,7 +98,7 @@ def test_networks_are_tried_in_a_child_process_first(packed, monkeypatch):
     def check_loads(graph, x, limits):
         calls.append(block._opened.cache_info().currsize)
 
-    monkeypatch.setattr(stage_models, "check_loads", check_loads)
+    monkeypatch.setattr(device_stages, "check_loads", check_loads)
     block._opened.cache_clear()
     gw.Device(packed, blocks={"spread": spread}).close()
     assert calls == [0]

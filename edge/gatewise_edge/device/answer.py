@@ -15,7 +15,6 @@ from gatewise.errors import InputError
 Policy = Literal["system", "edge-only", "cloud-only"]
 Route = Literal["edge", "cloud", "fallback"]
 Decision = Literal["stop", "continue", "offload"]
-Implausible = Literal["answer", "offload", "ignore"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,6 @@ The worker compares them and tests how often they agree; a device only chooses a
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -31,14 +30,11 @@ AUDIT_PATIENCE: Final = 10.0
 class Auditor:
     """The audits of a device. Thread-safe.
 
-    `share` of the stages' answers is audited, the least certain ones more often
-    (:class:`.AuditSampler`, InputError if it is out of range); `rng` draws them.
+    `sampler` chooses the answers that are audited.
     """
 
-    def __init__(
-        self, share: float, uplink: Uplink, *, rng: random.Random, clock: Callable[[], float]
-    ) -> None:
-        self._sampler = AuditSampler(share, rng)
+    def __init__(self, sampler: AuditSampler, uplink: Uplink, clock: Callable[[], float]) -> None:
+        self._sampler = sampler
         self._uplink = uplink
         self._clock = clock
         self._reader = BlockingReader()
@@ -75,7 +71,8 @@ class Auditor:
         """
         installed = pending.installed
         reading = pending.reading
-        if not installed.has_cloud or not installed.classes or not self._uplink.admit_audit():
+        classes = installed.manifest.classes
+        if not installed.has_cloud or not classes or not self._uplink.admit_audit():
             return
         at_hand = reading.has(installed.request_inputs)
         if not at_hand and self._reader.busy:
@@ -98,10 +95,10 @@ class Auditor:
         takes_nan = installed.cloud_takes_nan
         try:
             x = reading.acquire(installed.request_inputs, allow_missing=takes_nan, spare=takes_nan)
-            self._uplink.send_audit(
+            self._uplink.send(
                 installed.typed(x)[np.newaxis],
-                installed.model,
-                installed.version,
+                installed.manifest.name,
+                installed.manifest.version,
                 deadline=self._clock() + AUDIT_PATIENCE,
                 mark=mark,
                 on_answer=partial(self._count, mark),

@@ -12,7 +12,6 @@ waiting between; a simulator in virtual time calls them itself.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, Implausible, OwnPolicy, Policy, Route
+from gatewise_edge.device.answer import Answer, OwnPolicy, Policy, Route
+from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
 from gatewise_edge.device.installed import BlockFunction, InstalledBundle
-from gatewise_edge.device.offload_budget import OffloadBudget
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
-from gatewise_edge.device.stage_models import Runner
+from gatewise_edge.device.stages import Runner
 from gatewise_edge.device.unseen_cells import UnseenCells
-from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import most_rows
 from gatewise_edge.link.uplink import Uplink
@@ -81,30 +80,15 @@ class Device:
         ``cloud-only`` acquires the cloud model's features and offloads every instance at once.
         A function gets a :class:`.DecisionPoint` after each stage and returns ``"stop"``,
         ``"continue"`` or ``"offload"``; the operating point's guarantee is then void.
-    outstanding : int, default 32
-        Requests in flight at a time, at most (several threads may wait for answers).
-    check : bool, default True
-        Run the bundle's self-test first.
+    offloading : OffloadRules, optional
+        When an instance may be offloaded: requests in flight, circuit breaker, bound over time,
+        implausible values.
     runner : {"auto", "onnxruntime", "numpy"}, default "auto"
         What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy.
         Both give the same bits; numpy takes less memory and, for large trees, more time.
-    breaker : Breaker or bool, default True
-        Blocks requests, and the acquisition of their features, while the cloud does not reply.
-        True: one with its defaults; False: none.
-    max_offloads : str, optional
-        Bound on offloads over time, such as ``"60/h"`` (:class:`.OffloadBudget`). An instance
-        beyond it is a fallback with the reason ``offload-limit``.
-    audit : float, optional
+    audit : float or AuditSampler, optional
         Share of the stages' answers, above 0 and up to 1, that is sent to the high-cost model as
-        well, so that workers can test how often they agree.
-    implausible : {"answer", "offload", "ignore"}, default "answer"
-        What becomes of an instance with a value far outside of those in training. Its answer has
-        the reason ``implausible:<name>``, and is the usual one or, where possible, the cloud's;
-        ``ignore`` compares no values.
-    private : bool, default False
-        Requests ask workers to keep nothing of the instances beyond their answers.
-    seed : int, optional
-        Of the choice of answers to audit; from the operating system by default.
+        well, so that workers can test how often they agree; or what chooses them.
     observe : callable, optional
         Gets each Answer, and each error that took the place of one, once, on the caller's thread.
         What it raises is logged.
@@ -137,15 +121,9 @@ class Device:
         row_names: Sequence[str] | None = None,
         deadline_ms: float = 500.0,
         policy: Policy | OwnPolicy = "system",
-        outstanding: int = 32,
-        check: bool = True,
+        offloading: OffloadRules = OffloadRules(),  # noqa: B008 - frozen
         runner: Runner = "auto",
-        breaker: Breaker | bool = True,
-        max_offloads: str | None = None,
-        audit: float | None = None,
-        implausible: Implausible = "answer",
-        private: bool = False,
-        seed: int | None = None,
+        audit: float | AuditSampler | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -153,16 +131,11 @@ class Device:
         if not callable(policy) and policy not in get_args(Policy):
             names = ", ".join(get_args(Policy))
             raise InputError(f"policy {policy!r}; choose one of {names}, or give a function")
-        if outstanding < 1:
-            raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
         if audit is not None and (policy != "system" or link is None):
             raise InputError("an audit needs a link and policy system: there is nothing to audit")
-        if implausible not in get_args(Implausible):
-            names = ", ".join(get_args(Implausible))
-            raise InputError(f"implausible {implausible!r}; choose one of {names}")
         # settings and counts
         self.policy = policy
-        self._check_ranges = implausible != "ignore"
+        self._check_ranges = offloading.implausible != "ignore"
         self._observe = observe
         self._counts = dict.fromkeys((*get_args(Route), "errors", "implausible", "unseen"), 0)
         self._unseen_cells = UnseenCells()
@@ -176,26 +149,27 @@ class Device:
         self._adopting = threading.Lock()
         # the bundle and the way to the cloud
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
-        self._installed = self._install(opened, check=check)
+        self._installed = self._install(opened)
         self._clock = clock
         self._guard = min(_GUARD, self.deadline_ms / 1e4)
         self._uplink = Uplink(
             link,
-            limit=outstanding,
-            breaker=(Breaker() if breaker else None) if isinstance(breaker, bool) else breaker,
-            bound=None if max_offloads is None else OffloadBudget.parse(max_offloads),
-            private=private,
+            limit=offloading.outstanding,
+            breaker=offloading.new_breaker(),
+            bound=offloading.new_budget(),
+            private=offloading.private,
             clock=clock,
         )
         self._flow = RowFlow(
             self._uplink,
             policy=policy,
-            offload_implausible=implausible == "offload",
+            offload_implausible=offloading.implausible == "offload",
             clock=clock,
         )
         self._auditor = None
         if audit is not None:
-            self._auditor = Auditor(audit, self._uplink, rng=random.Random(seed), clock=clock)
+            sampler = audit if isinstance(audit, AuditSampler) else AuditSampler(audit)
+            self._auditor = Auditor(sampler, self._uplink, clock)
         self._uplink.open()
 
     # -- life ------------------------------------------------------------------------------
@@ -213,13 +187,23 @@ class Device:
         then stays.
         """
         with self._adopting:
-            self._installed = self._install(bundle, check=True)
+            self._installed = self._install(bundle)
         _LOG.debug("%s is active", bundle.manifest.release)
 
-    def _install(self, bundle: Bundle, *, check: bool) -> InstalledBundle:
+    def _install(self, bundle: Bundle) -> InstalledBundle:
+        """Load all that follows from a bundle; InputError if it does not fit the policy."""
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
-        installed = self._load(bundle, check=check)
+        installed = InstalledBundle.load(
+            bundle,
+            sensors=self._sensors,
+            offloads=self._may_offload,
+            runner=self._runner,
+            row_names=self._row_names,
+            functions=self._functions,
+            block_reader=self._block_reader,
+            check_ranges=self._check_ranges,
+        )
         if self.policy == "cloud-only" and not installed.has_cloud:
             cap = bundle.manifest.max_instance_cost
             raise InputError(
@@ -227,20 +211,6 @@ class Device:
                 "instance; choose another policy"
             )
         return installed
-
-    def _load(self, bundle: Bundle, *, check: bool) -> InstalledBundle:
-        """Load the parts that follow from the bundle alone, which several devices may share."""
-        return InstalledBundle.load(
-            bundle,
-            sensors=self._sensors,
-            offloads=self._may_offload,
-            check=check,
-            runner=self._runner,
-            row_names=self._row_names,
-            functions=self._functions,
-            block_reader=self._block_reader,
-            check_ranges=self._check_ranges,
-        )
 
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
@@ -341,7 +311,7 @@ class Device:
         """Answer as many of the first rows as begin within a part of the time, in one request."""
         until = time.monotonic() + _BEGINNING * self.deadline_ms / 1000.0
         installed = self._installed
-        n_rows_left = most_rows(len(installed.request_inputs), len(installed.classes))
+        n_rows_left = most_rows(len(installed.request_inputs), len(installed.manifest.classes))
         group: list[Pending] = []
         steps: list[Answer | Pending | Exception] = []
         for row in rows:
@@ -412,7 +382,7 @@ class Device:
             with self._counting:
                 self._counts[result.route] += 1
                 self._counts["implausible"] += bool(pending.reading.implausible)
-                encoder = pending.installed.bundle.manifest.encoder
+                encoder = pending.installed.manifest.encoder
                 if encoder is not None:
                     has_unseen = self._unseen_cells.count(encoder, pending.reading)
                     self._counts["unseen"] += has_unseen

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gatewise.decision import row_answer, row_probabilities
 from gatewise_edge.device.answer import Answer, DecisionPoint, OwnPolicy, Policy, Route
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stages import StageOutput, run_stages
@@ -67,8 +66,8 @@ class RowFlow:
         installed = group[0].installed
         request = self._uplink.send(
             np.stack([pending.values for pending in group]),  # type: ignore[misc]
-            installed.model,
-            installed.version,
+            installed.manifest.name,
+            installed.manifest.version,
             deadline=min(pending.deadline for pending in group),
         )
         if isinstance(request, str):
@@ -113,7 +112,7 @@ class RowFlow:
                 )
             for stage in installed.stages:
                 outputs.append(stage.visit(pending.reading, allow_missing=takes_nan))
-                point = self._point(pending, outputs[-1], stage.threshold)
+                point = self._point(pending, outputs[-1])
                 decision = point.decide(self._own_policy)
                 if decision != "continue":
                     return decision == "stop"
@@ -121,18 +120,18 @@ class RowFlow:
             pending.error = error
         return False
 
-    def _point(
-        self, pending: Pending, output: StageOutput, threshold: float | None
-    ) -> DecisionPoint:
-        """State of device and instance now that a stage with this threshold has answered."""
+    def _point(self, pending: Pending, output: StageOutput) -> DecisionPoint:
+        """State of device and instance now that a stage has answered."""
         link = self._uplink.gauges
+        stage = output.stage
+        _, probabilities = stage.rule.row_outcome(output.outputs, stage.spec.link)
         return DecisionPoint(
-            stage=output.stage,
-            last=output.stage == len(pending.installed.stages) - 1,
+            stage=stage.index,
+            last=stage.index == len(pending.installed.stages) - 1,
             score=output.score,
-            threshold=threshold,
-            probabilities=output.probabilities,
-            cost=pending.reading.charge[0],
+            threshold=stage.threshold,
+            probabilities=probabilities,
+            cost=pending.reading.cost,
             left_ms=1000.0 * (pending.deadline - self._clock()),
             connected=self._uplink.ready,
             round_trip_ms=link["round_trip_ms"],
@@ -165,8 +164,8 @@ class RowFlow:
             return pending
         request = self._uplink.send(
             instances or pending.values[np.newaxis],  # type: ignore[index, call-overload]
-            installed.model,
-            installed.version,
+            installed.manifest.name,
+            installed.manifest.version,
             deadline=pending.deadline,
         )
         if isinstance(request, str):
@@ -177,12 +176,13 @@ class RowFlow:
     def _remote(self, pending: Pending, response: Response) -> Answer:
         installed = pending.installed
         row = pending.row
-        if response.probabilities.shape[1] != len(installed.classes):
+        classes = installed.manifest.classes
+        if response.probabilities.shape[1] != len(classes):
             return self._fall_back(pending, "cloud:classes", installed.offload_price)
         index = int(response.labels[row])
-        feature_cost, acquired = pending.reading.charge
+        feature_cost, acquired = _charge(pending)
         return Answer(
-            label=installed.classes[index],
+            label=classes[index],
             class_index=index,
             probabilities=response.probabilities[row].astype(np.float64),
             route="cloud",
@@ -209,22 +209,27 @@ class RowFlow:
         self, pending: Pending, route: Route, reason: str, extra_cost: float = 0.0
     ) -> Answer:
         output = pending.outputs[-1]
-        classes = pending.installed.classes
-        margins = output.rule.row_margins(output.outputs)
-        label = row_answer(margins, output.link)
-        feature_cost, acquired = pending.reading.charge
+        stage = output.stage
+        classes = pending.installed.manifest.classes
+        label, probabilities = stage.rule.row_outcome(output.outputs, stage.spec.link)
+        feature_cost, acquired = _charge(pending)
         return Answer(
             label=classes[int(label)] if classes else label,  # a value of a bundle without classes
             class_index=int(label) if classes else -1,
-            probabilities=row_probabilities(margins, output.link),
+            probabilities=probabilities,
             route=route,
-            stage=output.stage,
+            stage=stage.index,
             cost=feature_cost + extra_cost,
             feature_cost=feature_cost,
             latency_ms=1000.0 * (self._clock() - pending.started),
             reason=reason if route == "fallback" else _implausible(pending, reason),
             acquired=acquired,
         )
+
+
+def _charge(pending: Pending) -> tuple[float, tuple[int, ...]]:
+    """Cost of the acquired features, and their indices."""
+    return pending.installed.meter.charge(pending.reading.acquired.tobytes())
 
 
 def _implausible(pending: Pending, otherwise: str) -> str:

@@ -7,7 +7,7 @@ version that it began with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeAlias
@@ -15,13 +15,11 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.columns.encoders import RawRow, RowEncoder
+from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
 from gatewise.models.jpeg import load_decoder
-from gatewise.prices import request_bytes
 from gatewise_edge.device.self_checks import self_test
-from gatewise_edge.device.stage_models import Runner
-from gatewise_edge.device.stages import DeviceStage, load_stages
+from gatewise_edge.device.stages import DeviceStage, Runner, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import (
@@ -37,6 +35,7 @@ from gatewise_edge.sensors.feature_reader import (
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import in_order
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.manifest import Manifest
 
 BlockFunction: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
 NO_FUNCTIONS: Final[Mapping[str, BlockFunction]] = MappingProxyType({})
@@ -49,12 +48,8 @@ class InstalledBundle:
     Attributes
     ----------
     bundle : Bundle
-    model, version : str
-        As requests name them.
-    names : tuple of str
-        The bundle's features.
-    classes : tuple
-        Empty where it answers with values.
+    manifest : Manifest
+        The bundle's.
     stages : tuple of DeviceStage
         Those that run. The manifest's cap on the cost of an instance may leave out the last ones,
         and the cloud.
@@ -66,8 +61,6 @@ class InstalledBundle:
         Whether NaN is a value there.
     request_inputs : ndarray of intp
         Features that a request carries, in this order.
-    request_bytes : int
-        Bytes of a request with one instance.
     dtype : dtype
         Of a request's values.
     offload_price, request_price : float
@@ -80,6 +73,8 @@ class InstalledBundle:
         Names of the values of rows; None: an encoder's rows, or floats that are features.
     columns : ndarray of intp or None
         Positions of the bundle's features in a row; None: all, in this order.
+    row_shape : tuple of int or None
+        Shape of a row of float32 features; None where such an array may be something else.
     block_reader : BlockingReader or None
         Runs the functions that are blocks.
     channels : ChannelLimits or None
@@ -87,17 +82,13 @@ class InstalledBundle:
     """
 
     bundle: Bundle
-    model: str
-    version: str
-    names: tuple[str, ...]
-    classes: tuple[Hashable, ...]
+    manifest: Manifest
     stages: tuple[DeviceStage, ...]
     n_stages: int
     has_cloud: bool
     stages_take_nan: bool
     cloud_takes_nan: bool
     request_inputs: NDArray[np.intp]
-    request_bytes: int
     dtype: np.dtype[Any]
     offload_price: float
     request_price: float
@@ -105,6 +96,7 @@ class InstalledBundle:
     source: FeatureSource | None
     row_names: tuple[str, ...] | None
     columns: NDArray[np.intp] | None
+    row_shape: tuple[int, ...] | None
     block_reader: BlockingReader | None
     channels: ChannelLimits | None
 
@@ -163,17 +155,13 @@ class InstalledBundle:
         stages_take_nan = manifest.missing.stages == "allowed"
         return cls(
             bundle=bundle,
-            model=manifest.name,
-            version=manifest.version,
-            names=manifest.feature_names,
-            classes=manifest.classes,
+            manifest=manifest,
             stages=visited,
             n_stages=len(stages),
             has_cloud=manifest.last_exit >= len(stages),
             stages_take_nan=stages_take_nan,
             cloud_takes_nan=manifest.missing.cloud == "allowed",
             request_inputs=inputs,
-            request_bytes=request_bytes(len(inputs), item_size=dtype.itemsize),
             dtype=dtype,
             offload_price=prices.of_offload(len(inputs)),
             request_price=prices.of_message(len(inputs)),
@@ -181,6 +169,7 @@ class InstalledBundle:
             source=source,
             row_names=own_names,
             columns=columns,
+            row_shape=_row_shape(bundle, own_names),
             block_reader=block_reader,
             channels=channels,
         )
@@ -194,22 +183,17 @@ class InstalledBundle:
         return typed if np.array_equal(typed, X) else X
 
     @property
-    def encoder(self) -> RowEncoder | None:
-        """The encoder of raw columns, if the bundle has one."""
-        return self.bundle.manifest.encoder
-
-    @property
     def _width(self) -> int:
         """Values of a row of features."""
-        named = self.encoder is None and self.row_names is not None
-        return len(self.row_names or ()) if named else len(self.names)
+        named = self.manifest.encoder is None and self.row_names is not None
+        return len((self.row_names or ()) if named else self.manifest.features)
 
-    def holds_features(self, rows: object) -> bool:
+    def _holds_features(self, rows: object) -> bool:
         """Whether rows hold features, not the raw columns of an encoder.
 
         Rows with names of their own are of those columns, even if all of them are numbers.
         """
-        if self.encoder is None:
+        if self.manifest.encoder is None:
             return True
         floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
         return floats and self.row_names is None
@@ -227,7 +211,7 @@ class InstalledBundle:
             named = any(isinstance(name, str) for name in instances.columns)
             instances = instances.to_dict("records") if named else instances.to_numpy()
         # windows, whose features are computed, unless they come as features
-        signal = self.bundle.manifest.signal
+        signal = self.manifest.signal
         if signal is not None:
             is_array = isinstance(instances, np.ndarray) and instances.ndim
             first_instance = next(iter(instances), None) if is_array else None
@@ -235,7 +219,7 @@ class InstalledBundle:
                 return signal.checked(instances)
         # files and raw rows are checked one by one
         files = isinstance(instances, list | tuple) and any(isinstance(i, bytes) for i in instances)
-        if files or not self.holds_features(instances):
+        if files or not self._holds_features(instances):
             return instances  # type: ignore[no-any-return]
         if isinstance(instances, list):
             names = self.row_names or ()
@@ -246,7 +230,7 @@ class InstalledBundle:
                 X = np.asarray(instances, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"the instances must be rows of numbers: {error}") from None
-        spec = self.bundle.manifest.instance
+        spec = self.manifest.instance
         if spec is not None and X.shape[1:] == spec.shape:
             X = X.reshape(len(X), -1)
         if X.ndim != 2 or X.shape[1] != self._width:
@@ -259,6 +243,8 @@ class InstalledBundle:
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
         instance: Any = row
+        if isinstance(row, np.ndarray) and row.shape == self.row_shape and row.dtype == np.float32:
+            return row if self.columns is None else row[self.columns]
         if instance is None:
             if self.source is None:
                 raise InputError("no instance: give a row, or give the device sensors")
@@ -267,10 +253,11 @@ class InstalledBundle:
             cells = instance.to_dict()
             named = any(isinstance(name, str) for name in cells)
             instance = cells if named else instance.to_numpy()
-        if self.encoder is not None and not self.holds_features(instance):
-            return RawRowSource(instance, self.encoder, self.row_names)
-        signal = self.bundle.manifest.signal
-        spec = self.bundle.manifest.instance
+        encoder = self.manifest.encoder
+        if encoder is not None and not self._holds_features(instance):
+            return RawRowSource(instance, encoder, self.row_names)
+        signal = self.manifest.signal
+        spec = self.manifest.instance
         if signal is not None and not signal.is_features(instance):
             return WindowSource(instance, signal, self.block_reader, self.channels)
         if isinstance(instance, Mapping):
@@ -322,6 +309,15 @@ def _row_columns(
     if row_names is None or manifest.signal is not None:
         return manifest.feature_names, None
     return tuple(row_names), _positions(tuple(row_names), manifest.feature_names)
+
+
+def _row_shape(bundle: Bundle, row_names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+    """Shape of a row of float32 features, unless such an array holds raw cells or is a window."""
+    manifest = bundle.manifest
+    if manifest.encoder is not None:
+        return None if row_names is not None else (len(manifest.features),)
+    shape = (len(row_names or manifest.features),)
+    return None if manifest.signal is not None and manifest.signal.shape == shape else shape
 
 
 def _positions(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp] | None:

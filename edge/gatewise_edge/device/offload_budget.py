@@ -1,14 +1,72 @@
-"""A bound on a device's offloads over time: a token bucket."""
+"""Rules of a device's offloads, and a bound on them over time: a token bucket."""
 
 from __future__ import annotations
 
 import re
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final, Literal, Self, get_args
 
 from gatewise.errors import InputError
+from gatewise_edge.link.breaker import Breaker
 
 _SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _FORM: Final = re.compile(r"([0-9]+)/(s|min|h|d)", re.ASCII)
+
+Implausible = Literal["answer", "offload", "ignore"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadRules:
+    """When a device may offload an instance.
+
+    Parameters
+    ----------
+    outstanding : int, default 32
+        Largest number of requests in flight; several threads may wait for answers.
+    breaker : Breaker or bool, default True
+        Blocks requests, and the acquisition of their features, while the cloud does not reply.
+        True: one with its defaults; False: none.
+    max_offloads : str, optional
+        Bound on offloads over time, such as ``"60/h"`` (:class:`OffloadBudget`). An instance
+        beyond it is a fallback with the reason ``offload-limit``.
+    implausible : {"answer", "offload", "ignore"}, default "answer"
+        Treatment of an instance with a value far outside of those in training. Its answer has
+        the reason ``implausible:<name>``, and is the usual one or, where possible, the cloud's;
+        ``ignore`` compares no values.
+    private : bool, default False
+        Requests ask workers to keep nothing of the instances beyond their answers.
+
+    Raises
+    ------
+    InputError
+        If a rule is out of range.
+    """
+
+    outstanding: int = 32
+    breaker: Breaker | bool = True
+    max_offloads: str | None = None
+    implausible: Implausible = "answer"
+    private: bool = False
+
+    def __post_init__(self) -> None:
+        if self.outstanding < 1:
+            raise InputError(
+                f"outstanding is {self.outstanding}; at least 1 request must be allowed"
+            )
+        if self.implausible not in get_args(Implausible):
+            names = ", ".join(get_args(Implausible))
+            raise InputError(f"implausible {self.implausible!r}; choose one of {names}")
+        self.new_budget()
+
+    def new_breaker(self) -> Breaker | None:
+        """Get the breaker, or make the one with its defaults; None: there is none."""
+        if isinstance(self.breaker, bool):
+            return Breaker() if self.breaker else None
+        return self.breaker
+
+    def new_budget(self) -> OffloadBudget | None:
+        """Make the bound on offloads over time; None: there is none."""
+        return None if self.max_offloads is None else OffloadBudget.parse(self.max_offloads)
 
 
 class OffloadBudget:

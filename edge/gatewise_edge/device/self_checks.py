@@ -55,10 +55,10 @@ def self_test(
     meter = Meter(bundle.manifest.feature_costs())
     runs = [_run(stage, X, meter) for stage in stages]
     outputs = list(zip(*(run.outputs for run in runs), strict=True))
-    exits = np.array([_exit(stages, row) for row in outputs])
+    exits = np.array([_exit(row) for row in outputs])
     exits = np.minimum(exits, bundle.manifest.last_exit)
     labels = np.array(
-        [row[min(e, len(row) - 1)].label for row, e in zip(outputs, exits, strict=True)]
+        [_label(row[min(e, len(row) - 1)]) for row, e in zip(outputs, exits, strict=True)]
     )
     # outputs of each stage, to the bit but for graphs that were given
     differences: dict[str, int] = {}
@@ -123,12 +123,13 @@ def _run(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
     return _StageRun(outputs, visited, acquired)
 
 
-def _exit(stages: Sequence[DeviceStage], outputs: Sequence[StageOutput]) -> int:
+def _exit(outputs: Sequence[StageOutput]) -> int:
     """First stage that stops for one instance; the number of stages if none does."""
-    for s, (stage, output) in enumerate(zip(stages, outputs, strict=True)):
-        if output.stops(stage.threshold):
-            return s
-    return len(outputs)
+    return next((s for s, output in enumerate(outputs) if output.stops), len(outputs))
+
+
+def _label(output: StageOutput) -> int | float:
+    return output.stage.rule.row_outcome(output.outputs, output.stage.spec.link)[0]
 
 
 def _unlike(margins: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -1,59 +1,118 @@
-"""The stages of a bundle, run one after the other until one stops.
+"""The stages of a bundle: load their models, run them one after the other until one stops.
 
-Margins come from a stage's graph, in onnxruntime or in numpy, or from its trees; stop score, label
-and probabilities are computed by :mod:`gatewise.decision`, as where training chose thresholds. A
-device decides one row at a time, in plain floats: numpy's calls for one row would take several
-times as long as the model.
+A device decides one row at a time, in plain floats: numpy's calls for one row would take several
+times as long as the model. Stop score, label and probabilities are computed by
+:mod:`gatewise.decision`, as in training.
+
+A flat model's graph is written here, from the arrays that were checked, and its hash compared with
+the manifest's: no graph of ours is parsed to be trusted. A graph that was given is trusted by its
+hash, and by the signature where a key is configured; a child process loads it first, under limits
+of memory and time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import STOP_RULES, StopRule, as_float32, row_answer, row_probabilities
-from gatewise_edge.device.stage_models import Runner, StageModel, load_stage_models
+from gatewise.decision import STOP_RULES, StopRule, as_float32
+from gatewise.errors import InputError, one_line
+from gatewise.graph_loading import GraphLoadError, check_loads
+from gatewise.imports import load_onnxruntime, open_session
+from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.walker import Walker
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError, DamagedFileError
+from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel
 from gatewise_export.bundle.manifest_records import StageSpec
+from gatewise_export.onnx_writer import MARGINS, write_graph
+from gatewise_signals.blocks.block import OnnxBlock
+
+Runner = Literal["auto", "onnxruntime", "numpy"]
+"""What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy."""
 
 Matrix = NDArray[np.float32]
+Row = NDArray[np.float32]
+
+
+class GraphSession:
+    """A stage's graph in onnxruntime."""
+
+    def __init__(self, session: Any, n_inputs: int, n_outputs: int) -> None:
+        self._session = session
+        self._widths = n_inputs, n_outputs
+        self._thread = threading.local()
+
+    def run(self, x: Matrix) -> Matrix:
+        """Margins of rows, float32 (n, n_outputs)."""
+        margins: Matrix = self._session.run([MARGINS], {"x": x})[0]
+        return margins
+
+    def run_row(self, x: Row) -> list[float]:
+        """Margins of one row (n_inputs,), in buffers bound once a thread: half the time of run."""
+        try:
+            row, margins, binding = self._thread.bound
+        except AttributeError:
+            row, margins, binding = self._thread.bound = self._bind()
+        row[:] = x
+        self._session.run_with_iobinding(binding)
+        listed: list[float] = margins.tolist()
+        return listed
+
+    def _bind(self) -> tuple[Row, Row, Any]:
+        row, margins = (np.zeros(width, np.float32) for width in self._widths)
+        binding = self._session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, (1, len(row)), row.ctypes.data)
+        binding.bind_output(MARGINS, "cpu", 0, np.float32, (1, len(margins)), margins.ctypes.data)
+        return row, margins, binding
+
+
+class FlatRunner:
+    """A stage's flat model in numpy, with the interface of :class:`GraphSession`."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self.run = model.run
+        self._walker = Walker(model) if isinstance(model, TreeEnsemble) else None
+
+    def run_row(self, x: Row) -> list[float]:
+        """Margins of one row (n_inputs,)."""
+        if self._walker is None:
+            margins = self.run(x[np.newaxis])
+        else:  # plain Python beats numpy's calls for every level of a tree
+            margins = self._walker.walk(x.tolist().__getitem__)
+        listed: list[float] = margins[0].tolist()
+        return listed
+
+
+StageModel = GraphSession | FlatRunner | Walker
 
 
 class StageOutput:
     """Output of a stage for one instance.
 
     `outputs` are the float32 values of its graph or trees, `score` is the stop score that the
-    stage's `rule` makes of them, `stage` the index of the stage; `link` turns margins into
-    probabilities.
+    stage's rule makes of them.
     """
 
-    __slots__ = ("link", "outputs", "rule", "score", "stage")
+    __slots__ = ("outputs", "score", "stage")
 
     def __init__(self, stage: DeviceStage, outputs: Sequence[float]) -> None:
-        self.stage = stage.index
-        self.link = stage.spec.link
-        self.rule = stage.rule
+        self.stage = stage
         self.outputs = outputs
         self.score = stage.rule.row_score(outputs)
 
-    def stops(self, threshold: float | None) -> bool:
-        """Whether the instance stops here, given a float32 threshold; None never stops."""
+    @property
+    def stops(self) -> bool:
+        """Whether the instance stops here; a stage without a threshold never stops one."""
+        threshold = self.stage.threshold
         return threshold is not None and self.score >= threshold
-
-    @property
-    def label(self) -> int | float:
-        """Class index, or where the model gives values this."""
-        return row_answer(self.rule.row_margins(self.outputs), self.link)
-
-    @property
-    def probabilities(self) -> NDArray[np.float64]:
-        """Class probabilities, shape (n_classes,); (0,) for a value."""
-        return row_probabilities(self.rule.row_margins(self.outputs), self.link)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,34 +166,6 @@ class DeviceStage:
         return self.model.run(x)
 
 
-def load_stages(bundle: Bundle, runner: Runner = "auto") -> tuple[DeviceStage, ...]:
-    """Load the stages of a bundle's active operating point.
-
-    The `runner` "auto" is onnxruntime, or where that cannot be imported numpy alone, slower on
-    large models and with the same bits. BundleError if a file is not fit to be run, or has other
-    inputs or outputs than the manifest says; InputError if this machine lacks the runner.
-    """
-    manifest = bundle.manifest
-    models = load_stage_models(bundle, runner)
-    thresholds = manifest.active_point.thresholds
-    stages = []
-    for s, spec in enumerate(manifest.stages):
-        inputs = manifest.stage_inputs(s)
-        threshold = as_float32(thresholds[s])
-        stages.append(
-            DeviceStage(
-                index=s,
-                spec=spec,
-                rule=STOP_RULES[spec.score],
-                inputs=inputs,
-                threshold=threshold,
-                model=models[s],
-                columns=inputs.tolist(),
-            )
-        )
-    return tuple(stages)
-
-
 def run_stages(
     stages: Sequence[DeviceStage],
     reading: Reading,
@@ -149,6 +180,125 @@ def run_stages(
     for stage in stages:
         output = stage.visit(reading, allow_missing=allow_missing)
         outputs.append(output)
-        if output.stops(stage.threshold):
+        if stage.threshold is not None and output.score >= stage.threshold:
             return True
     return False
+
+
+# -- loading -------------------------------------------------------------------------------
+
+
+def load_stages(bundle: Bundle, runner: Runner = "auto") -> tuple[DeviceStage, ...]:
+    """Load the stages of a bundle's active operating point, and the networks that are blocks.
+
+    BundleError if a file is not fit to be run, or has other inputs or outputs than the manifest
+    says; InputError if this machine lacks the `runner`, or it is unknown.
+    """
+    if runner not in get_args(Runner):
+        raise InputError(f"runner {runner!r}; choose one of {', '.join(get_args(Runner))}")
+    bundle.read_block_models()
+    _load_networks(bundle)
+    manifest = bundle.manifest
+    thresholds = manifest.active_point.thresholds
+    # all files are checked before the first graph is opened
+    loaders = [_checked(bundle, spec, runner) for spec in manifest.stages]
+    stages = []
+    for s, (spec, load) in enumerate(zip(manifest.stages, loaders, strict=True)):
+        inputs = manifest.stage_inputs(s)
+        stages.append(
+            DeviceStage(
+                index=s,
+                spec=spec,
+                rule=STOP_RULES[spec.score],
+                inputs=inputs,
+                threshold=as_float32(thresholds[s]),
+                model=load(),
+                columns=inputs.tolist(),
+            )
+        )
+    return tuple(stages)
+
+
+def _load_networks(bundle: Bundle) -> None:
+    """Load the networks that are blocks, each with a first run."""
+    signal = bundle.manifest.signal
+    for block in () if signal is None else signal.graph.blocks:
+        if not isinstance(block, OnnxBlock):
+            continue
+        x = np.zeros((1, *block.shape), np.float32)
+        try:
+            check_loads(block.model, x.reshape(1, -1), bundle.manifest.loading)
+            block.run(x)
+        except InputError as error:
+            raise BundleError(f"bundle {bundle.path}: {error}") from None
+
+
+def _checked(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], StageModel]:
+    """Read and check a stage's file; return what loads its model."""
+    if spec.kind == "graph":
+        return lambda: _load_given(bundle, spec, runner)
+    model = bundle.read_model(spec)
+    if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
+        return lambda: Walker(model)
+    if not _uses_onnxruntime(runner):
+        return lambda: FlatRunner(model)
+    return lambda: _load_flat(bundle, spec, model)
+
+
+def _load_flat(bundle: Bundle, spec: StageSpec, model: FlatModel) -> GraphSession:
+    """Write the graph of a model, and open it if it is the one that was packed."""
+    assert spec.graph is not None
+    content = write_graph(model)
+    if hashlib.sha256(content).hexdigest() != bundle.manifest.files[spec.graph].sha256:
+        raise DamagedFileError(
+            spec.graph,
+            f"bundle {bundle.path}: {spec.graph} is not the graph of {spec.arrays}: pack it again",
+        )
+    return GraphSession(_session(content, spec.graph), len(spec.inputs), spec.outputs)
+
+
+def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner) -> StageModel:
+    """Load a given graph, and run it once to see that it is of the sizes that the manifest says."""
+    assert spec.graph is not None
+    file = f"stage file {spec.graph}"
+    if not _uses_onnxruntime(runner):
+        raise BundleError(f"{file} was given as a graph: it needs onnxruntime, install it")
+    content = bundle.read(spec.graph, most=MAX_BYTES)
+    x = np.zeros((1, len(spec.inputs)), np.float32)
+    try:
+        check_loads(content, x, bundle.manifest.loading)
+    except GraphLoadError as error:
+        raise BundleError(f"{file} is not a model that runs here: {error}") from None
+    session = GraphSession(_session(content, file), len(spec.inputs), spec.outputs)
+    try:
+        margins = session.run(x)
+    except Exception as error:  # onnxruntime's errors have no common base of their own
+        raise BundleError(f"{file} does not run here: {one_line(error)}") from None
+    if margins.shape != (1, spec.outputs) or margins.dtype != np.float32:
+        raise BundleError(
+            f"{file} gives {margins.dtype} {margins.shape}, not float32 (1, {spec.outputs})"
+        )
+    return session
+
+
+def _uses_onnxruntime(runner: Runner) -> bool:
+    """Whether onnxruntime runs the graphs, not numpy the arrays."""
+    if runner == "numpy":
+        return False
+    try:
+        load_onnxruntime()
+    except ImportError as error:
+        if runner == "auto":
+            return False
+        raise InputError(
+            f"runner 'onnxruntime' cannot be used: {one_line(error)}; install onnxruntime, or "
+            "choose 'numpy'"
+        ) from error
+    return True
+
+
+def _session(content: bytes, file: str) -> Any:
+    try:
+        return open_session(content)
+    except Exception as error:  # onnxruntime's errors have no common base of their own
+        raise BundleError(f"{file} is not a model that runs here: {one_line(error)}") from None

@@ -158,14 +158,25 @@ class Uplink:
             self._bound.give_back()
 
     def send(
-        self, instances: Instances, model: str, version: str, *, deadline: float
+        self,
+        instances: Instances,
+        model: str,
+        version: str,
+        *,
+        deadline: float,
+        mark: AuditMark | None = None,
+        on_answer: Callable[[Response], None] | None = None,
     ) -> InFlight | str:
-        """Send one request; return it, or the answers' reason for making none."""
-        flight = self._make(instances, model, version, deadline)
-        if isinstance(flight, str):
+        """Send one request; return it, or the answers' reason for making none.
+
+        An audit has a `mark`, needs no admission and gets no retry; `on_answer` is called on the
+        link's thread with an answer that comes by the deadline.
+        """
+        flight = self._enter(instances, model, version, deadline, mark=mark, on_answer=on_answer)
+        if isinstance(flight, InFlight):
+            self._transmit(flight, flight.payload)
+        elif mark is None:
             self.release()
-            return flight
-        self._transmit(flight, flight.payload)
         return flight
 
     def admit_audit(self) -> bool:
@@ -175,24 +186,6 @@ class Uplink:
         with self._changed:
             replies = self._breaker is None or self._breaker.state == "closed"
             return replies and self._offloads.admit_audit(self._clock())
-
-    def send_audit(
-        self,
-        instances: Instances,
-        model: str,
-        version: str,
-        *,
-        deadline: float,
-        mark: AuditMark,
-        on_answer: Callable[[Response], None],
-    ) -> None:
-        """Send one instance that has been answered and may be audited, without a retry.
-
-        `on_answer` is called on the link's thread with an answer that comes by the deadline.
-        """
-        request = self._make(instances, model, version, deadline, mark=mark, on_answer=on_answer)
-        if isinstance(request, InFlight):
-            self._transmit(request, request.payload)
 
     def poll(self, flight: InFlight) -> bool:
         """Retry a request or end it when that is due; return whether it is settled."""
@@ -211,7 +204,7 @@ class Uplink:
 
     # -- sending and receiving -------------------------------------------------------------
 
-    def _make(
+    def _enter(
         self,
         instances: Instances,
         model: str,

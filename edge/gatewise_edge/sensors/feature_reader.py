@@ -32,6 +32,8 @@ from gatewise_signals.signal_input import SignalInput
 
 #: Number of values up to which Python's sum takes less time than two of numpy's calls.
 _FEW: Final = 64
+#: Number of values up to which a row at hand is checked as a whole, in place of each stage's part.
+_CHECKED_AT_ONCE: Final = 1024
 
 #: Stages of which the limits are kept.
 _MOST_STAGES: Final = 256
@@ -77,6 +79,15 @@ class Meter:
         self.every.flags.writeable = False
         self.charge = lru_cache(maxsize=256)(self._charge)
 
+    def is_sound(self, row: Values) -> bool:
+        """Whether every value of a row is finite and plausible; False also for a long row."""
+        if len(row) > _CHECKED_AT_ONCE or not np.isfinite(row).all():
+            return False
+        if self.limits is None:
+            return True
+        lowest, highest = self.limits
+        return not ((row < lowest) | (row > highest)).any()
+
     def first_outside(self, features: NDArray[np.intp], values: Values) -> int | None:
         """First of `features` with an implausible value, or None."""
         if self.limits is None:
@@ -120,9 +131,11 @@ class Reading:
     ) -> None:
         n = len(meter.every)
         self._source: FeatureSource | None = None
+        self._is_sound = False  # every value is at hand and may be used
         if isinstance(source, np.ndarray):
             self.values = source
             self.have = meter.every
+            self._is_sound = meter.is_sound(source)
         else:
             self._source = source
             self.values = np.full(n, np.nan, np.float32)
@@ -137,12 +150,7 @@ class Reading:
     @property
     def cost(self) -> float:
         """Cost of the acquired features."""
-        return self.charge[0]
-
-    @property
-    def charge(self) -> tuple[float, tuple[int, ...]]:
-        """Cost of the acquired features, and their indices."""
-        return self._meter.charge(self.acquired.tobytes())
+        return self._meter.charge(self.acquired.tobytes())[0]
 
     @property
     def failure(self) -> SensorError | None:
@@ -189,6 +197,9 @@ class Reading:
         gives one as well. Raises SensorError if a sensor fails or blocks, or a value is refused;
         what failed or was refused before raises again at once.
         """
+        if self._is_sound:
+            self.acquired[features] = True
+            return self.values[features]
         if self._troubled:
             self._raise_again(features, allow_missing, spare)
         if self._source is not None:

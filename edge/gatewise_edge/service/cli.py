@@ -15,6 +15,7 @@ from gatewise.console import note
 from gatewise.imports import import_object
 from gatewise.settings import with_options
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.service.home_assistant import HomeAssistant
 from gatewise_edge.service.outputs import AnswerFile, AnswerLog, AnswerPublisher
@@ -241,11 +242,13 @@ def _make_device(
         deadline_ms=settings.deadline_ms,
         policy=import_object("policy", policy) if ":" in policy else policy,
         runner=settings.runner,
-        outstanding=max(32, settings.parallel),
-        max_offloads=settings.max_offloads,
-        private=settings.private,
+        offloading=OffloadRules(
+            outstanding=max(32, settings.parallel),
+            max_offloads=settings.max_offloads,
+            implausible=settings.implausible,
+            private=settings.private,
+        ),
         audit=settings.audit,
-        implausible=settings.implausible,
     )
 
 

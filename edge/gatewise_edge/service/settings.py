@@ -12,8 +12,9 @@ from msgspec import Meta
 from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
 from gatewise.settings import FileOption, Settings
-from gatewise_edge.device.answer import Implausible, Policy
-from gatewise_edge.device.stage_models import Runner
+from gatewise_edge.device.answer import Policy
+from gatewise_edge.device.offload_budget import Implausible
+from gatewise_edge.device.stages import Runner
 
 #: Settings of ``--signal``.
 OF_SIGNALS: Final = (

@@ -62,17 +62,18 @@ def make_row_table(
     """
     manifest = bundle.manifest
     plan = InstalledBundle.load(bundle, check=False, functions=None)
-    if not plan.classes:
+    if not manifest.classes:
         raise InputError("a bundle that answers with values uses no cloud: nothing to simulate")
     rows = np.ascontiguousarray(X, np.float32)
-    if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(plan.names):
-        raise InputError(f"rows of shape {rows.shape}; the bundle has {len(plan.names)} columns")
+    n_features = len(manifest.features)
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != n_features:
+        raise InputError(f"rows of shape {rows.shape}; the bundle has {n_features} columns")
     labels = np.full(len(rows), NO_LABEL) if truth is None else np.asarray(truth, np.int64)
     if labels.shape != (len(rows),):
         raise InputError(f"labels of shape {labels.shape} for {len(rows)} rows; give one for each")
 
     outcomes = _run_device(bundle, plan, rows)
-    request_features = np.zeros(len(plan.names), np.bool_)
+    request_features = np.zeros(n_features, np.bool_)
     cloud_label = np.full(len(rows), NO_LABEL, np.int64)
     cloud_us: tuple[float, float] | None = None
     if plan.has_cloud:
@@ -88,9 +89,9 @@ def make_row_table(
                 cloud_us = _time_cloud(model, rows[takes][:, plan.request_inputs])
     fallback = np.where(outcomes.failed, FALLBACK, EDGE)
     table = RowTable(
-        model=plan.model,
-        version=plan.version,
-        classes=tuple(map(str, plan.classes)),
+        model=manifest.name,
+        version=manifest.version,
+        classes=tuple(map(str, manifest.classes)),
         n_stages=len(plan.stages),
         has_cloud=plan.has_cloud,
         offload_price=plan.offload_price,
@@ -165,7 +166,7 @@ def _run_device(
         confidence=np.full(n, np.nan, np.float32),
         milliseconds=np.full(n, np.nan),
     )
-    with Device(bundle, policy="edge-only", check=False) as device:
+    with Device(bundle, policy="edge-only") as device:
         for i, row in enumerate(rows):
             try:
                 answer = device.begin(row)
@@ -204,7 +205,7 @@ def _acquire_in_vain(
     bundle: Bundle, rows: NDArray[np.float32], chosen: NDArray[np.intp], acquired: BoolArray
 ) -> None:
     """Enter the features acquired for a request that a bad value prevents."""
-    with Device(bundle, link=_RefusingLink(), check=False) as device:
+    with Device(bundle, link=_RefusingLink()) as device:
         for i in chosen.tolist():
             answer = device.answer(rows[i])
             acquired[i, list(answer.acquired)] = True
@@ -288,6 +289,7 @@ def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:
     A policy of one's own may stop or offload after any stage. InputError if a value keeps a row
     from a stage or from the cloud: policies are asked only where there is a choice.
     """
+    manifest = bundle.manifest
     plan = InstalledBundle.load(bundle, check=False, functions=None)
     n = len(table)
     n_stages = len(plan.stages)
@@ -296,8 +298,8 @@ def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:
         raise InputError(_REFUSED.format(row, "the cloud takes no such value"))
     scores = np.zeros((n_stages, n))
     labels = np.zeros((n_stages, n), np.int64)
-    probabilities = np.zeros((n_stages, n, len(plan.classes)))
-    acquired = np.zeros((n_stages, n, len(plan.names)), np.bool_)
+    probabilities = np.zeros((n_stages, n, len(manifest.classes)))
+    acquired = np.zeros((n_stages, n, len(manifest.features)), np.bool_)
     for i, values in enumerate(np.ascontiguousarray(X, np.float32)):
         reading = Reading(plan.source_of(values), plan.meter, lambda: math.inf)
         for s, stage in enumerate(plan.stages):
@@ -306,10 +308,10 @@ def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:
             except SensorError as error:
                 raise InputError(_REFUSED.format(i, error)) from error
             scores[s, i] = output.score
-            labels[s, i] = output.label
-            probabilities[s, i] = output.probabilities
+            outcome = stage.rule.row_outcome(output.outputs, stage.spec.link)
+            labels[s, i], probabilities[s, i] = outcome
             acquired[s, i] = reading.acquired
-    request_features = np.zeros(len(plan.names), np.bool_)
+    request_features = np.zeros(len(manifest.features), np.bool_)
     request_features[plan.request_inputs] = plan.has_cloud
     return replace(
         table,

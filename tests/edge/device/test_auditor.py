@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from random import Random
 
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
@@ -34,7 +37,7 @@ class RecordingLink(InProcessLink):
 
 def test_answers_of_stages_are_sent_with_what_was_answered(bundle):
     link = RecordingLink(1)
-    with Device(bundle, link=link, audit=1.0, seed=0) as device:
+    with Device(bundle, link=link, audit=1.0) as device:
         first, second, third = (device.answer(row) for row in (EASY, HARD, EASY))
         counters, gauges = device.counters, device.gauges
     assert (first.route, second.route, third.route) == ("edge", "cloud", "edge")
@@ -53,7 +56,9 @@ def test_a_share_is_audited_and_answers_stay_the_same(bundle):
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         plain = device.answer_many(rows)
         plain_sent = device.counters["sent"]
-    with Device(bundle, link=InProcessLink(cloud_says), audit=0.1, seed=1) as device:
+    with Device(
+        bundle, link=InProcessLink(cloud_says), audit=AuditSampler(0.1, Random(1))
+    ) as device:
         audited = device.answer_many(rows)
         audits = device.counters["sent"] - plain_sent
     assert [(a.label, a.route, a.cost) for a in plain] == [
@@ -65,7 +70,7 @@ def test_a_share_is_audited_and_answers_stay_the_same(bundle):
 
 def test_without_a_link_up_nothing_is_evidence(bundle):
     link = RecordingLink(1)
-    with Device(bundle, link=link, audit=1.0, seed=0) as device:
+    with Device(bundle, link=link, audit=1.0) as device:
         link.close()
         assert device.answer(EASY).route == "edge"
         assert device.gauges["audit_instances"] == 0
@@ -110,7 +115,7 @@ def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bund
 
 def test_audits_that_are_out_take_no_place_of_requests(bundle):
     link = FakeLink(lambda payload, receive: None)
-    with Device(bundle, link=link, outstanding=1, audit=1.0) as device:
+    with Device(bundle, link=link, offloading=OffloadRules(outstanding=1), audit=1.0) as device:
         for _ in range(6):
             device.answer(EASY)
         assert len(link.sent) == 4  # audits at a time
@@ -125,7 +130,7 @@ def test_a_share_out_of_range_is_refused(bundle, share):
 
 
 def test_answers_that_differ_weigh_as_much_as_those_that_were_not_audited(bundle):
-    with Device(bundle, link=RecordingLink(0), audit=0.5, seed=0) as device:
+    with Device(bundle, link=RecordingLink(0), audit=AuditSampler(0.5, Random(0))) as device:
         for _ in range(200):
             device.answer(EASY)
         gauges = device.gauges

@@ -14,6 +14,7 @@ from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
@@ -311,13 +312,14 @@ def test_settings_are_checked(bundle, make_bundle):
         {"deadline_ms": NAN},
         {"deadline_ms": "1"},
         {"policy": "cloud"},
-        {"outstanding": 0},
-        {"max_offloads": "60"},
         {"sensors": Sensors({"a": lambda: 1.0})},
         {"sensors": Sensors({"pulse": lambda: 1.0})},
     ):
         with pytest.raises(InputError):
             Device(bundle, **settings)
+    for rules in ({"outstanding": 0}, {"max_offloads": "60"}, {"implausible": "never"}):
+        with pytest.raises(InputError):
+            OffloadRules(**rules)
     with pytest.raises(InputError, match="no cloud model"):
         Device(make_bundle(cloud=False), policy="cloud-only")
     with Device(bundle) as device:
@@ -354,7 +356,7 @@ def test_several_threads_share_a_device(bundle):
 
 def test_no_more_requests_out_than_allowed(bundle):
     link = FakeLink(lambda *a: None)
-    with Device(bundle, link=link, outstanding=1) as device:
+    with Device(bundle, link=link, offloading=OffloadRules(outstanding=1)) as device:
         pending = device.begin(HARD)
         assert isinstance(pending, Pending)
         answer = device.answer(HARD)
@@ -364,7 +366,9 @@ def test_no_more_requests_out_than_allowed(bundle):
 
 def test_offloads_beyond_the_bound_are_fallbacks_with_a_reason_of_their_own(bundle, clock):
     link = FakeLink()
-    with Device(bundle, link=link, max_offloads="2/h", clock=clock) as device:
+    with Device(
+        bundle, link=link, offloading=OffloadRules(max_offloads="2/h"), clock=clock
+    ) as device:
         answers = [device.answer(HARD) for _ in range(3)]
         clock.now += 1799.0
         answers.append(device.answer(HARD))
@@ -376,7 +380,9 @@ def test_offloads_beyond_the_bound_are_fallbacks_with_a_reason_of_their_own(bund
 
 
 def test_an_offload_that_is_not_made_counts_for_no_bound(bundle, clock):
-    with Device(bundle, link=FakeLink(), max_offloads="1/h", clock=clock) as device:
+    with Device(
+        bundle, link=FakeLink(), offloading=OffloadRules(max_offloads="1/h"), clock=clock
+    ) as device:
         assert device.answer([*HARD[:4], NAN, 0]).reason == "missing:e"
         assert device.answer(HARD).route == "cloud"
         assert device.answer(HARD).reason == "offload-limit"

@@ -8,6 +8,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise.value_ranges import TrainingRanges
 from gatewise_edge import Device
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, BundleError
@@ -56,21 +57,25 @@ def test_answers_say_what_is_implausible(ranged):
     ],
 )
 def test_what_becomes_of_them_is_a_setting(implausible, route, reason, ranged):
-    with Device(ranged, link=InProcessLink(cloud_says), implausible=implausible) as device:
+    with Device(
+        ranged, link=InProcessLink(cloud_says), offloading=OffloadRules(implausible=implausible)
+    ) as device:
         answer = device.answer(FAR_A)
         assert (answer.route, answer.reason) == (route, reason)
         assert device.answer(EASY).route == "edge"
 
 
 def test_without_a_way_to_the_cloud_the_stage_answers(ranged):
-    with Device(ranged, implausible="offload") as device:
+    with Device(ranged, offloading=OffloadRules(implausible="offload")) as device:
         answer = device.answer(FAR_A)
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "no-link", 0)
         assert device.counters["implausible"] == 1
-    with Device(ranged, implausible="offload", policy="edge-only") as device:
+    with Device(
+        ranged, offloading=OffloadRules(implausible="offload"), policy="edge-only"
+    ) as device:
         assert device.answer(FAR_A).reason == "implausible:a"
     with pytest.raises(InputError, match="choose one of answer, offload, ignore"):
-        Device(ranged, implausible="never")
+        OffloadRules(implausible="never")
 
 
 def test_a_bundle_without_ranges_compares_nothing(bundle):

@@ -92,12 +92,12 @@ def test_a_file_that_no_stage_reads_is_not_decoded(made, monkeypatch):
         raise InputError("it was decoded")
 
     monkeypatch.setattr(feature_reader, "decode_jpeg", decoded)
-    with Device(bundle, link=Recorder(model), policy="cloud-only", check=False) as device:
+    with Device(bundle, link=Recorder(model), policy="cloud-only") as device:
         answers = [device.answer(file) for file in files[:10]]
     labels = pair.high_cost_model_.labels(x[:10].reshape(10, -1).astype(np.float32))
     assert [a.class_index for a in answers] == labels.tolist()
     assert {a.feature_cost for a in answers} == {1.0}
-    with Device(bundle, check=False) as alone, pytest.raises(SensorError, match="it was decoded"):
+    with Device(bundle) as alone, pytest.raises(SensorError, match="it was decoded"):
         alone.answer(files[0])
 
 

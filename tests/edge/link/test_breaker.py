@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from tests.edge.virtual_time import Clock
@@ -119,7 +120,9 @@ def test_settings_are_checked(settings):
 def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle):
     clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(pause=1.0, draw=lambda: 0.5)
-    with Device(bundle, link=link, deadline_ms=100, clock=clock, breaker=breaker) as device:
+    with Device(
+        bundle, link=link, deadline_ms=100, clock=clock, offloading=OffloadRules(breaker=breaker)
+    ) as device:
         reasons = [answer(device, clock).reason for _ in range(5)]
         assert reasons == ["timeout"] * 5
         asked = len(link.sent)
@@ -177,14 +180,16 @@ def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle):
     with Device(bundle, link=link, clock=clock) as device:
         reasons = [answer(device, clock).reason for _ in range(6)]
     assert reasons == ["unsent"] * 5 + ["breaker-open"]
-    with Device(bundle, link=link, clock=clock, breaker=False) as device:
+    with Device(bundle, link=link, clock=clock, offloading=OffloadRules(breaker=False)) as device:
         assert {answer(device, clock).reason for _ in range(50)} == {"unsent"}
 
 
 def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle):
     clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(failures=1, pause=1.0, draw=lambda: 0.5)
-    with Device(bundle, link=link, deadline_ms=100, clock=clock, breaker=breaker) as device:
+    with Device(
+        bundle, link=link, deadline_ms=100, clock=clock, offloading=OffloadRules(breaker=breaker)
+    ) as device:
         assert answer(device, clock).reason == "timeout"
         clock.now += 1.0
         assert answer(device, clock, [0.1, 0, 0.1, 0, np.nan, 0]).reason == "missing:e"

@@ -12,6 +12,7 @@ from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
@@ -51,7 +52,9 @@ def test_many_rows_at_once(bundle):
     link = InProcessLink(cloud_says)
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
     rows[5, 0] = np.nan
-    with Device(bundle, link=link, deadline_ms=20_000, breaker=False) as device:
+    with Device(
+        bundle, link=link, deadline_ms=20_000, offloading=OffloadRules(breaker=False)
+    ) as device:
         together = device.answer_many(rows)
         counters = device.counters
     assert isinstance(together[5], SensorError)
@@ -112,7 +115,9 @@ def test_many_rows_go_in_one_request_with_the_first_ones_deadline(bundle):
 def test_rows_that_cannot_be_sent_together_fall_back_each(bundle):
     link = FakeLink()
     link.takes = False
-    with Device(bundle, link=link, max_offloads="2/h", breaker=False) as device:
+    with Device(
+        bundle, link=link, offloading=OffloadRules(max_offloads="2/h", breaker=False)
+    ) as device:
         answers = device.answer_many([HARD, hard(1.0), HARD])
         assert [a.reason for a in answers] == ["unsent", "unsent", "offload-limit"]
 

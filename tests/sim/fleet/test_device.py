@@ -12,7 +12,9 @@ import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import DecisionPoint
+from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
@@ -129,16 +131,18 @@ def run_real(small, scenario: Scenario, arrivals, down, promised):
     cloud = CloudModel.from_bundle(small.bundle)
     link = ClockLink(clock, way, worker, cloud)
     answers, pending = {}, {}
+    audits = None
+    if scenario.audit is not None:
+        audits = AuditSampler(scenario.audit, random.Random(audit_seed(scenario.seed, 0)))
     with Device(
         small.bundle,
         link=link,
         deadline_ms=scenario.deadline_ms,
-        breaker=Breaker(draw=rng.random),
-        audit=scenario.audit,
-        max_offloads=scenario.max_offloads,
-        seed=audit_seed(scenario.seed, 0),
+        offloading=OffloadRules(
+            breaker=Breaker(draw=rng.random), max_offloads=scenario.max_offloads
+        ),
+        audit=audits,
         policy=scenario.decide or "system",
-        check=False,
         clock=lambda: clock.now,
     ) as device:
 
