@@ -25,15 +25,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise.given_costs import (
+from gatewise.prices import (
+    CloudPrices,
     Label,
+    PriceList,
+    named,
     read_label,
     read_names,
     read_own_prices,
     read_prerequisites,
     read_shared_prices,
+    request_bytes,
 )
-from gatewise.prices import CloudPrices, PriceList, named, request_bytes
 
 __all__ = ["CloudPrices", "CostsLike", "FeatureCosts", "request_bytes"]
 

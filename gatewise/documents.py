@@ -24,27 +24,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta as Meta
 
 from gatewise.errors import InputError
-
-__all__ = [
-    "Amount",
-    "DocumentError",
-    "FileName",
-    "Finite",
-    "Meta",
-    "Positive",
-    "Record",
-    "Share",
-    "Text",
-    "convert",
-    "decode_json",
-    "encode_json",
-    "json_schema",
-    "parse_toml",
-    "read_toml",
-]
 
 T = TypeVar("T")
 
@@ -196,9 +178,14 @@ def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(cls, dec_hook=_decode_path)
 
 
+def unique_json(text: bytes | str) -> Any:
+    """Parse JSON; InputError names a key that stands twice, ValueError the malformed part."""
+    return json.loads(text, object_pairs_hook=_unique)
+
+
 def _plain_json(data: bytes, file: str) -> Any:
     try:
-        return json.loads(data, object_pairs_hook=_unique)
+        return unique_json(data)
     except (ValueError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
 
@@ -216,7 +203,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) != len(pairs):
         keys = [key for key, _ in pairs]
         double = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {double[:64]!r} stands twice")
+        raise InputError(f"the key {double[:64]!r} stands twice")
     return entries
 
 

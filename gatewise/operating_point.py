@@ -9,17 +9,17 @@ import msgspec
 import numpy as np
 
 from gatewise.console import html_table
+from gatewise.documents import Meta, Share
 from gatewise.formats import threshold
 
 MAX_STAGES = 1024
 MAX_CLASSES = 65535
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-Threshold: TypeAlias = Annotated[float, msgspec.Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
-ByClass: TypeAlias = Annotated[tuple[Share | None, ...], msgspec.Meta(max_length=MAX_CLASSES)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0.0)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+Threshold: TypeAlias = Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
+ByClass: TypeAlias = Annotated[tuple[Share | None, ...], Meta(max_length=MAX_CLASSES)]
 """A share of each class, in the order of the classes; None: not known, or no bound."""
 
 
@@ -77,7 +77,7 @@ class OperatingPoint(
         Number of groups (subjects, machines) behind the figures, where rows have groups.
     """
 
-    thresholds: Annotated[tuple[Threshold | None, ...], msgspec.Meta(max_length=MAX_STAGES)]
+    thresholds: Annotated[tuple[Threshold | None, ...], Meta(max_length=MAX_STAGES)]
     cost: Amount = msgspec.field(name="expected_cost")
     accuracy: float
     offload_rate: Share
@@ -94,10 +94,10 @@ class OperatingPoint(
     precision: ByClass | None = None
     balanced_accuracy: Share | None = None
     log_loss: Amount | None = None
-    brier_score: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] | None = None
+    brier_score: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
     interval: tuple[Share, Share] | None = None
     measured: Literal["accuracy", "agreement"] = "accuracy"
-    exit_shares: Annotated[tuple[Share, ...], msgspec.Meta(max_length=MAX_STAGES + 1)] = ()
+    exit_shares: Annotated[tuple[Share, ...], Meta(max_length=MAX_STAGES + 1)] = ()
     validation_groups: Count | None = None
 
     def __hash__(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from functools import lru_cache
@@ -80,17 +79,3 @@ def check_positive(what: str, value: Any) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise InputError(f"{what} is {value!r}; it must be a positive number")
     return float(value)
-
-
-def unique_json(text: bytes | str) -> Any:
-    """Parse JSON; InputError names a key that stands twice, ValueError names the malformed part."""
-    return json.loads(text, object_pairs_hook=_unique_entries)
-
-
-def _unique_entries(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"the key {repeated[:64]!r} stands twice")
-    return entries

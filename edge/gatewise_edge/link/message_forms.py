@@ -24,8 +24,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.documents import unique_json
 from gatewise.errors import InputError
-from gatewise_edge.checks import MAX_PAYLOAD, unique_json
+from gatewise_edge.checks import MAX_PAYLOAD
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.encoding import (
     WIRE_VERSION,

@@ -13,9 +13,9 @@ import numpy as np
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.console import note
+from gatewise.documents import unique_json
 from gatewise.errors import InputError
 from gatewise.imports import import_object
-from gatewise_edge.checks import unique_json
 from gatewise_edge.sensors.instance_source import (
     Instance,
     InstanceSource,

@@ -165,9 +165,14 @@ def test_whatever_the_cloud_does_each_row_has_one_answer_by_its_deadline(bundle,
             respond(payload, receive)
 
     ends = []
-    options = {"deadline_ms": 100, "breaker": breaker, "outstanding": 4}
+    rules = OffloadRules(breaker=breaker, outstanding=4)
     with Device(
-        bundle, link=FakeLink(behave), clock=clock, observe=ends.append, **options
+        bundle,
+        link=FakeLink(behave),
+        clock=clock,
+        observe=ends.append,
+        deadline_ms=100,
+        offloading=rules,
     ) as device:
         arrivals = list(1000.0 + np.cumsum(rng.exponential(0.01, 60)))
         signs = rng.choice([-1.0, 1.0], 60)

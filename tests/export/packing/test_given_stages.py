@@ -73,10 +73,10 @@ def test_a_simulation_takes_images_and_counts_their_bytes(packed):
     np.testing.assert_array_equal(rows.X, images[:50].reshape(50, 64))
     installed = InstalledBundle.load(bundle, check=False)
     sizes = MessageSizes(
-        model=installed.model,
-        version=installed.version,
+        model=installed.manifest.name,
+        version=installed.manifest.version,
         n_values=len(installed.request_inputs),
-        n_classes=len(installed.classes),
+        n_classes=len(installed.manifest.classes),
         dtype=installed.dtype,
     )
     assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
