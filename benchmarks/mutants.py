@@ -152,10 +152,15 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def _compare(module: str, operator: str, source: str, changed: str) -> Mutant | None:
-    """Name the changed line; None where no line of code changed."""
+    """Name the changed line; None where no line of code changed.
+
+    The mark of keyword parameters, a bare ``*`` in a signature, is no product.
+    """
     lines = enumerate(zip(source.splitlines(), changed.splitlines(), strict=False), 1)
     for number, (before, after) in lines:
         if before != after:
+            if before.replace("*,", "/,") == after:
+                return None
             return Mutant(module, operator, number, before.strip(), after.strip(), changed)
     return None
 

@@ -260,3 +260,17 @@ def test_prices_are_equal_where_all_of_their_parts_are():
     for other in others:
         assert costs != FeatureCosts(**(parts | other))
     assert costs != "prices"
+
+
+def test_whole_prices_beyond_exact_sums_are_added_exactly():
+    """A product of whole numbers is exact up to 2**53; behind that rows are added by fsum."""
+    costs = FeatureCosts([2.0**53, 1.0, 1.0, 1.0])
+    acquired = np.array([[True, True, True, False], [True, True, True, True]])
+    expected = [costs.price(row) for row in acquired]
+    assert expected == [2.0**53 + 2, 2.0**53 + 4]  # 2**53 + 3 is no float64
+    assert costs.per_instance(acquired).tolist() == expected
+
+
+def test_the_first_unknown_group_is_named():
+    with pytest.raises(InputError, match="shared price of group 'g'"):
+        FeatureCosts([1.0], shared={"g": 1.0, "h": 2.0})

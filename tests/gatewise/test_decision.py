@@ -109,3 +109,76 @@ def test_a_score_is_the_gap_between_the_two_largest_margins(margins):
 def test_shares_of_two_classes_are_answered_by_number():
     shares = np.array([[0.2, 0.8], [0.6, 0.4]], np.float32)
     assert decision.answers(shares, "identity").tolist() == [1, 0]
+
+
+def run_nodes(rule, outputs):
+    """Score of a rule's nodes, as ONNX defines the operators."""
+    constants, nodes = rule.graph_nodes(outputs.shape[1] - rule.n_score_outputs)
+    values = {"margins": outputs, **constants}
+    for operator, inputs, results, attributes in nodes:
+        data, *others = (values[name] for name in inputs.split())
+        if operator == "Gather":
+            values[results] = np.take(data, others[0], **attributes)
+        elif operator == "TopK":
+            places = np.argsort(-data, kind="stable", **attributes)[:, : others[0][0]]
+            tops = np.take_along_axis(data, places, **attributes)
+            values |= zip(results.split(), (tops, places), strict=True)
+        else:
+            values[results] = {"Abs": np.abs, "Sub": np.subtract}[operator](data, *others)
+    return values["score"]
+
+
+@pytest.mark.parametrize("name", decision.STOP_RULES)
+@pytest.mark.parametrize("n_margins", [1, 2, 5])
+def test_the_nodes_of_a_stop_rule_give_its_scores(name, n_margins):
+    rule = decision.STOP_RULES[name]
+    rng = np.random.default_rng(1)
+    outputs = rng.normal(size=(20, n_margins + rule.n_score_outputs)).astype(np.float32)
+    np.testing.assert_array_equal(run_nodes(rule, outputs), rule.scores(outputs))
+
+
+def test_a_score_of_many_classes_is_the_gap_between_the_two_largest():
+    margins = np.random.default_rng(2).normal(size=(100, 60)).astype(np.float32)
+    second, largest = np.sort(margins, axis=1)[:, -2:].T
+    np.testing.assert_array_equal(decision.stop_score(margins), largest - second)
+
+
+def test_sigmoid_and_softmax_have_their_known_values():
+    binary = np.array([[np.log(3.0)]], np.float32)
+    np.testing.assert_allclose(decision.probabilities(binary, "sigmoid"), [[0.25, 0.75]])
+    three = np.log(np.array([[1.0, 2.0, 5.0]])).astype(np.float32)
+    np.testing.assert_allclose(decision.probabilities(three, "softmax"), [[0.125, 0.25, 0.625]])
+    label, shares = decision.STOP_RULES["margin"].row_outcome([0.0, 0.0], "softmax")
+    assert (label, shares.tolist()) == (0, [0.5, 0.5])
+
+
+def test_midway_is_the_middle_and_of_neighbours_the_upper_score():
+    assert decision.midway(1.0, 2.0) == 1.5
+    below = np.float32(1.0)
+    above = np.nextafter(below, np.float32(2.0))
+    assert decision.midway(float(below), float(above)) == float(above)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "exits"),
+    [
+        ([None, None], [2]),
+        ([0.5, None], [0, 2]),
+        ([decision.ALWAYS_STOP, 0.5], [0]),
+        ([np.nextafter(np.float32(decision.ALWAYS_STOP), np.float32(0)), 0.5], [0, 1, 2]),
+    ],
+)
+def test_exits_end_at_a_stage_that_always_stops(thresholds, exits):
+    assert decision.reachable_exits(thresholds) == exits
+    may_be_nan = [s for s, t in enumerate(thresholds) if t is not None]
+    assert decision.reachable_exits(thresholds, lambda _: True) == [*may_be_nan, len(thresholds)]
+
+
+def test_a_score_at_its_threshold_stops():
+    score = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0))], np.float32)
+    assert decision.stops(score, 0.5).tolist() == [True, False]
+
+
+def test_labels_have_their_places_among_classes_in_any_order():
+    classes = np.array(["b", "c", "a"])
+    assert decision.class_positions(classes, np.array(["a", "b", "c"])).tolist() == [2, 0, 1]

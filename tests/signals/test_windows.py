@@ -122,3 +122,28 @@ def test_what_does_not_fit_is_refused():
     windower.push(np.zeros((2, 3)))
     with pytest.raises(InputError, match="channels"):
         windower.push(np.zeros((2, 2)))
+
+
+def test_a_stream_whose_times_stand_still_has_no_rate():
+    windower = Windower(4, rate_hz=1.0)
+    windower.push([0], time=3.0)
+    assert windower.measured_hz is None
+    windower.push([1], time=3.0)
+    assert windower.is_timed
+    assert windower.measured_hz is None
+    windower.push([2], time=5.0)
+    assert windower.measured_hz == 1.0
+
+
+@pytest.mark.parametrize(("late", "gaps"), [(0.75, 0), (0.9, 1)])
+def test_lateness_beyond_four_quartiles_of_jitter_is_a_gap(late, gaps):
+    """Half of the pushes jitter by 0.2 intervals: 4 * 0.2 = 0.8 are explained."""
+    windower = Windower(100, rate_hz=1.0)
+    time = 0.0
+    windower.push([0], time=time)
+    for lateness in (0.0, 0.2, 0.0, -0.2) * 6:
+        time += 1.0 + lateness
+        windower.push([0], time=time)
+    windower.push([0], time=time + 1.0 + late)
+    windower.reset()
+    assert windower.gaps == gaps

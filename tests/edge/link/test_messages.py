@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gatewise_edge.errors import WireError
+from gatewise_edge.link.messages import MAX_CLASSES, MAX_SKIPPED, AuditMark, most_rows
 from gatewise_edge.link.wire import Request, Response
 
 ID = bytes(range(16))
@@ -41,3 +42,73 @@ def test_response_refuses_nonsense(changes):
     Response(id=ID, model="m", version="1", labels=[1], probabilities=[[-0.0005, 1.0005]])
     with pytest.raises(WireError):
         Response(id=ID, model="m", version="1", **(good | changes))
+
+
+def test_an_error_holds_no_answers():
+    refusal = Response(id=ID, model="m", version="1", error="busy", wait_ms=5)
+    assert (refusal.rows, refusal.probabilities.shape, refusal.retryable) == (0, (0, 0), True)
+    assert not Response(id=ID, model="m", version="1", error="failed").retryable
+
+
+def test_the_probability_farthest_from_0_to_1_is_named():
+    for odd, others in ((-1.0, 1.0), (2.0, 0.0)):
+        with pytest.raises(WireError, match=f"a probability of {odd:g}"):
+            Response(id=ID, model="m", version="1", labels=[0], probabilities=[[others, odd]])
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.01, -0.5])
+def test_an_audit_has_a_probability_above_0_up_to_1(probability):
+    assert AuditMark(0, 1.0, 0).probability == 1.0
+    assert AuditMark(0, 0.5, MAX_SKIPPED, confidence=0.0).confidence == 0.0
+    with pytest.raises(WireError):
+        AuditMark(0, probability, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"class_index": -1},
+        {"class_index": MAX_CLASSES + 1},
+        {"skipped": -1},
+        {"skipped": MAX_SKIPPED + 1},
+        {"confidence": -0.1},
+        {"confidence": 1.1},
+    ],
+)
+def test_an_audit_is_within_its_bounds(changes):
+    with pytest.raises(WireError):
+        AuditMark(**({"class_index": 0, "probability": 1.0, "skipped": 0} | changes))
+
+
+@pytest.mark.parametrize(("ttl_ms", "allowed"), [(-1, False), (0, True), (86_400_000, True)])
+def test_a_request_lives_from_0_to_a_day(ttl_ms, allowed):
+    fields = {"id": ID, "model": "m", "version": "1", "X": [[1.0]]}
+    if allowed:
+        assert Request(**fields, ttl_ms=ttl_ms).ttl_ms == ttl_ms
+        assert Request(**fields, ttl_ms=1).rows == 1
+    else:
+        with pytest.raises(WireError):
+            Request(**fields, ttl_ms=ttl_ms)
+    with pytest.raises(WireError):
+        Request(**fields, ttl_ms=86_400_001)
+
+
+@pytest.mark.parametrize(
+    ("columns", "classes", "rows"),
+    [
+        (0, 2, 256),  # a worker's other devices would wait for more
+        (1, 255, 128),  # (128 KiB - 256) / (4 * 255 + 2) = 128 rows of answers, with no byte left
+        (1, 256, 127),
+        (500, 2, 65),  # (128 KiB - 69) / 2000
+        (1 << 20, 2, 1),
+    ],
+)
+def test_request_and_response_of_shared_rows_fit_a_message_each(columns, classes, rows):
+    assert most_rows(columns, classes) == rows
+
+
+def test_missing_values_are_seen_in_floats_alone():
+    fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
+    assert Request(**fields, X=[[np.nan, 1.0]]).has_missing
+    assert not Request(**fields, X=[[0.0, 1.0]]).has_missing
+    assert not Request(**fields, X=np.zeros((2, 2), np.uint8)).has_missing

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gatewise_edge.link.offload import InFlight, Offloads
+from gatewise_edge.link.offload import InFlight, Offloads, RoundTrip
 from gatewise_edge.link.wire import BUSY, FAILED, Response, new_id
 
 
@@ -256,3 +256,35 @@ class AnyHistory(RuleBasedStateMachine):
 
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_the_round_trip_is_smoothed_as_rfc_6298_says():
+    trip = RoundTrip()
+    trip.update(1.0)
+    assert (trip.smoothed, trip.deviation) == (1.0, 0.5)
+    trip.update(2.0)
+    assert (trip.smoothed, trip.deviation) == (1.125, 0.625)
+    assert trip.patience(9.0) == 1.125 + 4 * 0.625
+    assert RoundTrip().expected(2.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("since_retry", "is_the_retrys"), [(0.5, True), (2.0, True), (0.49, False), (2.5, False)]
+)
+def test_an_answer_from_half_to_twice_the_round_trip_after_a_retry_may_be_its_own(
+    since_retry, is_the_retrys
+):
+    trip = RoundTrip(smoothed=1.0)
+    trip.update_retried(since_first=8.0, since_retry=since_retry)
+    assert (trip.smoothed, trip.backoff) == ((1.0, 2) if is_the_retrys else (1.875, 1))
+
+
+def test_an_audit_may_go_from_the_moment_at_which_workers_have_room():
+    offloads = Offloads(hold_until=5.0)
+    assert not offloads.admit_audit(4.9)
+    assert offloads.admit_audit(5.0)
+    for _ in range(4):
+        offloads.open(new_id(), "m", "1", now=5.0, deadline=9.0, on_answer=print)
+    assert not offloads.admit_audit(5.0)
+    assert offloads.admit_audit(9.0)  # those without an answer are over
+    assert len(offloads) == 0

@@ -276,3 +276,21 @@ def test_a_message_without_a_checksum_is_refused():
     with pytest.raises(WireError) as caught:
         wire.decode_request(cbor2.dumps(message()))
     assert caught.value.reason == "checksum"
+
+
+def test_an_audit_travels_in_millionths():
+    request = Request(
+        id=ID, model="m", version="1", ttl_ms=5, X=[[1.0]], audit=wire.AuditMark(3, 0.25, 7, 0.5)
+    )
+    entries = cbor2.loads(wire.encode_request(request))
+    assert [entries[key] for key in ("a", "ap", "an", "ac")] == [3, 250_000, 7, 500_000]
+    assert wire.decode_request(wire.encode_request(request)).audit == request.audit
+
+
+def test_a_file_is_a_jpeg_and_nothing_else():
+    request = Request(id=ID, model="m", version="1", ttl_ms=5, jpeg=b"file")
+    entries = cbor2.loads(wire.encode_request(request))
+    del entries["crc"]
+    assert wire.decode_request(write_map(entries)).jpeg == b"file"
+    with pytest.raises(WireError, match="'f' is not 'jpeg'"):
+        wire.decode_request(write_map(entries | {"f": "png"}))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+import shutil
+from collections import namedtuple
 
 import pytest
 from msgspec.structs import replace
 
 from gatewise_edge.update import Store
 from gatewise_edge.update.store import State, read_state, write_state
-from gatewise_export.repository.release import UpdateError
+from gatewise_export.bundle.manifest_records import FileSpec
+from gatewise_export.repository.release import RELEASE, Release, UpdateError
 
 STATE = State(
     number=3, device="d", active="a", proved="b", previous="c", good=1, bad=2, seconds=1.5,
@@ -104,3 +108,145 @@ def test_one_process_updates(tmp_path):
     one.unlock()
     one.unlock()
     two.lock()
+
+
+def test_a_new_state_has_seen_nothing():
+    state = State(device="d")
+    assert state == State(
+        number=0, device="d", active="", proved="", previous="", good=0, bad=0, seconds=0.0,
+        starts=0, bad_before=0, answers_before=0, waiting="", wait=0.0, waits=0, refused=(),
+        seen={},
+    )  # fmt: skip
+    assert len(State().device) == 16
+    assert not state.on_trial
+    assert state.kept == []
+    assert replace(state, active="1", proved="0", previous="9").kept == ["1", "0"]
+    assert replace(state, active="1", proved="1", previous="9").kept == ["1", "9"]
+
+
+@pytest.mark.parametrize(("size", "is_read"), [((64 << 10) + 1, True), ((64 << 10) + 2, False)])
+def test_a_copy_longer_than_64_kib_is_not_used(tmp_path, size, is_read):
+    write_state(tmp_path, STATE)
+    content = (tmp_path / "state.json").read_bytes().rstrip()
+    for name in ("state.json", "state.copy.json"):
+        (tmp_path / name).write_bytes(content.rjust(size))
+    state, lost = read_state(tmp_path)
+    assert (state == STATE, lost) == (is_read, not is_read)
+
+
+def test_the_latest_sixteen_refusals_are_kept(tmp_path):
+    store = Store(tmp_path)
+    for number in range(20):
+        store.refuse(str(number), active="x")
+    assert store.state.refused == tuple(str(n) for n in range(4, 20))
+    assert store.state.active == "x"
+
+
+def test_only_its_owner_reads_a_store(tmp_path):
+    store = Store(tmp_path / "store")
+    store.lock()
+    paths = [store.folder, store.bundles, store.partial]
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o700] * 3
+    assert (store.folder / "lock").stat().st_mode & 0o777 == 0o600
+    store.unlock()
+
+
+# -- releases ------------------------------------------------------------------------------
+
+
+def begun(store, **contents):
+    """Digest and record of a release of some files, of which `release.json` is there."""
+    files = {
+        name.replace("_", "."): FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+        for name, content in contents.items()
+    }
+    release = Release(1, "m", str(len(files)), files, ("a",), "0.1.0", ())
+    content = release.to_json()
+    digest = hashlib.sha256(content).hexdigest()
+    (store.partial / digest).mkdir()
+    (store.partial / digest / RELEASE).write_bytes(content)
+    return digest, release
+
+
+def filled(store, first=None, **contents):
+    """Digest of a release that was completed, and the names of the files that were fetched."""
+    digest, release = begun(store, **contents)
+    names = []
+
+    def fetch(name, path):
+        names.append(name)
+        path.write_bytes(contents[name.replace(".", "_")])
+
+    store.fill(digest, release, first, fetch)
+    return digest, names
+
+
+def test_files_that_another_release_holds_are_not_fetched_again(tmp_path):
+    store = Store(tmp_path)
+    (store.partial / "stale").mkdir()
+    one, names = filled(store, a_npz=b"a", b_npz=b"b")
+    assert names == ["a.npz", "b.npz"]
+    assert store.is_whole(one)
+    assert list(store.partial.iterdir()) == []
+    two, names = filled(store, a_npz=b"a", b_npz=b"other", c_npz=b"c")
+    assert names == ["b.npz", "c.npz"]
+    assert (store.path(two) / "a.npz").read_bytes() == b"a"
+    assert store.release(two).version == "3"
+    assert store.digest(store.path(two)) == two
+    assert store.digest(tmp_path / two) == ""
+
+
+def test_files_of_the_first_bundle_are_not_fetched(tmp_path, bundle):
+    """Devices hold bundles without the high-cost model."""
+    first = tmp_path / "first"
+    shutil.copytree(bundle.path, first)
+    (first / "cloud.onnx").unlink()
+    content = (first / "stage_0.npz").read_bytes()
+    store = Store(tmp_path / "store")
+    digest, release = begun(store)
+    spec = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+    release = replace(release, files={"stage_0.npz": spec})
+    store.fill(digest, release, first, fetch=lambda *_: pytest.fail("fetched"))
+    assert (store.path(digest) / "stage_0.npz").read_bytes() == content
+
+
+def test_a_release_that_is_not_whole_is_completed_again(tmp_path, caplog):
+    store = Store(tmp_path)
+    digest, _ = filled(store, a_npz=b"a", b_npz=b"b")
+    assert not store.is_whole("0" * 64)
+    (store.path(digest) / "b.npz").write_bytes(b"x")
+    assert not store.is_whole(digest)
+    assert "b.npz is damaged" in caplog.text
+    assert filled(store, a_npz=b"a", b_npz=b"b") == (digest, ["b.npz"])
+    assert store.is_whole(digest)
+
+
+def test_a_release_damaged_on_its_way_to_the_disk_is_refused(tmp_path):
+    store = Store(tmp_path)
+    digest, release = begun(store, a_npz=b"a")
+    with pytest.raises(UpdateError, match="damaged on the disk"):
+        store.fill(digest, release, None, lambda name, path: path.write_bytes(b"b"))
+    assert not store.path(digest).exists()
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_release_needs_room_for_its_files_and_8_mib_to_spare(tmp_path, monkeypatch, lacking):
+    usage = namedtuple("Usage", "free")((8 << 20) + 3 - lacking)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    store = Store(tmp_path)
+    if lacking:
+        with pytest.raises(UpdateError, match="8388611 bytes are needed"):
+            filled(store, a_npz=b"abc")
+    else:
+        assert filled(store, a_npz=b"abc")[1] == ["a.npz"]
+
+
+def test_two_releases_are_kept_and_nothing_that_was_begun(tmp_path):
+    store = Store(tmp_path)
+    digests = [filled(store, **{f"{name}_npz": b"a"})[0] for name in "abc"]
+    begun(store, d_npz=b"d")
+    store.save(active=digests[2], proved=digests[2], previous=digests[0])
+    store.tidy()
+    assert {path.name for path in store.bundles.iterdir()} == {digests[0], digests[2]}
+    assert list(store.partial.iterdir()) == []
+    assert store.start() == [store.path(digests[2]), store.path(digests[0])]
