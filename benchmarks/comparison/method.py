@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,15 +79,14 @@ def load_own(name: str, seed: int) -> Method:
         spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"method {name}: {path} fails: {error}") from error
-    method_class: Any = getattr(module, class_name, None)
+    method_class = getattr(module, class_name, None)
     if not inspect.isclass(method_class):
         raise InputError(f"method {name}: {path} has no class {class_name}")
     for function in ("fit", "points"):
         if not callable(getattr(method_class, function, None)):
             raise InputError(f"method {name}: the class has no method {function!r}")
     takes_seed = "seed" in inspect.signature(method_class).parameters
-    method: Method = method_class(**({"seed": seed} if takes_seed else {}))
-    return method
+    return cast("Method", method_class(**({"seed": seed} if takes_seed else {})))
 
 
 def checked_points(name: str, points: Iterable[Any]) -> list[Point]:
