@@ -27,7 +27,9 @@ from benchmarks.data import problems
 from gatewise.console import note, plain
 from gatewise.errors import InputError
 
-DEFAULT_PROBLEMS = tuple(p for p in problems.PROBLEMS if p not in ("breast_cancer", "digits"))
+DEFAULT_PROBLEMS = tuple(
+    p for p in problems.PROBLEMS if p not in ("sonar", "breast_cancer", "digits")
+)
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "catboost")
 
 

@@ -29,7 +29,7 @@ from gatewise.console import note, plain
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
 QUICK_ROWS = 600
-SEEDS, HEART_SEEDS = (0, 1, 2), (0, 1, 2)
+SEEDS = (0, 1, 2)
 
 
 def _timing(quick: bool) -> dict[str, Any]:
@@ -41,14 +41,14 @@ def _timing(quick: bool) -> dict[str, Any]:
 
 
 def _budgetrf(quick: bool) -> dict[str, Any]:
-    names = ("mbne_tiny",) if quick else ("forest-bin", "forest-7", "mbne_tiny")
+    names = ("mbne_tiny",) if quick else ("forest-bin", "forest-7", "mbne_tiny", "cifar10")
     numbers = (1, 4) if quick else growth.NUMBERS
     timed = "mbne_tiny" if quick else "forest-bin"
     times = growth.seconds(_fold(timed, quick), max(numbers), 1 if quick else 3)
     tables = {
         name: growth.table(
             name,
-            SEEDS[:1] if quick or name == "forest-7" else SEEDS,
+            SEEDS[:1] if quick or name in ("forest-7", "cifar10") else SEEDS,
             numbers=numbers,
             fold=_fold(name, quick),
         )
@@ -61,10 +61,10 @@ def _pruning(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("mbne_tiny", "forest-bin")
     size = {"n_trees": 4, "n_points": 5} if quick else {"n_trees": 40, "n_points": 30}
     tables = {}
-    for name in ("mbne_tiny",) if quick else ("statlog_heart", "mbne_tiny", "forest-bin"):
-        seeds = HEART_SEEDS if name == "statlog_heart" else SEEDS
+    for name in ("mbne_tiny",) if quick else pruning.LEVELS:
         folds = [_fold(name, quick)] if quick else None
-        tables[name] = pruning.table(name, seeds[:1] if quick else seeds, folds=folds)
+        seeds = SEEDS[:1] if quick or name == "cifar10" else SEEDS
+        tables[name] = pruning.table(name, seeds, folds=folds)
     figures = {name: pruning.figure(name, fold=_fold(name, quick), **size) for name in names}
     return {"figures": figures, "tables": tables}
 

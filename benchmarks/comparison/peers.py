@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cache import code_version
-from benchmarks.comparison import peer_catboost, peer_cegb, peer_static
+from benchmarks.comparison import peer_catboost, peer_cegb, peer_forest, peer_static
 from benchmarks.comparison.method import Method, checked_points, is_own, load_own
 from benchmarks.comparison.record import BYTE_BOUNDS, Point, finished
 from benchmarks.comparison.systems import own_choice, system_points
@@ -61,6 +61,7 @@ PEERS = {
     "cegb-coupled": "benchmarks.comparison.peer_cegb",
     "cegb-lazy": "benchmarks.comparison.peer_cegb",
     "catboost": "benchmarks.comparison.peer_catboost",
+    "entropy-forest": "benchmarks.comparison.peer_forest",
 }
 """Peers, and the module that holds each; f0 is the high-cost model for every instance."""
 
@@ -68,8 +69,9 @@ SWEEPS: dict[str, Callable[[Problem, Fold, ValidationSplit, int, int], list[Poin
     "cegb-coupled": peer_cegb.coupled,
     "cegb-lazy": peer_cegb.lazy,
     "catboost": peer_catboost.first_use,
+    "entropy-forest": peer_forest.early_stopped,
 }
-"""Peers that are single models under a sweep of penalties."""
+"""Peers that are single models under a sweep: of penalties, or of depths."""
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -173,7 +173,39 @@ def _hapt(name: str) -> Problem:
 
 def _statlog_heart(name: str) -> Problem:
     data_set = datasets.load(data_file(name))
-    x, y = data_set.X, data_set.y
+    return Problem(
+        name,
+        "Statlog heart, Turney's prices",
+        data_set.feature_costs,
+        2,
+        cheapest=1.0,
+        deal=_ten_folds(data_set.X, data_set.y),
+        drawn=True,
+        target=0.50,
+        source=_sha(name),
+        note="10-fold cross-validation, a partition a seed, test rows pooled; Turney's prices and "
+        "groups",
+    )
+
+
+def _sonar(name: str) -> Problem:
+    raw = data_arrays(name)
+    x, y = raw["X"], raw["y"].astype(np.int64)
+    return Problem(
+        name,
+        "Sonar, mines against rocks",
+        FeatureCosts.uniform(x.shape[1]),
+        2,
+        cheapest=1.0,
+        deal=_ten_folds(x, y),
+        drawn=True,
+        source=_sha(name),
+        note="10-fold cross-validation, a partition a seed, test rows pooled; price 1 a feature",
+    )
+
+
+def _ten_folds(x: NDArray[np.float32], y: NDArray[np.int64]) -> Callable[[int], list[Fold]]:
+    """Deal stratified folds of a partition that the seed draws, without validation rows."""
 
     def deal(seed: int) -> list[Fold]:
         from sklearn.model_selection import StratifiedKFold
@@ -181,19 +213,7 @@ def _statlog_heart(name: str) -> Problem:
         folds = StratifiedKFold(10, shuffle=True, random_state=seed).split(x, y)
         return [Fold(table(x, y, train), None, table(x, y, test)) for train, test in folds]
 
-    return Problem(
-        name,
-        "Statlog heart, Turney's prices",
-        data_set.feature_costs,
-        2,
-        cheapest=1.0,
-        deal=deal,
-        drawn=True,
-        target=0.50,
-        source=_sha(name),
-        note="10-fold cross-validation, a partition a seed, test rows pooled; Turney's prices and "
-        "groups",
-    )
+    return deal
 
 
 def _thyroid(name: str) -> Problem:
@@ -316,6 +336,7 @@ PROBLEMS: dict[str, Callable[[str], Problem]] = {
     "forest-bin": _forest,
     "forest-7": _forest,
     "cifar10": _cifar10,
+    "sonar": _sonar,
     "breast_cancer": _bundled,
     "digits": _bundled,
 }

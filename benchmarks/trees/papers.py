@@ -13,6 +13,11 @@ BUDGETRF: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
         "rf-entropy": ((21.68, 0.2045), (63.56, 0.1313), (72.37, 0.1239), (79.34, 0.1200)),
         "stumps": ((11.37, 0.2122), (23.21, 0.1364), (25.92, 0.1232), (29.01, 0.1156)),
     },
+    "cifar10": {
+        "rf-gini": ((3.8, 0.4284), (30.35, 0.3604), (49.85, 0.3349), (72.20, 0.3106)),
+        "rf-entropy": ((3.46, 0.4267), (28.34, 0.3561), (46.45, 0.3296), (68.47, 0.3080)),
+        "stumps": ((2.62, 0.4264), (21.09, 0.3600), (35.45, 0.3332), (54.24, 0.3125)),
+    },
 }
 """ICML 2015, table 1: percentage of the features and test error at 1, 10, 20 and 40 trees."""
 
@@ -30,6 +35,20 @@ PRUNED: dict[str, dict[str, tuple[float, float]]] = {
         "per-tree-low": (12.9604, 0.1137),
         "ensemble-high": (9.0577, 0.1220),
         "per-tree-high": (10.9565, 0.1228),
+    },
+    "cifar10": {
+        "unpruned": (186.5456, 0.3152),
+        "ensemble-low": (172.3720, 0.3165),
+        "per-tree-low": (173.5255, 0.3158),
+        "ensemble-high": (140.6308, 0.3227),
+        "per-tree-high": (145.2933, 0.3236),
+    },
+    "sonar": {
+        "unpruned": (49.9715, 0.1539),
+        "ensemble-low": (22.5860, 0.1838),
+        "per-tree-low": (37.1355, 0.1890),
+        "ensemble-high": (8.2349, 0.2121),
+        "per-tree-high": (14.0479, 0.2139),
     },
     "statlog_heart": {
         "unpruned": (12.1670, 0.1721),

@@ -121,7 +121,9 @@ def test_points_of_a_system_are_what_the_system_does(fold):
         assert point.offload_rate == pytest.approx(same.offload(x).mean())
 
 
-@pytest.mark.parametrize("method", ["static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost"])
+@pytest.mark.parametrize(
+    "method", ["static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost", "entropy-forest"]
+)
 def test_every_peer_reaches_from_cheap_to_accurate(method, fold):
     task = peers.Task(problems.get("breast_cancer"), fold, 0, 5, lambda _name, make: make())
     outcome = peers.solve(method, task)

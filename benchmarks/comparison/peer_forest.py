@@ -1,0 +1,85 @@
+"""Random forests of entropy that stop early: what cost-aware growth has to be better than.
+
+Trees know no prices. Their depth and their number bound what an instance's paths acquire; ICML
+2015 compares with such forests of full depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestClassifier
+
+from benchmarks.comparison.record import Point
+from benchmarks.data.folds import Fold
+from benchmarks.data.problems import Problem
+from gatewise.costs import FeatureCosts
+from gatewise.models.stage import Stage
+from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
+from gatewise_training.operating_points.packed_size import packed_bytes
+from gatewise_training.prune.forest import Forest
+
+DEPTHS = (None, 12, 8, 6, 4, 3, 2, 1)
+N_TREES = (1, 5, 15, 40)
+
+
+@dataclass(frozen=True, eq=False)
+class EntropyForest:
+    """Forests of the first trees of one forest, for each of :data:`N_TREES`."""
+
+    forests: tuple[Forest, ...]
+    costs: FeatureCosts
+    rounds: int = 0
+
+    def cost_and_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Cost and class probabilities of each row, shape (n, len(N_TREES), 1 + n_classes)."""
+        columns = [
+            np.column_stack([forest.cost(x, self.costs), forest.proba(x)])
+            for forest in self.forests
+        ]
+        return np.stack(columns, axis=1)
+
+
+def early_stopped(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+) -> list[Point]:
+    """Fit a forest for each of `fits` depths; an instance pays for the features on its paths."""
+    points = []
+    judges, truth = fold.held(plan), fold.truth
+    for depth in DEPTHS[:fits]:
+        fit = partial(_fit, plan, problem.costs, depth, seed)
+        model, held = cross_fit(plan, fit, lambda m, rows: m.cost_and_proba(plan.x[rows]))
+        test = model.cost_and_proba(fold.test[0])
+        for number, forest in enumerate(model.forests):
+            answers_and_truths = (
+                (judges.answers(held[:, number, 1:]), judges),
+                (truth.answers(test[:, number, 1:]), truth),
+            )
+            costs = float(held[:, number, 0].mean()), float(test[:, number, 0].mean())
+            n_bytes = packed_bytes([Stage.from_model(forest.trees, "identity")])
+            points.append(Point.single(*answers_and_truths, costs, n_bytes))
+    return points
+
+
+def _fit(
+    plan: ValidationSplit,
+    costs: FeatureCosts,
+    depth: int | None,
+    seed: int,
+    rows: Rows,
+    _held: Rows | None,
+    _rounds: int | None,
+) -> EntropyForest:
+    model = RandomForestClassifier(
+        max(N_TREES),
+        criterion="entropy",
+        max_features=None,
+        max_depth=depth,
+        random_state=seed,
+        n_jobs=1,
+    ).fit(plan.x[rows], plan.y[rows])
+    forest = Forest.from_sklearn(model)
+    return EntropyForest(tuple(forest.select(range(n)) for n in N_TREES), costs)
