@@ -15,6 +15,97 @@ from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import FakeLink
 from tests.support.waiting import wait_until
 
+# -- its verdict, from answers alone -------------------------------------------------------
+
+
+def seen(trial, good=0, bad=0):
+    """Verdict of a trial that has observed some answers in time, then some errors."""
+    for _ in range(good):
+        trial.observe(took(1.0))
+    for _ in range(bad):
+        trial.observe(ValueError())
+    return trial.verdict
+
+
+def took(latency_ms):
+    fields = {"class_index": 0, "probabilities": None, "route": "edge", "stage": 0, "cost": 0.0}
+    return Answer(
+        label=0, **fields, feature_cost=0.0, latency_ms=latency_ms, reason="", acquired=()
+    )
+
+
+def begun_trial(answers=20, seconds=30.0, deadline_ms=100.0, **counts):
+    clock = Clock()
+    trial = Trial(answers, seconds, clock=clock)
+    trial.deadline_ms = deadline_ms
+    trial.begin(**counts)
+    clock.now += 1.0  # answers after this began in the trial
+    return trial, clock
+
+
+def test_it_passes_after_enough_answers_and_enough_time():
+    trial, clock = begun_trial()
+    assert seen(trial, good=20) is None
+    clock.now += 28.9
+    assert trial.verdict is None
+    clock.now += 0.2
+    assert trial.verdict == "passed"
+    trial.end()
+    assert trial.verdict is None
+    late, _ = begun_trial(seconds=0.0)
+    assert seen(late, good=19) is None
+    assert seen(late, good=1) == "passed"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "verdict"),
+    [(0, 2, None), (0, 3, "failed"), (12, 3, None), (11, 3, "failed"), (16, 4, None)],
+)
+def test_it_fails_from_the_third_bad_answer_on_if_they_are_more_than_a_fifth(good, bad, verdict):
+    assert seen(begun_trial()[0], good, bad) == verdict
+
+
+@pytest.mark.parametrize(("good", "bad", "verdict"), [(5, 15, None), (4, 13, "failed")])
+def test_bad_answers_are_compared_with_those_of_the_version_before(good, bad, verdict):
+    trial, _ = begun_trial(before=(10, 20))  # half of them were bad: three quarters may be
+    assert trial.before == (10, 20)
+    assert seen(trial, good, bad) == verdict
+
+
+def test_answers_before_it_begins_are_of_the_version_before():
+    trial = Trial(20, 30.0, clock=Clock())
+    trial.deadline_ms = 100.0
+    assert not trial.observe(took(100.0))
+    assert not trial.observe(took(100.1))
+    assert not trial.observe(SensorError("a", "dead"))
+    assert trial.before == (2, 3)
+    for _ in range(300):
+        trial.observe(took(1.0))
+    assert trial.before == (0, 200)
+    trial.begin()
+    assert trial.before == (0, 200)
+    assert (trial.good, trial.bad, trial.verdict) == (0, 0, None)
+
+
+def test_an_instance_begun_before_it_does_not_count():
+    trial, _ = begun_trial(deadline_ms=5000.0)
+    assert not trial.observe(took(1000.1))
+    assert trial.observe(took(1000.0))  # the first good answer is to be noted
+    assert not trial.observe(took(1.0))
+    assert (trial.good, trial.bad) == (2, 0)
+
+
+def test_it_goes_on_from_the_counts_of_a_start_before():
+    trial, clock = begun_trial()
+    trial.begin(good=7, bad=1, seconds=12.5)
+    clock.now += 2.5
+    assert trial.counts == {"good": 7, "bad": 1, "seconds": 15.0}
+    trial.end()
+    assert trial.seconds == 12.5
+
+
+# -- of a device -------------------------------------------------------------------------------
+
 
 def test_one_late_answer_and_sensors_that_failed_before_are_no_fault(run, fleet, clock):
     """A good update was lost to an answer 312 ms late."""
@@ -173,92 +264,3 @@ def test_a_slow_server_does_not_keep_a_failed_version(on_trial, server):
         on_trial.updater.observe(ValueError())
     wait_until(lambda: on_trial.version == "7", "the way back", 5.0)
     release.set()
-
-
-# -- its verdict, from answers alone -------------------------------------------------------
-
-
-def seen(trial, good=0, bad=0):
-    """Verdict of a trial that has observed some answers in time, then some errors."""
-    for _ in range(good):
-        trial.observe(took(1.0))
-    for _ in range(bad):
-        trial.observe(ValueError())
-    return trial.verdict
-
-
-def took(latency_ms):
-    fields = {"class_index": 0, "probabilities": None, "route": "edge", "stage": 0, "cost": 0.0}
-    return Answer(
-        label=0, **fields, feature_cost=0.0, latency_ms=latency_ms, reason="", acquired=()
-    )
-
-
-def begun_trial(answers=20, seconds=30.0, deadline_ms=100.0, **counts):
-    clock = Clock()
-    trial = Trial(answers, seconds, clock=clock)
-    trial.deadline_ms = deadline_ms
-    trial.begin(**counts)
-    clock.now += 1.0  # answers after this began in the trial
-    return trial, clock
-
-
-def test_it_passes_after_enough_answers_and_enough_time():
-    trial, clock = begun_trial()
-    assert seen(trial, good=20) is None
-    clock.now += 28.9
-    assert trial.verdict is None
-    clock.now += 0.2
-    assert trial.verdict == "passed"
-    trial.end()
-    assert trial.verdict is None
-    late, _ = begun_trial(seconds=0.0)
-    assert seen(late, good=19) is None
-    assert seen(late, good=1) == "passed"
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "verdict"),
-    [(0, 2, None), (0, 3, "failed"), (12, 3, None), (11, 3, "failed"), (16, 4, None)],
-)
-def test_it_fails_from_the_third_bad_answer_on_if_they_are_more_than_a_fifth(good, bad, verdict):
-    assert seen(begun_trial()[0], good, bad) == verdict
-
-
-@pytest.mark.parametrize(("good", "bad", "verdict"), [(5, 15, None), (4, 13, "failed")])
-def test_bad_answers_are_compared_with_those_of_the_version_before(good, bad, verdict):
-    trial, _ = begun_trial(before=(10, 20))  # half of them were bad: three quarters may be
-    assert trial.before == (10, 20)
-    assert seen(trial, good, bad) == verdict
-
-
-def test_answers_before_it_begins_are_of_the_version_before():
-    trial = Trial(20, 30.0, clock=Clock())
-    trial.deadline_ms = 100.0
-    assert not trial.observe(took(100.0))
-    assert not trial.observe(took(100.1))
-    assert not trial.observe(SensorError("a", "dead"))
-    assert trial.before == (2, 3)
-    for _ in range(300):
-        trial.observe(took(1.0))
-    assert trial.before == (0, 200)
-    trial.begin()
-    assert trial.before == (0, 200)
-    assert (trial.good, trial.bad, trial.verdict) == (0, 0, None)
-
-
-def test_an_instance_begun_before_it_does_not_count():
-    trial, _ = begun_trial(deadline_ms=5000.0)
-    assert not trial.observe(took(1000.1))
-    assert trial.observe(took(1000.0))  # the first good answer is to be noted
-    assert not trial.observe(took(1.0))
-    assert (trial.good, trial.bad) == (2, 0)
-
-
-def test_it_goes_on_from_the_counts_of_a_start_before():
-    trial, clock = begun_trial()
-    trial.begin(good=7, bad=1, seconds=12.5)
-    clock.now += 2.5
-    assert trial.counts == {"good": 7, "bad": 1, "seconds": 15.0}
-    trial.end()
-    assert trial.seconds == 12.5
