@@ -274,3 +274,8 @@ def test_whole_prices_beyond_exact_sums_are_added_exactly():
 def test_the_first_unknown_group_is_named():
     with pytest.raises(InputError, match="shared price of group 'g'"):
         FeatureCosts([1.0], shared={"g": 1.0, "h": 2.0})
+
+
+def test_the_first_feature_without_a_price_is_named():
+    with pytest.raises(InputError, match="group of 'x', which is no feature"):
+        FeatureCosts({"a": 1.0}, group={"x": "g", "y": "g"})

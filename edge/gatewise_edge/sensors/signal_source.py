@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.documents import Meta, Positive
 from gatewise.errors import InputError, not_installed
 from gatewise.models.instances import DTYPES
+from gatewise.settings import FileOption, Settings
 from gatewise_edge.sensors.instance_source import InstanceSource, Item
 from gatewise_edge.sensors.recordings import Recording, open_recording
 from gatewise_edge.sensors.streams import (
@@ -41,42 +43,39 @@ _LARGEST_RATIO: Final = 1000
 _MARGIN: Final = 10
 
 
-@dataclass(frozen=True)
-class SignalOptions:
-    """How samples are read.
+class SignalOptions(Settings, frozen=True, kw_only=True):
+    """How the samples of ``--signal`` are read."""
 
-    Attributes
-    ----------
-    form : str or None
-        Type of a stream's samples, or ``csv``; None: the bundle's type.
-    rate_hz : float or None
-        Samples per second; None: the rate of the recording, or of the bundle.
-    hop : int or None
-        Samples from one window to the next, at the bundle's rate; None: a window's.
-    convert : bool
-        Whether samples of another rate are resampled, and samples of another width brought to
-        the bundle's full scale. Else they are refused.
-    scale, offset : tuple of float
-        Unit of one count, and the number added to counts before, as Linux IIO has them: of all
-        channels, or one for each; empty: counts are the bundle's.
-    unit : str or None
-        Name of the unit that `scale` gives.
-    time_unit : str
-        Unit of times in lines: s, ms, us or ns.
-    """
-
-    form: str | None = None
-    rate_hz: float | None = None
-    hop: int | None = None
-    convert: bool = False
-    scale: tuple[float, ...] = ()
-    offset: tuple[float, ...] = ()
-    unit: str | None = None
-    time_unit: str = "s"
+    signal_format: Annotated[
+        str | None,
+        FileOption("Type of a stream's samples: int16, float32, ... or csv; else the bundle's."),
+    ] = None
+    rate_hz: Annotated[
+        Positive | None,
+        FileOption("Samples per s of --signal; by default the recording's, or the bundle's."),
+    ] = None
+    hop: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        FileOption("Samples from one window to the next, at the bundle's rate; a window's."),
+    ] = None
+    convert: Annotated[
+        bool,
+        FileOption("Resample --signal to the bundle's rate, bring its width to full scale; false."),
+    ] = False
+    scale: Annotated[
+        tuple[float, ...], FileOption("Unit of a count of --signal, of all or each channel.")
+    ] = ()
+    offset: Annotated[
+        tuple[float, ...], FileOption("Added to counts before the scale, as Linux IIO's.")
+    ] = ()
+    unit: Annotated[str | None, FileOption("Name of the unit of --signal, such as m/s2.")] = None
+    time_unit: Annotated[
+        Literal["s", "ms", "us", "ns"], FileOption("Unit of times in lines of --signal.")
+    ] = "s"
 
 
 def open_signal(
-    given: str, signal: SignalInput, stop: Stop, options: SignalOptions
+    source: str, signal: SignalInput, stop: Stop, options: SignalOptions
 ) -> WindowStream:
     """Open what ``--signal`` names, to be cut into windows of the bundle's shape.
 
@@ -88,33 +87,33 @@ def open_signal(
     Raises InputError if it is anything else, cannot be opened, or has another rate, unit, width or
     number of channels than the bundle.
     """
-    _check_options(given, signal, options)
-    recording = open_recording(given)
-    rate = _rate(given, signal, options, recording)
+    _check_options(source, signal, options)
+    recording = open_recording(source)
+    rate = _rate(source, signal, options, recording)
     # samples of a recording, of lines or of bytes
     flaws: list[str] = []
     batches: Iterator[Batch]
     if recording is not None:
         if recording.n_channels != signal.n_channels:
             raise InputError(
-                f"--signal {given} has {recording.n_channels} channels, the bundle takes "
+                f"--signal {source} has {recording.n_channels} channels, the bundle takes "
                 f"{signal.n_channels}"
             )
         flaws = recording.flaws
         batches = ([Samples(f.reshape(-1, *signal.shape[1:]))] for f in recording.frames)
-    elif "csv" in (options.form, Path(given).suffix.lower()[1:]):
-        batches = LineReader(given, signal, options.time_unit).batches(open_pieces(given, stop))
+    elif "csv" in (options.signal_format, Path(source).suffix.lower()[1:]):
+        batches = LineReader(source, signal, options.time_unit).batches(open_pieces(source, stop))
     else:
-        pieces = open_pieces(given, stop)
-        form = options.form or signal.dtype
-        batches = byte_batches(given, pieces, signal.shape[1:], form, flaws)
+        pieces = open_pieces(source, stop)
+        form = options.signal_format or signal.dtype
+        batches = byte_batches(source, pieces, signal.shape[1:], form, flaws)
     # windows of the bundle's rate and values
     resampler = None
     if rate is not None and signal.rate_hz is not None and not _same_rate(rate, signal.rate_hz):
         resampler = WindowResampler(rate, signal.rate_hz, signal.shape[0])
-    values = _values(given, signal, options, recording)
+    values = _values(source, signal, options, recording)
     return WindowStream(
-        given,
+        source,
         signal,
         batches,
         values,
@@ -125,22 +124,26 @@ def open_signal(
     )
 
 
-def _check_options(given: str, signal: SignalInput, options: SignalOptions) -> None:
+def _check_options(source: str, signal: SignalInput, options: SignalOptions) -> None:
     """Refuse options that contradict each other or the bundle."""
     if len(signal.shape) > 2:
         raise InputError(f"--signal: the bundle takes pictures of shape {signal.shape}; use --data")
-    if options.form is not None and options.form not in FORMATS:
-        raise InputError(f"signal_format {options.form}: choose one of {', '.join(FORMATS)}")
-    suffix = Path(given).suffix.lower()
-    if options.form is not None and suffix in _RECORDINGS:
-        raise InputError(f"signal_format is for streams; {given} states its own format")
-    if options.form is None and suffix not in (*_RECORDINGS, *_RAW) and Path(given).is_file():
+    if options.signal_format is not None and options.signal_format not in FORMATS:
         raise InputError(
-            f"--signal {given}: the ending does not tell the format; set signal_format in "
+            f"signal_format {options.signal_format}: choose one of {', '.join(FORMATS)}"
+        )
+    suffix = Path(source).suffix.lower()
+    if options.signal_format is not None and suffix in _RECORDINGS:
+        raise InputError(f"signal_format is for streams; {source} states its own format")
+    if (
+        options.signal_format is None
+        and suffix not in (*_RECORDINGS, *_RAW)
+        and Path(source).is_file()
+    ):
+        raise InputError(
+            f"--signal {source}: the ending does not tell the format; set signal_format in "
             f"--settings, or give one of {', '.join(_RECORDINGS)}"
         )
-    if options.time_unit not in TIME_UNITS:
-        raise InputError(f"time_unit {options.time_unit}: choose one of {', '.join(TIME_UNITS)}")
     for name in ("scale", "offset"):
         if len(getattr(options, name)) not in (0, 1, signal.n_channels):
             raise InputError(f"{name}: give one number, or one for each of the bundle's channels")
@@ -162,20 +165,20 @@ def _same_rate(one: float, other: float) -> bool:
 
 
 def _rate(
-    given: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
+    source: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
 ) -> float | None:
     """Rate of the samples: the bundle's, unless samples of another one are converted."""
     stated = options.rate_hz
-    if stated is not None and not stated > 0:
-        raise InputError(f"rate_hz is {stated:g}; give samples per second, above 0")
     recorded_rate = None if recording is None else recording.rate_hz
     if recorded_rate is not None and stated is not None and not _same_rate(recorded_rate, stated):
-        raise InputError(f"--signal {given} has {recorded_rate:g} samples a second, not {stated:g}")
+        raise InputError(
+            f"--signal {source} has {recorded_rate:g} samples a second, not {stated:g}"
+        )
     rate = recorded_rate if stated is None else stated
     if rate is None or signal.rate_hz is None or _same_rate(rate, signal.rate_hz):
         return signal.rate_hz if rate is None else rate
     if not options.convert:
-        name = "rate_hz" if recorded_rate is None else f"--signal {given}"
+        name = "rate_hz" if recorded_rate is None else f"--signal {source}"
         raise InputError(
             f"{name}: {rate:g} samples a second, the bundle's blocks are for {signal.rate_hz:g} "
             "samples a second; convert = true in --settings resamples them"
@@ -246,7 +249,7 @@ class SampleValues:
 
 
 def _values(
-    given: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
+    source: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
 ) -> SampleValues:
     """Compare the width of samples with the bundle's; InputError if they differ."""
     dtype = np.dtype(signal.dtype)
@@ -264,7 +267,7 @@ def _values(
     if not same and not options.convert:
         kind = "floats" if is_float else f"whole numbers of {recording.bits} bits"
         raise InputError(
-            f"--signal {given} has {kind}, the bundle was trained on {dtype.name}: convert = true "
+            f"--signal {source} has {kind}, the bundle was trained on {dtype.name}: convert = true "
             "in --settings brings full scale to full scale, scale = ... gives the unit of a count"
         )
     # whole numbers without a sign have 0 in the middle

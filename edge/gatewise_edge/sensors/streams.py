@@ -46,15 +46,15 @@ Batch = Sequence[Samples | InputError | None]
 # -- bytes ---------------------------------------------------------------------------------
 
 
-def open_pieces(given: str, stop: Stop) -> Iterator[bytes]:
+def open_pieces(source: str, stop: Stop) -> Iterator[bytes]:
     """Open a stream; get its bytes as they come."""
-    if given == "-":
+    if source == "-":
         return read_pieces(0, "standard input", stop)
-    if given.startswith("tcp://"):
-        return _of_socket(_connected(given), given, stop)
-    if not Path(given).is_file() and not Path(given).is_fifo() and not given.startswith("/dev/"):
-        raise InputError(f"--signal {given}: there is no such file, pipe or device")
-    return _of_file(given, stop)
+    if source.startswith("tcp://"):
+        return _of_socket(_connected(source), source, stop)
+    if not Path(source).is_file() and not Path(source).is_fifo() and not source.startswith("/dev/"):
+        raise InputError(f"--signal {source}: there is no such file, pipe or device")
+    return _of_file(source, stop)
 
 
 def _connected(url: str) -> socket.socket:

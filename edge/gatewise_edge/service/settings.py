@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, get_args
 
 import msgspec
 import typer
@@ -11,21 +11,17 @@ from msgspec import Meta
 
 from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
-from gatewise.settings import FileOption, Settings
+from gatewise.settings import FileOption
 from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.offload_budget import Implausible
 from gatewise_edge.device.stages import Runner
-
-#: Settings of ``--signal``.
-OF_SIGNALS: Final = (
-    "signal_format", "rate_hz", "hop", "convert", "scale", "offset", "unit", "time_unit",
-)  # fmt: skip
+from gatewise_edge.sensors.signal_source import SignalOptions
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
-class EdgeSettings(Settings, frozen=True):
+class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     """What a device runs, where its instances come from, and where its answers go."""
 
     bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
@@ -126,31 +122,6 @@ class EdgeSettings(Settings, frozen=True):
         Implausible,
         FileOption("Instances with values far outside training's: answer, offload, ignore."),
     ] = "answer"
-    convert: Annotated[
-        bool,
-        FileOption("Resample --signal to the bundle's rate, bring its width to full scale; false."),
-    ] = False
-    scale: Annotated[
-        tuple[float, ...], FileOption("Unit of a count of --signal, of all or each channel.")
-    ] = ()
-    offset: Annotated[
-        tuple[float, ...], FileOption("Added to counts before the scale, as Linux IIO's.")
-    ] = ()
-    unit: Annotated[str | None, FileOption("Name of the unit of --signal, such as m/s2.")] = None
-    time_unit: Annotated[
-        Literal["s", "ms", "us", "ns"], FileOption("Unit of times in lines of --signal.")
-    ] = "s"
-    signal_format: Annotated[
-        str | None,
-        FileOption("Type of a stream's samples: int16, float32, ... or csv; else the bundle's."),
-    ] = None
-    rate_hz: Annotated[
-        Positive | None, FileOption("Samples per s of --signal; by default the blocks'.")
-    ] = None
-    hop: Annotated[
-        _AtLeastOne | None,
-        FileOption("Samples from one window to the next; by default a window's."),
-    ] = None
     runner: Annotated[
         Runner, FileOption("What runs graphs: onnxruntime, numpy (less memory, same bits), auto.")
     ] = "auto"
@@ -186,11 +157,10 @@ class EdgeSettings(Settings, frozen=True):
             raise InputError("--trust and update_... are for --update-host")
         if self.smooth is not None and self.parallel > 1:
             raise InputError("--smooth needs answers in order: leave --parallel at 1")
-        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
         if self.signal is None:
-            for name in OF_SIGNALS:
-                if getattr(self, name) != defaults[name]:
-                    raise InputError(f"{name} is for --signal")
+            for field in msgspec.structs.fields(SignalOptions):
+                if getattr(self, field.name) != field.default:
+                    raise InputError(f"{field.name} is for --signal")
         if self.signal is not None and (self.data != "-" or self.keep is not None):
             raise InputError("--data and --keep are for rows; --signal takes their place")
 

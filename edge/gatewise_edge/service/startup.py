@@ -12,7 +12,7 @@ from gatewise.errors import GatewiseError, InputError, not_installed
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.sensors.instance_source import InstanceSource
-from gatewise_edge.sensors.signal_source import SignalOptions, open_signal
+from gatewise_edge.sensors.signal_source import open_signal
 from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.service.home_assistant import discovery
 from gatewise_edge.service.outputs import AnswerLog
@@ -154,17 +154,7 @@ def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> Instan
         )
     if manifest.signal is None:
         raise InputError(f"--signal: {bundle.path} has no blocks; its rows are --data")
-    options = SignalOptions(
-        form=settings.signal_format,
-        rate_hz=settings.rate_hz,
-        hop=settings.hop,
-        convert=settings.convert,
-        scale=settings.scale,
-        offset=settings.offset,
-        unit=settings.unit,
-        time_unit=settings.time_unit,
-    )
-    return open_signal(settings.signal, manifest.signal, stop, options)
+    return open_signal(settings.signal, manifest.signal, stop, settings)
 
 
 class Troubles:

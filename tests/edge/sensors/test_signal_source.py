@@ -237,7 +237,7 @@ def test_scale_and_offset_make_the_bundle_s_counts(tmp_path):
         ({"unit": "g"}, r"unit g: channel 'acc_x' of the bundle is in m/s2"),
         ({"scale": (1.0, 2.0, 3.0)}, "scale: give one number, or one for each"),
         ({"scale": (0.0,)}, "scale is 0"),
-        ({"time_unit": "min"}, "choose one of s, ms"),
+        ({"time_unit": "min"}, "time_unit: must be 'ms' or 'ns'"),
     ):
         (error,), _ = read(path, **options)
         assert message in str(error)

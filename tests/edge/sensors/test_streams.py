@@ -83,7 +83,7 @@ def test_a_pipe_in_every_form(pipe, form):
     else:
         content = RECORDING.astype(np.dtype(form or "int16").newbyteorder("<")).tobytes()
     writer = feed(pipe, content[:33], content[33:])
-    found = drain(open_signal(str(pipe), INPUT, Stop(), form=form, hop=5))
+    found = drain(open_signal(str(pipe), INPUT, Stop(), signal_format=form, hop=5))
     assert [(w, p["start"]) for w, p in found] == cut(5)
     assert {p["time"] for _, p in found} == {None}
     writer.join(10)
@@ -158,10 +158,10 @@ def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
         ("tcp://127.0.0.1", {}, "give tcp://host:port"),
         ("tcp://127.0.0.1:1", {}, "refused"),
         ("tcp://camera..example:1", {}, "give tcp://host:port"),
-        ("-", {"form": "int12"}, "choose one of float32"),
-        (str(tmp_path / "r.npy"), {"form": "int16"}, "states its own format"),
+        ("-", {"signal_format": "int12"}, "choose one of float32"),
+        (str(tmp_path / "r.npy"), {"signal_format": "int16"}, "states its own format"),
         ("-", {"hop": 0}, "at least 1"),
-        ("-", {"rate_hz": 0.0}, "samples per second"),
+        ("-", {"rate_hz": 0.0}, "rate_hz: must be a number above 0"),
     ]:
         with pytest.raises(InputError, match=message):
             open_signal(name, INPUT, Stop(), **options)
