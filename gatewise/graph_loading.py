@@ -1,4 +1,4 @@
-"""A trial of a given graph in a child process, under limits of memory and time.
+"""A trial of a given graph, or a booster's file, in a child process, with bounded memory and time.
 
 Some graphs cost far more than their size says: onnxruntime computes constants as it loads, so that
 1.4 MB may take a minute and gigabytes. The child loads the graph and runs it once; only then does
@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from gatewise.documents import Amount, Record
 from gatewise.errors import InputError, one_line
 from gatewise.imports import load_onnxruntime, open_session
+from gatewise.models.booster_files import BoosterFile, Library
 
 try:
     import resource
@@ -61,15 +63,20 @@ def check_loads(
     x: NDArray[Any],
     stated: LoadLimits | None = None,
     bound: LoadLimits = LOAD_BOUND,
+    *,
+    library: Library | None = None,
+    n_classes: int = 0,
 ) -> None:
     """Load a graph and run it on rows `x` in a child process, once for each graph and `x`.
 
-    The limits are those that its bundle has `stated`, or grow with the graph. Raises
-    GraphLoadError with the reason if they exceed the `bound`, the graph does not load or run, or it
-    takes more than they allow. Memory is limited on Linux alone.
+    With a `library` the content is a booster of `n_classes` in its form. The limits are those that
+    its bundle has `stated`, or grow with the graph. Raises GraphLoadError with the reason if they
+    exceed the `bound`, the graph does not load or run, or it takes more than they allow. Memory is
+    limited on Linux alone.
     """
     limits = _limits(len(graph), stated, bound)
     task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
+    task |= {"library": library, "n_classes": n_classes}
     head = json.dumps(task | {"bytes": limits.bytes, "seconds": limits.seconds}).encode()
     content = b"\n".join([head, graph]) + x.tobytes()
     digest = hashlib.sha256(content).digest()
@@ -122,12 +129,20 @@ def _main() -> None:
     task = json.loads(head)
     size = task["size"]
     x = np.frombuffer(rest[size:], task["dtype"]).reshape(task["shape"])
-    load_onnxruntime()
+    library = task["library"]
+    # the library itself is loaded before memory is bounded
+    if library is None:
+        load_onnxruntime()
+    else:
+        import_module(library)
     _limit(int(task["bytes"]), task["seconds"])
     try:
-        session = open_session(rest[:size])
-        session.run(None, {session.get_inputs()[0].name: x})
-    except Exception as error:  # onnxruntime's own errors share no base
+        if library is None:
+            session = open_session(rest[:size])
+            session.run(None, {session.get_inputs()[0].name: x})
+        else:
+            BoosterFile(library, rest[:size], task["n_classes"]).predict_proba(x)
+    except Exception as error:  # the libraries' own errors share no base
         print(one_line(error))
         sys.exit(1)
 

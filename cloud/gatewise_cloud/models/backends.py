@@ -1,4 +1,4 @@
-"""Backends that compute a high-cost model: onnxruntime, a Python object, or a model server.
+"""Backends that compute a high-cost model: onnxruntime, a booster's library, a Python object.
 
 A backend gets float32 instances in the order of ``cloud.inputs`` and hands back the model's raw
 outputs; labels and probabilities are made of them by :class:`.CloudModel`.
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import one_line
+from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
+from gatewise.models.booster_files import BoosterFile, Library
 from gatewise.models.opaque_models import PythonModel
 from gatewise_cloud.errors import BackendBusy, ModelError
 
@@ -83,6 +84,35 @@ class OnnxBackend(Backend):
                 self._model, f"model {self._model} failed: {one_line(error)}"
             ) from error
         return outputs
+
+
+class BoosterBackend(Backend):
+    """A booster that its own library runs in this process, from the `content` of the bundle's file.
+
+    `model` is name and version, for messages. Raises ModelError if the library is not installed, or
+    does not read the file.
+    """
+
+    kind = "classifier"
+
+    def __init__(
+        self, library: Library, content: bytes, n_classes: int, *, model: str, threads: int = 1
+    ) -> None:
+        self._model = model
+        try:
+            self._booster = BoosterFile(library, content, n_classes, threads=threads)
+        except InputError as error:
+            raise ModelError(model, f"the cloud model of bundle {model}: {error}") from error
+
+    def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
+        """Predict class indices and probabilities. See :meth:`Backend.run`."""
+        try:
+            chances = self._booster.predict_proba(X)
+        except Exception as error:  # each library raises types of its own
+            raise ModelError(
+                self._model, f"model {self._model} failed: {one_line(error)}"
+            ) from error
+        return [chances.argmax(axis=1), chances]
 
 
 class PythonBackend(Backend):

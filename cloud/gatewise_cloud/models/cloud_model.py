@@ -14,7 +14,7 @@ from gatewise.graph_loading import LOAD_BOUND, GraphLoadError, LoadLimits, check
 from gatewise.models.instances import unlike_type
 from gatewise.models.jpeg import decode_jpeg, load_decoder
 from gatewise_cloud.errors import ModelError, RefusedRows
-from gatewise_cloud.models.backends import Backend, OnnxBackend, cloud_of
+from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_of
 from gatewise_edge.errors import SelfTestError
 
 if TYPE_CHECKING:
@@ -81,8 +81,9 @@ class CloudModel:
     ) -> CloudModel:
         """Load the cloud model of `bundle` and test it on the bundle's sample rows.
 
-        onnxruntime runs it with `threads`, once a child process has loaded it within the limits of
-        the bundle and the `load_bound`; or else a `backend` runs it. With a `public_key` the bundle
+        onnxruntime, or the library of a booster's file, runs it with `threads`, once a child
+        process has loaded it within the limits of the bundle and the `load_bound`; or else a
+        `backend` runs it. With a `public_key` the bundle
         must be signed by its owner. BundleError if the bundle cannot be read, or a hash or the
         signature does not hold; ModelError if it has no cloud model, onnxruntime does not load it,
         or it takes too much memory or time; SelfTestError if a sample row gets another label than
@@ -100,15 +101,28 @@ class CloudModel:
                 f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
                 "name its code with --backend python:module:attribute",
             )
-        graph = bundle.read(cloud.file)
+        content = bundle.read(cloud.file)
+        kind = cloud.kind
+        library = None if kind == "margins" or kind == "classifier" else kind
+        n_classes = manifest.n_classes
+        title = manifest.title
         try:
-            check_loads(graph, _sample_inputs(bundle), manifest.loading, load_bound)
+            check_loads(
+                content,
+                _sample_inputs(bundle),
+                manifest.loading,
+                load_bound,
+                library=library,
+                n_classes=n_classes,
+            )
         except GraphLoadError as error:
-            title = manifest.title
             raise ModelError(
                 title, f"the cloud model of bundle {title} does not load: {error}"
             ) from None
-        backend = OnnxBackend(graph, kind=cloud.kind, model=manifest.title, threads=threads)
+        if library is None:
+            backend = OnnxBackend(content, kind=kind, model=title, threads=threads)
+        else:
+            backend = BoosterBackend(library, content, n_classes, model=title, threads=threads)
         return cls._tested(bundle, backend)
 
     @classmethod

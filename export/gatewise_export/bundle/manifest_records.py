@@ -13,6 +13,7 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import Link, Score
 from gatewise.documents import END, Amount, FileName, Finite, Meta, Record, Share, Text
 from gatewise.graph_loading import LoadLimits
+from gatewise.models.booster_files import Library
 from gatewise.models.instances import InstanceSpec
 from gatewise.operating_point import ByClass, Count, OperatingPoint
 from gatewise_signals.document import SignalRecord
@@ -34,7 +35,7 @@ MAX_FILE_BYTES: Final = 1 << 30
 ClassLabel: TypeAlias = int | float | str | bool
 Missing = Literal["allowed", "refused"]
 StageKind = Literal["trees", "linear", "kernel", "lazy", "graph"]
-CloudKind = Literal["margins", "classifier"]
+CloudKind: TypeAlias = Literal["margins", "classifier"] | Library
 Task = Literal["classify", "regress", "rank"]
 
 #: Topics of MQTT have it as a level.
@@ -152,15 +153,18 @@ class CloudSpec(Record, frozen=True):
     file : str
     inputs : tuple of str
         Names of features, in the order of the model's columns.
-    kind : {"margins", "classifier"}
+    kind : {"margins", "classifier", "lightgbm", "xgboost", "catboost"}
         Outputs of the graph: margins, which `link` turns into probabilities; or the class index,
-        int64 (n,), and the probabilities, float32 (n, n_classes).
+        int64 (n,), and the probabilities, float32 (n, n_classes). Else the library that reads the
+        file, a booster in the library's own form.
     link : {"identity", "sigmoid", "softmax"}
     backend : str or None
         Name of the model, as ``python:module:attribute``, where `file` holds no graph. It is for
         people: a worker runs only the backend that its operator names.
     probed : ProbeSpec or None
         None where nothing was converted.
+    graph_problem : str or None
+        Reason why a library's own file stands in place of a graph.
     """
 
     file: FileName
@@ -169,6 +173,7 @@ class CloudSpec(Record, frozen=True):
     link: Link
     backend: Text | None = None
     probed: ProbeSpec | None = None
+    graph_problem: Text | None = None
 
 
 class FileSpec(Record, frozen=True):

@@ -165,6 +165,9 @@ def _cloud_line(manifest: Manifest) -> list[tuple[str, str]]:
         return []
     if cloud.backend is not None:
         return [("high-cost model", f"{cloud.backend}, in a worker's --backend")]
+    if cloud.graph_problem is not None:
+        text = f"a file of {cloud.kind}, which a worker needs, because {cloud.graph_problem}"
+        return [("high-cost model", text)]
     return [("high-cost model", _probe_text(cloud.probed))] if cloud.probed else []
 
 

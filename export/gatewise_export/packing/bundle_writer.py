@@ -32,18 +32,17 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
-from gatewise_export.packing.converters import CloudGraph, probed_graph
+from gatewise_export.packing.converters import CloudFile, probed_file
 from gatewise_export.packing.given_graphs import check_given_graph
 from gatewise_export.packing.stage_files import StageFiles
 from gatewise_export.packing.system_manifest import (
     BACKEND,
-    CLOUD,
     Title,
     chains_of,
     check_column_names,
     manifest_of_system,
 )
-from gatewise_export.packing.verification import HighCostAnswers, on_features, run_cloud, verify
+from gatewise_export.packing.verification import HighCostAnswers, on_features, verify
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.table_encoder import encode_table
@@ -134,9 +133,9 @@ def pack(
     x = _sample_rows(system, sample)
     stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_stages(system))]
     f0 = system.high_cost_model_
-    cloud = probed = None
+    cloud: CloudFile | None = None
     if f0 is not None and f0.opaque is None:
-        cloud, probed = probed_graph(f0, x, missing=system.missing_["cloud"] == "allowed")
+        cloud = probed_file(f0, x, missing=system.missing_["cloud"] == "allowed")
     files = _model_files(system, stages, cloud, signal)
     answers = None if f0 is None else _cloud_answers(f0, cloud, x)
     if answers is not None:
@@ -151,9 +150,7 @@ def pack(
         files[RANGES] = write_arrays(system.training_ranges_.arrays())
     moment = datetime.now(UTC) if created is None else created.astimezone(UTC)
     title = Title(name, version, moment)
-    manifest = manifest_of_system(
-        system, title, stages, cloud, files, probed=probed, encoder=rows, signal=signal
-    )
+    manifest = manifest_of_system(system, title, stages, cloud, files, encoder=rows, signal=signal)
     _check_request(manifest, max_message)
     if loading is not None:
         manifest = msgspec.structs.replace(manifest, loading=loading)
@@ -195,7 +192,7 @@ def _stages(system: BudgetedClassifier) -> list[Stage]:
 def _model_files(
     system: BudgetedClassifier,
     stages: Sequence[StageFiles],
-    cloud: CloudGraph | None,
+    cloud: CloudFile | None,
     signal: SignalInput | None,
 ) -> dict[str, bytes]:
     """Files of stages, of networks that are blocks, and of the high-cost model, by name."""
@@ -206,7 +203,7 @@ def _model_files(
         files[name] = content
     f0 = system.high_cost_model_
     if cloud is not None:
-        files[CLOUD] = cloud.content
+        files[cloud.name] = cloud.content
     elif f0 is not None:
         files[BACKEND] = _backend(f0, system.classes_)
     return files
@@ -267,12 +264,12 @@ def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
 
 
 def _cloud_answers(
-    f0: HighCostModel, cloud: CloudGraph | None, x: NDArray[np.float32]
+    f0: HighCostModel, cloud: CloudFile | None, x: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Class indices and probabilities of the sample, by the graph or by the opaque model."""
     if cloud is None:
         return f0.answers(x)
-    return run_cloud(cloud.content, x[:, f0.features], cloud.kind, cloud.link)
+    return cloud.answers(x[:, f0.features])
 
 
 def _clear_calls(chances: NDArray[Any]) -> NDArray[np.bool_]:

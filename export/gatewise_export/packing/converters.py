@@ -1,9 +1,10 @@
-"""The high-cost model as a graph that a cloud worker runs.
+"""The high-cost model as a file that a cloud worker runs.
 
 Tree ensembles (our own boosted model, a given forest or LightGBM model) become flat trees and go
 through the one writer of :mod:`gatewise_export.onnx_writer`: output ``margins``. Other classifiers
 of scikit-learn are written in its own arithmetic, and a given ONNX graph stays as it is inside:
-these answer with ``label``, the class index, and ``probabilities``, a column per class.
+these answer with ``label``, the class index, and ``probabilities``, a column per class. A booster
+that has no exact graph goes along in the form of its own library, which the worker then needs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import Link
 from gatewise.errors import InputError
+from gatewise.models.booster_files import ENDINGS
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.bundle.manifest_records import CloudKind, ProbeSpec
@@ -25,30 +27,56 @@ from gatewise_export.packing.classifier_graph import with_class_indices
 from gatewise_export.packing.verification import run_cloud
 from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
 from gatewise_training.learners.given_models.given_graph import GraphForm, Scores
+from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import library_name
 from gatewise_training.learners.given_models.probe_rows import N_ROWS
-from gatewise_training.learners.given_models.probing import probe
+from gatewise_training.learners.given_models.probing import ProbeFigures, probe
 from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
+MOST_PROBLEM_TEXT = 256
+"""Characters of a text in a manifest."""
 NEVER = np.float32(-1e30)
 """Margin of a class that the model does not know."""
 
 
-class CloudGraph(NamedTuple):
-    """A high-cost model's graph, and the meaning of its outputs."""
+class CloudFile(NamedTuple):
+    """A high-cost model's file, and the meaning of its outputs.
+
+    Attributes
+    ----------
+    content : bytes
+    kind : {"margins", "classifier", "lightgbm", "xgboost", "catboost"}
+        As in :class:`.CloudSpec`.
+    link : {"identity", "sigmoid", "softmax"}
+    n_classes : int
+    probed : ProbeSpec or None
+        Rows on which it was compared with its source.
+    graph_problem : str or None
+        Reason why it is not a graph.
+    """
 
     content: bytes
     kind: CloudKind
     link: Link
+    n_classes: int
+    probed: ProbeSpec | None = None
+    graph_problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the file in a bundle."""
+        if self.kind == "margins" or self.kind == "classifier":
+            return "cloud.onnx"
+        return f"cloud.{ENDINGS[self.kind]}"
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Run it: class indices and probabilities of rows, (n, n_used)."""
-        return run_cloud(self.content, x, self.kind, self.link)
+        return run_cloud(self.content, x, self.kind, self.link, self.n_classes)
 
 
-def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudGraph:
+def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
     """Write a high-cost model as a graph with the input ``x``, float32 (n, n_used).
 
     It is of kind ``margins`` (one output) or ``classifier`` (outputs ``label``, int64 (n,), the
@@ -68,7 +96,7 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudGraph:
         if form is not None:
             trees, link = _over_all_classes(*form, model)
     if trees is not None:
-        return CloudGraph(write_graph(trees.canonical()), "margins", link)
+        return CloudFile(write_graph(trees.canonical()), "margins", link, model.n_classes)
     if model.onnx is not None:
         assert model.form is not None
         graph = onnx.load_model_from_string(model.onnx)
@@ -84,50 +112,64 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudGraph:
         score = 1 if scores == "probabilities" else None
         graph_form = GraphForm(scores, label=0, score=score, columns=len(estimator.classes_))
     content = with_class_indices(graph, own, model, graph_form)
-    return CloudGraph(content, "classifier", "identity")
+    return CloudFile(content, "classifier", "identity", model.n_classes)
 
 
-def probed_graph(
+def probed_file(
     model: HighCostModel,
     sample: NDArray[np.float32],
     *,
     missing: bool,
     n_rows: int = N_ROWS,
-) -> tuple[CloudGraph, ProbeSpec | None]:
-    """Write a high-cost model as a graph, and compare the two on adversarial rows.
+) -> CloudFile:
+    """Write a high-cost model as a file, and compare the two on adversarial rows.
 
-    A forest whose flat trees round differently adds up in float64 instead. A graph that was given
-    is not converted, so that it has nothing to compare. `sample`, float32 (n, n_features), has
-    whole instances.
+    The first form that answers as the model is taken: flat trees, which add up in float32; for a
+    forest a graph that adds up in float64; for a booster the file of its own library. A graph that
+    was given is not converted, so that it has nothing to compare. `sample`, float32 (n,
+    n_features), has whole instances.
 
     Raises
     ------
     ConversionError
-        If a row has another label or another probability.
+        If every form gives some row another label or another probability; the first form's row is
+        named.
     """
     if model.onnx is not None:
-        return high_cost_graph(model), None
-    columns = np.arange(len(model.features))
-    source = replace(model, features=columns)
+        return high_cost_graph(model)
+    own_rows = sample[:, model.features]
+    source = replace(model, features=np.arange(len(model.features)))
     is_forest = library_name(unwrapped(model.estimator)) in FORESTS
+    problems: list[ConversionError] = []
     for flat in (True, False) if is_forest else (True,):
-        graph = high_cost_graph(model, flat=flat)
         try:
+            graph = high_cost_graph(model, flat=flat)
             figures = probe(
                 model.trees if model.estimator is None else model.estimator,
                 source,
                 graph.answers,
-                sample[:, model.features],
+                own_rows,
                 "high-cost model",
                 missing=missing,
                 n_rows=n_rows,
             )
-        except InputError as error:
-            if flat and is_forest:
-                continue
-            raise ConversionError(str(error)) from error
-        return graph, ProbeSpec(figures.rows, figures.undecided, figures.kinds)
-    raise AssertionError
+        except (ConversionError, InputError) as error:
+            problems.append(ConversionError(str(error)))
+            continue
+        return graph._replace(probed=_probe_spec(figures))
+    try:
+        written = probe_library_file(model, own_rows, missing=missing, n_rows=n_rows)
+    except InputError as error:
+        raise ConversionError(f"{problems[0]}; {error}") from error
+    if written is None:
+        raise problems[0]
+    library, content, figures = written
+    problem = str(problems[0]).partition(";")[0][:MOST_PROBLEM_TEXT]
+    return CloudFile(content, library, "identity", model.n_classes, _probe_spec(figures), problem)
+
+
+def _probe_spec(figures: ProbeFigures) -> ProbeSpec:
+    return ProbeSpec(figures.rows, figures.undecided, figures.kinds)
 
 
 # -- flat trees ----------------------------------------------------------------------------

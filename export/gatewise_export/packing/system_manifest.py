@@ -26,18 +26,16 @@ from gatewise_export.bundle.manifest_records import (
     GroupSpec,
     MissingSpec,
     PriceSpec,
-    ProbeSpec,
     StageSpec,
     Task,
 )
-from gatewise_export.packing.converters import CloudGraph
+from gatewise_export.packing.converters import CloudFile
 from gatewise_export.packing.stage_files import StageFiles
 from gatewise_signals.signal_input import SignalInput
 
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
-CLOUD = "cloud.onnx"
 #: In place of the graph of a high-cost model that stays opaque: the name of its backend.
 BACKEND = "backend.json"
 #: With more classes, operating points have no figures by class.
@@ -57,10 +55,9 @@ def manifest_of_system(
     system: BudgetedClassifier,
     title: Title,
     stages: Sequence[StageFiles],
-    cloud: CloudGraph | None,
+    cloud: CloudFile | None,
     files: Mapping[str, bytes],
     *,
-    probed: ProbeSpec | None = None,
     encoder: RowEncoder | None = None,
     signal: SignalInput | None = None,
 ) -> Manifest:
@@ -93,7 +90,7 @@ def manifest_of_system(
         missing=MissingSpec(system.missing_["stages"], system.missing_["cloud"]),
         every_stage=specs,
         chains=tuple(tuple(number[stage] for stage in chain) for chain in chains_of(system)),
-        cloud=_cloud_spec(system, cloud, probed),
+        cloud=_cloud_spec(system, cloud),
         largest_request=0,
         operating_points=tuple(_point(p, cloud=f0 is not None) for p in points),
         active=points.index(system.operating_point_),
@@ -154,16 +151,21 @@ def _stage_spec(
     )
 
 
-def _cloud_spec(
-    system: BudgetedClassifier, cloud: CloudGraph | None, probed: ProbeSpec | None
-) -> CloudSpec | None:
+def _cloud_spec(system: BudgetedClassifier, cloud: CloudFile | None) -> CloudSpec | None:
     f0 = system.high_cost_model_
     if f0 is None:
         return None
     inputs = tuple(system.feature_names_[k] for k in f0.features)
     if cloud is None:
         return CloudSpec(BACKEND, inputs, "classifier", "identity", f0.backend)
-    return CloudSpec(CLOUD, inputs, cloud.kind, cloud.link, probed=probed)
+    return CloudSpec(
+        cloud.name,
+        inputs,
+        cloud.kind,
+        cloud.link,
+        probed=cloud.probed,
+        graph_problem=cloud.graph_problem,
+    )
 
 
 def _point(point: OperatingPoint, *, cloud: bool) -> OperatingPoint:

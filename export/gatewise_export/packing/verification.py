@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.decision import Link, class_positions, labels, probabilities
 from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
+from gatewise.models.booster_files import BoosterFile
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
@@ -287,13 +288,20 @@ def run_graph(
 
 
 def run_cloud(
-    content: bytes, x: NDArray[np.float32], kind: CloudKind, link: Link
+    content: bytes, x: NDArray[np.float32], kind: CloudKind, link: Link, n_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Class indices and probabilities that a high-cost model's graph gives."""
-    outputs = run_graph(content, x, "cloud.onnx")
+    """Class indices and probabilities that a high-cost model's file gives."""
     if kind == "margins":
-        return labels(outputs[0]), probabilities(outputs[0], link)
-    return outputs[0], outputs[1]
+        (margins,) = run_graph(content, x, "cloud.onnx")
+        return labels(margins), probabilities(margins, link)
+    if kind == "classifier":
+        label, chances = run_graph(content, x, "cloud.onnx")
+        return label, chances
+    try:
+        chances = BoosterFile(kind, content, n_classes).predict_proba(x)
+    except InputError as error:
+        raise BundleError(f"high-cost model: {error}") from None
+    return np.asarray(chances.argmax(axis=1), np.int64), chances
 
 
 def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
@@ -304,9 +312,9 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
         raise BundleError(
             f"{bundle}: its high-cost model is not in the bundle but in a backend, {cloud.backend}"
         )
-    label, chances = run_cloud(
-        bundle.read(cloud.file), x[:, bundle.manifest.cloud_inputs()], cloud.kind, cloud.link
-    )
+    content = bundle.read(cloud.file)
+    inputs = x[:, bundle.manifest.cloud_inputs()]
+    label, chances = run_cloud(content, inputs, cloud.kind, cloud.link, bundle.manifest.n_classes)
     shape = (len(x), bundle.manifest.n_classes)
     if label.shape != shape[:1] or label.dtype != np.int64 or chances.shape != shape:
         raise BundleError(

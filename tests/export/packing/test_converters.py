@@ -32,7 +32,7 @@ from sklearn.svm import SVC
 from gatewise import decision
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.converters import CloudGraph, high_cost_graph
+from gatewise_export.packing.converters import CloudFile, high_cost_graph
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.onnx_graphs import edited, tensor
@@ -68,7 +68,7 @@ def fit(estimator: Any, y: NDArray[Any]) -> Any:
         return estimator.fit(X, y)
 
 
-def answer(graph: CloudGraph, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+def answer(graph: CloudFile, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
     session = onnxruntime.InferenceSession(graph.content)
     assert [i.name for i in session.get_inputs()] == ["x"]
     names = [o.name for o in session.get_outputs()]

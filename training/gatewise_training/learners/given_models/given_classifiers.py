@@ -23,6 +23,7 @@ from gatewise_training.learners.given_models.given_graph import (
     graph_answer,
 )
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
+from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import (
     ADVICE,
     Estimator,
@@ -191,17 +192,22 @@ class GivenClassifier:
 def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: bool) -> None:
     """Refuse a fitted high-cost model that packing could not convert, before stages are fitted.
 
-    `x`, float32 (n, n_features), are training rows.
+    `x`, float32 (n, n_features), are training rows. A booster without an exact graph passes if the
+    file of its own library answers as it does.
     """
     columns = x[:, model.features]
-    GivenClassifier.probed(
-        model.estimator,
-        columns,
-        columns.shape[1:],
-        "high_cost_model",
-        as_stage=False,
-        missing=missing,
-    )
+    try:
+        GivenClassifier.probed(
+            model.estimator,
+            columns,
+            columns.shape[1:],
+            "high_cost_model",
+            as_stage=False,
+            missing=missing,
+        )
+    except InputError:
+        if probe_library_file(model, columns, missing=missing, n_rows=FIT_ROWS) is None:
+            raise
 
 
 def check_given(models: Any, *, allow_missing: bool) -> None:

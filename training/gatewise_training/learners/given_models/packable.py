@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gatewise.errors import InputError
+from gatewise.models.booster_files import Library
 
 Estimator = Any
 """A classifier or a transformer of scikit-learn's kind."""
@@ -55,6 +56,14 @@ BACKEND_ADVICE = (
 ADVICE = f"give another classifier, an ONNX file, or {BACKEND_ADVICE}"
 
 
+LIBRARY_FILES: dict[str, Library] = {
+    "LGBMClassifier": "lightgbm",
+    "XGBClassifier": "xgboost",
+    "XGBRFClassifier": "xgboost",
+    "CatBoostClassifier": "catboost",
+}
+"""Boosters that a worker can also run by their own library, from its file."""
+
 LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 """Libraries with classifiers that are converted; classifiers of other libraries stay opaque."""
 
@@ -70,6 +79,11 @@ def library_name(estimator: Estimator) -> str | None:
         if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
             return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
     return None
+
+
+def library_of(model: Estimator) -> Library | None:
+    """Name the library of a booster; None for any other classifier."""
+    return LIBRARY_FILES.get(library_name(model) or "")
 
 
 def is_column(own_name: Any, name: Any) -> bool:
@@ -111,7 +125,7 @@ def check_packable(model: Estimator) -> None:
     problems = [
         f"{library_name(estimator) or type(estimator).__name__}{_inside(estimator, model)}: {why}"
         for estimator in _parts(model)
-        for why in _problems(estimator)
+        for why in _problems(estimator, is_whole=estimator is model)
     ]
     if problems:
         raise InputError(f"high_cost_model cannot be packed: {'; '.join(problems)}; {ADVICE}")
@@ -139,7 +153,8 @@ def _parts(model: Estimator) -> Iterator[Any]:
     yield from estimators
 
 
-def _problems(part: Estimator) -> Iterator[str]:
+def _problems(part: Estimator, *, is_whole: bool) -> Iterator[str]:
+    """Reasons why a part of a model, or the whole model, has no form that a worker runs."""
     name = library_name(part)
     if name in REASONS:
         yield REASONS[name]
@@ -153,7 +168,10 @@ def _problems(part: Estimator) -> Iterator[str]:
             "(TableEncoder), and fit it on those"
         )
     params = part.get_params(deep=False)
+    runs_by_library = is_whole and library_of(part) is not None
     for option, able in EXACT_OPTIONS.get(name, {}).items():
+        if runs_by_library and option not in GOALS | INPUT_KINDS:
+            continue
         value = params.get(option, able[0])
         if not any(value is choice or _equal(value, choice) for choice in able):
             yield f"{option}={value!r} has no exact form"
@@ -185,6 +203,12 @@ def _equal(value: Any, choice: Any) -> bool:
 def _is_nan(value: Any) -> bool:
     return value is None or value != value
 
+
+GOALS = _words("objective objective_type application app loss loss_function")
+"""Options of boosters that say what is fitted: a worker needs probabilities of classes."""
+
+INPUT_KINDS = _words("cat_features text_features embedding_features")
+"""Options of boosters whose columns hold no numbers."""
 
 REASONS = {
     "KNeighborsClassifier": (

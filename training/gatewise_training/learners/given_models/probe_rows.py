@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.decision import Link
+from gatewise.errors import InputError
 from gatewise.models.tree_sources import forest_nodes
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
@@ -139,12 +141,20 @@ def first_estimators(
         yield from first_estimators(estimator, columns, depth - 1)
 
 
+def _exact_trees(estimator: Estimator) -> tuple[TreeEnsemble, Link] | None:
+    """Flat trees of an estimator; None also for a booster that its own library alone can run."""
+    try:
+        return flat_trees(estimator)
+    except InputError:
+        return None
+
+
 def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArray[Any]]]:
     """Numbers that a fitted estimator keeps per column: thresholds, edges, means, rows."""
     trees: Any = estimator if isinstance(estimator, TreeEnsemble) else None
     if hasattr(estimator, "tree_"):
         trees = forest_nodes([estimator])[0]
-    elif trees is None and (form := flat_trees(estimator)) is not None:
+    elif trees is None and (form := _exact_trees(estimator)) is not None:
         trees = form[0]
     if trees is not None:
         order = np.argsort(trees.feature, kind="stable")

@@ -1,0 +1,93 @@
+"""Boosters in files of their own libraries, which compute their probabilities.
+
+Libraries are loaded where such a file is: no others need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError, one_line
+
+Library: TypeAlias = Literal["lightgbm", "xgboost", "catboost"]
+LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
+#: Names' ends of the files: LightGBM's text, XGBoost's universal binary JSON, CatBoost's binary.
+ENDINGS: Final[dict[Library, str]] = {"lightgbm": "txt", "xgboost": "ubj", "catboost": "cbm"}
+
+Predict = Callable[[NDArray[np.float32]], Any]
+
+
+class BoosterFile:
+    """A booster, loaded by its library from the `content` of its file.
+
+    Parameters
+    ----------
+    library : {"lightgbm", "xgboost", "catboost"}
+    content : bytes
+    n_classes : int
+    threads : int, default 1
+        Threads of a prediction.
+
+    Raises
+    ------
+    InputError
+        If the library is not installed, or does not read the file.
+    """
+
+    def __init__(
+        self, library: Library, content: bytes, n_classes: int, *, threads: int = 1
+    ) -> None:
+        self.library = library
+        self.n_classes = n_classes
+        try:
+            self._predict = LOADERS[library](content, threads)
+        except ImportError:
+            raise InputError(f"the model is a file of {library}: install {library}") from None
+        except Exception as error:  # each library raises types of its own
+            why = one_line(error) or type(error).__name__
+            raise InputError(f"{library} does not read the model: {why}") from error
+
+    def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Get class probabilities of rows (n, n_inputs), float64 (n, n_classes)."""
+        raw = np.asarray(self._predict(np.ascontiguousarray(x, np.float32)), np.float64)
+        chances = np.column_stack([1.0 - raw, raw]) if raw.ndim == 1 else raw
+        if chances.shape != (len(x), self.n_classes):
+            raise InputError(
+                f"{self.library} gave an array of shape {raw.shape} for {len(x)} rows and "
+                f"{self.n_classes} classes"
+            )
+        return chances
+
+
+def _load_lightgbm(content: bytes, threads: int) -> Predict:
+    import lightgbm
+
+    booster = lightgbm.Booster(model_str=content.decode())
+    return lambda x: booster.predict(x, num_threads=threads)
+
+
+def _load_xgboost(content: bytes, threads: int) -> Predict:
+    import xgboost
+
+    booster = xgboost.Booster({"nthread": threads})
+    booster.load_model(bytearray(content))
+    return lambda x: booster.predict(xgboost.DMatrix(x, nthread=threads), validate_features=False)
+
+
+def _load_catboost(content: bytes, threads: int) -> Predict:
+    import catboost
+
+    classifier = catboost.CatBoostClassifier()
+    classifier.load_model(blob=content)
+    return lambda x: classifier.predict_proba(x, thread_count=threads)
+
+
+LOADERS: Final[dict[Library, Callable[[bytes, int], Predict]]] = {
+    "lightgbm": _load_lightgbm,
+    "xgboost": _load_xgboost,
+    "catboost": _load_catboost,
+}

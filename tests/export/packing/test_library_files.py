@@ -1,0 +1,154 @@
+"""Boosters without an exact graph are packed as files of their own libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import pytest
+import xgboost
+from catboost import CatBoostClassifier
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+from gatewise.errors import InputError
+from gatewise.graph_loading import GraphLoadError, LoadLimits, check_loads
+from gatewise.models.booster_files import ENDINGS, LOADERS, BoosterFile
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_export import Bundle, pack, self_test, verify
+from gatewise_export.bundle.repacking import repack
+from gatewise_export.packing.converters import probed_file
+from gatewise_training import StagedCascade
+from gatewise_training.learners.given_models.library_files import library_file
+from gatewise_training.learners.high_cost_model import HighCostModel
+
+X, Y = load_breast_cancer(return_X_y=True)
+X, Y = X[::3, :6].astype(np.float32), Y[::3]
+# the first column holds categories: whole numbers in no order
+NUMBERS = np.random.default_rng(0).integers(0, 3, len(Y))
+X[:, 0] = np.where(Y, np.array([1, 4, 6])[NUMBERS], np.array([0, 2, 5])[NUMBERS])
+X[::7, 0] = 3
+FEW = {"n_estimators": 8, "verbose": -1, "n_jobs": 1, "random_state": 0}
+
+
+def cancelling_leaves() -> Any:
+    """Leaves of 1e9 and -1e9 in the first and last tree: a float32 sum loses those between."""
+    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+    booster = model.booster_
+    for tree, value in ((0, 1e9), (7, -1e9)):
+        leaves = booster.dump_model()["tree_info"][tree]["num_leaves"]
+        for leaf in range(leaves):
+            booster.set_leaf_output(tree, leaf, value)
+    return model
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "linear leaves": lambda: lightgbm.LGBMClassifier(linear_tree=True, **FEW).fit(X, Y),
+    "categories": lambda: lightgbm.LGBMClassifier(min_data_per_group=1, **FEW).fit(
+        X, Y, categorical_feature=[0]
+    ),
+    "cancelling leaves": cancelling_leaves,
+    "linear booster": lambda: xgboost.XGBClassifier(
+        n_estimators=8, booster="gblinear", n_jobs=1
+    ).fit(X, Y),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_booster_without_an_exact_graph_is_packed_as_its_librarys_file(
+    name: str, tmp_path: Path
+) -> None:
+    model = MODELS[name]()
+    system = StagedCascade(
+        model, n_stages=1, families=("linear",), effort="low", offload_rate=0.5, random_state=0
+    ).fit(X, Y, validation=(X, Y))
+    bundle = pack(system, tmp_path / "b", sample=X[::9])
+    cloud = bundle.manifest.cloud
+    assert cloud is not None
+    assert cloud.kind == ("xgboost" if name == "linear booster" else "lightgbm")
+    assert cloud.file == f"cloud.{ENDINGS[cloud.kind]}"
+    assert cloud.graph_problem
+    if name == "cancelling leaves":
+        assert "answers" in cloud.graph_problem
+        assert "probed rows differently" in cloud.graph_problem
+    assert cloud.probed is not None
+    assert cloud.probed.rows > 4000
+    assert verify(system, bundle, X).agrees
+    assert self_test(Bundle.open(bundle.path)).agrees
+    # a device fetches no file of the high-cost model
+    assert repack(bundle.path, tmp_path / "d", for_device=True).absent() == (cloud.file,)
+
+
+def test_a_worker_answers_by_the_library_as_the_model_does(tmp_path: Path) -> None:
+    model = MODELS["cancelling leaves"]()
+    system = StagedCascade(
+        model, n_stages=1, families=("linear",), effort="low", random_state=0
+    ).fit(X, Y, validation=(X, Y))
+    worker = CloudModel.from_bundle(pack(system, tmp_path / "b", sample=X[::9]))
+    rows = X[:, worker.manifest.cloud_inputs()]
+    assert worker.answer(rows).labels.tolist() == model.predict(rows).tolist()
+
+
+def test_inspect_says_which_library_a_worker_needs(
+    tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    system = StagedCascade(
+        MODELS["linear leaves"](), n_stages=1, families=("linear",), effort="low", random_state=0
+    ).fit(X, Y, validation=(X, Y))
+    pack(system, tmp_path / "b", sample=X[:20])
+    status, printed, _ = run("inspect", tmp_path / "b")
+    assert status == 0
+    assert "a file of lightgbm, which a worker needs" in " ".join(printed.split())
+
+
+def test_a_worker_loads_a_file_within_the_limits_of_memory_and_time() -> None:
+    model = MODELS["linear leaves"]()
+    text = model.booster_.model_to_string().encode()
+    with pytest.raises(GraphLoadError, match=r"MemoryError|memory|ended with status"):
+        check_loads(
+            text, X[:4], LoadLimits(bytes=1000, seconds=60), library="lightgbm", n_classes=2
+        )
+
+
+def test_a_booster_with_exact_trees_stays_a_graph() -> None:
+    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+    f0 = HighCostModel.given(model, np.unique(Y), X.shape[1])
+    graph = probed_file(f0, X[:64], missing=False, n_rows=500)
+    assert (graph.name, graph.kind, graph.graph_problem) == ("cloud.onnx", "margins", None)
+
+
+def answers_of_file(model: Any) -> NDArray[np.float64]:
+    written = library_file(HighCostModel.given(model, np.unique(Y), X.shape[1]))
+    assert written is not None
+    return BoosterFile(*written, 2).predict_proba(X)
+
+
+def test_a_file_answers_with_the_best_rounds_of_a_booster_that_was_stopped_early() -> None:
+    early = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=2, n_jobs=1)
+    early.fit(X[:100], Y[:100], eval_set=[(X[100:], 1 - Y[100:])], verbose=False)
+    assert early.best_iteration < 5
+    cat = CatBoostClassifier(iterations=8, verbose=0, thread_count=1).fit(X, Y)
+    for model in (early, cat):
+        np.testing.assert_allclose(answers_of_file(model), model.predict_proba(X), atol=1e-6)
+
+
+def test_a_model_of_some_of_the_classes_has_no_file_of_its_own() -> None:
+    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+    assert library_file(HighCostModel.given(model, np.array([1, 0]), X.shape[1])) is None
+    assert library_file(HighCostModel.given(model, np.arange(3), X.shape[1])) is None
+
+
+@pytest.mark.parametrize("library", LOADERS)
+def test_a_file_that_its_library_does_not_read_is_refused(library: Any) -> None:
+    with pytest.raises(InputError, match=f"{library} does not read the model"):
+        BoosterFile(library, b"{}", 2)
+
+
+def test_a_file_of_other_classes_is_refused() -> None:
+    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+    booster = BoosterFile("lightgbm", model.booster_.model_to_string().encode(), 3)
+    with pytest.raises(InputError, match="for 190 rows and 3 classes"):
+        booster.predict_proba(X)

@@ -1,0 +1,105 @@
+"""High-cost boosters as files of their own libraries, where no exact graph of them exists."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.booster_files import LIBRARIES, BoosterFile, Library
+from gatewise_training.learners.given_models.packable import Estimator, library_of
+from gatewise_training.learners.given_models.probe_rows import N_ROWS
+from gatewise_training.learners.given_models.probing import Answers, ProbeFigures, probe
+from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
+from gatewise_training.learners.high_cost_model import HighCostModel
+
+WHAT = "high_cost_model"
+
+
+def library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
+    """Write a high-cost booster in its library's form; None if it is no booster.
+
+    Also None if the booster does not know the data's classes in their order, since a file of a
+    library holds no labels.
+    """
+    estimator = unwrapped(model.estimator)
+    library = library_of(estimator)
+    own_order = np.arange(model.n_classes)
+    if library is None or not np.array_equal(
+        own_order if model.lookup is None else model.lookup, own_order
+    ):
+        return None
+    return library, WRITERS[library](getattr(estimator, "loaded", estimator))
+
+
+def probe_library_file(
+    model: HighCostModel,
+    sample: NDArray[np.float32],
+    *,
+    missing: bool,
+    n_rows: int = N_ROWS,
+) -> tuple[Library, bytes, ProbeFigures] | None:
+    """Write a booster in its library's form, and compare the two on adversarial rows.
+
+    Parameters
+    ----------
+    model : HighCostModel
+    sample : ndarray of float32, shape (n, n_used)
+        Rows of its own features.
+    missing : bool
+        Whether rows may hold NaN.
+    n_rows : int
+        Number of adversarial rows.
+
+    Returns
+    -------
+    library, content, figures
+        Or None where the model has no such form.
+
+    Raises
+    ------
+    InputError
+        If the file, loaded again, answers a row differently.
+    """
+    written = library_file(model)
+    if written is None:
+        return None
+    library, content = written
+    booster = BoosterFile(library, content, model.n_classes)
+
+    def answers(rows: NDArray[Any]) -> Answers:
+        chances = booster.predict_proba(rows)
+        return np.asarray(chances.argmax(axis=1), np.int64), chances
+
+    source = HighCostModel(
+        np.arange(sample.shape[1]), model.n_classes, model.kind, estimator=model.estimator
+    )
+    figures = probe(model.estimator, source, answers, sample, WHAT, missing=missing, n_rows=n_rows)
+    return library, content, figures
+
+
+def _lightgbm_text(estimator: Estimator) -> bytes:
+    booster: Any = getattr(estimator, "booster_", estimator)
+    return bytes(booster.model_to_string().encode())
+
+
+def _xgboost_binary(estimator: Estimator) -> bytes:
+    booster = estimator.get_booster()
+    # a classifier that was stopped early predicts with its best rounds, a booster with all
+    best = booster.attributes().get("best_iteration")
+    if best is not None:
+        booster = booster[: int(best) + 1]
+    return bytes(booster.save_raw("ubj"))
+
+
+def _catboost_binary(estimator: Estimator) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.cbm")
+        estimator.save_model(str(path))
+        return path.read_bytes()
+
+
+WRITERS = dict(zip(LIBRARIES, (_lightgbm_text, _xgboost_binary, _catboost_binary), strict=True))
