@@ -89,6 +89,12 @@ TABLE: dict[str, Entry] = {
     "broker": Entry(
         "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
     ),
+    "labels": Entry(
+        "gatewise_export.commands.labels_cli", "Choose kept instances to label.", "parquet"
+    ),
+    "monitor": Entry(
+        "gatewise_export.commands.monitor_cli", "Estimate the true accuracy from labels.", "parquet"
+    ),
     "report": Entry(
         "gatewise_sim.report.report_command", "Show reports, side by side in one table.", "sim"
     ),

@@ -19,6 +19,9 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.broker_files import access_list, secure_config
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_edge.link.topics import answers_topic
+from gatewise_export.archive.true_figures import metrics_text, monitor
+from tests.export.archive.archived_rows import FACTS, archived
+from tests.export.archive.test_folder import NOW, folder
 from tests.support import small_bundle
 from tests.support.mosquitto import SecureBroker
 from tests.support.needs import find_program
@@ -237,7 +240,7 @@ def test_telegraf_finds_what_a_device_publishes(bundle):
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory):
-    """Names that a worker and a device really expose."""
+    """Names that a worker, a device and the estimate of the truth really expose."""
     from gatewise_cloud.service.metrics import text_of
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.device.device import Device
@@ -247,6 +250,8 @@ def exposed(tmp_path_factory):
     with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:
         updater = SimpleNamespace(counters={"taken": 0})
         text = text_of(worker) + EdgeMetrics(device, updater=updater).text()
+    folder(path.parent / "kept").add(archived(20), FACTS, NOW)
+    text += metrics_text(monitor(path.parent / "kept")).encode()
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
         ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)

@@ -1,0 +1,136 @@
+"""A page on which people label pictures, signals and rows, and tasks for Label Studio.
+
+The page is one file without a server: it shows each instance with a choice of classes, and saves
+the CSV that ``gatewise labels add`` reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.archive.choice import LabelChoice
+
+_WIDTH: Final = 480
+_HEIGHT: Final = 120
+_COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Labels of {title}</title>
+<style>
+body {{ font: 16px sans-serif; margin: 2em auto; max-width: 60em; }}
+article {{ border-bottom: 1px solid #ccc; padding: 1em 0; }}
+img {{ image-rendering: pixelated; min-width: 12em; }}
+table {{ font-size: 80%; }}
+</style></head><body>
+<h1>{title}: {n} instances</h1>
+<p>Choose a class where you are sure, then save. Instances without a class are left out.</p>
+{articles}
+<button onclick="save()">Save labels.csv</button>
+<script>
+function save() {{
+  const cell = text => '"' + text.replaceAll('"', '""') + '"';
+  const lines = [...document.querySelectorAll('select')].filter(s => s.value)
+    .map(s => cell(s.name) + ',' + cell(s.value));
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([['id,label', ...lines, ''].join('\\n')]));
+  link.download = 'labels.csv';
+  link.click();
+}}
+</script></body></html>
+"""
+
+
+def page_of_choice(choice: LabelChoice) -> str:
+    """Write the page of a choice as HTML."""
+    options = "".join(f"<option>{escape(str(label))}</option>" for label in choice.facts.classes)
+    articles = [
+        f'<article>{_view(choice, row)}<p><select name="{escape(name)}">'
+        f"<option></option>{options}</select> {escape(choice.rows.device[row])}</p></article>"
+        for row, name in enumerate(choice.rows.ids.tolist())
+    ]
+    title = f"{choice.facts.model} {choice.facts.version}"
+    return _PAGE.format(title=escape(title), n=len(articles), articles="\n".join(articles))
+
+
+def label_studio_tasks(choice: LabelChoice) -> str:
+    """Write a choice as JSON tasks of Label Studio; ``data.id`` is the instance's id."""
+    tasks = []
+    for row, name in enumerate(choice.rows.ids.tolist()):
+        data: dict[str, Any] = {"id": name, "device": str(choice.rows.device[row])}
+        picture = _picture(choice.rows.X[row], choice.facts.shape)
+        if picture is not None:
+            data["image"] = _data_url(picture)
+        else:
+            values = np.nan_to_num(choice.rows.X[row].astype(float)).tolist()
+            data["values"] = dict(zip(choice.facts.inputs, values, strict=True))
+        tasks.append({"data": data})
+    return json.dumps(tasks, indent=1)
+
+
+def _view(choice: LabelChoice, row: int) -> str:
+    """Show an instance as a picture, as a plot of a signal, or as a table of values."""
+    values = choice.rows.X[row]
+    shape = choice.facts.shape
+    picture = _picture(values, shape)
+    if picture is not None:
+        return f'<img src="{_data_url(picture)}" alt="">'
+    if len(shape) == 2:
+        return _plot(values.reshape(shape).astype(float))
+    cells = "".join(
+        f"<tr><td>{escape(name)}</td><td>{value:.6g}</td></tr>"
+        for name, value in zip(choice.facts.inputs, values.tolist(), strict=True)
+    )
+    return f"<table>{cells}</table>"
+
+
+def _picture(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    """Bring an instance into the form (height, width, 1 or 3) of a picture; None if it is none."""
+    if len(shape) == 3 and shape[2] in (1, 3):
+        image = values.reshape(shape)
+    elif len(shape) == 3 and shape[0] in (1, 3):
+        image = values.reshape(shape).transpose(1, 2, 0)
+    elif len(shape) == 2 and values.dtype == np.uint8:
+        image = values.reshape(*shape, 1)
+    else:
+        return None
+    if image.dtype == np.uint8:
+        return image
+    low = float(np.nanmin(image))
+    spread = max(float(np.nanmax(image)) - low, 1e-9)
+    return np.nan_to_num(255 * (image - low) / spread).astype(np.uint8)
+
+
+def _data_url(image: NDArray[np.uint8]) -> str:
+    """Encode a picture as a PNG in a data URL."""
+    height, width, n_colours = image.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
+    # 8 bits per value; colour type 0 is grey, 2 is RGB
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if n_colours == 1 else 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _plot(window: NDArray[np.float64]) -> str:
+    """Draw the channels of a window (samples, channels) as lines."""
+    low = float(np.nanmin(window))
+    spread = max(float(np.nanmax(window)) - low, 1e-9)
+    x = np.linspace(0, _WIDTH, len(window))
+    lines = []
+    for channel, colour in zip(window.T, _COLOURS * len(window.T), strict=False):
+        y = _HEIGHT * (1 - (np.nan_to_num(channel, nan=low) - low) / spread)
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
+    return f'<svg width="{_WIDTH}" height="{_HEIGHT}">{"".join(lines)}</svg>'

@@ -1,0 +1,185 @@
+"""Labels of people and machines: one line each in a file, with who gave it and when."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_export.archive.choice import FOLDER, LabelChoice, read_choices
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+
+_FILE: Final = "labels.jsonl"
+_MOST_NAMED: Final = 5
+
+
+class Label(msgspec.Struct, frozen=True):
+    """The true class of an instance: its `id`, the `label`, who gave it and when (Unix seconds)."""
+
+    id: str
+    label: str
+    by: str
+    at: float
+
+
+@dataclass(frozen=True, eq=False)
+class TruthRows:
+    """Instances of one version with their labels, m of them.
+
+    Attributes
+    ----------
+    rows : ArchivedRows
+    truth : ndarray of int64, shape (m,)
+        Class index; -1 for a class that the model does not have.
+    labels : ndarray of str, shape (m,)
+    chance : ndarray of float64, shape (m,)
+        Probability with which each was chosen and labelled.
+    choice : ndarray of int64, shape (m,)
+        Number of the choice that each belongs to.
+    n_chosen : int
+        Instances that were chosen, labelled or not.
+    """
+
+    rows: ArchivedRows
+    truth: NDArray[np.int64]
+    labels: NDArray[np.str_]
+    chance: NDArray[np.float64]
+    choice: NDArray[np.int64]
+    n_chosen: int
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Number of instances that each stands for among labels alone, shape (m,)."""
+        return self.rows.weights / self.chance
+
+    def take(self, mask: NDArray[np.bool_]) -> TruthRows:
+        """Get a part of the rows."""
+        return TruthRows(
+            rows=self.rows.take(mask),
+            truth=self.truth[mask],
+            labels=self.labels[mask],
+            chance=self.chance[mask],
+            choice=self.choice[mask],
+            n_chosen=self.n_chosen,
+        )
+
+
+def read_label_csv(text: str) -> dict[str, str]:
+    """Read columns ``id`` and ``label`` of a CSV; rows with an empty label are left out.
+
+    Raises InputError for a file without them, and for two labels of one instance.
+    """
+    reader = csv.DictReader(io.StringIO(text))
+    if not {"id", "label"} <= set(reader.fieldnames or ()):
+        raise InputError("the labels need columns named id and label, as `labels choose` writes")
+    labels: dict[str, str] = {}
+    for number, line in enumerate(reader, 2):
+        name = (line["id"] or "").strip()
+        label = (line["label"] or "").strip()
+        if not label:
+            continue
+        if labels.setdefault(name, label) != label:
+            raise InputError(f"line {number}: {name} has the label {labels[name]!r} already")
+    return labels
+
+
+def check_labels(
+    labels: Mapping[str, str], choices: Iterable[LabelChoice], new_classes: Iterable[str] = ()
+) -> None:
+    """Refuse labels of instances that were not chosen, and of classes that are not announced."""
+    known_ids: set[str] = set()
+    classes: set[str] = set(new_classes)
+    for choice in choices:
+        known_ids.update(choice.rows.ids.tolist())
+        classes.update(map(str, choice.facts.classes))
+    if strangers := [name for name in labels if name not in known_ids]:
+        raise InputError(
+            f"{len(strangers)} ids were not chosen from this folder: "
+            f"{', '.join(strangers[:_MOST_NAMED])}"
+        )
+    if unknown := sorted({label for label in labels.values() if label not in classes}):
+        raise InputError(
+            f"unknown labels {', '.join(map(repr, unknown[:_MOST_NAMED]))}; the classes are "
+            f"{', '.join(sorted(classes)[:20])}; --new-class NAME announces another one"
+        )
+
+
+def add_labels(path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:
+    """Append labels that were checked; returns the number of those that are new or differ."""
+    current = read_labels(path)
+    new_labels = [
+        Label(name, label, by, at)
+        for name, label in labels.items()
+        if name not in current or current[name].label != label
+    ]
+    lines = b"".join(msgspec.json.encode(label) + b"\n" for label in new_labels)
+    with (path / FOLDER / _FILE).open("ab") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    return len(new_labels)
+
+
+def read_labels(path: Path) -> dict[str, Label]:
+    """Read the labels of an archive by id; of several the last counts, a cut-off line does not."""
+    file = path / FOLDER / _FILE
+    if not file.exists():
+        return {}
+    labels = {}
+    for line in file.read_bytes().split(b"\n"):
+        try:
+            label = msgspec.json.decode(line, type=Label)
+        except msgspec.DecodeError:
+            continue  # the process was killed while it wrote
+        labels[label.id] = label
+    return labels
+
+
+def labelled_rows(path: Path, version: str) -> tuple[ShardFacts, TruthRows] | None:
+    """Get the labelled instances of a version; None if no choice was made.
+
+    People may leave instances out. Those labelled are taken for a random part of those chosen, so
+    that the chance of each is the choice's times that part.
+    """
+    choices = [one for one in read_choices(path) if one.facts.version == version]
+    if not choices:
+        return None
+    labels = read_labels(path)
+    parts = [_labelled_part(choice, number, labels) for number, choice in enumerate(choices)]
+    rows = TruthRows(
+        rows=ArchivedRows.joined([part.rows for part in parts]),
+        truth=np.concatenate([part.truth for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        chance=np.concatenate([part.chance for part in parts]),
+        choice=np.concatenate([part.choice for part in parts]),
+        n_chosen=sum(part.n_chosen for part in parts),
+    )
+    return choices[-1].facts, rows
+
+
+def _labelled_part(choice: LabelChoice, number: int, labels: Mapping[str, Label]) -> TruthRows:
+    is_labelled = np.array([name in labels for name in choice.rows.ids.tolist()], np.bool_)
+    rows = choice.rows.take(is_labelled)
+    texts = [labels[name].label for name in rows.ids.tolist()]
+    index_of = {str(label): index for index, label in enumerate(choice.facts.classes)}
+    share = len(rows) / max(len(choice.rows), 1)
+    return TruthRows(
+        rows=rows,
+        truth=np.array([index_of.get(text, -1) for text in texts], np.int64),
+        labels=np.array(texts, np.str_),
+        chance=choice.chance[is_labelled] * share,
+        choice=np.full(len(rows), number),
+        n_chosen=len(choice.rows),
+    )

@@ -1,0 +1,246 @@
+"""True figures of a version from an archive and its labels: a document, a table, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
+from gatewise_export.archive.choice import read_choices
+from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimated
+from gatewise_export.archive.folder import read_archive
+from gatewise_export.archive.labels import TruthRows, labelled_rows
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_shard
+
+_SECONDS_A_DAY: Final = 86_400.0
+_ALARM: Final = 20.0
+
+
+class MonitoredFigure(msgspec.Struct, frozen=True):
+    """A figure with its interval; `labels_alone` is the interval without the high-cost model.
+
+    `figure` is ``accuracy`` or ``recall``, with the class in `of`; `system` is ``deployed`` or
+    ``high-cost``.
+    """
+
+    system: str
+    figure: str
+    of: str | None
+    value: float | None
+    low: float | None
+    high: float | None
+    labels_alone: tuple[float | None, float | None]
+    n_labels: int
+
+
+class MonitorReport(msgspec.Struct, frozen=True):
+    """What an archive says about a version.
+
+    `n_rows` instances in the archive stand for `n_instances`. Of `n_chosen` instances `n_labels`
+    are labelled. `promised` is the accuracy on validation rows; `evidence` that the true one is
+    more than `tolerance` below raises the `alarm` from 20 on.
+    """
+
+    model: str
+    version: str
+    n_rows: int
+    n_instances: float
+    n_chosen: int
+    n_labels: int
+    figures: tuple[MonitoredFigure, ...]
+    promised: float | None
+    tolerance: float
+    evidence: float | None
+    alarm: bool
+
+
+def monitor(
+    path: Path, *, version: str | None = None, days: float | None = None, level: float = 0.05
+) -> MonitorReport:
+    """Estimate the true figures of a version, by default the newest, perhaps of the last days.
+
+    Raises InputError if the archive or the version is empty.
+    """
+    by_model = read_archive(path)
+    versions = {facts.version: (facts, rows) for facts, rows in by_model.values()}
+    chosen_version = list(versions)[-1] if version is None else version
+    if chosen_version not in versions:
+        raise InputError(f"{path} has versions {', '.join(versions)}, not {version}")
+    facts, rows = versions[chosen_version]
+    found = labelled_rows(path, chosen_version)
+    labelled = _no_labels(rows) if found is None else found[1]
+    if days is not None:
+        since = rows.time.max() - days * _SECONDS_A_DAY
+        rows = rows.take(rows.time >= since)
+        labelled = labelled.take(labelled.rows.time >= since)
+    bound = None if facts.accuracy is None else facts.accuracy - TOLERANCE
+    strength = None
+    if bound is not None and 0 < bound < 1 and len(labelled):
+        strength = evidence(_batches(path, chosen_version, labelled), bound)
+    return MonitorReport(
+        model=facts.model,
+        version=facts.version,
+        n_rows=len(rows),
+        n_instances=float(rows.weights.sum()),
+        n_chosen=labelled.n_chosen,
+        n_labels=len(labelled),
+        figures=tuple(_figures(facts, rows, labelled, level)),
+        promised=facts.accuracy,
+        tolerance=TOLERANCE,
+        evidence=strength,
+        alarm=strength is not None and strength >= _ALARM,
+    )
+
+
+def _no_labels(rows: ArchivedRows) -> TruthRows:
+    none = np.zeros(0, np.intp)
+    return TruthRows(
+        rows=rows.take(none),
+        truth=none.astype(np.int64),
+        labels=none.astype(np.str_),
+        chance=none.astype(np.float64),
+        choice=none.astype(np.int64),
+        n_chosen=0,
+    )
+
+
+def _figures(
+    facts: ShardFacts, rows: ArchivedRows, labelled: TruthRows, level: float
+) -> list[MonitoredFigure]:
+    figures = []
+    for system in ("deployed", "high-cost"):
+        for index in (None, *range(len(facts.classes))):
+            data = figure_data(rows, labelled, deployed=system == "deployed", of_class=index)
+            figure = estimated(data, level=level)
+            alone = estimated(data, level=level, tuning=0.0)
+            figures.append(
+                MonitoredFigure(
+                    system=system,
+                    figure="accuracy" if index is None else "recall",
+                    of=None if index is None else str(facts.classes[index]),
+                    value=_share(figure.value),
+                    low=_share(figure.low),
+                    high=_share(figure.high),
+                    labels_alone=(_share(alone.low), _share(alone.high)),
+                    n_labels=figure.n_labels,
+                )
+            )
+    return figures
+
+
+def figure_data(
+    rows: ArchivedRows, labelled: TruthRows, *, deployed: bool, of_class: int | None
+) -> FigureData:
+    """Data of the accuracy, or of the recall of a class, of the system or the high-cost model."""
+    answers, labelled_answers = (
+        part.answers if deployed else part.cloud_label for part in (rows, labelled.rows)
+    )
+    truth = labelled.truth
+    right = (truth == labelled_answers).astype(np.float64)
+    d = np.ones(len(truth)) if of_class is None else (truth == of_class).astype(np.float64)
+    predicted = predictions(labelled.rows, labelled_answers, of_class)
+    return FigureData(
+        archive=predictions(rows, answers, of_class),
+        labelled=Terms(right * d, d, labelled.weights),
+        predicted=replace(predicted, weights=labelled.rows.weights),
+    )
+
+
+def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None) -> Terms:
+    """Predict numerator and denominator of a figure by the high-cost model's probabilities."""
+    p = rows.probabilities.astype(np.float64)
+    if of_class is None:
+        return Terms(p[np.arange(len(rows)), answers], np.ones(len(rows)), rows.weights)
+    of_this_class = p[:, of_class]
+    return Terms(of_this_class * (answers == of_class), of_this_class, rows.weights)
+
+
+def _batches(path: Path, version: str, labelled: TruthRows) -> list[LabelBatch]:
+    """Instances of each choice that are still in the archive, and its labelled ones."""
+    batches = []
+    choices = [choice for choice in read_choices(path) if choice.facts.version == version]
+    for number, choice in enumerate(choices):
+        of_choice = labelled.take(labelled.choice == number)
+        n_labels = len(of_choice)
+        if not n_labels:
+            continue
+        shards = [path / name for name in choice.offered.shards if (path / name).exists()]
+        parts = [of_choice.rows, *map(read_shard, shards)]
+        # a labelled instance counts once, though the archive may have it as well
+        joined = ArchivedRows.joined(
+            [parts[0], *(part.take(~np.isin(part.ids, parts[0].ids)) for part in parts[1:])]
+        )
+        label_weights = np.zeros(len(joined))
+        label_weights[:n_labels] = of_choice.weights
+        right = np.zeros(len(joined))
+        right[:n_labels] = of_choice.truth == of_choice.rows.answers
+        batches.append(
+            LabelBatch(
+                weights=joined.weights,
+                label_weights=label_weights,
+                predicted=predictions(joined, joined.answers, None).a,
+                right=right,
+                largest_weight=choice.offered.largest_weight * len(choice.rows) / n_labels,
+            )
+        )
+    return batches
+
+
+def _share(value: float) -> float | None:
+    return None if np.isnan(value) else min(max(value, 0.0), 1.0)
+
+
+def metrics_text(report: MonitorReport) -> str:
+    """Write a report in Prometheus's text format, for the node exporter's textfile collector."""
+    lines = []
+    labels = f'model="{report.model}",version="{report.version}"'
+    for bound, name in (("value", ""), ("low", "_low"), ("high", "_high")):
+        lines.append(f"# TYPE gatewise_true_accuracy{name} gauge")
+        for figure in report.figures:
+            value = getattr(figure, bound)
+            if figure.figure == "accuracy" and value is not None:
+                lines.append(
+                    f'gatewise_true_accuracy{name}{{{labels},system="{figure.system}"}} {value:.6f}'
+                )
+    lines += [
+        "# TYPE gatewise_true_labels gauge",
+        f"gatewise_true_labels{{{labels}}} {report.n_labels}",
+        "# TYPE gatewise_true_accuracy_alarm gauge",
+        f"gatewise_true_accuracy_alarm{{{labels}}} {int(report.alarm)}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def difference_data(
+    rows: ArchivedRows, labelled: TruthRows, old: NDArray[Any], new: NDArray[Any]
+) -> FigureData:
+    """Data of the difference in accuracy of two systems on the same instances, new less old.
+
+    `old` and `new` are their answers on the rows, and after these on the labelled ones.
+    """
+    n = len(rows)
+    one = np.ones(len(labelled))
+    right = (new[n:] == labelled.truth).astype(np.float64) - (old[n:] == labelled.truth)
+    by_model = [
+        predictions(part, new_answers, None).a - predictions(part, old_answers, None).a
+        for part, old_answers, new_answers in (
+            (rows, old[:n], new[:n]),
+            (labelled.rows, old[n:], new[n:]),
+        )
+    ]
+    return FigureData(
+        archive=Terms(by_model[0], np.ones(n), rows.weights),
+        labelled=Terms(right, one, labelled.weights),
+        predicted=Terms(by_model[1], one, labelled.rows.weights),
+    )
+
+
+def estimated_difference(data: FigureData, level: float = 0.05) -> TrueFigure:
+    """Estimate a difference of accuracies, from -1 to 1, with its interval."""
+    return estimated(data, level=level, span=2.0)

@@ -1,0 +1,53 @@
+"""The alarm: rare while the promise holds, soon when it does not."""
+
+import numpy as np
+import pytest
+
+from gatewise_export.archive.alarm import LabelBatch, evidence
+
+
+def batch(rng, accuracy, n=1000, n_labels=100):
+    """One choice among offloads and audits with a chance of 0.1, by a calibrated model."""
+    p = np.clip(accuracy + rng.choice([-0.3, 0.1], n, p=[0.25, 0.75]), 0, 0.999)
+    right = (rng.random(n) < p).astype(float)
+    w = np.where(rng.random(n) < 0.3, 10.0, 1.0)
+    chance = np.minimum(1.0, n_labels * w / w.sum())
+    labelled = rng.random(n) < chance
+    return LabelBatch(
+        weights=w,
+        label_weights=np.where(labelled, w / chance, 0.0),
+        predicted=p,
+        right=np.where(labelled, right, 0.0),
+        largest_weight=float((w / chance).max()),
+    )
+
+
+def stream(seed, accuracies):
+    rng = np.random.default_rng(seed)
+    return [batch(rng, accuracy) for accuracy in accuracies]
+
+
+def test_false_alarms_are_rare_at_any_look():
+    alarms = 0
+    for seed in range(100):
+        batches = stream(seed, [0.9] * 6)
+        alarms += any(evidence(batches[:k], 0.9) >= 20 for k in range(1, 7))
+    assert alarms <= 5 + 2 * np.sqrt(100 * 0.05 * 0.95)
+
+
+@pytest.mark.parametrize("quiet", [0, 3])
+def test_a_loss_is_found_also_when_it_begins_late(quiet):
+    found = [evidence(stream(s, [0.9] * quiet + [0.75] * 4), 0.9) >= 20 for s in range(30)]
+    assert np.mean(found) > 0.8
+
+
+def test_no_labels_are_no_evidence():
+    assert evidence([], 0.9) == 1.0
+
+
+def test_no_factor_becomes_negative():
+    """Also if every label says the opposite of what the model is sure of."""
+    w = np.ones(10)
+    worst = LabelBatch(w, 5 * w, np.zeros(10), w, 5.0)
+    assert np.isfinite(evidence([worst], 0.99))
+    assert evidence([worst], 0.99) < 1

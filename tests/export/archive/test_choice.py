@@ -1,0 +1,116 @@
+"""Choices of instances to label: known chances, reasons, and what is offered once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_export.archive.choice import (
+    SHARES,
+    chances,
+    choice_csv,
+    choose,
+    read_choices,
+    scores,
+    write_choice,
+)
+from tests.export.archive.archived_rows import FACTS, archived
+from tests.export.archive.test_folder import NOW, folder
+
+pytest.importorskip("pyarrow")
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("n", [1, 20, 190, 500])
+def test_chances_sum_to_the_number_of_labels(n):
+    chance, _ = chances(archived(200), n, rng())
+    assert chance.sum() == pytest.approx(min(n, 200))
+    assert ((chance > 0) & (chance <= 1)).all()
+
+
+def test_no_label_weighs_more_than_twice_the_mean():
+    rows = archived(2000)
+    chance, _ = chances(rows, 50, rng())
+    mean_weight = rows.weights.sum() / 50
+    assert (rows.weights / chance).max() <= mean_weight / SHARES["even"] * (1 + 1e-9)
+
+
+def test_doubt_disagreement_and_rare_regions_raise_the_chance():
+    rows = archived(1000, audits=0.0)
+    p = np.full(1000, 0.999, np.float32)
+    p[:3] = 0.5, 0.999, 0.999
+    device_label = np.full(1000, -1)
+    device_label[1] = 1  # the high-cost model says 0
+    rows.X[:] = rng().normal(size=rows.X.shape) * 0.01 + 1.0
+    rows.X[2] = -40.0
+    rows = replace(
+        rows,
+        probabilities=np.column_stack([p, 1 - p]),
+        cloud_label=np.zeros(1000, np.int32),
+        device_label=device_label.astype(np.int32),
+        sent_chance=np.ones(1000),
+    )
+    chance, reason = chances(rows, 20, rng())
+    usual = np.median(chance)
+    assert (chance[:3] > 2 * usual).all()
+    assert reason[1] == "disagreement"
+
+
+def test_where_all_agree_labels_fall_evenly():
+    rows = archived(100, audits=0.0)
+    rows = replace(rows, X=np.ones_like(rows.X), probabilities=np.tile([1.0, 0.0], (100, 1)))
+    rows = replace(rows, cloud_label=np.zeros(100, np.int32))
+    assert not scores(rows, rng())["doubt"].any()
+    chance, _ = chances(rows, 10, rng())
+    np.testing.assert_allclose(chance, 0.1)
+
+
+def test_labels_of_many_choices_stand_for_all_instances():
+    """Horvitz and Thompson: the mean over choices of sum(w / c) is sum(w)."""
+    rows = archived(300)
+    chance, _ = chances(rows, 60, rng())
+    totals = [(rows.weights / chance)[rng(i).random(300) < chance].sum() for i in range(400)]
+    error = 4 * np.std(totals) / 20
+    assert abs(np.mean(totals) - rows.weights.sum()) < error
+
+
+def test_instances_are_offered_once(tmp_path):
+    archive = folder(tmp_path)
+    archive.add(archived(100, seed=1), FACTS, NOW)
+    first = choose(tmp_path, 30, rng())
+    write_choice(tmp_path, first, "1")
+    with pytest.raises(InputError, match="newer than the last choice"):
+        choose(tmp_path, 30, rng())
+    archive.add(archived(50, seed=2), FACTS, NOW + 1)
+    second = choose(tmp_path, 30, rng())
+    write_choice(tmp_path, second, "2")
+    assert not set(first.rows.ids) & set(second.rows.ids)
+    choices = read_choices(tmp_path)
+    assert [one.rows.ids.tolist() for one in choices] == [
+        first.rows.ids.tolist(),
+        second.rows.ids.tolist(),
+    ]
+    assert choices[0].offered == first.offered
+    np.testing.assert_array_equal(choices[1].chance, second.chance)
+
+
+def test_the_csv_has_an_empty_label_and_no_answer(tmp_path):
+    folder(tmp_path).add(archived(100), FACTS, NOW)
+    choice = choose(tmp_path, 30, rng())
+    head, first, *_ = choice_csv(choice).splitlines()
+    assert head == "id,label,device,time,f0,f1,f2"
+    assert first.split(",")[:2] == [choice.rows.ids[0], ""]
+
+
+def test_a_choice_of_nothing_is_refused(tmp_path):
+    with pytest.raises(InputError, match="--n 0"):
+        choose(tmp_path, 0, rng())
+    with pytest.raises(InputError, match="no kept instances"):
+        choose(tmp_path, 5, rng())
+    folder(tmp_path).add(archived(10), FACTS, NOW)
+    with pytest.raises(InputError, match="version 9"):
+        choose(tmp_path, 5, rng(), version="9")

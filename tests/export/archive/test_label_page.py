@@ -1,0 +1,51 @@
+"""The page for people who label: pictures, signals and rows."""
+
+import base64
+import io
+import json
+import re
+
+import msgspec
+import numpy as np
+import pytest
+
+from gatewise_export.archive.choice import ChoiceFacts, LabelChoice
+from gatewise_export.archive.label_page import label_studio_tasks, page_of_choice
+from tests.export.archive.archived_rows import FACTS, archived
+
+
+def choice_of(X, shape, **facts):
+    from dataclasses import replace
+
+    n_values = X.shape[1]
+    rows = replace(archived(len(X)), X=X)
+    names = tuple(f"<{k}>" for k in range(n_values))
+    facts = msgspec.structs.replace(FACTS, shape=shape, inputs=names, **facts)
+    reason = np.array(["even"] * len(X))
+    return LabelChoice(rows, np.ones(len(X)), reason, facts, ChoiceFacts((), 1.0, 1.0))
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (3, 4, 5), (1, 4, 5)])
+def test_pictures_come_back_as_they_were(shape):
+    image = pytest.importorskip("PIL.Image")
+    X = np.random.default_rng(0).integers(0, 256, (2, int(np.prod(shape))), np.uint8)
+    page = page_of_choice(choice_of(X, shape))
+    urls = re.findall(r"base64,([^\"]+)", page)
+    for row, url in enumerate(urls):
+        pixels = np.asarray(image.open(io.BytesIO(base64.b64decode(url))))
+        expected = X[row].reshape(shape)
+        if shape[0] in (1, 3):
+            expected = expected.transpose(1, 2, 0)
+        np.testing.assert_array_equal(pixels, expected.squeeze())
+    assert len(urls) == 2
+    tasks = json.loads(label_studio_tasks(choice_of(X, shape)))
+    assert tasks[0]["data"]["image"].endswith(urls[0])
+
+
+def test_signals_are_drawn_and_rows_are_tables():
+    X = np.arange(12, dtype=np.float32).reshape(1, 12)
+    assert page_of_choice(choice_of(X, (6, 2))).count("<polyline") == 2
+    page = page_of_choice(choice_of(X, (12,), classes=("a<b", "c")))
+    assert "&lt;0&gt;" in page
+    assert "<option>a&lt;b</option>" in page
+    assert json.loads(label_studio_tasks(choice_of(X, (12,))))[0]["data"]["values"]["<3>"] == 3.0

@@ -1,0 +1,68 @@
+"""Labels: checked when they come, recorded with their giver, read after a kill."""
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_export.archive.choice import choose, write_choice
+from gatewise_export.archive.labels import (
+    add_labels,
+    check_labels,
+    labelled_rows,
+    read_label_csv,
+    read_labels,
+)
+from tests.export.archive.archived_rows import FACTS, archived
+from tests.export.archive.test_folder import NOW, folder
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def chosen(tmp_path):
+    folder(tmp_path).add(archived(100), FACTS, NOW)
+    choice = choose(tmp_path, 40, np.random.default_rng(0))
+    write_choice(tmp_path, choice, "1")
+    return tmp_path, choice
+
+
+def test_what_is_labelled_comes_back_with_its_chance(chosen):
+    path, choice = chosen
+    ids = choice.rows.ids.tolist()
+    labels = {ids[0]: "a", ids[1]: "b", ids[2]: "broken"}
+    check_labels(labels, [choice], ["broken"])
+    assert add_labels(path, labels, by="anna", at=5.0) == 3
+    assert add_labels(path, labels, by="anna", at=6.0) == 0  # nothing new
+    assert add_labels(path, {ids[1]: "a"}, by="bert", at=7.0) == 1
+    assert (read_labels(path)[ids[1]].by, read_labels(path)[ids[0]].at) == ("bert", 5.0)
+    _, rows = labelled_rows(path, "1")
+    assert dict(zip(rows.rows.ids, rows.truth, strict=True)) == {ids[0]: 0, ids[1]: 0, ids[2]: -1}
+    assert rows.n_chosen == len(ids)
+    np.testing.assert_allclose(rows.chance, choice.chance[:3] * 3 / len(ids))
+
+
+def test_a_line_that_a_kill_cut_off_does_not_count(chosen):
+    path, choice = chosen
+    ids = choice.rows.ids.tolist()
+    add_labels(path, {ids[0]: "a", ids[1]: "b"}, by="anna", at=5.0)
+    file = path / "labels" / "labels.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    assert set(read_labels(path)) == {ids[0]}
+
+
+def test_wrong_labels_are_refused(chosen):
+    _, choice = chosen
+    one = choice.rows.ids[0]
+    with pytest.raises(InputError, match=r"1 ids were not chosen.*: elsewhere-0"):
+        check_labels({"elsewhere-0": "a"}, [choice])
+    with pytest.raises(InputError, match=r"unknown labels 'x'; the classes are a, b; --new-class"):
+        check_labels({one: "x"}, [choice])
+    with pytest.raises(InputError, match="columns named id and label"):
+        read_label_csv("name,label\n1,a\n")
+    with pytest.raises(InputError, match="line 3: 1 has the label 'a' already"):
+        read_label_csv("id,label\n1,a\n1,b\n")
+    assert read_label_csv("id,label,x\n1,a,0\n2,,0\n") == {"1": "a"}
+
+
+def test_without_a_choice_there_are_none(tmp_path):
+    assert labelled_rows(tmp_path, "1") is None

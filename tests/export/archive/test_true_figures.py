@@ -1,0 +1,100 @@
+"""The way from kept instances to true figures, as a user goes it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gatewise.cli import main
+from gatewise.errors import InputError
+from gatewise_export.archive.labels import read_label_csv
+from gatewise_export.archive.true_figures import metrics_text, monitor
+from tests.export.archive.archived_rows import FACTS, archived
+from tests.export.archive.test_folder import NOW, folder
+
+pytest.importorskip("pyarrow")
+
+
+def truth_of(rows, seed=0):
+    """Labels from the model's probabilities: it is calibrated."""
+    draws = np.random.default_rng(seed).random(len(rows))
+    return np.where(draws < rows.probabilities[:, 0], "a", "b")
+
+
+@pytest.fixture
+def labelled(tmp_path, capsys):
+    """An archive of 2,000 instances, a choice of 150 by the command, and their labels."""
+    import msgspec
+
+    rows = archived(2000)
+    path = tmp_path / "kept"
+    folder(path).add(rows, msgspec.structs.replace(FACTS, accuracy=0.99), NOW)
+    out = tmp_path / "to-label.csv"
+    command = ["labels", "choose", str(path), "--n", "150", "--out", str(out), "--seed", "0"]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"] > 100
+    truth = dict(zip(rows.ids, truth_of(rows), strict=True))
+    lines = out.read_text().splitlines()
+    named = [line.split(",", 2) for line in lines[1:]]
+    out.write_text("\n".join([lines[0], *(f"{n},{truth[n]},{r}" for n, _, r in named)]))
+    assert main(["labels", "add", str(path), str(out), "--by", "anna"]) == 0
+    return path, rows, truth
+
+
+def test_true_figures_lie_in_their_intervals(labelled):
+    path, rows, truth = labelled
+    report = monitor(path)
+    y = np.array([0 if truth[name] == "a" else 1 for name in rows.ids])
+    w = rows.weights
+    expected = {
+        ("deployed", None): np.average(rows.answers == y, weights=w),
+        ("high-cost", None): np.average(rows.cloud_label == y, weights=w),
+        ("deployed", "a"): np.average(rows.answers[y == 0] == 0, weights=w[y == 0]),
+        ("high-cost", "b"): np.average(rows.cloud_label[y == 1] == 1, weights=w[y == 1]),
+    }
+    figures = {(f.system, f.of): f for f in report.figures}
+    for key, value in expected.items():
+        assert figures[key].low < value < figures[key].high, key
+        low, high = figures[key].labels_alone
+        assert figures[key].high - figures[key].low < 1.05 * (high - low)
+    assert report.n_labels == report.n_chosen
+    assert report.n_instances == pytest.approx(rows.weights.sum())
+
+
+def test_a_broken_promise_ends_the_command_with_an_alarm(labelled, tmp_path, capsys):
+    path, *_ = labelled
+    file = tmp_path / "truth.prom"
+    assert main(["monitor", str(path), "--metrics", str(file)]) == 1  # 0.99 was promised
+    done = capsys.readouterr()
+    assert "accuracy" in done.out
+    assert "less often right" in done.err
+    assert 'gatewise_true_accuracy{model="tiny",version="1",system="deployed"} 0.' in (
+        file.read_text()
+    )
+    assert 'gatewise_true_accuracy_alarm{model="tiny",version="1"} 1' in file.read_text()
+
+
+def test_without_labels_there_are_estimates_and_no_bounds(tmp_path):
+    folder(tmp_path).add(archived(50), FACTS, NOW)
+    report = monitor(tmp_path)
+    assert report.n_labels == 0
+    assert report.figures[0].value is not None
+    assert report.figures[0].low is None
+    assert "gatewise_true_accuracy_low{" not in metrics_text(report)
+
+
+def test_only_the_last_days_count(tmp_path):
+    rows = archived(50)
+    rows.time[:30] -= 10 * 86_400
+    folder(tmp_path).add(rows, FACTS, NOW)
+    assert (monitor(tmp_path).n_rows, monitor(tmp_path, days=5).n_rows) == (50, 20)
+    with pytest.raises(InputError, match="has versions 1, not 9"):
+        monitor(tmp_path, version="9")
+
+
+def test_a_file_that_is_there_is_not_written_over(labelled, tmp_path, capsys):
+    path, *_ = labelled
+    folder(path).add(archived(20, seed=5), FACTS, NOW + 5)
+    assert main(["labels", "choose", str(path), "--out", str(tmp_path / "to-label.csv")]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert read_label_csv((tmp_path / "to-label.csv").read_text())
