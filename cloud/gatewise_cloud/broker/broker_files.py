@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from gatewise.documents import encode_json
+import msgspec
+
 from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 
 #: Smallest limit of connections; it is four per client on a longer roster, because a TCP
@@ -162,7 +163,7 @@ def rights(clients: Mapping[str, str], pool: str) -> bytes:
         ],
         "roles": roles,
     }
-    return encode_json(document, indent=1)
+    return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
 
 def role_name(name: str, kind: str) -> str:

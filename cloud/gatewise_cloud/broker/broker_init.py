@@ -259,9 +259,8 @@ def init_broker(
     settings = settings or BrokerSettings(**options)
     clock = clock or (lambda: datetime.datetime.now(datetime.UTC))
     folder = Path(folder)
-    roster_file = folder / "roster.json"
-    is_new = not roster_file.exists()
-    roster = Roster() if is_new else decode_json(_read(roster_file), Roster, str(roster_file))
+    is_new = not (folder / "roster.json").exists()
+    roster = Roster() if is_new else read_roster(folder)
     roster = roster.updated(settings, is_new=is_new)
     clients = roster.clients
 
@@ -287,11 +286,15 @@ def init_broker(
     return broker
 
 
-def register_device(folder: Path, name: str) -> BrokerFolder:
-    """Put a device that has its certificate on the roster, without a look at all the others."""
+def read_roster(folder: Path) -> Roster:
+    """Read the roster of a folder that :func:`init_broker` made."""
     path = folder / "roster.json"
-    roster = decode_json(_read(path), Roster, str(path))
-    roster = roster.updated(BrokerSettings(devices=(name,)), is_new=False)
+    return decode_json(_read(path), Roster, str(path))
+
+
+def register_devices(folder: Path, names: Iterable[str]) -> BrokerFolder:
+    """Put devices that have a certificate on the roster, without reading the other certificates."""
+    roster = read_roster(folder).updated(BrokerSettings(devices=tuple(names)), is_new=False)
     broker = BrokerFolder(folder, folder / "mosquitto.conf", roster, _plugin(roster))
     _write_texts(broker, len(roster.clients))
     return broker

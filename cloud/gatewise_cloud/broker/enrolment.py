@@ -12,22 +12,25 @@ import hashlib
 import hmac
 import json
 import logging
+import queue
 import secrets
 import ssl
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gatewise.documents import Record, decode_json, encode_json
-from gatewise.errors import InputError
+from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.authority import PRIVATE, Authority, Clock
-from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker, register_device
+from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
 from gatewise_edge.link.enrolment import MAX_BODY, write_token
 from gatewise_export.bundle.storage import replace_file
 
@@ -35,35 +38,77 @@ _LOG = logging.getLogger("gatewise_cloud")
 _FILE: Final = "enrolments.json"
 _LIFE_SECONDS: Final = 86400.0
 _SILENCE_SECONDS: Final = 10.0
+#: Seconds in which requests gather that are enrolled together.
+_GATHER_SECONDS: Final = 0.2
+#: Connections that are served at a time, each on a thread.
+_MAX_CONNECTIONS: Final = 64
 
 
 class Enrolment(Record, frozen=True):
-    """A token that was not used: the hash of its secret, and when it ends, in Unix seconds."""
+    """A token that was not used: the hash of its secret, and its end in Unix seconds."""
 
     sha256: str
     expires: float
 
-
-def make_token(folder: Path, name: str) -> str:
-    """Make a one-time token for a device; an older one for that name ends."""
-    roster = init_broker(folder).roster
-    if name in roster.clients:
-        raise InputError(f"client {name!r} has a certificate: revoke it first")
-    secret = secrets.token_hex(16)
-    tokens = _read_tokens(folder)
-    digest = hashlib.sha256(secret.encode()).hexdigest()
-    tokens[name] = Enrolment(sha256=digest, expires=time.time() + _LIFE_SECONDS)
-    _write_tokens(folder, tokens)
-    return write_token(name, secret, (folder / "ca.crt").read_bytes())
+    def admits(self, secret: str, now: float) -> bool:
+        """Whether `secret` is that of this token, which has not ended."""
+        return hmac.compare_digest(self.sha256, _hash(secret)) and now <= self.expires
 
 
-class EnrolmentServer:
+def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Make a one-time token for each device, by its name; older tokens for these names end."""
+    clients = read_roster(folder).clients
+    authority = (folder / "ca.crt").read_bytes()
+    expires = time.time() + _LIFE_SECONDS
+    enrolments = _read_tokens(folder)
+    tokens = {}
+    for name in names:
+        if name in clients:
+            raise InputError(f"client {name!r} has a certificate: revoke it first")
+        secret = secrets.token_hex(16)
+        enrolments[name] = Enrolment(sha256=_hash(secret), expires=expires)
+        tokens[name] = write_token(name, secret, authority)
+    _write_tokens(folder, enrolments)
+    return tokens
+
+
+class _Request(NamedTuple):
+    """A device that waits for its certificate: the claimed name, its secret, its key."""
+
+    name: str
+    secret: str
+    key: ec.EllipticCurvePublicKey
+    certificate: Future[str]
+
+
+class EnrolmentServer(ThreadingHTTPServer):
     """Serves enrolments for the folder of a broker; a context manager.
 
-    ``GET /ca.crt`` gives the authority, ``POST /enrol`` takes ``{"token": ..., "csr": ...}`` and
-    returns ``{"certificate": ..., "broker": ...}``. `enrolled` is called with the folder and the
-    name of each device, for instance to give it rights in a broker that runs.
+    ``GET /ca.crt`` returns the authority's certificate. ``POST /enrol`` takes
+    ``{"token": ..., "csr": ...}`` and returns ``{"certificate": ..., "broker": ...}``.
+
+    Requests that arrive while others are being enrolled are enrolled together: the roster of all
+    devices is written, and the broker's control is connected to, once for all of them.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of :func:`.init_broker`.
+    host : str
+        Address to listen on.
+    port : int
+        TCP port; 0 takes a free one.
+    apply : callable
+        Called with the folder and the names of devices, to give them rights in a broker that runs.
+        If it raises, their tokens stay valid.
+    clock : callable
+        Returns the time with its zone.
     """
+
+    daemon_threads = True
+    block_on_close = False
+    #: Connections that wait for a thread.
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -71,94 +116,146 @@ class EnrolmentServer:
         *,
         host: str,
         port: int,
-        enrolled: Callable[[BrokerFolder, str], None],
+        apply: Callable[[BrokerFolder, Sequence[str]], None],
         clock: Clock,
     ) -> None:
-        self._folder = folder
-        self._enrolled = enrolled
+        self.folder = folder
+        self._apply = apply
         self._clock = clock
-        self._lock = threading.Lock()
+        self._threads_left = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.crt", folder / "server.key")
-        self._server = ThreadingHTTPServer((host, port), self._make_handler())
-        self._server.daemon_threads = True
-        self._server.socket = context.wrap_socket(
-            self._server.socket, server_side=True, do_handshake_on_connect=False
+        super().__init__((host, port), _Handler)
+        self.socket = context.wrap_socket(
+            self.socket, server_side=True, do_handshake_on_connect=False
         )
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self.port = int(self.server_address[1])
+        self._services = [
+            threading.Thread(target=run, daemon=True)
+            for run in (self.serve_forever, self._enrol_requests)
+        ]
 
-    def __enter__(self) -> EnrolmentServer:
-        self._thread.start()
+    def __enter__(self) -> Self:
+        for thread in self._services:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
+        self._requests.put(None)
+        for thread in self._services:
+            thread.join()
 
-    def _enrol(self, token: str, csr: bytes) -> dict[str, str]:
-        """Use a token up, and issue a certificate; InputError if either is not valid."""
-        name, _, rest = token.rpartition(".")[0].rpartition(".")
-        with self._lock:
-            tokens = _read_tokens(self._folder)
-            enrolment = tokens.get(name)
-            digest = hashlib.sha256(rest.encode()).hexdigest()
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread of its own, once fewer than the largest number run."""
+        self._threads_left.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, and make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._threads_left.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log that a connection broke off."""
+        _LOG.warning("an enrolment broke off: %s", sys.exc_info()[1])
+
+    def enrol(self, token: str, csr: bytes) -> str:
+        """Use a token up, and return the certificate in PEM; InputError if either is not valid."""
+        name, _, secret = token.rpartition(".")[0].rpartition(".")
+        request = _Request(name, secret, _requested_key(csr), Future())
+        self._requests.put(request)
+        return request.certificate.result()
+
+    def _enrol_requests(self) -> None:
+        """Enrol devices until the server closes; all that wait at a time together."""
+        while (request := self._requests.get()) is not None:
+            time.sleep(_GATHER_SECONDS)
+            requests = [request]
+            while not self._requests.empty() and len(requests) < _MAX_CONNECTIONS:
+                if (request := self._requests.get()) is None:
+                    return
+                requests.append(request)
+            try:
+                self._certify(requests)
+            except (GatewiseError, OSError) as error:
+                _LOG.error("enrolments failed: %s", error)
+                failure = InputError("the enrolment cannot be completed now: try again later")
+                for request in requests:
+                    if not request.certificate.done():
+                        request.certificate.set_exception(failure)
+
+    def _certify(self, requests: Sequence[_Request]) -> None:
+        enrolments = _read_tokens(self.folder)
+        now = self._clock().timestamp()
+        authority = Authority(self.folder, clock=self._clock)
+        certificates: dict[str, Path] = {}
+        accepted: list[_Request] = []
+        for request in requests:
+            name = request.name
+            enrolment = enrolments.get(name)
             if (
                 enrolment is None
-                or not hmac.compare_digest(enrolment.sha256, digest)
-                or enrolment.expires < self._clock().timestamp()
+                or name in certificates
+                or not enrolment.admits(request.secret, now)
             ):
-                raise InputError("the token is not valid, was used before or has expired")
-            key = _requested_key(csr)
-            del tokens[name]
-            _write_tokens(self._folder, tokens)
-            authority = Authority(self._folder, clock=self._clock)
-            path = self._folder / "clients" / f"{name}.crt"
-            authority.certify(path, key, name, "devices")
-            broker = register_device(self._folder, name)
-        self._enrolled(broker, name)
-        roster = broker.roster
-        return {
-            "certificate": path.read_text(),
-            "broker": f"mqtts://{roster.hosts[0]}:{roster.port}",
-        }
+                refusal = InputError("the token is not valid, was used before or has expired")
+                request.certificate.set_exception(refusal)
+                continue
+            path = self.folder / "clients" / f"{name}.crt"
+            authority.certify(path, request.key, name, "devices")
+            certificates[name] = path
+            accepted.append(request)
+        if not accepted:
+            return
+        self._apply(register_devices(self.folder, certificates), list(certificates))
+        # Last: a device whose enrolment was cut short may use its token again.
+        for name in certificates:
+            del enrolments[name]
+        _write_tokens(self.folder, enrolments)
+        for request in accepted:
+            request.certificate.set_result(certificates[request.name].read_text())
 
-    def _make_handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = _SILENCE_SECONDS
+class _Handler(BaseHTTPRequestHandler):
+    server: EnrolmentServer
+    timeout = _SILENCE_SECONDS
 
-            def do_GET(self) -> None:
-                if self.path != "/ca.crt":
-                    self.send_error(404)
-                    return
-                self._respond(200, (server._folder / "ca.crt").read_bytes())
+    def do_GET(self) -> None:
+        if self.path != "/ca.crt":
+            self.send_error(404)
+            return
+        self._respond(200, (self.server.folder / "ca.crt").read_bytes())
 
-            def do_POST(self) -> None:
-                try:
-                    length = int(self.headers.get("Content-Length", ""))
-                    if self.path != "/enrol" or not 0 <= length <= MAX_BODY:
-                        raise InputError("no enrolment")
-                    document = json.loads(self.rfile.read(length))
-                    answer = server._enrol(str(document["token"]), str(document["csr"]).encode())
-                except (InputError, ValueError, KeyError, TypeError) as error:
-                    _LOG.warning("an enrolment was refused: %s", error)
-                    why = str(error) if isinstance(error, InputError) else "a malformed request"
-                    self._respond(403, json.dumps({"error": why}).encode())
-                    return
-                self._respond(200, json.dumps(answer).encode())
+    def do_POST(self) -> None:
+        try:
+            length = int(self.headers.get("Content-Length", ""))
+            if self.path != "/enrol" or not 0 <= length <= MAX_BODY:
+                raise InputError("no enrolment")
+            request = json.loads(self.rfile.read(length))
+            certificate = self.server.enrol(str(request["token"]), str(request["csr"]).encode())
+        except (InputError, ValueError, KeyError, TypeError) as error:
+            _LOG.warning("an enrolment was refused: %s", error)
+            reason = str(error) if isinstance(error, InputError) else "a malformed request"
+            self._respond(403, json.dumps({"error": reason}).encode())
+            return
+        roster = read_roster(self.server.folder)
+        broker = f"mqtts://{roster.hosts[0]}:{roster.port}"
+        response = {"certificate": certificate, "broker": broker}
+        self._respond(200, json.dumps(response).encode())
 
-            def _respond(self, status: int, content: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+    def _respond(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        return Handler
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: enrolments are noted by their name."""
 
 
 def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
@@ -171,6 +268,10 @@ def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not request.is_signature_valid:
         raise InputError("the request is not signed by an elliptic-curve key of its own")
     return key
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def _read_tokens(folder: Path) -> dict[str, Enrolment]:

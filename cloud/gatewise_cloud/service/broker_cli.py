@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ from gatewise_cloud.broker.broker_init import (
     broker_clients,
     init_broker,
 )
-from gatewise_cloud.broker.enrolment import EnrolmentServer, make_token
+from gatewise_cloud.broker.enrolment import EnrolmentServer, make_tokens
 from gatewise_cloud.broker.rollout_report import read_statuses
 from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
@@ -204,18 +204,18 @@ def list_clients(
 
 @_app.command()
 def token(
-    name: Annotated[str, typer.Argument(help="Name of the device.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of devices.")],
     folder: _Folder = Path("broker"),
     as_json: _Json = False,
 ) -> None:
-    """Make a one-time token with which a device enrols within a day.
+    """Make a one-time token for each device, with which it enrols within a day.
 
     Example:
 
         gatewise broker token pi-5 --dir broker
     """
-    text = make_token(_known(folder), name)
-    print_line(text, {"token": text}, as_json=as_json)
+    tokens = make_tokens(_known(folder), names)
+    print_line("\n".join(tokens.values()), {"tokens": tokens}, as_json=as_json)
 
 
 @_app.command()
@@ -235,15 +235,15 @@ def enrol(
         gatewise broker enrol --dir broker --port 8884
     """
 
-    def apply_live(made: BrokerFolder, name: str) -> None:
-        _apply_live(made, {name: "devices"}, broker)
-        note(f"enrolled {name}")
+    def apply_live(made: BrokerFolder, names: Sequence[str]) -> None:
+        _apply_live(made, dict.fromkeys(names, "devices"), broker)
+        note(f"enrolled {', '.join(names)}")
 
     server = EnrolmentServer(
         _known(folder),
         host=host,
         port=port,
-        enrolled=apply_live,
+        apply=apply_live,
         clock=lambda: datetime.datetime.now(datetime.UTC),
     )
     with until_interrupted(), server:

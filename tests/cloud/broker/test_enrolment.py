@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -12,13 +13,17 @@ import pytest
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_cloud.broker.authority import read_certificate
-from gatewise_cloud.broker.broker_init import find_plugin, init_broker
-from gatewise_cloud.broker.enrolment import EnrolmentServer, make_token
+from gatewise_cloud.broker.broker_init import find_plugin, init_broker, read_roster
+from gatewise_cloud.broker.enrolment import EnrolmentServer, make_tokens
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.enrolment import enrol
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.mosquitto import SecureBroker, make_folder
 from tests.support.waiting import wait_until
+
+
+def utc_now():
+    return datetime.datetime.now(datetime.UTC)
 
 
 @pytest.fixture
@@ -27,21 +32,25 @@ def made(tmp_path):
 
 
 @contextmanager
-def serving(made, clock=lambda: datetime.datetime.now(datetime.UTC)):
-    names = []
+def serving(made, clock=utc_now):
+    groups = []
     with EnrolmentServer(
         made.folder,
         host="127.0.0.1",
         port=0,
-        enrolled=lambda _, name: names.append(name),
+        apply=lambda _, names: groups.append(names),
         clock=clock,
     ) as server:
-        yield f"https://127.0.0.1:{server.port}", names
+        yield f"https://127.0.0.1:{server.port}", groups
+
+
+def make_token(made):
+    return make_tokens(made.folder, ["pi-5"])["pi-5"]
 
 
 def test_a_token_is_good_once_and_the_key_stays_on_the_device(made, tmp_path):
-    token = make_token(made.folder, "pi-5")
-    with serving(made) as (url, names):
+    token = make_token(made)
+    with serving(made) as (url, groups):
         device = enrol(url, token, tmp_path / "tls")
         assert device == {"device": "pi-5", "broker": f"mqtts://127.0.0.1:{made.port}"}
         with pytest.raises(LinkError, match="was used before"):
@@ -49,7 +58,7 @@ def test_a_token_is_good_once_and_the_key_stays_on_the_device(made, tmp_path):
         assert not (tmp_path / "again").exists()
         with pytest.raises(InputError, match="there already"):
             enrol(url, token, tmp_path / "tls")
-    assert names == ["pi-5"]
+    assert groups == [["pi-5"]]
     assert stat.S_IMODE((tmp_path / "tls/device.key").stat().st_mode) == 0o600
     certificate = read_certificate(tmp_path / "tls/device.crt")
     certificate.verify_directly_issued_by(read_certificate(made.folder / "ca.crt"))
@@ -61,9 +70,9 @@ def test_a_token_is_good_once_and_the_key_stays_on_the_device(made, tmp_path):
 
 
 def test_what_is_refused(made, tmp_path):
-    token = make_token(made.folder, "pi-5")
+    token = make_token(made)
     name, secret, digest = token.split(".")
-    with serving(made) as (url, names):
+    with serving(made) as (url, groups):
         for wrong, why in (
             (f"{name}.{'0' * 32}.{digest}", "not valid"),
             (f"boss.{secret}.{digest}", "not valid"),
@@ -73,17 +82,44 @@ def test_what_is_refused(made, tmp_path):
                 enrol(url, wrong, tmp_path / "tls")
         with pytest.raises(InputError, match="https"):
             enrol(url.replace("https", "http"), token, tmp_path / "tls")
-    assert names == []
+    assert groups == []
     with pytest.raises(InputError, match="has a certificate"):
-        make_token(made.folder, "pi-1")
+        make_tokens(made.folder, ["pi-1"])
 
 
 def test_a_token_ends_after_a_day(made, tmp_path):
-    token = make_token(made.folder, "pi-5")
+    token = make_token(made)
     tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
     late = serving(made, clock=lambda: tomorrow)
     with late as (url, _), pytest.raises(LinkError, match="has expired"):
         enrol(url, token, tmp_path / "tls")
+
+
+def test_devices_that_come_at_the_same_time_are_enrolled_together(made, tmp_path):
+    tokens = make_tokens(made.folder, [f"new-{i}" for i in range(8)])
+    with serving(made) as (url, groups), ThreadPoolExecutor(8) as pool:
+        devices = list(pool.map(lambda n: enrol(url, tokens[n], tmp_path / n), tokens))
+    assert sorted(device["device"] for device in devices) == list(tokens)
+    assert sorted(name for group in groups for name in group) == list(tokens)
+    assert len(groups) < len(tokens)
+    assert set(tokens) <= set(read_roster(made.folder).devices)
+
+
+def test_a_token_stays_valid_while_the_broker_cannot_be_reached(made, tmp_path):
+    token = make_token(made)
+    failures = [LinkError("mqtts://localhost", "it cannot be reached")]
+
+    def apply(_, names):
+        if failures:
+            raise failures.pop()
+
+    with EnrolmentServer(
+        made.folder, host="127.0.0.1", port=0, apply=apply, clock=utc_now
+    ) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        with pytest.raises(LinkError, match="try again later"):
+            enrol(url, token, tmp_path / "tls")
+        assert enrol(url, token, tmp_path / "tls")["device"] == "pi-5"
 
 
 @pytest.mark.slow

@@ -1,0 +1,147 @@
+"""Devices that enrol in a minute, into a broker that runs and knows 20,000 devices.
+
+    python -m benchmarks.bench_enrolment [--quick]
+
+``gatewise broker enrol`` and mosquitto run in processes of their own. The devices are threads of
+this process; each makes its own key and enrols with its own token. Broker, server and devices
+share the machine's cores. Writes enrolment.json and enrolment.md into benchmarks/results; a quick
+look into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from gatewise.errors import GatewiseError
+from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_cloud.broker.broker_control import known_clients, operator_endpoint
+from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker, register_devices
+from gatewise_cloud.broker.enrolment import make_tokens
+from gatewise_cloud.child_process import ChildProcess
+from gatewise_edge.link.enrolment import enrol
+
+TARGETS: dict[str, tuple[str, str, float]] = {
+    "per_minute": ("enrolments a minute", "at least", 1000),
+}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Enrol devices, first one at a time and then many at a time."""
+    n_known, n_devices, n_threads = (500, 60, 8) if options.quick else (20_000, 2_000, 64)
+    with tempfile.TemporaryDirectory() as path, ExitStack() as stack:
+        folder = Path(path)
+        broker = init_broker(
+            folder / "broker",
+            hosts=("localhost", "127.0.0.1"),
+            port=options.port,
+            run_as="root" if os.geteuid() == 0 else None,
+        )
+        if not broker.has_live_control:
+            raise GatewiseError("mosquitto's dynamic security plugin is missing: install it")
+        register_devices(broker.folder, [f"known-{i}" for i in range(n_known)])
+        command = [str(find_mosquitto()), "-c", str(broker.config)]
+        stack.enter_context(
+            ChildProcess("mosquitto", command, follows_input=False, keep_errors=False)
+        )
+        _wait_for(options.port)
+        names = [f"pi-{i}" for i in range(n_devices)]
+        tokens = make_tokens(broker.folder, names)
+        server = stack.enter_context(_enrolment_server(broker))
+        url = f"https://localhost:{server}"
+        n_alone = max(5, n_devices // 100)
+        alone = _seconds(url, [tokens[name] for name in names[:n_alone]], folder, n_threads=1)
+        many = _seconds(url, [tokens[name] for name in names[n_alone:]], folder, n_threads)
+        n_missing = len(set(names).difference(known_clients(operator_endpoint(broker))))
+    figures = {
+        "known": n_known,
+        "devices": n_devices,
+        "threads": n_threads,
+        "alone_seconds": alone / n_alone,
+        "per_minute": 60 * (n_devices - n_alone) / many,
+        "without_rights": n_missing,
+    }
+    return {"figures": figures, "holds": harness.holds(TARGETS, figures)}
+
+
+def _seconds(url: str, tokens: list[str], folder: Path, n_threads: int) -> float:
+    """Enrol the devices of these tokens; return the time that it takes."""
+    started = time.perf_counter()
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(lambda token: enrol(url, token, folder / token.split(".")[0]), tokens))
+    return time.perf_counter() - started
+
+
+def _wait_for(port: int) -> None:
+    """Wait until the broker listens: it reads the rights of all devices first."""
+    for _ in range(600):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.1)
+    raise GatewiseError(f"mosquitto does not listen on port {port}")
+
+
+@contextmanager
+def _enrolment_server(broker: BrokerFolder) -> Iterator[int]:
+    """Run ``gatewise broker enrol``; gives its port."""
+    words = ["broker", "enrol", "--dir", broker.folder, "--port", "0", "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "gatewise", *map(str, words), "--json"]
+    ports: queue.Queue[int] = queue.Queue()
+
+    def note_port(_: ChildProcess, document: Mapping[str, Any] | None) -> None:
+        if document is not None:
+            ports.put(document["port"])
+
+    with ChildProcess(
+        "enrol", command, on_message=note_port, follows_input=False, keep_errors=False
+    ):
+        yield ports.get(timeout=60.0)
+
+
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    figures = found["figures"]
+    return [
+        "# Enrolment with one-time tokens",
+        "",
+        f"A mosquitto with the rights of {figures['known']:,} devices; {figures['devices']:,} more "
+        f"enrol, {figures['threads']} at a time. Broker, server and devices share "
+        f"{found['machine']['cores']} cores. `make bench-enrolment` writes this page.",
+        "",
+        *harness.targets_table(TARGETS, found),
+        "",
+        f"A device that enrols alone waits {figures['alone_seconds']:.2f} s. "
+        f"Devices without rights at the end: {figures['without_rights']}.",
+    ]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the options."""
+    options = BENCHMARK.parser()
+    options.add_argument("--port", type=int, default=18883, help="port of the broker")
+    return options
+
+
+BENCHMARK = harness.Benchmark(
+    name="enrolment",
+    description=__doc__,
+    quick="few devices: only a look",
+    packages=("gatewise", "cryptography", "paho-mqtt"),
+    measure=measure,
+    page=page,
+)
+
+if __name__ == "__main__":
+    sys.exit(BENCHMARK.main(parser=parser()))
