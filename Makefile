@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 4
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-models bench-soak \
-	bench-trees bench-cloud bench-enrolment bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
+	bench-trees bench-cloud bench-enrolment bench-kills bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -125,6 +125,9 @@ bench-cloud: $(STAMP) mosquitto  ## what a worker carries beside a bare broker a
 
 bench-enrolment: $(STAMP) mosquitto  ## devices that enrol in a minute into a broker of 20,000
 	$(BIN)/python -m benchmarks.bench_enrolment
+
+bench-kills: $(STAMP)      ## 1,000 kills of devices and publishers, damaged stores: 20 minutes, resumable
+	$(BIN)/python -m benchmarks.bench_kills
 
 bench-edge: $(STAMP) mosquitto   ## what a decision on the device costs, in us and MB: minutes
 	$(BIN)/python -m benchmarks.bench_edge

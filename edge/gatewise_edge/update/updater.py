@@ -286,6 +286,7 @@ class Updater:
                     break
         finally:
             self._leave_withdrawn(valid)
+            self._forget_withdrawn(valid)
         self._trouble, self._failures = None, 0
         self._count("checks")
 
@@ -298,6 +299,17 @@ class Updater:
         _LOG.warning("%s was withdrawn", self._release)
         self._count("withdrawn")
         self._go_back([digest for digest in (state.proved, state.previous) if digest in valid])
+
+    def _forget_withdrawn(self, valid: Set[str]) -> None:
+        """Forget releases that are not `valid`: a start whose release is damaged runs none."""
+        state = self.store.state
+        withdrawn = {
+            name: ""
+            for name in ("proved", "previous")
+            if getattr(state, name) not in {"", state.active, *valid}
+        }
+        if withdrawn:
+            self.store.save(**withdrawn)
 
     def _may_take(self, offer: OfferedRelease) -> bool:
         state = self.store.state

@@ -190,6 +190,20 @@ def test_a_damaged_bundle_is_repaired(at_8, run, server):
     assert not again.store.state.on_trial
 
 
+def test_a_withdrawn_release_does_not_replace_a_damaged_one(at_8, fleet):
+    """The device had come back to 8, which passed its trial again; 9 was the one before it."""
+    fleet.publish("9")
+    at_8.reaches("9")
+    at_8.passes()
+    fleet.repository.rollback()
+    at_8.reaches("8")
+    at_8.settled()
+    at_8.passes()
+    at_8.close()
+    (at_8.device.bundle.path / "manifest.json").write_bytes(b"")
+    assert at_8.store.start() == []
+
+
 @pytest.mark.parametrize("names", [["state.json"], ["state.json", "state.copy.json"]])
 def test_a_flipped_bit_in_the_state_forgets_nothing(at_8, run, server, names):
     """It deleted both bundles and forgot the serial."""

@@ -1,0 +1,458 @@
+"""kill -9 of devices that update and of publishers, damaged files, full and read-only disks.
+
+    python -m benchmarks.bench_kills [--quick] [--again]
+
+A device has to start, answer and reach the release that is published, and never runs a release
+again that it has left because it was withdrawn. A repository has to open, and devices have to take
+from it. Half of the kills come before a random change of the disk, the others at a random moment.
+Groups of kills are kept in .bench-cache/kills, so that a run that was interrupted continues;
+--again starts from the beginning. Writes kills.json and kills.md into benchmarks/results; a quick
+look into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.cache import CACHE, write_whole
+from gatewise.console import note
+from gatewise_edge import Device
+from gatewise_edge.update import Store, Updater, UpdateSettings
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.repository.repository import Repository
+
+#: Kills of each kind, and of one group of them.
+DEVICE_KILLS = 700
+PUBLISHER_KILLS = 300
+GROUP = 50
+#: Lives after which one is not killed, and must reach the published release.
+CHECKED = 10
+VERSIONS = ("1", "2", "3", "4", "5", "6")
+FIRST = "first"
+ROW = [5.0, 3.4, 1.5, 0.2]
+#: Audited events that change the disk; opening a file for writing is one as well.
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
+SECONDS = 30.0
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+
+
+# -- lives, in processes of their own ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Life:
+    """A device or a publisher that is killed before one of its changes to the disk.
+
+    `folder` is the store of the device or the repository; `n_changes` the number of changes before
+    the kill, None for no kill. A device has its `repository`, the root metadata that it trusts and
+    its first bundle, and ends at version `target`; a publisher does `action` with `argument`.
+    """
+
+    folder: Path
+    n_changes: int | None = None
+    repository: Path = Path()
+    trust: Path = Path()
+    first: Path = Path()
+    target: str = ""
+    action: str = ""
+    argument: str = ""
+
+
+def live(life: Life, pipe: Connection) -> None:
+    """Live in a process; reports the versions of a device, and the number of changes."""
+    n_changes = 0
+    lock = threading.Lock()
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal n_changes
+        is_writing = (
+            event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE
+        )
+        if not (event in CHANGES or is_writing) or str(life.folder) not in str(arguments[:2]):
+            return
+        with lock:
+            if n_changes == life.n_changes:
+                os.kill(os.getpid(), signal.SIGKILL)
+            n_changes += 1
+
+    sys.addaudithook(count)
+    if life.action:
+        publish(Repository(life.folder), life.action, life.argument)
+    else:
+        _update(life, pipe)
+    pipe.send(("changes", n_changes))
+
+
+def publish(repository: Repository, action: str, argument: str) -> None:
+    """Change a repository."""
+    if action == "publish":
+        repository.publish(f"iris/{argument}")
+    elif action == "rollback":
+        repository.rollback(f"iris/{argument}")
+    elif action == "rotate":
+        repository.rotate_key(argument)
+    elif action == "add":
+        repository.add(argument)
+    else:
+        repository.refresh()
+
+
+def _update(life: Life, pipe: Connection) -> None:
+    """Be a device until it runs its target, proved, or time is over."""
+    store = Store(life.folder, pause=0.05)
+    path = next(iter(store.start()), life.first)
+    bundle = Bundle.open(path, for_device=True)
+    settings = UpdateSettings(
+        urls=[life.repository.as_uri()],
+        trust=life.trust,
+        first=life.first,
+        device="pi-1",
+        trial_answers=2,
+        trial_seconds=0.0,
+        interval=0.1,
+    )
+    updater = Updater(store, settings)
+    with Device(bundle, observe=updater.observe) as device, updater:
+        device.answer(ROW)
+        version = device.bundle.manifest.version
+        pipe.send(("started", version))
+        updater.start(device)
+        end = time.monotonic() + SECONDS
+        while version != life.target or store.state.on_trial:
+            device.answer(ROW)
+            time.sleep(0.002)
+            if version != device.bundle.manifest.version:
+                version = device.bundle.manifest.version
+                pipe.send(("running", version))
+            if time.monotonic() > end:
+                pipe.send(("late", f"{version}: {updater.trouble}"))
+                return
+        pipe.send(("reached", version))
+
+
+# -- their owner -------------------------------------------------------------------------------
+
+
+class Fleet:
+    """A repository of releases, a device's store, and the versions that the device has left."""
+
+    def __init__(self, folder: Path, bundles: Path, rng: random.Random) -> None:
+        self.rng = rng
+        self.repository = folder / "repository"
+        self.bundles = bundles
+        opened = Repository.init(self.repository)
+        for version in VERSIONS[:3]:
+            opened.add(bundles / version)
+        opened.publish("iris/1")
+        trust = folder / "root.json"
+        shutil.copy(opened.root_file, trust)
+        self.device = Life(
+            folder / "store", repository=self.repository, trust=trust, first=bundles / FIRST
+        )
+        self.left: set[str] = set()
+        self.faults: list[str] = []
+
+    def target(self) -> str:
+        """Version that the device should run."""
+        offer = Repository(self.repository).wanted("iris")
+        return FIRST if offer is None else offer.version
+
+    def change(self, life: Life | None = None) -> None:
+        """Change the repository at random; by a process if a `life` is given, which is killed."""
+        opened = Repository(self.repository)
+        offers = opened.offers()
+        wanted = opened.wanted("iris")
+        actions = [("publish", offer.version) for offer in offers if offer != wanted]
+        actions += [] if wanted is None else [("rollback", wanted.version)]
+        if life is not None:
+            absent = sorted(set(VERSIONS) - {offer.version for offer in offers})
+            actions += [("add", str(self.bundles / version)) for version in absent[:1]]
+            actions += [("rotate", self.rng.choice(("targets", "snapshot", "timestamp", "root")))]
+            actions += [("refresh", "")]
+        action, argument = self.rng.choice(actions)
+        if life is not None:
+            self.run(replace(life, action=action, argument=argument))
+            opened = Repository(self.repository)
+            if action == "rotate":
+                return
+        publish(opened, action, argument)
+        if action == "publish":
+            self.left.discard(argument)
+
+    def run(self, life: Life, seconds: float | None = None) -> int:
+        """Run a life, killed after some `seconds` if given; return its number of changes."""
+        receiver, sender = _PROCESSES.Pipe(duplex=False)
+        process = _PROCESSES.Process(target=live, args=(life, sender))
+        process.start()
+        sender.close()
+        n_changes = 0
+        reached = bool(life.action)
+        end = None if seconds is None else time.monotonic() + seconds
+        with contextlib.suppress(EOFError):
+            while end is None or receiver.poll(max(0.0, end - time.monotonic())):
+                event, value = receiver.recv()
+                n_changes = value if event == "changes" else n_changes
+                reached = reached or event == "reached"
+                if event in ("started", "running", "reached"):
+                    self._note_version(event, value)
+                elif event == "late":
+                    self.faults.append(f"runs {value} in place of {life.target}")
+            process.kill()
+        process.join()
+        if process.exitcode not in (0, -signal.SIGKILL):
+            self.faults.append(f"{life.action or 'update'} ended with status {process.exitcode}")
+        if process.exitcode == 0 and not reached:
+            self.faults.append("ended before its release")
+        return n_changes
+
+    def _note_version(self, event: str, version: str) -> None:
+        if version in self.left:
+            self.faults.append(f"{event} {version}, which was withdrawn and left")
+        offers = Repository(self.repository).offers()
+        withdrawn = {offer.version for offer in offers if offer.serial and not offer.rollout}
+        if event != "started":
+            self.left |= withdrawn - {version}
+
+    def reach(self) -> int:
+        """Run the device until it has what is published; return its number of changes."""
+        return self.run(replace(self.device, target=self.target()))
+
+
+def kill_devices(fleet: Fleet, n_kills: int) -> dict[str, Any]:
+    """Kill a device while it updates."""
+    fleet.reach()
+    fleet.change()
+    started = time.monotonic()
+    n_changes = fleet.reach()
+    span = time.monotonic() - started
+    for number in range(n_kills):
+        fleet.change()
+        life = replace(fleet.device, target=fleet.target())
+        if number % 2:
+            fleet.run(replace(life, n_changes=fleet.rng.randrange(n_changes)))
+        else:
+            fleet.run(life, fleet.rng.uniform(0.2, 1.0) * span)
+        if number % CHECKED == CHECKED - 1:
+            fleet.reach()
+    return {"kills": n_kills, "faults": fleet.faults}
+
+
+def kill_publishers(fleet: Fleet, n_kills: int) -> dict[str, Any]:
+    """Kill publishers, and let a device take what they publish."""
+    fleet.reach()
+    for number in range(n_kills):
+        fleet.change(Life(fleet.repository, n_changes=fleet.rng.randrange(30)))
+        if number % CHECKED == CHECKED - 1:
+            fleet.reach()
+    return {"kills": n_kills, "faults": fleet.faults}
+
+
+def damage_files(fleet: Fleet, step: int) -> dict[str, Any]:
+    """Cut each file of a store to nothing, and flip a bit of each, or of one in `step`."""
+    store = _withdraw_one(fleet)
+    files = [path.relative_to(store) for path in sorted(store.rglob("*")) if path.is_file()]
+    for number, file in enumerate(files[::step]):
+        for damage in ("cut", "flip"):
+            copy = store.with_name(f"{damage}-{number}")
+            shutil.copytree(store, copy, symlinks=True)
+            content = bytearray((copy / file).read_bytes())
+            if damage == "flip" and content:
+                content[fleet.rng.randrange(len(content))] ^= 1 << fleet.rng.randrange(8)
+            (copy / file).write_bytes(content if damage == "flip" else b"")
+            n_faults = len(fleet.faults)
+            fleet.run(replace(fleet.device, folder=copy, target=fleet.target()))
+            fleet.faults[n_faults:] = [
+                f"{damage} {file}: {text}" for text in fleet.faults[n_faults:]
+            ]
+            shutil.rmtree(copy)
+    return {"files": len(files[::step]), "faults": fleet.faults}
+
+
+def _withdraw_one(fleet: Fleet) -> Path:
+    """Make a store that has left a release, which was withdrawn."""
+    repository = Repository(fleet.repository)
+    for version in ("2", "3"):
+        repository.publish(f"iris/{version}")
+        fleet.reach()
+    repository.rollback("iris/3")
+    fleet.reach()
+    fleet.reach()  # it has passed its trial again: the release before it is not one to go back to
+    return fleet.device.folder
+
+
+def spoil_disks(fleet: Fleet, _: int) -> dict[str, Any]:
+    """Withdraw the release of a device whose disk is full, or can only be read."""
+    skipped = []
+    for state in ("full", "read-only"):
+        repository = Repository(fleet.repository)
+        repository.publish("iris/2")
+        repository.publish("iris/3")
+        fleet.left.clear()
+        disk = fleet.device.folder.with_name(state)
+        try:
+            with _small_disk(disk) as spoil:
+                device = replace(fleet.device, folder=disk / "store")
+                fleet.run(replace(device, target="3"))
+                spoil(state)
+                repository.rollback("iris/3")
+                for _ in range(3):
+                    # Nothing can be written: each start runs the release that it has, and leaves it
+                    # for the first bundle. The one before has no room.
+                    fleet.left.clear()
+                    fleet.run(replace(device, target=FIRST))
+        except (OSError, subprocess.CalledProcessError):
+            skipped.append(f"{state}: no disk can be mounted here")
+    return {"skipped": skipped, "faults": fleet.faults}
+
+
+@contextlib.contextmanager
+def _small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Mount a small disk; gives a function that fills it, or lets nobody write to it."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
+    subprocess.run(mount, check=True, stderr=subprocess.DEVNULL)
+
+    def spoil(state: str) -> None:
+        if state == "read-only":
+            subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+            return
+        with contextlib.suppress(OSError), (folder / "rubbish").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    try:
+        yield spoil
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+PARTS: dict[str, Callable[[Fleet, int], dict[str, Any]]] = {
+    "devices": kill_devices,
+    "publishers": kill_publishers,
+    "files": damage_files,
+    "disks": spoil_disks,
+}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run all groups that have no result yet."""
+    sizes = {"devices": DEVICE_KILLS, "publishers": PUBLISHER_KILLS}
+    groups = [(part, number) for part, n in sizes.items() for number in range(n // GROUP)]
+    n_kills = GROUP
+    if options.quick:
+        groups = [("devices", 0), ("publishers", 0)]
+        n_kills = 4
+    groups += [("files", 0), ("disks", 0)]
+    cache = CACHE / ("kills-quick" if options.quick else "kills")
+    if options.again:
+        shutil.rmtree(cache, ignore_errors=True)
+    _PROCESSES.set_forkserver_preload(
+        ["gatewise_edge.update.updater", "gatewise_edge.device.device"]
+    )
+    results: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
+    with tempfile.TemporaryDirectory() as folder:
+        bundles = Path(folder) / "bundles"
+        for part, number in groups:
+            file = cache / f"{part}-{number}.json"
+            if not file.exists():
+                if not bundles.exists():
+                    _pack(bundles)
+                work = Path(folder) / file.stem
+                work.mkdir()
+                fleet = Fleet(work, bundles, random.Random(f"{part} {number}"))
+                size = (10 if options.quick else 1) if part == "files" else n_kills
+                write_whole(file, json.dumps(PARTS[part](fleet, size)))
+                shutil.rmtree(work)
+            results[part].append(json.loads(file.read_text()))
+            note(f"{part} {number}: {results[part][-1]}")
+    return {"parts": {part: _total(groups) for part, groups in results.items()}}
+
+
+def _pack(folder: Path) -> None:
+    """Pack the same small system as several versions."""
+    from sklearn.datasets import load_iris
+
+    from gatewise_export import pack
+    from gatewise_training import StagedCascade
+
+    X, y = load_iris(return_X_y=True)
+    system = StagedCascade(n_stages=1, families=("linear",), random_state=0).fit(X, y)
+    for version in (FIRST, *VERSIONS):
+        pack(system, folder / version, name="iris", version=version, sample=X[:16])
+
+
+def _total(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Add up the groups of a part."""
+    names = ("kills", "files")
+    counts = {name: sum(group.get(name, 0) for group in groups) for name in names}
+    texts = {
+        name: [text for group in groups for text in group.get(name, [])]
+        for name in ("faults", "skipped")
+    }
+    return {name: value for name, value in (counts | texts).items() if value or name == "faults"}
+
+
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    parts = found["parts"]
+    rows = [
+        ["a device that updates, kill -9", str(parts["devices"].get("kills", 0))],
+        ["a publisher, kill -9", str(parts["publishers"].get("kills", 0))],
+        ["each file of a store, cut and with a flipped bit", str(parts["files"].get("files", 0))],
+        ["a disk that is full, and one that can only be read", "2"],
+    ]
+    for row, part in zip(rows, PARTS, strict=True):
+        row.append(str(len(parts[part]["faults"])))
+    lines = [
+        "# Killed devices and publishers, damaged stores",
+        "",
+        "A device starts, answers, reaches the published release, and never runs one again that it "
+        "has left because it was withdrawn; a repository opens. `make bench-kills` writes this "
+        "page.",
+        "",
+        *harness.table_lines(["fault", "number", "broken promises"], rows),
+        "",
+    ]
+    for part in PARTS:
+        lines += [f"- {part}: {text}" for text in parts[part]["faults"]]
+        lines += [f"- not run: {text}" for text in parts[part].get("skipped", [])]
+    return lines
+
+
+def main() -> int:
+    """Run the command line."""
+    options = BENCHMARK.parser()
+    options.add_argument("--again", action="store_true", help="forget the groups of former runs")
+    return BENCHMARK.main(parser=options)
+
+
+BENCHMARK = harness.Benchmark(
+    name="kills",
+    description=__doc__,
+    quick="few kills: only a look",
+    packages=("gatewise", "tuf"),
+    measure=measure,
+    page=page,
+)
+
+if __name__ == "__main__":
+    sys.exit(main())
