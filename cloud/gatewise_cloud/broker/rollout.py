@@ -3,8 +3,9 @@
 A step is followed by the next only on evidence: enough of the devices that the release is offered
 to run it, and it passes no limit. A silent device gives no evidence; one that ran the release and
 fell silent counts as a failure. With a limit of a comparison (:mod:`.comparison`) it goes to half
-of the devices only once that finds what it is made to find, or information no longer grows; a tenth
-of the devices stays with other versions until the last step, for the comparison.
+of the devices only once there is enough information to find what the comparison is made to find.
+Where information no longer grows the rollout stops there, undecided. A tenth of the devices keeps
+other versions until the last step, for the comparison.
 
 A device is not trusted: each counts as one of the fleet, for no more than its share. One that lies
 can have a release withdrawn, but cannot keep a bad one in service.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
+from statistics import fmean
 from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
@@ -70,6 +72,9 @@ class AbortLimits(Settings, frozen=True):
     share of errors, of fallbacks or of disagreement may exceed that of the other versions. A figure
     is compared once three devices of each report it; a release that keeps the limit is withdrawn
     with probability :data:`.ALPHA` at most. Raises InputError if a limit is not from 0 to 1.
+
+    A rollout whose comparison cannot be decided stops below half of the devices, unless
+    `accept_undecided`.
     """
 
     failed: Annotated[
@@ -90,6 +95,14 @@ class AbortLimits(Settings, frozen=True):
             "of answers unlike the high-cost model's (devices with --audit): 1%.",
         ),
     ] = None
+
+    accept_undecided: Annotated[
+        bool,
+        typer.Option(
+            "--accept-undecided",
+            help="Continue where --worse-by cannot be decided because devices differ too much.",
+        ),
+    ] = False
 
     def __bool__(self) -> bool:
         return self.failed is not None or self.worse_by is not None
@@ -130,10 +143,11 @@ class AbortLimits(Settings, frozen=True):
         """Information of each comparison that has yet to end, as a part of what it needs.
 
         At a gate it ends once it finds EFFECT; before, once the error is below EFFECT or the limit.
-        Where no other device reports, there is nothing to wait for: not_compared says so.
+        Where no other device reports, there is nothing to wait for: not_compared says so. Before
+        the gate a step may have too few devices for any comparison.
         """
         parts: dict[str, float] = {}
-        if self.worse_by is None or len(report.running) < MIN_DEVICES:
+        if self.worse_by is None or (len(report.running) < MIN_DEVICES and not is_gate):
             return parts
         for figure in FIGURES:
             comparison = report.comparison(figure)
@@ -173,15 +187,24 @@ class AbortLimits(Settings, frozen=True):
 class RolloutEnd(NamedTuple):
     """Outcome of a rollout.
 
-    `offer` is the release as it is offered now, `report` the last one. `kind` says whether the
-    release reached its last share, was withdrawn for a limit or for want of evidence, or another
-    change of the repository took its place; `aborted` is the reason, if it did not reach it.
+    Attributes
+    ----------
+    offer : OfferedRelease
+        The release as it is offered now.
+    report : RolloutReport
+        The last report.
+    aborted : str or None
+        Reason why the release did not reach its last share.
+    kind : str
+        ``done``: it reached its last share. ``withdrawn``: it passed a limit. ``no-evidence``: it
+        was withdrawn for want of evidence. ``superseded``: another change of the repository took
+        its place. ``undecided``: a comparison had no end, and the release stays at its share.
     """
 
     offer: OfferedRelease
     report: RolloutReport
     aborted: str | None = None
-    kind: Literal["done", "withdrawn", "no-evidence", "superseded"] = "done"
+    kind: Literal["done", "withdrawn", "no-evidence", "superseded", "undecided"] = "done"
 
 
 def roll_out(
@@ -200,10 +223,13 @@ def roll_out(
 
     In each step `wait` passes the time in which devices take the release and answer, then
     `report` reads their statuses. The step is looked at again until there is evidence; without
-    evidence in ten looks the release is withdrawn. Devices that were online in `baseline`, a
-    report of before the first step, are expected to stay. An interrupted run leaves the release at
-    its step; the next run goes on from there. The rollout ends where another change of the
-    repository has replaced the offer. For the steps of a comparison see :func:`planned_shares`.
+    evidence in ten looks the release is withdrawn. A comparison that is not expected to end stops
+    the rollout before half of the devices, unless `limits` accept that.
+
+    Devices that were online in `baseline`, a report of before the first step, are expected to stay.
+    An interrupted run leaves the release at its step; the next run continues from there. The
+    rollout ends where another change of the repository has replaced the offer. For the steps of a
+    comparison see :func:`planned_shares`.
 
     Raises InputError, before the first step, if the shares do not rise from above 0 to 1, or the
     repository has no such release.
@@ -229,6 +255,10 @@ def roll_out(
         if watch.has_evidence and reason is None:
             if is_gate and watch.pending and share < _COMPARING_SHARE:
                 steps.appendleft(_COMPARING_SHARE)
+            elif is_gate and watch.pending and not limits.accept_undecided:
+                reasons = limits.not_compared(watch.latest)
+                why = "; ".join(f"{figure}: {reasons[figure]}" for figure in sorted(watch.pending))
+                return RolloutEnd(offer, watch.latest, why, "undecided")
             continue
         offer = repository.rollback(release)
         announce(offer)
@@ -289,6 +319,9 @@ class _RolloutWatch:
     def watch_step(self, offer: OfferedRelease, *, is_gate: bool) -> str | None:
         """Look at a step until it has evidence, or ends without; return a limit that it passes."""
         histories: dict[str, list[float]] = {figure: [] for figure in FIGURES}
+        # At the last gate the rollout stops without an end of the comparison.
+        is_last_gate = is_gate and offer.rollout >= _COMPARING_SHARE * WHOLE
+        min_looks = _FIRST_LOOKS if is_last_gate else _MAX_LOOKS
         self.n_looks = 0
         n_without_evidence = 0
         while n_without_evidence < _MAX_LOOKS:
@@ -309,23 +342,27 @@ class _RolloutWatch:
             self.pending = frozenset(parts)
             for figure, part in parts.items():
                 histories[figure].append(part)
-            if not any(_is_worth_waiting(histories[figure]) for figure in parts):
+            if not any(_may_end(histories[figure], min_looks) for figure in parts):
                 self._present = latest.running | latest.elsewhere
                 # Devices that run it and report nothing are silent as well.
-                self.has_evidence = 0.0 not in parts.values()
+                is_silent = len(latest.running) >= MIN_DEVICES and 0.0 in parts.values()
+                self.has_evidence = not is_silent
                 return None
         return None
 
 
-def _is_worth_waiting(parts: Sequence[float]) -> bool:
-    """Whether a comparison may still end, from its information at each look as a part."""
+def _may_end(parts: Sequence[float], min_looks: int) -> bool:
+    """Whether a comparison may still end, from its information at each look as a part.
+
+    Between devices that differ, information stops growing with their answers. Its growth per look
+    is the difference of the means of the later and the earlier half of the looks, by half of them.
+    """
     n_looks = len(parts)
     is_early = n_looks < _FIRST_LOOKS
-    if n_looks < _MAX_LOOKS or (is_early and not parts[-1]):
+    if n_looks < min_looks or (is_early and not parts[-1]):
         return True
-    # Between devices that differ, information no longer grows with their answers.
     half = n_looks // 2
-    growth = (parts[-1] - parts[half]) / (n_looks - 1 - half)
+    growth = (fmean(parts[-half:]) - fmean(parts[:half])) / half
     expected_looks = _MAX_EXPECTED_LOOKS * (_EARLY_FACTOR if is_early else 1)
     return 1.0 - parts[-1] <= growth * expected_looks and n_looks < _MAX_COMPARING_LOOKS
 

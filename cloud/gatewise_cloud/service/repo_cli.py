@@ -23,7 +23,7 @@ from gatewise_export.repository.release import WHOLE, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
 #: Status of a watched rollout, by how it ended.
-STATUSES: Final = {"done": 0, "withdrawn": 1, "no-evidence": 3, "superseded": 4}
+STATUSES: Final = {"done": 0, "withdrawn": 1, "no-evidence": 3, "superseded": 4, "undecided": 5}
 
 _app = typer.Typer(
     add_completion=False,
@@ -145,20 +145,27 @@ def publish(
 ) -> None:
     r"""Offer a release to a share of the devices; call it again with more.
 
-    With --every the release is offered to one share after the other. A step ends when enough of the
-    devices that the release is offered to report that they run it. The release is withdrawn if the
-    reports exceed a limit of --above or --worse-by (status 1), or if ten checks of a step gave no
-    evidence for it (status 3). Status 4: another release was published meanwhile.
+    With --every the release is offered to one share after the other. A step ends when enough of its
+    devices report that they run the release. The exit status says how the rollout ended:
 
-    With --worse-by at most half of the devices get the release before there are enough answers to
-    detect an excess of 2 points over the limit, and a tenth of the devices keeps the old release
-    for comparison until the last step. The command prints the number of answers that this takes,
-    and names the figures that it could not compare.
+      0: the release reached the last share.
 
-    An interrupted rollout stays at its step; the same command continues it.
+      1: it was withdrawn because reports exceeded --above or --worse-by.
 
-    Upload REPO after each change, metadata/timestamp.json last. Call it without a release once a
-    day, so that the timestamp does not expire.
+      3: it was withdrawn because ten checks of a step gave no evidence.
+
+      4: another release was published meanwhile.
+
+      5: --worse-by could not be decided; the release stays at its share.
+
+    With --worse-by fewer than half of the devices get the release until an excess of 2 points over
+    the limit would have been found. A tenth of them keeps the old release until the last step. The
+    command prints how many answers this takes.
+
+    If you interrupt a rollout, the same command continues it.
+
+    Upload REPO after each change, metadata/timestamp.json last. Without a release the command
+    renews signatures: run it once a day, so that the timestamp does not expire.
 
     Example:
 
@@ -228,8 +235,8 @@ class _WatchedRollout(NamedTuple):
         }
         text = _offered(offer)
         if outcome.aborted is not None:
-            change = "superseded" if outcome.kind == "superseded" else "withdrawn"
-            text = f"{offer} is {change}: {outcome.aborted}"
+            state = {"superseded": "superseded", "undecided": f"held at {_percent(offer)}"}
+            text = f"{offer} is {state.get(outcome.kind, 'withdrawn')}: {outcome.aborted}"
         _print(as_json, document, text)
         if outcome.kind != "done":
             raise typer.Exit(STATUSES[outcome.kind])

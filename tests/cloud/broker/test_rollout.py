@@ -96,7 +96,6 @@ def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(
     [
         (reported(10, own=70.0), {"worse_by": 0.01}, "disag"),
         (reported(10, own=70.0), {"worse_by": 0.06}, None),
-        (reported(2, own=70.0), {"worse_by": 0.01}, None),
         (reported(10, 4), {"failed": 0.2}, "failed on 4 of 14"),
         (reported(10, 2), {"failed": 0.0}, None),
     ],
@@ -272,6 +271,23 @@ def test_devices_that_run_a_release_and_report_nothing_are_no_evidence(repositor
     assert "no evidence in 30 looks" in end.aborted
     end, _ = rolled_out(repository, (0.05, 1.0), lambda _: replace(silent, others={}))
     assert end.kind == "done"
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        (reported(2, own=70.0), "disagreement: 2 devices with the release"),
+        (replace(reported(40), figures={"disagreement": [(0.0, 500.0), (60.0, 500.0)] * 20}),
+         "disagreement: devices differ too much"),
+    ],
+)  # fmt: skip
+def test_a_comparison_without_an_end_holds_the_release_below_half(repository, report, reason):
+    end, steps = rolled_out(repository, (0.05, 1.0), lambda _: report)
+    assert (end.kind, steps, end.offer.rollout) == ("undecided", [0.05, 0.45], 4500)
+    assert reason in end.aborted
+    accepting = AbortLimits(worse_by=0.01, accept_undecided=True)
+    end, steps = rolled_out(repository, (0.05, 1.0), lambda _: report, accepting)
+    assert (end.kind, steps) == ("done", [0.9, 1.0])
 
 
 def test_a_figure_that_was_not_compared_is_named_with_the_reason():
