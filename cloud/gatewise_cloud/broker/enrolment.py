@@ -126,7 +126,7 @@ class EnrolmentServer(ThreadingHTTPServer):
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.crt", folder / "server.key")
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _EnrolmentHandler)
         self.socket = context.wrap_socket(
             self.socket, server_side=True, do_handshake_on_connect=False
         )
@@ -154,7 +154,7 @@ class EnrolmentServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, and make room for another."""
+        """Serve a connection, and let another one start."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -221,7 +221,7 @@ class EnrolmentServer(ThreadingHTTPServer):
             request.certificate.set_result(certificates[request.name].read_text())
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _EnrolmentHandler(BaseHTTPRequestHandler):
     server: EnrolmentServer
     timeout = _SILENCE_SECONDS
 

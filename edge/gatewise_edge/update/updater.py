@@ -301,15 +301,11 @@ class Updater:
         self._go_back([digest for digest in (state.proved, state.previous) if digest in valid])
 
     def _forget_withdrawn(self, valid: Set[str]) -> None:
-        """Forget releases that are not `valid`: a start whose release is damaged runs none."""
+        """Forget withdrawn releases, so that no start falls back on one."""
         state = self.store.state
-        withdrawn = {
-            name: ""
-            for name in ("proved", "previous")
-            if getattr(state, name) not in {"", state.active, *valid}
-        }
-        if withdrawn:
-            self.store.save(**withdrawn)
+        for name in ("proved", "previous"):
+            if getattr(state, name) not in {"", state.active, *valid}:
+                self.store.save(**{name: ""})
 
     def _may_take(self, offer: OfferedRelease) -> bool:
         state = self.store.state
