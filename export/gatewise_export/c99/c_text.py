@@ -212,4 +212,5 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
             raise InputError(f"{path} exists and is not of Gatewise: choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text, encoding="ascii")

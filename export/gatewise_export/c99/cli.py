@@ -36,24 +36,43 @@ def c99(
             help="Leave out models of stages that never stop, and blocks that only requests read.",
         ),
     ] = False,
+    build: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="arduino|zephyr|esp-idf|cmake",
+            help="Write a library for this build, with a client of the cloud.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a bundle's device stages as C99, for a microcontroller.
 
     At the active operating point. No heap, tables in flash, one callback to acquire features;
-    decisions equal the bundle's, bit for bit. `make test` in the folder runs the sample.
+    decisions equal the bundle's, bit for bit. `make test` in the folder runs the sample. With --as
+    the folder is a library that the board's build takes as it is; NAME_wire.h in it encodes
+    requests and decodes responses, for instances that no stage answers.
 
     Example:
 
         gatewise c99 bundle --out firmware/model
+
+        gatewise c99 bundle --as arduino --out ~/Arduino/libraries/model
     """
     forms: dict[str | None, Form | None] = {None: None, "8": 8, "16": 16, "float": "float"}
     if coded not in forms:
         raise InputError(f"--coded {coded}: choose 8, 16 or float, or leave it out")
+    from gatewise_export.c99.board_libraries import write_library
     from gatewise_export.c99.writer import to_c
 
     opened = Bundle.open(bundle, for_device=True)
-    source = to_c(opened, out, coded=forms[coded], name=name, lean=lean)
+    no_client: str | None = None
+    if build is None:
+        source = to_c(opened, out, coded=forms[coded], name=name, lean=lean)
+    else:
+        source, no_client = write_library(
+            opened, out, build, coded=forms[coded], name=name, lean=lean
+        )
     encoder = opened.manifest.encoder
     encoded = (
         []
@@ -65,7 +84,8 @@ def c99(
         ]
     )
     if as_json:
-        emit({"bundle": str(bundle), "encoded_columns": encoded} | asdict(source))
+        facts = {"bundle": str(bundle), "encoded_columns": encoded, "no_client": no_client}
+        emit(facts | asdict(source))
         return
     figures: list[tuple[str, object]] = [
         ("stages on the device", source.n_stages),
@@ -85,7 +105,12 @@ def c99(
             ("their part of the RAM", blocks.struct_bytes),
             ("windows in the self-test", blocks.sample_windows),
         ]
-    table(f"{out}/{source.name}.c", ("", "figure"), figures)
+    table(f"{source.name}.c in {out}", ("", "figure"), figures)
+    if build is not None:
+        print(f"{out} is a library for {build}: {', '.join(source.files)}")
+        if no_client is not None:
+            print(f"without {source.name}_wire.h: {no_client}")
+        return
     print("the code takes flash as well: `make size` in the folder measures it")
     if encoded:
         print(

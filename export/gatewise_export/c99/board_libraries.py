@@ -1,0 +1,97 @@
+"""A bundle's C as a library that the build of a board takes as it is."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.c99 import c_text
+from gatewise_export.c99.wire_client import no_client, wire_files
+from gatewise_export.c99.writer import CSource, to_c
+
+BoardBuild = Literal["arduino", "zephyr", "esp-idf", "cmake"]
+BUILDS: tuple[str, ...] = get_args(BoardBuild)
+
+#: Files of a build, and of a build's sketch for bundles that offload, by their paths.
+BUILD_FILES: dict[str, tuple[str, ...]] = {
+    "arduino": ("library.properties",),
+    "zephyr": ("zephyr/module.yml", "Kconfig", "CMakeLists.txt"),
+    "esp-idf": ("CMakeLists.txt", "idf_component.yml"),
+    "cmake": ("CMakeLists.txt",),
+}
+SKETCHES: dict[str, dict[str, str]] = {
+    "arduino": {"offload.ino": "examples/offload/offload.ino"},
+    "esp-idf": {"offload.c": "examples/offload.c"},
+}
+DESKTOP_FILES = ("main.c", "Makefile")
+"""Files that run the self-test on a computer, which no board builds."""
+
+
+def write_library(
+    bundle: Bundle, folder: Path, build: str, **options: Any
+) -> tuple[CSource, str | None]:
+    """Write a library of C for a build of boards, with a client of the cloud.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The bundle, at its active operating point.
+    folder : Path
+        Becomes the library: headers, sources and the files of the build.
+    build : {"arduino", "zephyr", "esp-idf", "cmake"}
+        The build that takes it.
+    **options
+        As for :func:`.to_c`.
+
+    Returns
+    -------
+    tuple of CSource and str or None
+        The files and sizes, and the reason for which there is no client, if there is none.
+    """
+    if build not in BUILD_FILES:
+        raise InputError(f"no build {build!r}; there are {', '.join(BUILDS)}")
+    # the plain folder first, which knows what a bundle needs
+    with tempfile.TemporaryDirectory() as scratch:
+        source = to_c(bundle, scratch, **options)
+        texts = {name: (Path(scratch) / name).read_text("ascii") for name in source.files}
+    texts = {name: text for name, text in texts.items() if name not in DESKTOP_FILES}
+    reason = no_client(bundle.manifest)
+    if reason is None:
+        texts |= wire_files(bundle, source.name)
+    # a folder of headers where the build wants one, and the build's own files
+    includes = "src" if build == "arduino" else "include"
+    files = {
+        f"{includes if name.endswith('.h') else 'src'}/{name}": text
+        for name, text in texts.items()
+        if "_selftest" not in name
+    }
+    sources = sorted(name for name in files if name.endswith(".c"))
+    headers = sorted(Path(name).name for name in files if name.endswith(".h"))
+    values = c_text.template_names(source.name) | {
+        "title": c_text.safe(bundle.manifest.title),
+        "library_version": _library_version(bundle.manifest.version),
+        "headers": ",".join(headers),
+        "sources": " ".join(sources),
+        "quoted_sources": " ".join(f'"{name}"' for name in sources),
+        "wire_paragraph": "" if reason else ", and sends hard instances over MQTT",
+    }
+    sketches = {} if reason else SKETCHES.get(build, {})
+    for section, path in {**{name: name for name in BUILD_FILES[build]}, **sketches}.items():
+        files[path] = c_text.filled("boards.txt", f"{build} {section}", **values)
+    c_text.write_files(folder, files)
+    return replace(source, folder=folder, files=tuple(files)), reason
+
+
+def _library_version(version: str) -> str:
+    """Make a version of three numbers, as package managers have them, of a bundle's version.
+
+    >>> _library_version("7"), _library_version("v1.2-rc")
+    ('7.0.0', '1.2.0')
+    """
+    numbers = [*re.findall(r"\d+", version)[:3], "0", "0", "0"]
+    return ".".join(numbers[:3])

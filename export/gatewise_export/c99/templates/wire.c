@@ -1,0 +1,784 @@
+/* ${mark} ${version} from ${title}; see ${p}_wire.h and docs/wire.md of Gatewise. */
+#include "${p}_wire.h"
+
+#include <math.h>
+#include <string.h>
+
+${flash}
+${tables}
+#define SHORTEST_RETRY_MS 20
+#define LONGEST_HOLD_MS 30000u
+#define MOST_ENTRIES 32u
+
+/* The letters of a short key as one number. */
+#define KEY(a, b, c) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16)
+
+/* -- writing ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    uint8_t *to;
+    size_t room, size; /* a size above the room: it did not fit */
+} writer_type;
+
+static void put(writer_type *w, uint8_t byte)
+{
+    if (w->size < w->room)
+        w->to[w->size] = byte;
+    w->size++;
+}
+
+static void put_piece(writer_type *w, const uint8_t *piece, size_t size)
+{
+    size_t i;
+    for (i = 0; i < size; i++)
+        put(w, READ(uint8_t, piece + i));
+}
+
+static uint32_t crc32_of(const uint8_t *bytes, size_t size)
+{
+    uint32_t crc = 0xffffffffu;
+    while (size--) {
+        int bit;
+        crc ^= *bytes++;
+        for (bit = 0; bit < 8; bit++)
+            crc = crc & 1u ? crc >> 1 ^ 0xedb88320u : crc >> 1;
+    }
+    return ~crc;
+}
+
+size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+                             const float *row)
+{
+    writer_type w;
+    uint32_t crc;
+    int i, shift;
+    w.to = message;
+    w.room = room;
+    w.size = 0;
+    put_piece(&w, cbor_head, sizeof cbor_head);
+    for (i = 0; i < 16; i++)
+        put(&w, id[i]);
+    put_piece(&w, cbor_names, sizeof cbor_names);
+    put(&w, 0x1a); /* an unsigned number of 4 bytes */
+    for (shift = 24; shift >= 0; shift -= 8)
+        put(&w, (uint8_t)(ttl_ms >> shift));
+    put_piece(&w, cbor_shape, sizeof cbor_shape);
+    for (i = 0; i < ${P}_WIRE_COLUMNS; i++) {
+        uint32_t bits;
+        if (isinf(row[i]))
+            return 0;
+        memcpy(&bits, row + i, 4);
+        for (shift = 0; shift < 32; shift += 8)
+            put(&w, (uint8_t)(bits >> shift));
+    }
+    put_piece(&w, cbor_tail, sizeof cbor_tail);
+    if (w.size + 4 > room)
+        return 0;
+    crc = crc32_of(message, w.size);
+    for (shift = 24; shift >= 0; shift -= 8)
+        put(&w, (uint8_t)(crc >> shift));
+    return w.size;
+}
+
+/* The float nearest to digits * 10^power. */
+static float scaled(uint64_t digits, int power)
+{
+    int exponent = 0;
+    uint32_t mantissa;
+    if (!digits)
+        return 0.0f;
+    for (; power > 0; power--) {
+        for (; digits >> 60; exponent++)
+            digits >>= 1;
+        digits *= 10u;
+    }
+    for (; power < 0; power++) {
+        for (; !(digits >> 63); exponent--)
+            digits <<= 1;
+        digits = digits / 10u + (digits % 10u >= 5u);
+    }
+    for (; !(digits >> 63); exponent--)
+        digits <<= 1;
+    /* round the 64 bits to 24, ties to even */
+    mantissa = (uint32_t)(digits >> 40);
+    digits &= ((uint64_t)1 << 40) - 1u;
+    if (digits > (uint64_t)1 << 39 || (digits == (uint64_t)1 << 39 && (mantissa & 1u)))
+        mantissa++;
+    return ldexpf((float)mantissa, exponent + 40);
+}
+
+static void put_digits(writer_type *w, uint64_t number)
+{
+    uint8_t digits[20];
+    int n = 0;
+    do {
+        digits[n++] = (uint8_t)('0' + number % 10u);
+        number /= 10u;
+    } while (number);
+    while (n)
+        put(w, digits[--n]);
+}
+
+/* The shortest digits, at most 9 of them, that are read as the same float. */
+static void put_number(writer_type *w, float value)
+{
+    uint32_t bits;
+    uint64_t digits, rounded;
+    int exponent, power = 0, n_digits, rounded_power;
+    memcpy(&bits, &value, 4);
+    if (bits >> 31)
+        put(w, '-');
+    bits &= 0x7fffffffu;
+    memcpy(&value, &bits, 4);
+    /* value = digits * 2^exponent, then digits * 10^power */
+    digits = bits & 0x7fffffu;
+    exponent = (int)(bits >> 23);
+    if (exponent)
+        digits |= 0x800000u;
+    else
+        exponent = 1;
+    exponent -= 150;
+    while (digits && exponent < 0) {
+        if (digits & 1u && digits < UINT64_MAX / 10u) {
+            digits *= 10u;
+            power--;
+        }
+        digits = (digits >> 1) + (digits & 1u);
+        exponent++;
+    }
+    for (; digits && exponent > 0; exponent--) {
+        if (digits >> 63) {
+            digits = digits / 10u + (digits % 10u >= 5u);
+            power++;
+        }
+        digits <<= 1;
+    }
+    for (; digits && digits % 10u == 0u; power++)
+        digits /= 10u;
+    /* 6 digits may do, 9 always do; `scaled` rounds numbers that are not normal twice */
+    for (n_digits = bits >> 23 ? 6 : 9; digits >= 1000000000u && n_digits <= 9; n_digits++) {
+        uint64_t limit = 1;
+        int i;
+        for (i = 0; i < n_digits; i++)
+            limit *= 10u;
+        rounded = digits;
+        rounded_power = power;
+        for (; rounded >= limit * 10u; rounded_power++)
+            rounded /= 10u;
+        if (rounded >= limit) {
+            rounded = rounded / 10u + (rounded % 10u >= 5u);
+            rounded_power++;
+        }
+        if (n_digits == 9 || scaled(rounded, rounded_power) == value) {
+            digits = rounded;
+            power = rounded_power;
+        }
+    }
+    for (; digits && digits % 10u == 0u; power++)
+        digits /= 10u;
+    put_digits(w, digits);
+    if (digits && power) {
+        put(w, 'e');
+        if (power < 0)
+            put(w, '-');
+        put_digits(w, (uint64_t)(power < 0 ? -power : power));
+    }
+}
+
+size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+                             const float *row)
+{
+    writer_type w;
+    int i, nibble;
+    w.to = message;
+    w.room = room;
+    w.size = 0;
+    put_piece(&w, json_head, sizeof json_head);
+    for (i = 0; i < 32; i++) {
+        nibble = i % 2 ? id[i / 2] & 15 : id[i / 2] >> 4;
+        put(&w, (uint8_t)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10));
+    }
+    put_piece(&w, json_names, sizeof json_names);
+    put_digits(&w, ttl_ms);
+    put_piece(&w, json_shape, sizeof json_shape);
+    for (i = 0; i < ${P}_WIRE_COLUMNS; i++) {
+        if (isinf(row[i]))
+            return 0;
+        if (i)
+            put(&w, ',');
+        if (isnan(row[i]))
+            put_piece(&w, json_null, sizeof json_null);
+        else
+            put_number(&w, row[i]);
+    }
+    put(&w, ']');
+    put(&w, '}');
+    return w.size > room ? 0 : w.size;
+}
+
+/* -- reading ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const uint8_t *at, *end;
+} reader_type;
+
+/* Which entries of a response were read; each may stand once. */
+enum {
+    HAS_LAYOUT = 1, HAS_ID = 2, HAS_MODEL = 4, HAS_VERSION = 8, HAS_ROWS = 16, HAS_CLASSES = 32,
+    HAS_LABEL = 64, HAS_SHARES = 128, HAS_TIME = 256, HAS_ERROR = 512, HAS_WAIT = 1024,
+    ANSWER = HAS_MODEL | HAS_VERSION | HAS_ROWS | HAS_CLASSES | HAS_LABEL | HAS_SHARES | HAS_TIME
+};
+
+static uint32_t key_of(const uint8_t *bytes, size_t size)
+{
+    uint32_t key = 0;
+    size_t i;
+    if (size > 3)
+        return 0;
+    for (i = 0; i < size; i++)
+        key |= (uint32_t)bytes[i] << 8 * i;
+    return key;
+}
+
+static int is_piece(const uint8_t *bytes, size_t size, const uint8_t *piece, size_t piece_size)
+{
+    size_t i;
+    if (size != piece_size)
+        return 0;
+    for (i = 0; i < size; i++)
+        if (bytes[i] != READ(uint8_t, piece + i))
+            return 0;
+    return 1;
+}
+
+static int is_share(float value)
+{
+    return value >= -0.001f && value <= 1.001f;
+}
+
+static int put_error(${p}_wire_response *response, const uint8_t *bytes, size_t size)
+{
+    if (size < 1 || size > 32)
+        return 0;
+    memcpy(response->error, bytes, size);
+    response->error[size] = 0;
+    return HAS_ERROR;
+}
+
+static void clear(${p}_wire_response *response)
+{
+    memset(response, 0, sizeof *response);
+    response->label = -1;
+}
+
+/* Whether the entries that were read are a whole answer, or a refusal. */
+static int is_whole(int entries, ${p}_wire_response *response)
+{
+    if ((entries & (HAS_LAYOUT | HAS_ID)) != (HAS_LAYOUT | HAS_ID))
+        return 0;
+    if (entries & HAS_ERROR) {
+        response->label = -1;
+        return 1;
+    }
+    return (entries & ANSWER) == ANSWER && response->label < ${P}_CLASSES;
+}
+
+typedef struct {
+    uint8_t kind; /* major type: 0 number, 2 bytes, 3 text */
+    uint8_t tag;  /* 0: none */
+    uint32_t number;
+    const uint8_t *bytes; /* of bytes and texts, `size` of them */
+    size_t size;
+} item_type;
+
+static int read_item(reader_type *r, item_type *item)
+{
+    int has_tag = 0;
+    item->tag = 0;
+    for (;;) {
+        unsigned low, more;
+        if (r->at >= r->end)
+            return 0;
+        item->kind = (uint8_t)(*r->at >> 5);
+        low = *r->at++ & 31u;
+        if (low > 26u) /* more than 32 bits, or of indefinite length */
+            return 0;
+        more = low < 24u ? 0u : 1u << (low - 24u);
+        if (more > (size_t)(r->end - r->at))
+            return 0;
+        for (item->number = more ? 0u : low; more; more--)
+            item->number = item->number << 8 | *r->at++;
+        if (item->kind != 6)
+            break;
+        if (has_tag || item->number > 255u)
+            return 0;
+        has_tag = 1;
+        item->tag = (uint8_t)item->number;
+    }
+    item->bytes = r->at;
+    item->size = 0;
+    if (item->kind == 2 || item->kind == 3) {
+        if (item->number > (size_t)(r->end - r->at))
+            return 0;
+        item->size = (size_t)item->number;
+        r->at += item->size;
+    }
+    return item->kind == 0 || item->kind == 2 || item->kind == 3;
+}
+
+static uint32_t little(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
+           (uint32_t)bytes[3] << 24;
+}
+
+static int read_shares(const item_type *item, float *probability)
+{
+    int i;
+    if (item->kind != 2 || item->tag != 85 || item->size != 4u * ${P}_CLASSES)
+        return 0;
+    for (i = 0; i < ${P}_CLASSES; i++) {
+        uint32_t bits = little(item->bytes + 4 * i);
+        memcpy(probability + i, &bits, 4);
+        if (!is_share(probability[i]))
+            return 0;
+    }
+    return HAS_SHARES;
+}
+
+/* Which entry this is; 0: it is wrong, or of another request; HAS_NOTHING: one that is not read. */
+#define HAS_NOTHING 2048
+static int read_entry(const item_type *key, const item_type *item, const uint8_t *id,
+                      ${p}_wire_response *response)
+{
+    int is_number = item->kind == 0 && !item->tag;
+    switch (key_of(key->bytes, key->size)) {
+    case KEY('v', 0, 0):
+        return is_number && item->number == 1u ? HAS_LAYOUT : 0;
+    case KEY('i', 'd', 0):
+        return item->kind == 2 && item->size == 16u && !memcmp(item->bytes, id, 16) ? HAS_ID : 0;
+    case KEY('m', 0, 0):
+        return item->kind == 3 &&
+               is_piece(item->bytes, item->size, model, sizeof model) ? HAS_MODEL : 0;
+    case KEY('m', 'v', 0):
+        return item->kind == 3 &&
+               is_piece(item->bytes, item->size, model_version, sizeof model_version)
+                   ? HAS_VERSION : 0;
+    case KEY('n', 0, 0):
+        return is_number && item->number == 1u ? HAS_ROWS : 0;
+    case KEY('c', 0, 0):
+        return is_number && item->number == ${P}_CLASSES ? HAS_CLASSES : 0;
+    case KEY('y', 0, 0):
+        if (item->kind != 2 || item->tag != 69 || item->size != 2u)
+            return 0;
+        response->label = item->bytes[0] | item->bytes[1] << 8;
+        return HAS_LABEL;
+    case KEY('p', 0, 0):
+        return read_shares(item, response->probability);
+    case KEY('u', 's', 0):
+        response->worker_us = item->number;
+        return is_number ? HAS_TIME : 0;
+    case KEY('w', 0, 0):
+        response->wait_ms = item->number;
+        return is_number ? HAS_WAIT : 0;
+    case KEY('e', 0, 0):
+        return item->kind == 3 ? put_error(response, item->bytes, item->size) : 0;
+    default:
+        return HAS_NOTHING;
+    }
+}
+
+int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id,
+                          ${p}_wire_response *response)
+{
+    reader_type r;
+    unsigned n_entries;
+    uint32_t crc = 0;
+    size_t i;
+    int entries = 0;
+    if (size < 8 || *message >> 5 != 5)
+        return 0;
+    for (i = size - 4; i < size; i++)
+        crc = crc << 8 | message[i];
+    if (crc != crc32_of(message, size - 4))
+        return 0;
+    clear(response);
+    r.at = message + 1;
+    r.end = message + size;
+    n_entries = *message & 31u;
+    if (n_entries == 24u)
+        n_entries = *r.at++;
+    if (n_entries > MOST_ENTRIES)
+        return 0;
+    for (; n_entries; n_entries--) {
+        item_type key, item;
+        int entry;
+        if (!read_item(&r, &key) || key.kind != 3 || key.tag || !read_item(&r, &item))
+            return 0;
+        entry = read_entry(&key, &item, id, response);
+        if (!entry || (entries & entry & ~HAS_NOTHING))
+            return 0;
+        entries |= entry;
+    }
+    return r.at == r.end && is_whole(entries, response);
+}
+
+/* -- JSON: objects without escapes in their keys and names, as workers write them ---------------- */
+
+static uint8_t next(reader_type *r) /* the next character that is no space; 0 at the end */
+{
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
+        r->at++;
+    return r->at < r->end ? *r->at : 0;
+}
+
+static int skip_mark(reader_type *r, char mark)
+{
+    if (next(r) != (uint8_t)mark)
+        return 0;
+    r->at++;
+    return 1;
+}
+
+static int read_text(reader_type *r, const uint8_t **bytes, size_t *size)
+{
+    if (!skip_mark(r, '"'))
+        return 0;
+    for (*bytes = r->at; r->at < r->end && *r->at != '"'; r->at++)
+        if (*r->at == '\\' && r->end - r->at > 1)
+            r->at++;
+    *size = (size_t)(r->at - *bytes);
+    return skip_mark(r, '"');
+}
+
+static int is_digit(const reader_type *r)
+{
+    return r->at < r->end && *r->at >= '0' && *r->at <= '9';
+}
+
+static int read_float(reader_type *r, float *value)
+{
+    uint64_t digits = 0;
+    int power = 0, is_negative, n_digits = 0, has_point = 0;
+    next(r);
+    is_negative = r->at < r->end && *r->at == '-';
+    r->at += is_negative;
+    for (; is_digit(r) || (!has_point && r->at < r->end && *r->at == '.'); r->at++) {
+        if (*r->at == '.') {
+            has_point = 1;
+            continue;
+        }
+        n_digits++;
+        if (digits < UINT64_MAX / 100u) {
+            digits = digits * 10u + (uint64_t)(*r->at - '0');
+            power -= has_point;
+        } else {
+            power += !has_point;
+        }
+    }
+    if (n_digits && r->at < r->end && (*r->at == 'e' || *r->at == 'E')) {
+        int exponent = 0, falls;
+        r->at++;
+        falls = r->at < r->end && *r->at == '-';
+        r->at += falls || (r->at < r->end && *r->at == '+');
+        for (; is_digit(r); r->at++)
+            exponent = exponent < 1000 ? exponent * 10 + (*r->at - '0') : exponent;
+        power += falls ? -exponent : exponent;
+    }
+    if (power < -400 || power > 400)
+        return 0;
+    *value = is_negative ? -scaled(digits, power) : scaled(digits, power);
+    return n_digits > 0;
+}
+
+static int read_unsigned(reader_type *r, uint32_t *number)
+{
+    next(r);
+    if (!is_digit(r))
+        return 0;
+    for (*number = 0; is_digit(r) && *number < 400000000u; r->at++)
+        *number = *number * 10u + (uint32_t)(*r->at - '0');
+    return !is_digit(r);
+}
+
+/* Skip a value that is not read: brackets until they close, texts whole. */
+static int skip_value(reader_type *r)
+{
+    int depth = 0;
+    const uint8_t *bytes;
+    size_t size;
+    for (;;) {
+        uint8_t c = next(r);
+        if (!c || (!depth && (c == ',' || c == '}')))
+            return c != 0;
+        if (c == '"') {
+            if (!read_text(r, &bytes, &size))
+                return 0;
+            continue;
+        }
+        depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+        r->at++;
+    }
+}
+
+static int is_hex(const uint8_t *text, size_t size, const uint8_t *id)
+{
+    size_t i;
+    if (size != 32)
+        return 0;
+    for (i = 0; i < 32; i++) {
+        int nibble = i % 2 ? id[i / 2] & 15 : id[i / 2] >> 4;
+        if (text[i] != (nibble < 10 ? '0' + nibble : 'a' + nibble - 10))
+            return 0;
+    }
+    return 1;
+}
+
+static int read_json_shares(reader_type *r, float *probability)
+{
+    int i;
+    if (!skip_mark(r, '[') || !skip_mark(r, '['))
+        return 0;
+    for (i = 0; i < ${P}_CLASSES; i++)
+        if ((i && !skip_mark(r, ',')) || !read_float(r, probability + i) ||
+            !is_share(probability[i]))
+            return 0;
+    return skip_mark(r, ']') && skip_mark(r, ']') ? HAS_SHARES : 0;
+}
+
+static int read_json_entry(reader_type *r, uint32_t key, const uint8_t *id,
+                           ${p}_wire_response *response)
+{
+    const uint8_t *text = 0;
+    size_t size = 0;
+    uint32_t number = 0;
+    int is_text = key == KEY('i', 'd', 0) || key == KEY('m', 0, 0) || key == KEY('m', 'v', 0) ||
+                  key == KEY('e', 0, 0);
+    int is_number = key == KEY('v', 0, 0) || key == KEY('n', 0, 0) || key == KEY('c', 0, 0) ||
+                    key == KEY('u', 's', 0) || key == KEY('w', 0, 0);
+    if ((is_text && !read_text(r, &text, &size)) || (is_number && !read_unsigned(r, &number)))
+        return 0;
+    switch (key) {
+    case KEY('v', 0, 0):
+        return number == 1u ? HAS_LAYOUT : 0;
+    case KEY('i', 'd', 0):
+        return is_hex(text, size, id) ? HAS_ID : 0;
+    case KEY('m', 0, 0):
+        return is_piece(text, size, model, sizeof model) ? HAS_MODEL : 0;
+    case KEY('m', 'v', 0):
+        return is_piece(text, size, model_version, sizeof model_version) ? HAS_VERSION : 0;
+    case KEY('n', 0, 0):
+        return number == 1u ? HAS_ROWS : 0;
+    case KEY('c', 0, 0):
+        return number == ${P}_CLASSES ? HAS_CLASSES : 0;
+    case KEY('y', 0, 0):
+        if (!skip_mark(r, '[') || !read_unsigned(r, &number) || !skip_mark(r, ']'))
+            return 0;
+        response->label = (int32_t)number;
+        return HAS_LABEL;
+    case KEY('p', 0, 0):
+        return read_json_shares(r, response->probability);
+    case KEY('u', 's', 0):
+        response->worker_us = number;
+        return HAS_TIME;
+    case KEY('w', 0, 0):
+        response->wait_ms = number;
+        return HAS_WAIT;
+    case KEY('e', 0, 0):
+        return put_error(response, text, size);
+    default:
+        return skip_value(r) ? HAS_NOTHING : 0;
+    }
+}
+
+int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id,
+                          ${p}_wire_response *response)
+{
+    reader_type r;
+    int entries = 0;
+    clear(response);
+    r.at = message;
+    r.end = message + size;
+    if (!skip_mark(&r, '{'))
+        return 0;
+    do {
+        const uint8_t *key;
+        size_t key_size;
+        int entry;
+        if (!read_text(&r, &key, &key_size) || !skip_mark(&r, ':'))
+            return 0;
+        entry = read_json_entry(&r, key_of(key, key_size), id, response);
+        if (!entry || (entries & entry & ~HAS_NOTHING))
+            return 0;
+        entries |= entry;
+    } while (skip_mark(&r, ','));
+    return skip_mark(&r, '}') && !next(&r) && is_whole(entries, response);
+}
+
+/* -- one request at a time ---------------------------------------------------------------------- */
+
+#define SIXTEENTHS 16u
+
+static int is_due(uint32_t now_ms, uint32_t time) /* also where the clock has begun anew */
+{
+    return (int32_t)(now_ms - time) >= 0;
+}
+
+void ${p}_wire_begin(${p}_wire *wire, ${p}_wire_publish publish, ${p}_wire_random random,
+                     void *context)
+{
+    memset(wire, 0, sizeof *wire);
+    wire->publish = publish;
+    wire->random = random;
+    wire->context = context;
+    wire->backoff = 1;
+}
+
+int ${p}_wire_row(${p}_instance *instance, ${p}_acquire acquire, void *context, float *row)
+{
+    int i;
+    for (i = 0; i < ${P}_WIRE_COLUMNS; i++) {
+        int feature = (int)READ(${column_type}, request_columns + i);
+        const float *value = ${p}_value(instance, feature);
+        row[i] = value ? *value : acquire(feature, context);
+        if (${refused})
+            return 0;
+    }
+    return 1;
+}
+
+static uint32_t expected_ms(const ${p}_wire *wire) /* a quarter of the time at first */
+{
+    return wire->has_round_trip ? wire->round_trip / SIXTEENTHS : (wire->deadline - wire->sent_at) / 4u;
+}
+
+static uint32_t patience_ms(const ${p}_wire *wire)
+{
+    uint32_t expected = expected_ms(wire);
+    uint32_t usual = 2u * expected;
+    uint32_t slow = expected + 4u * (wire->deviation / SIXTEENTHS);
+    uint32_t longest = usual > slow ? usual : slow;
+    return wire->backoff * (longest > SHORTEST_RETRY_MS ? longest : SHORTEST_RETRY_MS);
+}
+
+static void plan_retry(${p}_wire *wire, uint32_t when)
+{
+    wire->retry_at = when;
+    wire->plans_retry = (uint8_t)is_due(wire->deadline, when + expected_ms(wire));
+}
+
+static void measure(${p}_wire *wire, uint32_t ms) /* RFC 6298, with beta = 1/4 and alpha = 1/8 */
+{
+    uint32_t sample = ms * SIXTEENTHS;
+    uint32_t gap = sample > wire->round_trip ? sample - wire->round_trip : wire->round_trip - sample;
+    wire->backoff = 1;
+    if (!wire->has_round_trip) {
+        wire->has_round_trip = 1;
+        wire->round_trip = sample;
+        wire->deviation = sample / 2u;
+        return;
+    }
+    wire->deviation = wire->deviation - wire->deviation / 4u + gap / 4u;
+    wire->round_trip = wire->round_trip - wire->round_trip / 8u + sample / 8u;
+}
+
+static void measure_answer(${p}_wire *wire, uint32_t now_ms)
+{
+    uint32_t since_first = now_ms - wire->sent_at;
+    uint32_t since_retry = now_ms - wire->resent_at;
+    uint32_t usual = expected_ms(wire);
+    uint32_t slow = usual + 4u * (wire->deviation / SIXTEENTHS);
+    uint32_t longest = 2u * usual > slow ? 2u * usual : slow;
+    if (!wire->was_resent)
+        measure(wire, since_first);
+    else if (wire->was_refused) /* the first copy was refused, so this is the second one's */
+        measure(wire, since_retry);
+    else if (!wire->has_round_trip || since_retry < usual / 2u || since_retry > longest)
+        measure(wire, since_first);
+    else if (wire->backoff < 4) /* it may be to either copy */
+        wire->backoff = (uint8_t)(2 * wire->backoff);
+}
+
+int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32_t deadline_ms)
+{
+    wire->state = ${P}_WIRE_UNSENT;
+    wire->holds = (uint8_t)(wire->holds && !is_due(now_ms, wire->hold_until));
+    if (wire->holds)
+        return wire->state;
+    wire->random(wire->id, sizeof wire->id, wire->context);
+#if ${P}_WIRE_JSON
+    wire->size = (uint16_t)${p}_wire_encode_json(wire->message, sizeof wire->message, wire->id,
+                                                 deadline_ms, row);
+#else
+    wire->size = (uint16_t)${p}_wire_encode_cbor(wire->message, sizeof wire->message, wire->id,
+                                                 deadline_ms, row);
+#endif
+    if (!wire->size || !wire->publish(wire->message, wire->size, wire->context))
+        return wire->state;
+    wire->state = ${P}_WIRE_WAITING;
+    wire->sent_at = now_ms;
+    wire->deadline = now_ms + deadline_ms;
+    wire->n_copies_out = 1;
+    wire->was_resent = 0;
+    wire->was_refused = 0;
+    clear(&wire->response);
+    plan_retry(wire, now_ms + patience_ms(wire));
+    return wire->state;
+}
+
+static int may_be_retried(const char *error)
+{
+    return !strcmp(error, "busy") || !strcmp(error, "no-model");
+}
+
+int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint32_t now_ms)
+{
+    ${p}_wire_response *response = &wire->response;
+    uint32_t wait;
+    int is_response;
+    if (${p}_wire_poll(wire, now_ms) != ${P}_WIRE_WAITING)
+        return wire->state;
+#if ${P}_WIRE_JSON
+    is_response = ${p}_wire_decode_json(message, size, wire->id, response);
+#else
+    is_response = ${p}_wire_decode_cbor(message, size, wire->id, response);
+#endif
+    if (!is_response)
+        return wire->state;
+    if (response->label >= 0) {
+        measure_answer(wire, now_ms);
+        wire->state = ${P}_WIRE_ANSWERED;
+        return wire->state;
+    }
+    wire->was_refused = 1;
+    wire->n_copies_out--;
+    if (may_be_retried(response->error)) {
+        wait = response->wait_ms < LONGEST_HOLD_MS ? response->wait_ms : LONGEST_HOLD_MS;
+        if (wait) {
+            wire->holds = 1;
+            wire->hold_until = now_ms + wait;
+        }
+        if (!wire->n_copies_out && !wire->was_resent)
+            plan_retry(wire, now_ms + (wait > expected_ms(wire) ? wait : expected_ms(wire)));
+        if (wire->n_copies_out || wire->plans_retry) /* another worker may do better */
+            return wire->state;
+    }
+    wire->state = ${P}_WIRE_REFUSED;
+    return wire->state;
+}
+
+int ${p}_wire_poll(${p}_wire *wire, uint32_t now_ms)
+{
+    if (wire->state != ${P}_WIRE_WAITING)
+        return wire->state;
+    if (is_due(now_ms, wire->deadline)) {
+        wire->state = ${P}_WIRE_TIMEOUT;
+    } else if (wire->plans_retry && is_due(now_ms, wire->retry_at)) {
+        wire->plans_retry = 0;
+        wire->was_resent = 1;
+        wire->resent_at = now_ms;
+        wire->n_copies_out++;
+        wire->publish(wire->message, wire->size, wire->context);
+    }
+    return wire->state;
+}

@@ -1,0 +1,114 @@
+/* ${mark} ${version} from ${title}: a client of the cloud, for instances that no stage answers.
+
+   Give the model's columns, two functions and the time in ms (of any clock that counts on):
+
+       static ${p}_wire wire;
+       ${p}_wire_begin(&wire, publish, random_bytes, context);
+
+       float row[${P}_WIRE_COLUMNS];
+       if (answer.outcome == ${P}_OFFLOAD && ${p}_wire_row(&instance, acquire, context, row))
+           ${p}_wire_offload(&wire, row, now_ms, 500);
+
+   Subscribe to gw/v1/<device>/rsp, hand every message from there to ${p}_wire_receive, and call
+   ${p}_wire_poll until it is no longer ${P}_WIRE_WAITING. With -D${P}_WIRE_JSON=1 messages are JSON, on
+   .../req/json and .../rsp/json. Nothing is allocated; there is no state but the struct. */
+#ifndef ${P}_WIRE_H
+#define ${P}_WIRE_H
+
+#include "${p}.h"
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ${P}_WIRE_MODEL ${model}
+#define ${P}_WIRE_VERSION ${model_version}
+#define ${P}_WIRE_COLUMNS ${n_columns} /* numbers of a request */
+
+/* Bytes of the largest request and of the largest response: what the MQTT client must hold. */
+#define ${P}_WIRE_CBOR_BYTES ${cbor_bytes}
+#define ${P}_WIRE_CBOR_RESPONSE_BYTES ${cbor_response_bytes}
+#define ${P}_WIRE_JSON_BYTES ${json_bytes}
+#define ${P}_WIRE_JSON_RESPONSE_BYTES ${json_response_bytes}
+
+#ifndef ${P}_WIRE_JSON
+#define ${P}_WIRE_JSON 0
+#endif
+#if ${P}_WIRE_JSON
+#define ${P}_WIRE_BYTES ${P}_WIRE_JSON_BYTES
+#define ${P}_WIRE_RESPONSE_BYTES ${P}_WIRE_JSON_RESPONSE_BYTES
+#else
+#define ${P}_WIRE_BYTES ${P}_WIRE_CBOR_BYTES
+#define ${P}_WIRE_RESPONSE_BYTES ${P}_WIRE_CBOR_RESPONSE_BYTES
+#endif
+
+/* What came back: a label with probabilities in the order of the classes, or a refusal. */
+typedef struct {
+    int32_t label;      /* class number; -1: a refusal */
+    uint32_t worker_us; /* time in the worker */
+    uint32_t wait_ms;   /* of a refusal: time until the next request may be sent */
+    char error[33];     /* of a refusal: its code, such as "busy" */
+    float probability[${P}_CLASSES];
+} ${p}_wire_response;
+
+/* Messages alone. They return the bytes written, or 0 where `room` is too small or a value infinite;
+   NaN is a missing value. */
+size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+                             const float *row);
+size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+                             const float *row);
+
+/* 1: a response to the request `id`, of 16 bytes; 0: anything else, which is to be ignored. */
+int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id,
+                          ${p}_wire_response *response);
+int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id,
+                          ${p}_wire_response *response);
+
+/* -- one request at a time: ids, deadline, the one retry ---------------------------------------- */
+
+/* Hand a message to the connection, for gw/v1/<device>/req with QoS 1: 1 it is taken, 0 it is not. */
+typedef int (*${p}_wire_publish)(const uint8_t *message, size_t size, void *context);
+/* Draw random bytes from the chip or the operating system. */
+typedef void (*${p}_wire_random)(uint8_t *bytes, size_t size, void *context);
+
+enum {
+    ${P}_WIRE_IDLE,     /* no request was made */
+    ${P}_WIRE_WAITING,  /* for a response: poll again */
+    ${P}_WIRE_ANSWERED, /* `response` holds the answer */
+    ${P}_WIRE_REFUSED,  /* `response` holds the code; the fallback answers */
+    ${P}_WIRE_TIMEOUT,  /* no response came before the deadline; the fallback answers */
+    ${P}_WIRE_UNSENT    /* not sent: no connection, workers busy, or an infinite value; likewise */
+};
+
+typedef struct {
+    ${p}_wire_publish publish;
+    ${p}_wire_random random;
+    void *context;
+    uint32_t sent_at, resent_at, retry_at, deadline; /* ms */
+    uint32_t hold_until; /* workers are busy until then */
+    uint32_t round_trip, deviation; /* in sixteenths of a ms, smoothed */
+    uint16_t size;
+    uint8_t state, backoff, n_copies_out;
+    uint8_t plans_retry, was_resent, was_refused, holds, has_round_trip;
+    uint8_t id[16];
+    ${p}_wire_response response;
+    uint8_t message[${P}_WIRE_BYTES]; /* the request, kept for its retry */
+} ${p}_wire;
+
+void ${p}_wire_begin(${p}_wire *wire, ${p}_wire_publish publish, ${p}_wire_random random,
+                     void *context);
+
+/* Collect a request's values: those of the instance, the others acquired now. 0: one is refused. */
+int ${p}_wire_row(${p}_instance *instance, ${p}_acquire acquire, void *context, float *row);
+
+/* Send a row. These three return the state; a request that still waits is given up. */
+int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32_t deadline_ms);
+int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint32_t now_ms);
+int ${p}_wire_poll(${p}_wire *wire, uint32_t now_ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,112 @@
+"""``<name>_wire.h`` and ``.c``: a client of the cloud in C for the instances that offload.
+
+All that is the same in every request is written here, as pieces in flash between the id, the time
+to live and the values: the C puts them together, in CBOR and in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import cbor2
+import numpy as np
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.c99 import c_text
+
+MOST_COLUMNS = 4096
+"""A request of more columns is no thing for a microcontroller's memory."""
+ID_BYTES = 16
+CRC_BYTES = 4
+LONGEST_TTL = "86400000"
+"""The largest time to live in ms, a day."""
+LONGEST_NUMBER = "-123456789e-38"
+"""As many characters as the C writes at most for a float32."""
+
+
+def no_client(manifest: Manifest) -> str | None:
+    """Say why a bundle has no client in C; None if it has one."""
+    if manifest.cloud is None or manifest.last_exit < len(manifest.stages):
+        return "no instance is offloaded at its operating point"
+    if manifest.signal is not None or manifest.instance is not None:
+        return "its requests hold windows or arrays, not columns"
+    n_columns = len(manifest.cloud_inputs())
+    if n_columns > MOST_COLUMNS:
+        return f"its requests hold {n_columns} columns, more than {MOST_COLUMNS}"
+    return None
+
+
+def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
+    """Write the client's two files; InputError if the bundle's name cannot stand in them."""
+    manifest = bundle.manifest
+    for word in (manifest.name, manifest.version):
+        if not word.isascii() or not word.isprintable() or '"' in word or "\\" in word:
+            raise InputError(
+                f"name and version must be plain ASCII for a client in C, not {word!r}: pack with "
+                "--name and --bundle-version"
+            )
+    columns = manifest.cloud_inputs().astype(np.int64)
+    column_type = c_text.unsigned(int(columns.max(initial=0)))
+    pieces = _pieces(manifest, len(columns))
+    tables = c_text.Tables()
+    for name, piece in pieces.items():
+        tables.add(name, np.frombuffer(piece, np.uint8), "uint8_t")
+    tables.add("request_columns", columns, column_type, "Features, in the order of a request.")
+    takes_missing = manifest.missing.cloud == "allowed"
+    n_classes = len(manifest.classes)
+    sizes = {
+        kind: sum(len(piece) for name, piece in pieces.items() if name.startswith(kind))
+        for kind in ("cbor", "json")
+    }
+    values: dict[str, Any] = {
+        "title": c_text.safe(manifest.title),
+        "model": c_text.quoted(manifest.name),
+        "model_version": c_text.quoted(manifest.version),
+        "n_columns": len(columns),
+        "cbor_bytes": sizes["cbor"] + ID_BYTES + 5 + 4 * len(columns) + CRC_BYTES,
+        # docs/wire.md: 256 bytes, and for one row 4 bytes for each class and 4; 15 and 16 in JSON
+        "cbor_response_bytes": 256 + 4 * n_classes + 4,
+        "json_bytes": sizes["json"]
+        - len(pieces["json_null"])
+        + 2 * ID_BYTES
+        + len(LONGEST_TTL)
+        + (len(LONGEST_NUMBER) + 1) * len(columns)
+        + 1,
+        "json_response_bytes": 256 + 15 * n_classes + 16,
+        "tables": str(tables),
+        "column_type": column_type,
+        "refused": "isinf(row[i])" if takes_missing else "isinf(row[i]) || isnan(row[i])",
+    }
+    names = c_text.template_names(prefix)
+    return {
+        f"{prefix}_wire.h": c_text.filled("wire.h", **values, **names),
+        f"{prefix}_wire.c": c_text.filled("wire.c", **values, **names),
+    }
+
+
+def _pieces(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
+    """Get the parts of a request that are always the same, in their order, and the names alone."""
+    text = cbor2.dumps
+
+    def entries(**values: object) -> bytes:
+        return b"".join(text(key) + text(value) for key, value in values.items())
+
+    n_bytes = 4 * n_columns
+    # heads of a map of 9 entries, of an array of float32 (tag 85), and of byte strings
+    values_head = text(cbor2.CBORTag(85, bytes(n_bytes)))[:-n_bytes]
+    quoted = {"m": json.dumps(manifest.name), "mv": json.dumps(manifest.version)}
+    return {
+        "cbor_head": b"\xa9" + entries(v=1) + text("id") + text(bytes(ID_BYTES))[:-ID_BYTES],
+        "cbor_names": entries(m=manifest.name, mv=manifest.version) + text("ttl"),
+        "cbor_shape": entries(n=1, k=n_columns) + text("x") + values_head,
+        "cbor_tail": text("crc") + text(bytes(CRC_BYTES))[:-CRC_BYTES],
+        "json_head": b'{"id":"',
+        "json_names": f'","m":{quoted["m"]},"mv":{quoted["mv"]},"ttl":'.encode(),
+        "json_shape": b',"x":[',
+        "json_null": b"null",
+        "model": manifest.name.encode(),
+        "model_version": manifest.version.encode(),
+    }

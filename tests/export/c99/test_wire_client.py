@@ -1,0 +1,551 @@
+"""The client in C: messages, retries, real workers, and the libraries for boards."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.c99.compiled import compiler
+from gatewise.errors import InputError
+from gatewise_cloud import MosquittoBroker, Worker
+from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
+from gatewise_edge.link.wire import Response, decode_request, encode_response
+from gatewise_export import Bundle
+from gatewise_export.c99.board_libraries import BUILDS, write_library
+from tests.support import small_bundle
+from tests.support.mqtt_clients import MqttClient
+from tests.support.needs import needs_compiler
+from tests.support.relay import Relay
+
+pytestmark = needs_compiler
+
+STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+ID = bytes(range(16))
+IDLE, WAITING, ANSWERED, REFUSED, TIMEOUT, UNSENT = range(6)
+PUBLISH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+RANDOM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+class CResponse(ctypes.Structure):
+    _fields_ = (
+        ("label", ctypes.c_int32),
+        ("worker_us", ctypes.c_uint32),
+        ("wait_ms", ctypes.c_uint32),
+        ("error", ctypes.c_char * 33),
+        ("probability", ctypes.c_float * 2),
+    )
+
+
+class Client:
+    """The C client of the small bundle, loaded; messages go to `publish`."""
+
+    def __init__(self, library: Path, n_bytes: int, response_at: int) -> None:
+        self.c = ctypes.CDLL(str(library))
+        for name in ("encode_cbor", "encode_json"):
+            getattr(self.c, f"m_wire_{name}").restype = ctypes.c_size_t
+        self.state = ctypes.create_string_buffer(n_bytes)
+        self._response_at = response_at
+        self.sent: list[bytes] = []
+        self.connected = True
+        self._callbacks = PUBLISH(self._publish), RANDOM(self._random)
+        self.c.m_wire_begin(self.state, *self._callbacks, None)
+
+    def _publish(self, message: int, size: int, _: Any) -> int:
+        if self.connected:
+            self.sent.append(ctypes.string_at(message, size))
+        return int(self.connected)
+
+    def _random(self, to: int, size: int, _: Any) -> None:
+        ctypes.memmove(to, os.urandom(size), size)
+
+    def encode(self, form: str, row: Any, *, room: int = 1000) -> bytes:
+        """Encode a request of three columns."""
+        message = ctypes.create_string_buffer(room)
+        values = (ctypes.c_float * 3)(*row)
+        size = getattr(self.c, f"m_wire_encode_{form}")(message, room, ID, 500, values)
+        return message.raw[:size]
+
+    def decode(self, form: str, message: bytes) -> CResponse | None:
+        response = CResponse()
+        decode = getattr(self.c, f"m_wire_decode_{form}")
+        found = decode(message, len(message), ID, ctypes.byref(response))
+        return response if found else None
+
+    def offload(self, row: Any, now: int, deadline: int) -> int:
+        return int(self.c.m_wire_offload(self.state, (ctypes.c_float * 3)(*row), now, deadline))
+
+    def receive(self, message: bytes, now: int) -> int:
+        return int(self.c.m_wire_receive(self.state, message, len(message), now))
+
+    def poll(self, now: int) -> int:
+        return int(self.c.m_wire_poll(self.state, now))
+
+    @property
+    def response(self) -> CResponse:
+        return CResponse.from_buffer(self.state, self._response_at)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Bundle:
+    return small_bundle.write_bundle(tmp_path_factory.mktemp("wire") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def library(bundle, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wire_c")
+    write_library(bundle, folder, "cmake", name="m")
+    (folder / "sizes.c").write_text(
+        '#include "m_wire.h"\n'
+        "int m_size(void) { return (int)sizeof(m_wire); }\n"
+        "int m_response_at(void) { return (int)offsetof(m_wire, response); }\n"
+    )
+    for json in (0, 1):
+        sources = [*sorted((folder / "src").glob("*.c")), folder / "sizes.c"]
+        flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={json}", *STRICT)
+        command = [*(compiler() or ()), *flags, "-I", folder / "include", *sources, "-lm"]
+        subprocess.run([*command, "-o", folder / f"client{json}.so"], check=True)
+    return folder
+
+
+def make_client(folder: Path, *, json: bool = False) -> Client:
+    path = folder / f"client{int(json)}.so"
+    sizes = ctypes.CDLL(str(path))
+    return Client(path, sizes.m_size(), sizes.m_response_at())
+
+
+@pytest.fixture
+def client(library) -> Client:
+    return make_client(library)
+
+
+def answer(message: bytes, *, label: int = 1, **changes: Any) -> Response:
+    """Answer a request as a worker does."""
+    request = decode_request(message)
+    fields = {"labels": [label], "probabilities": [[0.25, 0.75]], "worker_us": 40} | changes
+    if "error" in fields:
+        fields = {"error": fields["error"], "wait_ms": fields.get("wait_ms", 0)}
+    return Response(id=request.id, model="small", version="7", **fields)
+
+
+# -- messages ------------------------------------------------------------------------------
+
+
+def hard_floats(n: int) -> np.ndarray:
+    """Floats of all sizes, with extremes, neighbours of powers of ten, and a missing value."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)
+    tens = np.float32(10.0) ** rng.integers(-37, 38, n).astype(np.float32)
+    near = np.nextafter(tens, rng.choice([-np.inf, np.inf], n).astype(np.float32))
+    plain = (rng.integers(-(10**6), 10**6, n) / 1000).astype(np.float32)
+    tiny = np.finfo(np.float32).smallest_subnormal
+    edges = [0.0, -0.0, 1.0, tiny, np.finfo("f4").max, np.finfo("f4").tiny, 16777217, np.nan]
+    values = np.concatenate([bits, tens, near, plain, np.array(edges, np.float32)])
+    return values[~np.isinf(values)]
+
+
+@pytest.mark.slow
+def test_requests_hold_the_same_floats(client):
+    values = hard_floats(7500)
+    rows = np.resize(values, (10_000, 3))
+    most = {"cbor": 0, "json": 0}
+    decoders = {"cbor": decode_request, "json": decode_json_request}
+    for row in rows:
+        for form, decode in decoders.items():
+            message = client.encode(form, row)
+            request = decode(message, allow_missing=True)
+            expected = np.where(np.isnan(row), np.float32("nan"), row)
+            np.testing.assert_array_equal(request.X[0], expected)
+            assert (request.id, request.model, request.version) == (ID, "small", "7")
+            assert request.ttl_ms == 500
+            most[form] = max(most[form], len(message))
+    assert most["cbor"] < 100
+    assert most["json"] < 160
+
+
+def test_no_request_is_larger_than_the_header_says(library, client):
+    header = (library / "include/m_wire.h").read_text()
+    stated = re.findall(r"M_WIRE_(CBOR|JSON)_BYTES (\d+)", header)
+    sizes = {form: int(size) for form, size in stated}
+    worst = [-1.17549435e-38, -3.40282347e38, -1.40129846e-45]
+    assert len(client.encode("cbor", worst)) == sizes["CBOR"]
+    assert 0 < len(client.encode("json", worst)) <= sizes["JSON"]
+    for form in ("cbor", "json"):
+        whole = client.encode(form, worst)
+        assert client.encode(form, worst, room=len(whole) - 1) == b""
+        assert client.encode(form, [0, np.inf, 0]) == b""
+    assert len(client.encode("json", [1, 2.5, 0.1])) < 110
+
+
+def test_responses_hold_the_same_floats(client):
+    rng = np.random.default_rng(1)
+    for p in rng.uniform(size=2000).astype(np.float32) ** rng.integers(1, 12, 2000):
+        shares = np.array([[p, 1 - p]], np.float32)
+        whole = Response(
+            id=ID, model="small", version="7", labels=[1], probabilities=shares, worker_us=7
+        )
+        for form, encode in (("cbor", encode_response), ("json", encode_json_response)):
+            response = client.decode(form, encode(whole))
+            assert response is not None
+            np.testing.assert_array_equal(np.float32(response.probability), shares[0])
+            assert (response.label, response.worker_us) == (1, 7)
+
+
+def test_refusals_are_read(client):
+    detail = 'a "detail", {['
+    refusal = Response(id=ID, model="", version="", error="busy", detail=detail, wait_ms=250)
+    for form, encode in (("cbor", encode_response), ("json", encode_json_response)):
+        response = client.decode(form, encode(refusal))
+        assert (response.label, response.error, response.wait_ms) == (-1, b"busy", 250)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": bytes(16)}, {"model": "other"}, {"version": "8"}, {"labels": [1, 1],
+     "probabilities": [[0.5, 0.5]] * 2}, {"probabilities": [[0.2, 0.3, 0.5]]}],
+)  # fmt: skip
+def test_foreign_responses_are_ignored(client, changes):
+    fields = {"id": ID, "model": "small", "version": "7", "labels": [1], "worker_us": 1}
+    response = Response(**(fields | {"probabilities": [[0.5, 0.5]]} | changes))
+    assert client.decode("cbor", encode_response(response)) is None
+    assert client.decode("json", encode_json_response(response)) is None
+
+
+FUZZ = """\
+#include "m_wire.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(void)
+{
+    unsigned char head[2];
+    int n_read = 0;
+    static unsigned char id[16];
+    int i;
+    for (i = 0; i < 16; i++)
+        id[i] = (unsigned char)i;
+    while (fread(head, 1, 2, stdin) == 2) {
+        size_t size = (size_t)head[0] | (size_t)head[1] << 8;
+        unsigned char *message = (unsigned char *)malloc(size + !size); /* its end is guarded */
+        m_wire_response response;
+        if (fread(message, 1, size, stdin) != size)
+            return 2;
+        n_read += m_wire_decode_cbor(message, size, id, &response);
+        n_read += m_wire_decode_json(message, size, id, &response);
+        free(message);
+    }
+    printf("%d\\n", n_read);
+    return 0;
+}
+"""
+
+
+def test_damaged_messages_are_read_within_their_bounds(library, tmp_path):
+    (tmp_path / "fuzz.c").write_text(FUZZ)
+    sources = (tmp_path / "fuzz.c", *sorted((library / "src").glob("*.c")))
+    sanitizers = "-fsanitize=address,undefined"
+    command = [*(compiler() or ()), "-std=c99", "-g", "-O1", sanitizers, "-fno-sanitize-recover"]
+    command += ["-I", library / "include", *sources, "-lm", "-o", tmp_path / "fuzz"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no sanitizers here")
+    rng = np.random.default_rng(0)
+    whole = Response(
+        id=ID, model="small", version="7", labels=[1], probabilities=[[0.25, 0.75]], worker_us=40
+    )
+    seeds = [encode_response(whole), encode_json_response(whole)]
+    refusal = Response(id=ID, model="", version="", error="busy", detail="d", wait_ms=1)
+    seeds.append(encode_json_response(refusal))
+    messages = [b"", *seeds]
+    for _ in range(6000):
+        message = bytearray(seeds[rng.integers(3)])
+        for place in rng.integers(0, len(message), rng.integers(1, 4)):
+            message[place] = rng.integers(256)
+        messages.append(bytes(message[: rng.integers(len(message) + 1)]))
+        messages.append(bytes(message))
+    stream = b"".join(len(m).to_bytes(2, "little") + m for m in messages)
+    done = subprocess.run([tmp_path / "fuzz"], input=stream, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    # damaged numbers of JSON, which has no checksum, may still be read
+    assert 3 <= int(done.stdout) < len(messages)
+
+
+# -- one request at a time -----------------------------------------------------------------
+
+
+def test_an_answer_ends_a_request(client):
+    assert client.poll(0) == IDLE
+    assert client.offload([1, 2, 3], 1000, 500) == WAITING
+    (message,) = client.sent
+    assert decode_request(message).X.tolist() == [[1, 2, 3]]
+    assert client.receive(b"noise", 1005) == WAITING
+    assert client.receive(encode_response(answer(message)), 1010) == ANSWERED
+    assert client.response.label == 1
+    assert list(client.response.probability) == [0.25, 0.75]
+
+
+def test_one_retry_with_the_same_bytes_then_the_deadline(client):
+    client.offload([1, 2, 3], 0, 400)
+    # before a round trip is known: half of the time to live
+    assert client.poll(199) == WAITING
+    assert len(client.sent) == 1
+    assert client.poll(200) == WAITING
+    assert client.sent[0] == client.sent[1]
+    assert client.poll(399) == WAITING
+    assert client.poll(400) == TIMEOUT
+    assert len(client.sent) == 2
+    late = encode_response(answer(client.sent[0]))
+    assert client.receive(late, 401) == TIMEOUT
+
+
+def test_the_retry_waits_for_twice_the_round_trip(client):
+    for start in range(0, 4000, 100):  # the deviation falls to nothing
+        client.offload([1, 2, 3], start, 400)
+        client.receive(encode_response(answer(client.sent[-1])), start + 40)
+    n_sent = len(client.sent)
+    client.offload([1, 2, 3], 5000, 400)
+    client.poll(5078)
+    assert len(client.sent) == n_sent + 1
+    client.poll(5084)
+    assert len(client.sent) == n_sent + 2
+
+
+def test_the_clock_may_begin_anew(client):
+    client.offload([1, 2, 3], 2**32 - 100, 400)
+    assert client.poll(2**32 - 1) == WAITING
+    assert client.poll(100) == WAITING
+    assert len(client.sent) == 2
+    assert client.poll(300) == TIMEOUT
+
+
+def test_busy_workers_are_asked_once_more_after_their_time(client):
+    client.offload([1, 2, 3], 0, 1000)
+    busy = encode_response(answer(client.sent[0], error="busy", wait_ms=300))
+    assert client.receive(busy, 10) == WAITING
+    client.poll(309)
+    assert len(client.sent) == 1
+    client.poll(310)
+    assert len(client.sent) == 2
+    assert client.receive(busy, 400) == REFUSED
+    assert client.response.error == b"busy"
+    assert client.offload([1, 2, 3], 500, 1000) == UNSENT
+    assert client.offload([1, 2, 3], 700, 1000) == WAITING
+
+
+def test_a_final_refusal_ends_it_and_another_pool_may_answer(client):
+    client.offload([1, 2, 3], 0, 1000)
+    failed = encode_response(answer(client.sent[0], error="failed"))
+    assert client.receive(failed, 10) == REFUSED
+    client.offload([1, 2, 3], 100, 1000)
+    unknown = encode_response(answer(client.sent[1], error="no-model"))
+    assert client.receive(unknown, 110) == WAITING
+    assert client.receive(encode_response(answer(client.sent[1])), 120) == ANSWERED
+
+
+def test_without_a_connection_nothing_is_sent(client):
+    client.connected = False
+    assert client.offload([1, 2, 3], 0, 1000) == UNSENT
+    client.connected = True
+    assert client.offload([1, np.inf, 3], 0, 1000) == UNSENT
+    assert client.sent == []
+
+
+# -- a real broker and worker --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broker(bundle) -> Iterator[MosquittoBroker]:
+    with MosquittoBroker() as broker, Worker(bundle.path, broker.url):
+        yield broker
+
+
+def clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000 % 2**32
+
+
+def ask(client: Client, mqtt: MqttClient, topic: str, row: np.ndarray, deadline: int) -> int:
+    """Offload a row; publish what the client sends, and give it what comes."""
+    client.offload(row, clock_ms(), deadline)
+    n_published = 0
+    while client.poll(clock_ms()) == WAITING:
+        for message in client.sent[n_published:]:
+            mqtt.client.publish(topic, message, qos=1)
+        n_published = len(client.sent)
+        try:
+            _, payload = mqtt.inbox.get(timeout=0.01)
+        except Exception:
+            continue
+        client.receive(payload, clock_ms())
+    client.sent.clear()
+    return client.poll(clock_ms())
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_worker_answers_as_it_answers_python(library, broker, json):
+    client = make_client(library, json=json)
+    ending = "/json" if json else ""
+    mqtt = MqttClient(broker.url, f"gw/v1/c-{json}/rsp{ending}")
+    rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    labels, shares = small_bundle.cloud_says(rows)
+    for row, label, p in zip(rows, labels, shares, strict=True):
+        assert ask(client, mqtt, f"gw/v1/c-{json}/req{ending}", row, 10_000) == ANSWERED
+        assert client.response.label == label
+        np.testing.assert_allclose(list(client.response.probability), p, atol=1e-6)
+    mqtt.close()
+
+
+@pytest.mark.slow
+def test_each_row_has_one_outcome_while_the_link_is_cut(library, broker):
+    client = make_client(library)
+    port = int(broker.url.rpartition(":")[2])
+    rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    labels, _ = small_bundle.cloud_says(rows)
+    outcomes = []
+    with Relay(port) as relay:
+        mqtt = MqttClient(relay.url, "gw/v1/c-cut/rsp", name="gw-c-cut")
+        stop = threading.Event()
+
+        def cut() -> None:
+            while not stop.wait(0.15):
+                relay.cut()
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        for row, label in zip(rows, labels, strict=True):
+            outcome = ask(client, mqtt, "gw/v1/c-cut/req", row, 150)
+            outcomes.append(outcome)
+            assert outcome != ANSWERED or client.response.label == label
+        stop.set()
+        thread.join()
+        mqtt.close()
+    assert len(outcomes) == len(rows)
+    assert set(outcomes) <= {ANSWERED, TIMEOUT}
+    assert outcomes.count(ANSWERED) > 20
+
+
+# -- libraries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_libraries_compile_strictly_as_c_and_as_cpp(bundle, tmp_path, build):
+    source, reason = write_library(bundle, tmp_path / build, build, name="m")
+    assert reason is None
+    folder = tmp_path / build
+    assert all((folder / file).exists() for file in source.files)
+    headers = next(folder.rglob("m_wire.h")).parent
+    languages = [("cc", "-std=c99"), ("c++", "-x", "c++", "-std=c++17")]
+    for file in (folder / "src").glob("*.c"):
+        for words in languages:
+            if shutil.which(words[0]) is None:
+                continue
+            command = [*words, *STRICT, "-I", headers, "-fsyntax-only", file]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
+def test_no_table_takes_ram_on_avr(bundle, tmp_path):
+    write_library(bundle, tmp_path, "arduino", name="m")
+    for name in ("m", "m_wire"):
+        command = ["avr-gcc", "-mmcu=atmega328p", "-Os", "-std=c99", *STRICT, "-c"]
+        subprocess.run([*command, f"src/{name}.c", "-o", "out.o"], cwd=tmp_path, check=True)
+        sections = subprocess.run(
+            ["avr-objdump", "-h", "out.o"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        sizes = dict(re.findall(r" (\.\S+) +([0-9a-f]{8}) ", sections))
+        in_ram = [name for name in sizes if name.startswith((".data", ".bss", ".rodata"))]
+        strings = sum(int(sizes[name], 16) for name in in_ram)
+        assert strings <= 16, sizes  # texts of two codes
+        assert int(sizes.get(".progmem.data", "0"), 16) > 0 or ".progmem" in sections
+
+
+def test_cmake_builds_the_library_and_what_uses_it(bundle, tmp_path):
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    write_library(bundle, tmp_path / "m", "cmake", name="m")
+    main = '#include "m_wire.h"\nint main() { m_wire_begin(0, 0, 0, 0); }\n'
+    (tmp_path / "main.cpp").write_text(main)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(user LANGUAGES C CXX)\nadd_subdirectory(m)\n"
+        "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE gatewise::m)\n"
+    )
+    for words in (("-S", ".", "-B", "build"), ("--build", "build")):
+        done = subprocess.run(["cmake", *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+CORTEX = ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-Os", "-std=c99")
+LINKED = ("-ffunction-sections", "-Wl,--gc-sections", "--specs=nano.specs", "--specs=nosys.specs")
+FIRMWARE = """\
+#include "m_wire.h"
+m_wire wire;
+static float row[3];
+static int publish(const uint8_t *m, size_t n, void *c) { return m && n && c; }
+static void draw(uint8_t *b, size_t n, void *c) { (void)c; while (n--) b[n] = 1; }
+void _exit(int status) { (void)status; for (;;) ; }
+int main(void)
+{
+#if CLIENT
+    m_wire_begin(&wire, publish, draw, 0);
+    m_wire_offload(&wire, row, 0, 500);
+    m_wire_receive(&wire, (const uint8_t *)row, 8, 1);
+    return m_wire_poll(&wire, 2);
+#else
+    (void)publish;
+    (void)draw;
+    return (int)row[0];
+#endif
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which(CORTEX[0]) is None, reason="arm-none-eabi-gcc is not installed")
+@pytest.mark.parametrize("json", [0, 1])
+def test_the_client_is_small_on_a_cortex_m0(bundle, tmp_path, json):
+    """At most 8 KB of flash with the library's functions, and 2 KB of RAM for 64 features."""
+    write_library(bundle, tmp_path, "cmake", name="m")
+    header = tmp_path / "include/m_wire.h"
+    wide = re.sub(r"(M_WIRE_JSON_BYTES) \d+", rf"\1 {130 + 15 * 64}", header.read_text())
+    header.write_text(re.sub(r"(M_WIRE_CBOR_BYTES) \d+", rf"\1 {70 + 4 * 64}", wide))
+    (tmp_path / "main.c").write_text(FIRMWARE)
+    sizes = {}
+    for has_client in (0, 1):
+        flags = (f"-DCLIENT={has_client}", f"-DM_WIRE_JSON={json}", "-I", "include", *LINKED)
+        command = [*CORTEX, *flags, "main.c", "src/m_wire.c", "src/m.c", "-lm", "-o", "out.elf"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        measured = subprocess.run(
+            ["arm-none-eabi-size", "out.elf"], cwd=tmp_path, capture_output=True, check=True
+        )
+        sizes[has_client] = np.array(measured.stdout.decode().splitlines()[1].split()[:3], int)
+    flash, data, ram = sizes[1] - sizes[0]
+    print(f"flash {flash}, data {data}, bss {ram}")
+    assert flash + data <= 8192
+    assert ram + data <= 2048
+
+
+def test_bundles_that_never_offload_have_no_client(tmp_path):
+    bundle = small_bundle.write_bundle(tmp_path / "bundle", cloud=False)
+    source, reason = write_library(bundle, tmp_path / "c", "arduino", name="m")
+    assert reason == "no instance is offloaded at its operating point"
+    assert not [file for file in source.files if "wire" in file or "offload" in file]
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, bundle):
+    with pytest.raises(InputError, match="there are arduino, zephyr"):
+        write_library(bundle, tmp_path / "c", "make")
+    odd = small_bundle.write_bundle(tmp_path / "odd", name='a"b')
+    with pytest.raises(InputError, match="plain ASCII"):
+        write_library(odd, tmp_path / "d", "cmake", name="m")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e/CMakeLists.txt").write_text("mine")
+    with pytest.raises(InputError, match="not of Gatewise"):
+        write_library(bundle, tmp_path / "e", "cmake", name="m")
