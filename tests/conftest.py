@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from tests.support.once import MakeOnce
@@ -21,13 +27,46 @@ settings.register_profile(
 settings.load_profile("any load")
 
 
-LONGEST = ("test_readme.py", "test_rollout.py", "test_docs.py", "test_bench_twin.py")
-"""Files with tests of half a minute and more."""
+LONGEST = (
+    "test_readme.py", "test_docs.py", "test_gallery.py", "test_oip.py", "test_bench_twin.py",
+    "test_rollout_of_devices.py", "test_deployment.py", "test_broker_control.py", "test_demo.py",
+    "test_examples_of_signals.py", "test_notebooks.py", "test_single_models.py", "test_checkup.py",
+)  # fmt: skip
+"""Files with tests of ten seconds and more."""
+
+
+def pytest_configure() -> None:
+    """Compile each kernel in one of the test processes."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests.support.kernel_cache import compile_in_turn
+
+        compile_in_turn()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
+    """Look for examples in the packages alone: docstrings of tests have none."""
+    return [c for c in (yield) if not isinstance(c, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest: at the end they would keep all other processes waiting."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Let each process begin with some of the longest: the last one keeps the others waiting.
+
+    xdist deals the items out in as many equal runs as there are processes.
+    """
+    longest = [item for item in items if item.path.name in LONGEST]
+    others = iter([item for item in items if item.path.name not in LONGEST])
+    n_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    shares = [longest[k::n_processes] for k in range(n_processes)]
+    for share in shares:
+        share.extend(islice(others, max(0, len(items) // n_processes - len(share))))
+    items[:] = [item for share in shares for item in share] + list(others)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector the half million objects of modules and tests that stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
