@@ -444,6 +444,6 @@ def _no_collector() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        gc.collect(0)  # nothing of the run has left the youngest generation
         if was_on:
             gc.enable()
