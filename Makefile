@@ -71,7 +71,7 @@ test-tuf: $(STAMP)  ## The Update Framework's public conformance suite on a devi
 test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py
 
-test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
+test-fast: $(STAMP) mosquitto  ## the tests that take less than half a second each
 	$(PYTEST) -m "not slow" -n $(TEST_PROCESSES) --dist worksteal
 
 # In environments of their own; PYTHON=python3.14 takes another Python.

@@ -215,6 +215,7 @@ def test_dockerfile():
 # -- Telegraf ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_telegraf_finds_what_a_device_publishes(bundle):
     """Telegraf's JSON parser drops texts that are neither tags nor named as fields."""
     conf = tomllib.loads((DEPLOY / "telegraf" / "telegraf.conf").read_text())

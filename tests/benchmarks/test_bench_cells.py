@@ -13,6 +13,7 @@ from benchmarks.comparison.cells import Cell, Settings
 QUICK = Settings(quick=True, fits=3)
 
 
+@pytest.mark.slow
 def test_a_cell_is_run_once_and_read_after(tmp_path, monkeypatch):
     cell = Cell("breast_cancer", "static", 0)
     first = cells.run(cell, QUICK, tmp_path)

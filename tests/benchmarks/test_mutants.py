@@ -20,6 +20,7 @@ def test_every_module_and_its_tests_exist():
         assert (ROOT / tests).is_file(), tests
 
 
+@pytest.mark.slow
 def test_a_mutant_changes_one_line():
     source = (ROOT / BREAKER).read_text().splitlines()
     mutants = mutants_of(BREAKER)

@@ -277,6 +277,7 @@ def agree_everywhere(name: str, offset: float, place: Path) -> None:
         c_witness(case, compiled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_no_decision_differs_on_wine(offset, tmp_path):
     agree_everywhere("wine", offset, tmp_path)
@@ -309,6 +310,7 @@ def of_wine(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     ]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

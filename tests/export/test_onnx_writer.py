@@ -63,6 +63,7 @@ def neighbours(values: Floats) -> Floats:
     return np.concatenate([values, *beside, F([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -192,6 +192,7 @@ def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
     assert verify(system, bundle, load_dataset(settings).X).agrees
 
 
+@pytest.mark.slow
 def test_a_request_that_no_message_holds_is_refused(settings: TrainingSettings) -> None:
     with pytest.raises(InputError, match="would have 85 bytes, more than max_message=84"):
         train_bundle(replace(settings, max_message=84), quiet=True)
@@ -242,6 +243,7 @@ def test_places_that_cannot_be_are_refused_before_the_data_is_read(
         train_bundle(replace(settings, dataset="nothing", rows=tmp_path / "new.csv"), quiet=True)
 
 
+@pytest.mark.slow
 def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
     frame, y = machine_table()
     # a column that is left out holds carriage returns, as notes of people do

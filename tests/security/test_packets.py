@@ -110,6 +110,7 @@ def test_packets_that_come_together_and_in_pieces_are_all_read(raw):
     link.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_whose_network_thread_ends_says_so_and_ends(raw, bundle, monkeypatch):
     def end_thread(*_):

@@ -109,6 +109,7 @@ def test_a_bundle_names_no_code(packed):
         gw.Device(Bundle.open(packed))
 
 
+@pytest.mark.slow
 def test_simulations_and_checks_take_the_functions(system, packed, tmp_path):
     x, y = windows(40)
     np.savez(tmp_path / "rows.npz", X=x, y=y)

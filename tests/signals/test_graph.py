@@ -42,6 +42,7 @@ def test_many_windows_have_the_bits_of_one():
     assert same_bits(together, np.stack(alone))
 
 
+@pytest.mark.slow
 def test_ten_thousand_strange_windows_give_an_array_or_an_input_error():
     rng = np.random.default_rng(4)
     refused = 0

@@ -57,6 +57,7 @@ def new():
     return x[1500:], y[1500:]
 
 
+@pytest.mark.slow
 def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, new):
     x, y = new
     sent, f0 = system.offload(x), system.high_cost_model_
@@ -156,6 +157,7 @@ def first_value(rows):
     return np.eye(2)[(rows[:, 0] >= 100).astype(int)]
 
 
+@pytest.mark.slow
 def test_a_window_that_no_message_holds_is_not_packed(tmp_path):
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2

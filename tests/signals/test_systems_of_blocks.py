@@ -179,6 +179,7 @@ def test_blocks_without_a_price_are_measured():
     assert all(step.price > 0 for step in found.graph.steps)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_c_of_a_system_and_of_its_bundle_computes_and_decides_as_they_do(system, bundle, tmp_path):
     of_bundle = to_c(bundle, tmp_path / "c", name="m")
@@ -209,6 +210,7 @@ def test_people_read_blocks_and_what_each_step_costs(system, bundle, capsys):
             assert stage == ["0"]
 
 
+@pytest.mark.slow
 def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
     x, y = windows(200, seed=7)
     report = gw.simulate(bundle, x, y, time="60s", devices=2, workload="poisson:1/s").report

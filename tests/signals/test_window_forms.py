@@ -78,6 +78,7 @@ def test_every_form_gives_the_features_of_the_array(form):
     )
 
 
+@pytest.mark.slow
 def test_a_system_takes_them_from_fit_to_bundle(tmp_path):
     x, y = windows(80)
     settings = {"families": ("linear",), "effort": "low", "n_stages": 1, "random_state": 0}

@@ -306,6 +306,7 @@ def test_a_figure_that_was_not_compared_is_named_with_the_reason():
     assert AbortLimits(failed=0.1).not_compared(without_audits) == {}
 
 
+@pytest.mark.slow
 def test_a_rollout_without_audits_says_that_it_compared_no_disagreement(
     repository, endpoint, capsys
 ):
@@ -330,6 +331,7 @@ def test_a_rollout_without_audits_says_that_it_compared_no_disagreement(
             assert f"finds 3 points of errors within about {n_answers['errors']} answers" in err
 
 
+@pytest.mark.slow
 def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
     offer = repository.publish("small/8")
 

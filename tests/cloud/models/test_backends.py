@@ -99,6 +99,7 @@ def backend(bundle, url):
     return chosen_backend(url)(bundle.manifest)
 
 
+@pytest.mark.slow
 def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_path):
     system, bundle = opaque
     cloud = bundle.manifest.cloud
@@ -121,6 +122,7 @@ def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_p
         CloudModel.from_bundle(bundle)
 
 
+@pytest.mark.slow
 def test_each_row_is_computed_once(opaque, tmp_path):
     import opaque_flower
 

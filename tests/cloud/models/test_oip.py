@@ -180,6 +180,7 @@ def test_a_worker_serves_what_another_server_computes(bundle, serving, mosquitto
         assert worker.trouble is None
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_backend(bundle, serving, mosquitto, caller, command):
     server = serving(bundle)
     worker = command(

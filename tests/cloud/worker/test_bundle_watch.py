@@ -53,6 +53,7 @@ def test_a_version_comes_and_goes_and_no_request_is_lost(tmp_path, folder, mosqu
         assert worker.counters["watched"] == {"added": 2, "removed": 1}
 
 
+@pytest.mark.slow
 def test_one_that_goes_answers_what_it_took(slow_bundle, folder, mosquitto, caller):
     shutil.copytree(slow_bundle, folder / "slow")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02, max_batch=1) as worker:
@@ -93,6 +94,7 @@ def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, 
         assert words in caplog.text
 
 
+@pytest.mark.slow
 def test_one_that_takes_long_to_load_is_refused_while_the_rest_answers(
     tmp_path, folder, mosquitto, caller, caplog
 ):

@@ -86,6 +86,7 @@ class Stream:
         return n + 1
 
 
+@pytest.mark.slow
 def test_at_the_bound_at_most_one_stream_in_twenty_ever_alarms():
     """500 streams of 20,000 instances at the bound itself, the worst case; audits of 2 %."""
     rng, alarms = np.random.default_rng(7), 0

@@ -64,6 +64,7 @@ def figures(answers):
     return [(a.label, a.route, a.cost, a.reason) for a in answers]
 
 
+@pytest.mark.slow
 def test_files_are_answered_as_their_values_and_sent_as_they_are(made):
     pair, bundle, files, x = made
     assert bundle.manifest.instance.encoding == "jpeg"

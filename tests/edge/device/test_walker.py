@@ -327,6 +327,7 @@ assert not {"onnxruntime", "numba", "sklearn", "scipy"} & set(sys.modules), "hea
 """
 
 
+@pytest.mark.slow
 def test_a_bundle_of_trees_alone_needs_neither_onnxruntime_nor_numba(make_lazy):
     bundle = make_lazy()
     document = json.loads(bundle.manifest.to_json())

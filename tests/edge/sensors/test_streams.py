@@ -89,6 +89,7 @@ def test_a_pipe_in_every_form(pipe, form):
     writer.join(10)
 
 
+@pytest.mark.slow
 def test_recordings_are_cut_as_arrays(tmp_path):
     np.save(tmp_path / "r.npy", np.tile(RECORDING, (100, 1)))
     with wave.open(str(tmp_path / "r.wav"), "wb") as out:

@@ -113,6 +113,7 @@ def test_failures_alone_are_no_life():
     assert beat.alive
 
 
+@pytest.mark.slow
 def test_a_real_process_says_when_it_is_ready_alive_and_going(bundle, manager, command):
     environment = manager.environment | {"WATCHDOG_USEC": "200000"}
     process = command("edge", bundle.path, environment=environment)

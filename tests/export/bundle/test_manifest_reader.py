@@ -310,6 +310,7 @@ def test_texts_that_are_no_manifest(text: bytes, why: str) -> None:
         read_manifest(text)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_a_changed_manifest_is_read_or_refused_but_never_breaks(
     pristine: Document, data: st.DataObject

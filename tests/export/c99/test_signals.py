@@ -386,6 +386,7 @@ def decider() -> Cascade:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_cascade_decides_on_the_features_that_it_computes(tmp_path):
     cascade = decider()
     source = write_cascade(cascade, tmp_path, name="noise")

@@ -193,6 +193,7 @@ def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
     return list(zip(cascades, made, strict=True))
 
 
+@pytest.mark.slow
 def test_the_random_cascades_are_of_all_kinds(compiled):
     stages = [stage for cascade, _ in compiled for stage in cascade.stages]
     models = {type(stage.model) for stage in stages}

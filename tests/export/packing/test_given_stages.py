@@ -43,6 +43,7 @@ def packed(make_once):
     return make_once("packed_pair", make)
 
 
+@pytest.mark.slow
 def test_a_device_answers_images_as_python_does(packed):
     images, _ = digit_images()
     rows = images[700:900]
@@ -127,6 +128,7 @@ def test_another_machine_may_differ_in_the_last_bits_only(packed, tmp_path):
                 self_test(gw.Bundle.open(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [[], [27, 36]])
 def test_a_learned_gate_decides_alike_in_python_and_on_a_device(packed, tmp_path, columns):
     images, y = digit_images()

@@ -182,6 +182,7 @@ def test_what_skl2onnx_converts_holds_on_adversarial_rows(model, names):
     hold(clone(model), X, np.array(names)[y], n_rows=2000)
 
 
+@pytest.mark.slow
 def test_powers_losses_and_imputed_values_hold():
     X, y = table()
     hold(make_pipeline(PowerTransformer("box-cox"), TREE), X + 1, y, n_rows=2000)

@@ -186,6 +186,7 @@ def test_what_expires_soon_is_signed_anew_or_named(repository, monkeypatch, caps
     assert repository.refresh().keys() == {"root"}
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_the_repository_usable(repository):
     program = (
         "import os, signal, sys\n"

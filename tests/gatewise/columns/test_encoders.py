@@ -60,6 +60,7 @@ def through_json(encoder: RowEncoder) -> RowEncoder:
     return decode_json(encode_json(encoder), RowEncoder, "encoder")
 
 
+@pytest.mark.slow
 @given(tables())
 @example((SIGNED_ZEROS, False, 0, 2))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from gatewise_export import Bundle
 from gatewise_sim.experiment.bundle_parts import choose_examples, stage_results
@@ -7,6 +8,7 @@ from gatewise_sim.experiment.rows import Rows
 from tests.support.machine_table import machine_table, make_raw_bundle
 
 
+@pytest.mark.slow
 def test_stages_acquire_what_those_before_have_not(small, table):
     manifest = small.bundle.manifest
     weights = np.ones(len(table))
@@ -36,6 +38,7 @@ def test_examples_are_easy_and_hard_ones_of_different_answers(small, table):
     assert list(hard[0].readings) == [names[k] for k in hard[0].acquired]
 
 
+@pytest.mark.slow
 def test_raw_columns_stand_in_place_of_the_features_made_from_them(make_once):
     _, _, path = make_once("raw-bundle", make_raw_bundle)
     bundle = Bundle.open(path)

@@ -53,6 +53,7 @@ def holes():
     return system, X
 
 
+@pytest.mark.slow
 def test_rows_with_bad_values_fall_back_or_fail(holes, tmp_path):
     system, X = holes
     bundle = pack(system, tmp_path / "bundle", sample=X[:16])

@@ -35,6 +35,7 @@ def values():
     return np.random.default_rng(0).integers(0, 16, (5, 64)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_a_csv_file_is_read_without_what_trains(small, names, values, tmp_path):
     """Most of the time that `simulate` needs to begin."""
     path = write(tmp_path / "rows.csv", names, values)
@@ -96,6 +97,7 @@ def test_an_npy_file_has_no_labels(tmp_path, manifest, values):
     assert rows.truth is None
 
 
+@pytest.mark.slow
 def test_parquet(tmp_path, manifest, names, values):
     frame = pd.DataFrame(values, columns=list(names))
     frame["y"] = [5, 4, 3, 2, 1]

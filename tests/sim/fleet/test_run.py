@@ -263,6 +263,7 @@ def test_all_of_a_small_fleet_is_stepped_and_of_a_large_one_what_is_affordable()
     assert choose_devices(table, busy, all_cloud) == 1
 
 
+@pytest.mark.slow
 def test_a_fleet_in_proportion_has_the_figures_of_the_whole(tmp_path):
     """A tenth of the devices, at workers as busy as those of all."""
     table = make_table(100, 20)

@@ -57,6 +57,7 @@ def test_a_wait_gathers_a_batch():
     assert fleet.workers["batches"] == 2
 
 
+@pytest.mark.slow
 def test_waits_are_those_of_queueing_theory():
     """M/D/1: rho * s / (2 (1 - rho)); 30,000 requests at rho = 0.6 have a standard error of 1 %."""
     rho, service = 0.6, 0.010

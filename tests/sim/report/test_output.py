@@ -103,6 +103,7 @@ def read(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
+@pytest.mark.slow
 def test_a_report_comes_back_from_its_csv_files():
     report = made_up(money=30.0)
     files = report_files(report)

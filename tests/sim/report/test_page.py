@@ -48,6 +48,7 @@ def page() -> str:
     return render(made_up(money=30.0))
 
 
+@pytest.mark.slow
 def test_its_parts_are_in_order(page):
     assert re.findall(r'<h2 id="[^"]+">([^<]+)', page) == [
         "Accuracy against cost",
@@ -96,6 +97,7 @@ def test_an_outage_by_the_clock_is_told_by_the_clock():
     assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in found
 
 
+@pytest.mark.slow
 def test_operating_points_are_in_the_frame_or_counted():
     report = made_up()
     (left, right), (low, high) = frontier_limits(report)

@@ -106,6 +106,7 @@ def test_a_run_on_a_terminal(capsys):
     assert "but assumed" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("joules", "units"), [(None, ["milliseconds"]), (2e-5, ["milliseconds", "joules"])]
 )

@@ -64,6 +64,7 @@ def test_confidence_sends_narrow_margins_to_the_cloud(binary):
     assert any(0.2 < share < 0.8 for share in shares)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["adapt-gbrt", "adapt-lin", "adapt-lstsq", "l1"])
 def test_one_fit_gives_the_gate_and_the_margin_and_validation_chooses(method, monkeypatch):
     X, X_test, y, y_test = table()

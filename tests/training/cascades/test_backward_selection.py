@@ -73,6 +73,7 @@ def test_many_classes_and_missing_values() -> None:
     assert sets[0].tolist() == [3]
 
 
+@pytest.mark.slow
 def test_of_many_features_cheap_sets_lie_between() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(1500, 200))

@@ -264,6 +264,7 @@ def test_bad_tables_and_budgets_are_refused():
             clone(QUICK).set_params(**settings).fit(rows, classes)
 
 
+@pytest.mark.slow
 def test_a_goal_out_of_reach_loses_no_fit_and_leaves_no_point_of_an_earlier_one():
     X, _, y, _ = table()
     rare = y[0]
@@ -309,6 +310,7 @@ def test_same_seed_same_system():
     np.testing.assert_array_equal(one.predict_proba(X_test), two.predict_proba(X_test))
 
 
+@pytest.mark.slow
 def test_a_frozen_model_is_asked_with_its_names_and_not_refitted(recwarn):
     X, y = make_classification(300, 4, n_informative=3, n_redundant=0, random_state=0)
     named = pd.DataFrame(X, columns=list("abcd"))

@@ -25,6 +25,7 @@ def selection(n, *, families=BOTH, probe=3, bounds=None):
     return FamilySelection(problem, families, bounds or Bounds(), report, probe), fits
 
 
+@pytest.mark.slow
 def test_sets_between_probes_try_what_was_selected_beside_them(monkeypatch) -> None:
     monkeypatch.setattr(family_selection, "FAR_WORSE", (np.inf, np.inf))  # no family is
     some, fits = selection(1200, probe=3)
@@ -73,6 +74,7 @@ def test_families_are_chosen_on_some_of_many_rows_and_fitted_on_all(monkeypatch)
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["boosting", "extra-trees"])
 def test_no_stage_is_larger_than_a_device_reads(family, monkeypatch) -> None:
     free, _ = selection(1200, families=(family,))

@@ -30,6 +30,7 @@ def staged(first, **settings):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
     X, y = data()
     new, costs = X[400:], np.ones(30)
@@ -52,6 +53,7 @@ def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
     assert (answer.cost, answer.stage) == (pytest.approx(0.3), 0)
 
 
+@pytest.mark.slow
 def test_what_a_model_remembers_is_not_counted():
     """A tree that knows every row by heart stops no more than a clone of it may."""
     rng = np.random.default_rng(0)
@@ -66,6 +68,7 @@ def test_what_a_model_remembers_is_not_counted():
     assert max(p.accuracy for p in seen.frontier_.points) == 1.0  # the user's own word for it
 
 
+@pytest.mark.slow
 def test_columns_of_tables_are_found_by_name():
     X, y = data()
     table = pd.DataFrame(X, columns=[f"c{k}" for k in range(30)])

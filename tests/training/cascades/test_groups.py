@@ -69,6 +69,7 @@ def splits(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["staged", "adapt-lin", "l1", "confidence"])
 def test_no_group_is_on_both_sides_of_a_split_of_a_fit(name, splits, monkeypatch):
     X, y, group = subjects(0, 12, 12)
@@ -85,6 +86,7 @@ def test_no_group_is_on_both_sides_of_a_split_of_a_fit(name, splits, monkeypatch
     assert GroupChecker.checked >= 5 or name in ("adapt-lin", "l1")
 
 
+@pytest.mark.slow
 def test_what_only_names_the_group_is_worth_nothing():
     """Features that identify a subject, and labels that are the subject's own."""
     rng = np.random.default_rng(0)
@@ -142,6 +144,7 @@ def test_a_stage_that_answers_all_is_not_called_the_high_cost_model():
     assert "new groups lose 0.0000 at most" in system.summary()
 
 
+@pytest.mark.slow
 def test_guarantees_are_about_groups():
     """Every group counts alike, and of few groups little can be certified."""
     X, y, group = subjects(1, 200, 4)

@@ -58,6 +58,7 @@ def pair_of(low, high, **settings) -> gw.PairCascade:
     return gw.PairCascade(**given | settings)
 
 
+@pytest.mark.slow
 def test_images_from_two_strange_graphs_are_answered_as_the_graphs_do(image_models):
     images, _ = digit_images()
     small, big = image_models

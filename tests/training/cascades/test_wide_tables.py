@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.backward_selection import _without_least
@@ -29,6 +30,7 @@ def problem(x: np.ndarray, y: np.ndarray, costs: FeatureCosts) -> Problem:
     return Problem(plan, plan, 2, costs, 0, lambda done, total, what="": None)
 
 
+@pytest.mark.slow
 def test_a_search_looks_at_some_columns_of_very_many() -> None:
     x, y = table(1400)
     group = np.full(1400, None, object)
@@ -56,6 +58,7 @@ def test_what_goes_from_many_columns_is_found_in_time_proportional_to_them() -> 
     assert np.flatnonzero(left).tolist() == list(range(10, 6000, 10))
 
 
+@pytest.mark.slow
 def test_a_wide_file_is_read_in_time_proportional_to_its_columns(tmp_path: Path) -> None:
     x, y = table(3000, 20)
     frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(3000)]).assign(label=y)

@@ -49,6 +49,7 @@ def test_no_more_fits_than_asked(n):
     assert len(spread_penalties(lambda p: 0.0, FeatureCosts(np.zeros(3)), n)) == min(n, 3)
 
 
+@pytest.mark.slow
 def test_adapt_has_stages_of_few_features_and_of_many():
     X, y = load_wine(return_X_y=True)
     f0 = make_pipeline(StandardScaler(), LogisticRegression())

@@ -57,6 +57,7 @@ def encoder_and_system(wine):
     return encoder, system.fit(encoder.transform(frame), y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_table_is_encoded_alike(library, wine, encoder_and_system):
     frame, _ = wine
@@ -66,6 +67,7 @@ def test_a_table_is_encoded_alike(library, wine, encoder_and_system):
     assert list(encoded.columns) == list(encoder.transform(frame).columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_table_is_fitted_explained_and_answered_alike(library, wine, encoder_and_system):
     frame, y = wine

@@ -42,6 +42,7 @@ def test_a_fit_under_a_foreign_backend_is_the_usual_one(system):
     np.testing.assert_array_equal(spread.predict(x), alone.predict(x))
 
 
+@pytest.mark.slow
 def test_results_keep_their_order_under_any_backend():
     for backend in ("foreign", "threading", "loky"):
         with joblib.parallel_config(backend, n_jobs=2):

@@ -77,6 +77,7 @@ def test_a_guarantee_holds_as_often_as_it_says(bound):
     assert 0 < 1 - risks.mean() / limit < 0.75  # and it is no empty promise
 
 
+@pytest.mark.slow
 def test_a_certificate_says_what_it_promises_and_how():
     tuning, rows = record(2, 1500), record(3, 1200)
     for bound, method in (

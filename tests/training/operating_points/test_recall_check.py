@@ -41,6 +41,7 @@ def fitted(rows, make_once):
     return make_once("rare-faults", make)
 
 
+@pytest.mark.slow
 def test_a_fit_says_that_a_rare_class_is_lost(fitted):
     system, messages = fitted
     point, reference = system.operating_point_, system.frontier_.reference_recall

@@ -34,6 +34,7 @@ def single(make_once):
     return make_once("explained-trees", lambda _: made.fit(*rows))
 
 
+@pytest.mark.slow
 def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
     x = wine[0]
     labels, costs, exits = system.predict(x), system.cost(x), system.exit_stage(x)
@@ -112,6 +113,7 @@ def test_plots_go_onto_axes_of_the_users(system, single):
     assert np.isfinite(figure.get_size_inches()).all()
 
 
+@pytest.mark.slow
 def test_a_certified_point_stands_beside_its_reference_on_the_same_rows(wine):
     system = gw.StagedCascade(
         LogisticRegression(max_iter=2000), n_stages=1, families=("linear",), effort="low",

@@ -62,6 +62,7 @@ def test_a_booster_answers_as_its_library(train, file, load, tmp_path):
     assert trees.n_features == x.shape[1]
 
 
+@pytest.mark.slow
 def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
     x, y = load_breast_cancer(return_X_y=True)
     x = x.astype(np.float32)
