@@ -148,7 +148,13 @@ class Compiled:
         stage_outputs = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
         outcomes, exits, answers, stages, refused = said.T
         return Answers(
-            outcomes, exits, answers, stages, refused, bought.view(np.bool_), tuple(stage_outputs)
+            outcomes=outcomes,
+            exits=exits,
+            labels=answers,
+            stages=stages,
+            refused=refused,
+            bought=bought.view(np.bool_),
+            outputs=tuple(stage_outputs),
         )
 
 

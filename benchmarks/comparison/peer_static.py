@@ -152,13 +152,13 @@ def two_stage(
     for s in found:
         held, test = score(s.held), score(s.test)
         points += cascade_points(
-            (judges.answers(s.held), held),
-            (truth.answers(s.test), test),
-            (f0.held, f0.test),
-            (judges, truth),
-            quantiles(held, n_cuts),
-            costs,
-            s.features,
-            s.nbytes,
+            held=(judges.answers(s.held), held),
+            test=(truth.answers(s.test), test),
+            cloud=(f0.held, f0.test),
+            truth=(judges, truth),
+            thresholds=quantiles(held, n_cuts),
+            costs=costs,
+            features=s.features,
+            nbytes=s.nbytes,
         )
     return points

@@ -57,7 +57,14 @@ class Point:
         """
         val_cost, test_cost = cost if isinstance(cost, tuple) else (cost, cost)
         scores = [truth.score(answers) for answers, truth in (held, test)]
-        return cls(scores[0], val_cost, scores[1], test_cost, test_cost, 0.0, nbytes)
+        return cls(
+            val_accuracy=scores[0],
+            val_cost=val_cost,
+            accuracy=scores[1],
+            cost=test_cost,
+            cost_paper=test_cost,
+            nbytes=nbytes,
+        )
 
 
 def quantiles(scores: NDArray[Any], n: int) -> list[float]:
@@ -94,7 +101,17 @@ def cascade_points(
             rate = float(is_offloaded.mean())
             figures += [truth[part].score(answer), price + rate * (costs.total - price)]
         paper = (1 - rate) * price + rate * costs.total
-        points.append(Point(figures[0], figures[1], figures[2], figures[3], paper, rate, nbytes))
+        points.append(
+            Point(
+                val_accuracy=figures[0],
+                val_cost=figures[1],
+                accuracy=figures[2],
+                cost=figures[3],
+                cost_paper=paper,
+                offload_rate=rate,
+                nbytes=nbytes,
+            )
+        )
     return points
 
 

@@ -140,7 +140,15 @@ def _rule(
     for seed, reference in pairs:
         budgets = [rule(f, t) for f, t in zip(seed, reference, strict=True)]
         fallen = [
-            p or Point(0, 0, t.best.accuracy, problem.costs.total, problem.costs.total, 1.0, 0)
+            p
+            or Point(
+                val_accuracy=0,
+                val_cost=0,
+                accuracy=t.best.accuracy,
+                cost=problem.costs.total,
+                cost_paper=problem.costs.total,
+                offload_rate=1.0,
+            )
             for p, t in zip(budgets, reference, strict=True)
         ]
         weights = [f.n_test for f in seed]

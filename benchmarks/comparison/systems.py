@@ -46,13 +46,13 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
             )
             points.append(
                 Point(
-                    runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
-                    point.cost,
-                    runs[0].score(point.thresholds),
-                    float(at_exits(union, exits).mean()),
-                    float(at_exits(paper, exits).mean()),
-                    float((exits == len(stages)).mean()),
-                    int(sizes[last_point]),
+                    val_accuracy=runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
+                    val_cost=point.cost,
+                    accuracy=runs[0].score(point.thresholds),
+                    cost=float(at_exits(union, exits).mean()),
+                    cost_paper=float(at_exits(paper, exits).mean()),
+                    offload_rate=float((exits == len(stages)).mean()),
+                    nbytes=int(sizes[last_point]),
                 )
             )
     return points
@@ -72,13 +72,13 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
         assert fold.validation is not None
         validation_accuracy = score(fold.validation[0], fold.judges)
     return Point(
-        validation_accuracy,
-        point.cost,
-        score(x, fold.truth),
-        float(chosen_system.cost(x).mean()),
-        float(chosen_system.cost(x, accounting="paper").mean()),
-        float(np.mean(chosen_system.exit_stage(x) == len(chosen_system.stages_))),
-        packed_bytes(chosen_system.stages_),
+        val_accuracy=validation_accuracy,
+        val_cost=point.cost,
+        accuracy=score(x, fold.truth),
+        cost=float(chosen_system.cost(x).mean()),
+        cost_paper=float(chosen_system.cost(x, accounting="paper").mean()),
+        offload_rate=float(np.mean(chosen_system.exit_stage(x) == len(chosen_system.stages_))),
+        nbytes=packed_bytes(chosen_system.stages_),
     )
 
 

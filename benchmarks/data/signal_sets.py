@@ -66,14 +66,19 @@ def _movement() -> SignalSet:
     rows = rows[_thinned(raw["subject"][rows], 130)]
     channels = ["acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z"]
     return SignalSet(
-        "movement", raw["X"][rows], raw["y"][rows].astype(np.int64),
-        raw["subject"][rows].astype(np.int64),
-        sig.standard_blocks(
-            rate_hz=50, channels=channels, samples=128,
+        name="movement",
+        windows=raw["X"][rows],
+        y=raw["y"][rows].astype(np.int64),
+        groups=raw["subject"][rows].astype(np.int64),
+        blocks=sig.standard_blocks(
+            rate_hz=50,
+            channels=channels,
+            samples=128,
             groups={"acc": channels[:3], "gyr": channels[3:]},
         ),
-        2.5, "HAPT, six activities, 30 subjects, a fourth of them to test; windows of 2.56 s",
-    )  # fmt: skip
+        target=2.5,
+        note="HAPT, six activities, 30 subjects, a fourth of them to test; windows of 2.56 s",
+    )
 
 
 def _vibration(*, new_loads: bool) -> SignalSet:
@@ -92,11 +97,16 @@ def _vibration(*, new_loads: bool) -> SignalSet:
     if new_loads:  # no group says what is new
         tested = "other motor loads to test, which no group of the training rows has"
     return SignalSet(
-        "new-loads" if new_loads else "vibration", x[rows], raw["y"][rows].astype(np.int64),
-        recording[rows], sig.standard_blocks(rate_hz=12000, channels=["acc"], samples=512),
-        4.0, "CWRU bearings, normal and three faults; groups are recordings, pieces of one where a "
-        f"class has one only; {tested}", tests if new_loads else None,
-    )  # fmt: skip
+        name="new-loads" if new_loads else "vibration",
+        windows=x[rows],
+        y=raw["y"][rows].astype(np.int64),
+        groups=recording[rows],
+        blocks=sig.standard_blocks(rate_hz=12000, channels=["acc"], samples=512),
+        target=4.0,
+        note="CWRU bearings, normal and three faults; groups are recordings, pieces of one where a "
+        f"class has one only; {tested}",
+        test_groups=tests if new_loads else None,
+    )
 
 
 def _sound() -> SignalSet:
@@ -110,11 +120,18 @@ def _sound() -> SignalSet:
     rows = _thinned(10 * speaker + raw["y"], 25)
     tests = [(s,) for s in range(6)] + [(0, 3), (1, 4), (2, 5), (0, 5)]
     return SignalSet(
-        "sound", x[rows], raw["y"][rows].astype(np.int64), speaker[rows],
-        sig.standard_blocks(rate_hz=8000, channels=["sound"], samples=length, scale=1 / 32768),
-        4.0, "FSDD, ten spoken digits, 25 takes of each by a speaker; speakers to test are new; "
-        "first .5 s, padded with zeros", tests,
-    )  # fmt: skip
+        name="sound",
+        windows=x[rows],
+        y=raw["y"][rows].astype(np.int64),
+        groups=speaker[rows],
+        blocks=sig.standard_blocks(
+            rate_hz=8000, channels=["sound"], samples=length, scale=1 / 32768
+        ),
+        target=4.0,
+        note="FSDD, ten spoken digits, 25 takes of each by a speaker; speakers to test are new; "
+        "first .5 s, padded with zeros",
+        test_groups=tests,
+    )
 
 
 def _heart() -> SignalSet:
@@ -133,13 +150,18 @@ def _heart() -> SignalSet:
     intervals = sig.Channels("rhythm", (1, 2), ("interval", "late"))
     ecg = sig.standard_blocks(rate_hz=360, channels=["ecg"], samples=256, scale=1 / 200)
     return SignalSet(
-        "heart", windows, np.where(y == 3, 2, y), record[rows],
-        [sig.Mean(intervals), *ecg],
-        4.0, "MIT-BIH DS1, beats: normal, supraventricular, ventricular with fusion; channels of "
+        name="heart",
+        windows=windows,
+        y=np.where(y == 3, 2, y),
+        groups=record[rows],
+        blocks=[sig.Mean(intervals), *ecg],
+        target=4.0,
+        note="MIT-BIH DS1, beats: normal, supraventricular, ventricular with fusion; channels of "
         "the ECG and of a beat detector, which gives the interval before a beat and what it is "
         "longer than the eight before; 22 records, a fourth to test; at most 120 normal and 60 "
-        "other beats of a kind a record", rare=True,
-    )  # fmt: skip
+        "other beats of a kind a record",
+        rare=True,
+    )
 
 
 def _rhythm(record: NDArray[np.int64], before: NDArray[np.int32]) -> NDArray[np.int16]:
@@ -162,11 +184,15 @@ def _current() -> SignalSet:
         piece = raw["x"][a : min(b, a + length)]
         x[i] = np.resize(piece, length)  # a period repeats
     return SignalSet(
-        "current", x, raw["y"].astype(np.int64), None,
-        sig.standard_blocks(rate_hz=30000, channels=["current"], samples=length),
-        4.0, "PLAID, 11 kinds of appliance, 512 samples, shorter series repeated; the edition has "
+        name="current",
+        windows=x,
+        y=raw["y"].astype(np.int64),
+        groups=None,
+        blocks=sig.standard_blocks(rate_hz=30000, channels=["current"], samples=length),
+        target=4.0,
+        note="PLAID, 11 kinds of appliance, 512 samples, shorter series repeated; the edition has "
         "no houses: rows are split at random",
-    )  # fmt: skip
+    )
 
 
 def _images(name: str) -> Callable[[], SignalSet]:
@@ -175,12 +201,16 @@ def _images(name: str) -> Callable[[], SignalSet]:
         rows = np.random.default_rng(0).permutation(len(raw["y"]))[:2000]
         title = {"fashion_mnist": "Fashion-MNIST", "pneumonia_mnist": "PneumoniaMNIST"}[name]
         return SignalSet(
-            name.partition("_")[0], raw["X"][rows], raw["y"][rows].astype(np.int64), None,
-            sig.standard_image_blocks(raw["X"].shape[1:]), 4.0,
-            f"{title}, 2,000 pictures of 28 x 28, split at random: no groups are known",
+            name=name.partition("_")[0],
+            windows=raw["X"][rows],
+            y=raw["y"][rows].astype(np.int64),
+            groups=None,
+            blocks=sig.standard_image_blocks(raw["X"].shape[1:]),
+            target=4.0,
+            note=f"{title}, 2,000 pictures of 28 x 28, split at random: no groups are known",
             rare=name == "pneumonia_mnist",
             families=("linear", "svm"),  # boosting on hundreds of pixels takes minutes a fit
-        )  # fmt: skip
+        )
 
     return load
 
