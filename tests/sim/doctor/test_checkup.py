@@ -290,7 +290,7 @@ def test_no_worker_on_a_broker_without_reasons():
 def test_a_model_of_another_version(tmp_path, made, secure, bundle):
     newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with Worker(newer, secure.url, **made.worker("w-1")):
-        found = the_problem(look(secure.url, bundle=bundle.path, timeout=60, **files(made)))
+        found = the_problem(look(secure.url, bundle=bundle.path, timeout=5, **files(made)))
     assert found.code == "no-model"
     assert "small 7" in found.says
 
