@@ -122,6 +122,7 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
         high_cost_model=high_cost_model,
         families=("boosting",),
         n_stages=3,
+        effort="low",
         allow_missing=high_cost_model is None,  # boosting alone: the others take long
         random_state=0,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
