@@ -1,11 +1,12 @@
 """Budgeted trees: the papers' tables on the data at hand, and what exact pruning costs.
 
-    python -m benchmarks.bench_trees [--quick] [--only timing,budgetrf,pruning,cegb]
+    python -m benchmarks.bench_trees [--quick] [--only timing,budgetrf,pruning,cegb,adapt]
 
 - timing: the whole pruning frontier, single prices, and other solvers compared with the cut
 - budgetrf: BudgetRF's table 1 (ICML 2015), and fit times against scikit-learn's forest
 - pruning: table 1 of "Optimally pruning decision tree ensembles" (2016) and BudgetPrune's figure 2
 - cegb: CEGB's figures 2 and 3b (NIPS 2017), with GreedyMiser
+- adapt: Adapt's figures 4 and 5 (NIPS 2017), with BudgetPrune and GreedyMiser
 
 Each part runs in a process of its own, with one thread. A part that is done replaces its section in
 trees.json, and the page is written again; a quick look goes into .bench-cache/quick.
@@ -24,7 +25,7 @@ from benchmarks import harness
 from benchmarks.cache import code_version, write_whole
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees import cegb, growth, pages, pruning, timing
+from benchmarks.trees import adapt, cegb, growth, pages, pruning, timing
 from gatewise.console import note, plain
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
@@ -77,11 +78,20 @@ def _cegb(quick: bool) -> dict[str, Any]:
     }
 
 
+def _adapt(quick: bool) -> dict[str, Any]:
+    names = ("mbne_tiny",) if quick else tuple(adapt.FIGURES)
+    size = {"n_trees": 4, "n_rounds": 5} if quick else {"n_trees": 40, "n_rounds": 100}
+    return {
+        "figures": {name: adapt.figure(name, fold=_fold(name, quick), **size) for name in names}
+    }
+
+
 PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
     "timing": (_timing, timing),
     "budgetrf": (_budgetrf, growth),
     "pruning": (_pruning, pruning),
     "cegb": (_cegb, cegb),
+    "adapt": (_adapt, adapt),
 }
 """What measures each part, and the module whose code decides the result."""
 

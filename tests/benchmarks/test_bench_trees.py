@@ -120,24 +120,26 @@ def test_cost_aware_growth_buys_less(bundled):
 
 
 @needs_data
-def test_a_quick_run_of_two_parts_writes_both_into_one_page(tmp_path):
+def test_a_quick_run_of_three_parts_writes_them_into_one_page(tmp_path):
     problems.get.cache_clear()
-    for part in ("pruning", "cegb"):
+    for part in ("pruning", "cegb", "adapt"):
         section = bench_trees._measured(part, quick=True)
         bench_trees.write(tmp_path, part, json.loads(json.dumps(section)))
     found = json.loads((tmp_path / "trees.json").read_text())
-    assert list(found["parts"]) == ["pruning", "cegb"]
-    pruning, cegb = found["parts"].values()
+    assert list(found["parts"]) == ["pruning", "cegb", "adapt"]
+    pruning, cegb, adapt = found["parts"].values()
     assert pruning["figures"]["mbne_tiny"]["objective"]["least_advantage"] >= -1e-12
     points = pruning["tables"]["mbne_tiny"]["points"]
     assert points["ensemble-high"]["cost"] < points["unpruned"]["cost"]
-    for figure in (pruning["figures"]["mbne_tiny"], cegb["figures"]["mbne_tiny"]):
+    for part in (pruning, cegb, adapt):
+        figure = part["figures"]["mbne_tiny"]
         for curve in figure["curves"].values():
             for point, budget in zip(curve, figure["budgets"], strict=True):
                 assert point is None or point["val_cost"] <= budget + 1e-5
     page = (tmp_path / "trees.md").read_text()
-    assert page.count("A quick look on few rows") == 2
+    assert page.count("A quick look on few rows") == 3
     assert "The part `timing` has not been run." in page
     assert "BudgetPrune: entropy forest, pruned as an ensemble" in page
+    assert "## Adapt's figures 4 and 5" in page
     assert "<svg" in (tmp_path / "trees-mbne_tiny.svg").read_text()
     assert pages.markdown(found) == page

@@ -1,0 +1,122 @@
+"""Adapt's figures 4 and 5 on the data at hand: one f0, and what budgets do to its accuracy.
+
+In figure 4 a forest is f0 of Adapt-GBRT, and BudgetPrune prunes the same forest; an offloaded
+instance is charged for the features on its own paths through f0. In figure 5 Adapt-GBRT,
+Adapt-LIN and the L1 baseline approximate a forest and a support vector machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold
+from gatewise.console import note
+from gatewise.costs import FeatureCosts
+from gatewise_training import AdaptGBRT, AdaptLin, BudgetPrune, GreedyMiser, L1Cascade
+from gatewise_training.prune.forest import Forest
+
+BUDGETS = {
+    "mbne_tiny": (8, 12, 16, 20, 25, 30, 36, 42, 50),
+    "forest-bin": (8, 10, 12, 14, 16, 18, 20, 23, 27),
+    "letter-bin": (8, 9, 10, 11, 12, 13, 14, 15, 16),
+}
+"""Mean numbers of features, about the range of the papers' axes."""
+
+METHODS = {
+    "adapt-gbrt": "Adapt-GBRT before the forest",
+    "adapt-lin": "Adapt-LIN before the forest",
+    "adapt-l1": "the L1 baseline before the forest",
+    "adapt-gbrt-svm": "Adapt-GBRT before the support vector machine",
+    "adapt-lin-svm": "Adapt-LIN before the support vector machine",
+    "adapt-l1-svm": "the L1 baseline before the support vector machine",
+    "budget-prune": "BudgetPrune of the forest",
+    "greedy-miser": "GreedyMiser",
+}
+FIGURE_4 = ("adapt-gbrt", "budget-prune", "greedy-miser")
+FIGURES = {"mbne_tiny": FIGURE_4, "forest-bin": FIGURE_4, "letter-bin": tuple(METHODS)}
+"""Methods of each problem: of figure 4, and on Letters of figure 5 as well."""
+
+
+def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) -> dict[str, Any]:
+    """Fit a figure's methods on one problem and measure them at budgets on test rows."""
+    problem = problems.get(name)
+    fold = fold or problem.deal(0)[0]
+    x, y = fold.train
+    forest = RandomForestClassifier(
+        n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
+    ).fit(x, y)
+    machine = None
+    if "adapt-gbrt-svm" in FIGURES[name]:
+        scale = 1 / x.shape[1]
+        machine = make_pipeline(StandardScaler(), SVC(C=10, gamma=scale, random_state=0)).fit(x, y)
+    curves: dict[str, list[dict[str, float] | None]] = {}
+    seconds: dict[str, float] = {}
+    for method in FIGURES[name]:
+        f0 = machine if method.endswith("-svm") else forest
+        system = _system(method, f0, problem.costs, n_rounds)
+        start = time.process_time()
+        system.fit(x, y, validation=fold.validation)
+        seconds[method] = round(time.process_time() - start, 2)
+        curves[method] = [_at(system, budget, fold) for budget in BUDGETS[name]]
+        note(f"adapt: {name}, {method}: {seconds[method]} CPU s")
+    test_x, test_y = fold.test
+    return {
+        "data": problem.source,
+        "note": problem.note,
+        "n_rounds": n_rounds,
+        "n_trees": n_trees,
+        "budgets": list(BUDGETS[name]),
+        "f0_error": {
+            title: round(float(np.mean(model.predict(test_x) != test_y)), 5)
+            for title, model in (("forest", forest), ("support vector machine", machine))
+            if model is not None
+        },
+        "f0_cost": round(float(Forest.from_sklearn(forest).cost(test_x, problem.costs).mean()), 5),
+        "fit_cpu": seconds,
+        "curves": curves,
+    }
+
+
+def _system(method: str, f0: Any, costs: FeatureCosts, n_rounds: int) -> Any:
+    """Make a method as in the paper: its own gate, first-order trees of depth 4."""
+    shared: dict[str, Any] = {"feature_costs": costs, "random_state": 0}
+    if method == "budget-prune":
+        return BudgetPrune(estimator=f0, pruning_rows="validation", **shared)
+    trees: dict[str, Any] = {"newton": False, "max_depth": 4, "n_rounds": n_rounds}
+    if method == "greedy-miser":
+        return GreedyMiser(**trees, **shared)
+    accounting = "union" if method.endswith("-svm") else "paths"
+    shared |= {"stop": "gate", "accounting": accounting}
+    name = method.removesuffix("-svm")
+    if name == "adapt-gbrt":
+        return AdaptGBRT(f0, **trees, **shared)
+    return {"adapt-lin": AdaptLin, "adapt-l1": L1Cascade}[name](f0, **shared)
+
+
+def _at(system: Any, budget: float, fold: Fold) -> dict[str, float] | None:
+    """Test figures of the point that validation chooses within a budget; None without one."""
+    costs = [point.cost for point in system.frontier_.points]
+    if min(costs) > budget:
+        return None
+    chosen = system.at(budget=budget)
+    x, y = fold.test
+    return {
+        "val_cost": round(chosen.operating_point_.cost, 5),
+        "val_error": round(1 - chosen.operating_point_.accuracy, 5),
+        "cost": round(float(chosen.cost(x).mean()), 5),
+        "error": round(float(np.mean(chosen.predict(x) != y)), 5),
+    }
+
+
+def cheapest_within(curve: Sequence[dict[str, float] | None], error: float) -> float | None:
+    """Test cost of the cheapest budget whose test error is at most `error`."""
+    return min((p["cost"] for p in curve if p is not None and p["error"] <= error), default=None)
