@@ -23,7 +23,7 @@ def plan_of(n: int, groups: np.ndarray | None = None) -> ValidationSplit:
 
 
 def answers(plan: ValidationSplit, wrong: np.ndarray, sureness: float) -> TrainedModel:
-    """A model that is wrong on some of the rows, and as sure of all its answers."""
+    """A model that is wrong on some of the rows, and equally sure of all its answers."""
     y = plan.y[plan.validation_rows]
     labels = np.where(wrong[plan.validation_rows], 1 - y, y)
     chances = np.full((len(y), 2), 1 - sureness)
@@ -31,25 +31,32 @@ def answers(plan: ValidationSplit, wrong: np.ndarray, sureness: float) -> Traine
     return TrainedModel(HighCostModel(np.arange(3), 2, "made"), labels, chances)
 
 
-def test_probabilities_decide_between_models_that_chance_tells_apart() -> None:
+def test_accuracy_decides_between_models_of_equal_probabilities() -> None:
     plan = plan_of(400)
     rows = np.arange(400)
-    sure = answers(plan, rows < 10, 0.95)
-    vague = answers(plan, (rows >= 10) & (rows < 19), 0.6)  # one row better
-    worse = answers(plan, rows < 60, 1.0)  # 50 rows worse
-    assert best_model([vague, sure, worse], plan) == 1
-    assert best_model([worse, vague], plan) == 1
+    few_errors = answers(plan, rows < 10, 0.95)
+    many_errors = answers(plan, rows < 60, 0.95)
+    assert best_model([many_errors, few_errors], plan) == 1
 
 
-def test_groups_say_what_chance_is() -> None:
-    """Ten rows of one group are one event, of ten groups they are ten."""
-    groups = np.arange(400) // 20
+def test_a_cautious_model_is_as_good_as_one_with_the_right_probabilities() -> None:
+    plan = plan_of(400)
     rows = np.arange(400)
-    for wrong, number in ((rows < 12, 1), (rows % 20 == 1, 0)):
-        plan = plan_of(400, groups)
-        accurate = answers(plan, np.zeros(400, bool), 0.6)
-        sure = answers(plan, wrong, 0.99)
-        assert best_model([accurate, sure], plan) == number
+    calibrated = answers(plan, rows < 20, 0.95)
+    cautious = answers(plan, rows < 19, 0.6)  # one error fewer
+    overconfident = answers(plan, rows < 19, 0.999)
+    assert best_model([calibrated, cautious], plan) == 1
+    assert best_model([calibrated, overconfident], plan) == 1
+
+
+def test_probabilities_decide_between_models_of_equal_accuracy() -> None:
+    plan = plan_of(400)
+    wrong = np.arange(400) < 20
+    equally_sure = answers(plan, wrong, 0.9)
+    doubtful = answers(plan, wrong, 0.9)
+    is_wrong = wrong[plan.validation_rows]
+    doubtful.probabilities[is_wrong] = 0.5  # in doubt where it errs
+    assert best_model([equally_sure, doubtful], plan) == 1
 
 
 @pytest.mark.slow  # fits all families

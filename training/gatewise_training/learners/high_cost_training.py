@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize, special
 
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
@@ -59,6 +60,9 @@ FAR = 0.03
 LEAST_CHANCE = 1e-12
 """No probability is less in a log loss."""
 
+LEAST_SHARPENED = 1e-6
+"""No probability is less before it is calibrated: forests give many zeros."""
+
 
 class TrainedModel(NamedTuple):
     """A high-cost model, its out-of-fold answers, and the best shape of boosted trees on the rows.
@@ -86,10 +90,9 @@ def train_high_cost_model(
 
     The families are boosted trees in several shapes, up to 5,000 rows also with random thresholds,
     and, unless values may be missing, extra-trees and up to 16,000 rows an RBF-SVM (calibrated by
-    Platt's sigmoid). Of models whose accuracies differ by chance alone, the one with the best
-    probabilities is taken. Above 50,000 rows all are first tried on some of the rows. With a
-    `template`, an unfitted scikit-learn classifier, clones of it are fitted instead; if it finds
-    columns by their names, it gets the rows under `names`.
+    Platt's sigmoid). :func:`best_model` chooses. Above 50,000 rows all are first tried on some of
+    the rows. With a `template`, an unfitted scikit-learn classifier, clones of it are fitted
+    instead; if it finds columns by their names, it gets the rows under `names`.
     """
     y = plan.y[plan.validation_rows]
     weight = plan.weight[plan.validation_rows]
@@ -118,30 +121,41 @@ def train_high_cost_model(
 
 
 def best_model(trained: Sequence[TrainedModel], plan: ValidationSplit) -> int:
-    """Number of the model with the best probabilities of those that are not clearly less accurate.
+    """Get the number of the model with the smallest error rate plus calibrated Brier score.
 
-    These are at most a standard error of the paired difference behind the most accurate one; where
-    rows have groups, it is the error between groups. Probabilities are compared by Brier scores.
+    On few rows error rates differ by chance. Brier scores vary less, but say little about a model
+    whose probabilities are too cautious, such as a forest's, until they are calibrated.
     """
     rows = plan.validation_rows
     y = plan.y[rows]
     share = plan.weight[rows] / plan.weight[rows].sum()
-    splitter = plan.splitter.take(rows)
-    right = np.stack([model.labels == y for model in trained]).astype(np.float64)
-    accuracy = right @ share
-    most_accurate = right[int(accuracy.argmax())]
-    scores = np.full(len(trained), np.inf)
-    for i, model in enumerate(trained):
-        behind = most_accurate - right[i]
-        parts = share * (behind - behind @ share)
-        error = float(np.sqrt((parts**2).sum()))
-        if splitter.n_groups is not None:
-            error = splitter.clustered_error(parts)
-        if behind @ share <= error:
-            chances = model.probabilities
-            squares = (chances**2).sum(axis=1) - 2 * chances[np.arange(len(y)), y]
-            scores[i] = squares @ share
-    return int(scores.argmin())
+    scores = []
+    for model in trained:
+        chances = _calibrated(model.probabilities, y, share)
+        # sum_c (p_c - [c = y])^2
+        brier = (chances**2).sum(axis=1) - 2 * chances[np.arange(len(y)), y] + 1.0
+        scores.append(float(((model.labels != y) + brier) @ share))
+    return int(np.argmin(scores))
+
+
+def _calibrated(
+    probabilities: NDArray[np.float64], y: NDArray[np.int64], share: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Raise probabilities to the one power with the smallest log loss, and normalise them.
+
+    Shapes: `probabilities` (n, n_classes), `y, share` (n,): classes and weights with sum 1.
+    """
+    log_chances = np.log(np.maximum(probabilities, LEAST_SHARPENED))
+
+    def powered(log2_power: float) -> NDArray[np.float64]:
+        return np.asarray(special.softmax(2.0**log2_power * log_chances, axis=1), np.float64)
+
+    def log_loss(log2_power: float) -> float:
+        of_truth = powered(log2_power)[np.arange(len(y)), y]
+        return float(-np.log(np.maximum(of_truth, LEAST_CHANCE)) @ share)
+
+    best_power = optimize.minimize_scalar(log_loss, bounds=(-3.0, 3.0), method="bounded").x
+    return powered(float(best_power))
 
 
 def tree_shape(plan: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
