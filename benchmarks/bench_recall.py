@@ -129,9 +129,9 @@ def _case(
         tuning_rows = rng.integers(0, TUNE, TUNED_ON)
         tuning = [record.rows(tuning_rows) for record in of_tuning]
         curve = _frontier(tuning, bounds)
-        free = curve.pick(None, slack=SLACK, max_loss=loss)
+        free = curve.choose(None, slack=SLACK, max_loss=loss).point
         try:
-            bounded_point = curve.pick(bounds, slack=SLACK, max_loss=loss)
+            bounded_point = curve.choose(bounds, slack=SLACK, max_loss=loss).point
         except InputError:
             bounded_point = None
         order = candidates(tuning, (*curve.points, *curve.others), promise, rows=CERTIFIED_ON)

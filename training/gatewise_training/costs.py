@@ -1,4 +1,4 @@
-"""Names of :mod:`gatewise.costs` that ``gatewise_training`` offers beside its estimators."""
+"""Prices of :mod:`gatewise.costs` under the names of ``gatewise_training``."""
 
 from gatewise.costs import CloudPrices, FeatureCosts
 

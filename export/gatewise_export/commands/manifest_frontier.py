@@ -54,5 +54,5 @@ def chosen_point(
         raise InputError(
             f"{manifest.name} does not say its high-cost model's accuracy; use --budget"
         )
-    point = frontier_of(manifest, max_bytes).pick(bounds, slack=SLACK, **goal)
+    point = frontier_of(manifest, max_bytes).choose(bounds, slack=SLACK, **goal).point
     return manifest.operating_points.index(point)

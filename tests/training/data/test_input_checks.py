@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -37,11 +37,14 @@ SAYS = (
     "first, e.g. with pandas.qcut(y, 3, labels=False)"
 )
 PUBLIC = [getattr(gatewise_training, name) for name in gatewise_training.__all__]
-#: Those that learn by themselves: a pair is given its models.
+#: Estimators that learn from labels, which a pair need not have.
 CLASSIFIERS = [
-    c
-    for c in PUBLIC
-    if hasattr(c, "fit") and is_classifier(c()) and c is not gatewise_training.PairCascade
+    cls
+    for cls in PUBLIC
+    if isinstance(cls, type)
+    and issubclass(cls, BaseEstimator)
+    and is_classifier(cls())
+    and cls is not gatewise_training.PairCascade
 ]
 
 
@@ -140,8 +143,8 @@ def test_prices_may_be_a_list_or_by_name_in_any_order():
         pd.Series({"b": 2.0, "a": 1.0}),
         wanted.in_order(["b", "a"]),
     ):
-        assert check_costs(given, ("a", "b"), named=True) == wanted
-    assert check_costs([1.0, 2.0], ("x0", "x1"), named=False).own.tolist() == [1.0, 2.0]
+        assert check_costs(given, ("a", "b"), has_names=True) == wanted
+    assert check_costs([1.0, 2.0], ("x0", "x1"), has_names=False).own.tolist() == [1.0, 2.0]
     for given, says in (
         ({"a": 1.0}, "no feature cost for 'b'$"),
         ({"a": 1.0, "B": 1.0}, "no feature cost for 'b'; a feature cost for 'B', no column of"),
@@ -150,9 +153,9 @@ def test_prices_may_be_a_list_or_by_name_in_any_order():
         (["cheap"] * 2, "must be numbers"),
     ):
         with pytest.raises(InputError, match=says):
-            check_costs(given, ("a", "b"), named=True)
+            check_costs(given, ("a", "b"), has_names=True)
     with pytest.raises(InputError, match="the data has no names"):
-        check_costs({"a": 1.0, "b": 2.0}, ("x0", "x1"), named=False)
+        check_costs({"a": 1.0, "b": 2.0}, ("x0", "x1"), has_names=False)
 
 
 def test_what_is_no_number_is_refused_by_its_name():

@@ -300,7 +300,7 @@ def test_losses_by_class_that_are_none_are_refused(given, message):
         frontier.at(max_loss=given)
     with pytest.raises(InputError, match="offload_rate must be a number of at least 0, not nan"):
         frontier.at(offload_rate=np.nan)
-    with pytest.raises(InputError, match="leave out None"):
+    with pytest.raises(InputError, match="leave out the key None"):
         frontier.at(max_loss={0: 0.1, None: 0.1}, budget=5.0)
     with pytest.raises(InputError, match=r"min_recall: give a dict by class, not 0\.9"):
         frontier.at(budget=5.0, min_recall=0.9)

@@ -36,7 +36,7 @@ from gatewise_training.views.explanation import Explanation, explain
 
 
 class BudgetedClassifier(ClassifierMixin, ClassifierFit):
-    """Base of the budgeted classifiers: one system of stages, with a cloud or without.
+    """Base of the budgeted classifiers, with or without a high-cost model in the cloud.
 
     Attributes
     ----------
@@ -89,20 +89,20 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         fields = self._reference_fields(self.calibration_.certifying[-1])
         return replace(self.frontier_, **fields)
 
-    def _choose(self, **wanted: float | None) -> OperatingPoint:
+    def _choose(self, **goal: float | None) -> OperatingPoint:
         """Pick a point of the frontier, or with a guarantee a certified one."""
         bounds = self.class_bounds_
         if self.calibration_ is None:
-            chosen, self.choice_ = self.frontier_.choose(
-                bounds, self.max_bytes_, slack=self.slack_, **wanted
+            point, self.choice_ = self.frontier_.choose(
+                bounds, self.max_bytes_, slack=self.slack_, **goal
             )
-            return chosen
+            return point
         self.choice_ = ""  # a certified point states its guarantee
         frontier = self.frontier_
         max_bytes = self.max_bytes_
         if max_bytes is not None:
             frontier = frontier.within_bytes(max_bytes)
-        point = self.calibration_.certify(frontier, bounds, self.max_instance_cost_, **wanted)
+        point = self.calibration_.certify(frontier, bounds, self.max_instance_cost_, **goal)
         if max_bytes is not None and point.bytes > max_bytes:
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no certified operating point", max_bytes, point.bytes, hint)
@@ -111,8 +111,8 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _activate(self, point: OperatingPoint) -> None:
         """Make a point the active one.
 
-        With `max_bytes_` a device does not keep stages that never stop, so the chain loses them,
-        and the cost loses what instances acquired for them alone.
+        With `max_bytes_`, a device does not keep stages at which no instance stops. They leave the
+        cascade, and features that were acquired for them alone leave the cost.
         """
         chains = self.chains_[: self._n_chains]
         self.chains_ = chains
@@ -128,9 +128,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _without_stages(
         self, point: OperatingPoint, numbers: Sequence[int], stages: Sequence[Stage], chain: int
     ) -> OperatingPoint:
-        """Get the point of a chain that has only the stages `numbers`.
+        """Get the operating point of the same cascade with the stages `numbers` alone.
 
-        Where stages acquire node by node, the cost stays as an upper bound.
+        The cost becomes an upper bound where stages acquire features node by node.
         """
         all_stages = self.chains_[point.chain]
         exits = [*numbers, len(all_stages)]
@@ -140,13 +140,13 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         cost = point.cost
         if all(stage.acquisition == "stage" for stage in all_stages):
             cost -= float(shares @ (limits_before - limits_after))
-        # exits that instances can reach cost no more than the point's limit, rarely others
-        reached = limits_before <= (np.inf if point.max_cost is None else point.max_cost)
+        # an exit that costs more than the point's limit cannot be reached
+        is_reachable = limits_before <= (np.inf if point.max_cost is None else point.max_cost)
         return msgspec.structs.replace(
             point,
             thresholds=tuple(point.thresholds[s] for s in numbers),
             cost=cost,
-            max_cost=float(limits_after[reached].max()),
+            max_cost=float(limits_after[is_reachable].max()),
             exit_shares=tuple(shares.tolist()),
             chain=chain,
         )
@@ -157,11 +157,11 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         Parameters
         ----------
         goal : mapping
-            `budget`, `max_loss` and `offload_rate`, of which at most one is not None. Without one
-            the copy keeps the goal of the settings if there is a bound, and else it is an error.
+            `budget`, `max_loss` and `offload_rate`, of which at most one is not None. If all are
+            None, the goal of the settings holds, and `bounds` must not be empty.
         bounds : mapping
-            `min_recall`, `min_precision`, `max_bytes`, `max_instance_cost` and `slack`; None: as
-            they are.
+            `min_recall`, `min_precision`, `max_bytes`, `max_instance_cost` and `slack`; a bound
+            that is None does not change.
         """
         check_is_fitted(self, "frontier_")
         moved = copy.copy(self)
@@ -194,9 +194,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         *,
         loss_is_given: bool,
     ) -> ClassBounds:
-        """Replace the bounds on classes by the given ones; others stay.
+        """Get the bounds on classes with the arguments that are not None in their place.
 
-        A loss of all rows replaces losses by class.
+        A loss of all rows replaces the losses by class.
         """
         bounds = self.class_bounds_
         changed = ClassBounds.from_mappings(bounds.classes, min_recall, min_precision, losses)
@@ -241,7 +241,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         )
 
     def _cap_cost(self, max_cost: float) -> None:
-        """Keep the operating points at which no instance can cost more."""
+        """Drop the operating points at which an instance can cost more than `max_cost`."""
         self.frontier_ = self.frontier_.within_cost(max_cost)
         self.max_instance_cost_ = float(max_cost)
 
@@ -312,10 +312,11 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         X : array-like of shape (n, n_features)
         accounting : {"union", "paper", "paths", "paper-paths"}, optional
             Features that an offloaded row pays for. "union", the default: the features that its
-            stages acquire and the high-cost model reads. "paper": the high-cost model's alone.
-            "paths", the default of a method that is fitted so: as "union", but of a high-cost
-            model that is a forest the features on the row's paths, and of a fitted cascade the
-            features that it acquires for the row itself. "paper-paths": these alone.
+            stages acquire and the features that the high-cost model reads. "paper": the features of
+            the high-cost model alone. "paths", the default of methods that are fitted with it: as
+            "union", but a forest as the high-cost model pays for the features on the row's paths,
+            and a fitted cascade for the features that it acquires for the row. "paper-paths": as
+            "paths", without the features of the stages.
 
         Returns
         -------
@@ -350,7 +351,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         Returns
         -------
         ndarray of bool, shape (n, n_features)
-            Of an offloaded row also the features that the high-cost model acquires.
+            For an offloaded row also the features that the high-cost model acquires.
         """
         x = self._rows(X)
         return acquired_by_system(self, x, paths=self._accounting == "paths")
@@ -390,9 +391,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _route(
         self, x: NDArray[np.float32]
     ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield stages with the rows that they answer and their margins; last the offloaded rows.
+        """Yield the number of each stage, the rows that it answers and their margins.
 
-        These have the number of stages, and no margins.
+        Offloaded rows come last, with the number of stages and without margins.
         """
         last_exit = self.last_exit_
         waiting = np.arange(len(x))

@@ -1,4 +1,4 @@
-"""The surface that all estimators share: frontier, operating points, checked settings and rows."""
+"""Base of all estimators: settings, costs, operating points, summary and plots."""
 
 from __future__ import annotations
 
@@ -71,9 +71,10 @@ class BudgetedModel(BaseEstimator, ABC):
     high_cost_model_: Any
     cloud_prices_: CloudPrices
     max_instance_cost_: float | None = None
-    choice_: str = ""  # reason for which the active point was picked
-    slack_: float = SLACK  # errors that `max_loss` and bounds on classes keep in hand
-    _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
+    choice_: str = ""  # reason for the choice of the active point
+    slack_: float = SLACK  # standard errors between a figure and its bound
+    # candidates of the fit; `chains_` may end with one more, the active point's stages alone
+    _n_chains: int | None = None
 
     feature_costs: CostsLike | None
     budget: float | None
@@ -93,10 +94,10 @@ class BudgetedModel(BaseEstimator, ABC):
         "guarantee": [Real, None],
         "allow_missing": ["boolean"],
     }
-    """Values that each parameter takes; a class adds its own parameters to its bases' ones."""
+    """Values that each parameter takes; a class lists only the parameters that it adds."""
 
     def _check_settings(self) -> None:
-        """Refuse settings that no fit can use."""
+        """Raise InputError for settings that no fit can use."""
         constraints: Constraints = {}
         for base in reversed(type(self).__mro__):
             constraints |= base.__dict__.get("_parameter_constraints", {})
@@ -111,7 +112,7 @@ class BudgetedModel(BaseEstimator, ABC):
             raise InputError(f"penalties must be at least 0, not {list(penalties)}")
 
     def _take_blocks(self, X: Any) -> None:
-        """Set `signal_input_` where the settings have blocks: rows are windows then."""
+        """Set `signal_input_` if there are blocks; the rows of X are windows then."""
         self.__dict__.pop("signal_input_", None)
         blocks = getattr(self, "blocks", None)
         if blocks is None:
@@ -121,11 +122,11 @@ class BudgetedModel(BaseEstimator, ABC):
                 "give feature_costs or blocks, not both: each block has its own price "
                 "(gatewise_signals.measured)"
             )
-        raw = getattr(self, "high_cost_input", "features") == "window"
-        self.signal_input_ = SignalInput.from_windows(blocks, X, raw)
+        is_raw = getattr(self, "high_cost_input", "features") == "window"
+        self.signal_input_ = SignalInput.from_windows(blocks, X, is_raw)
 
     def _measure_ranges(self, rows: NDArray[np.float32], X: Any) -> None:
-        """Keep the ranges of training rows, and of the windows `X` that they were computed of."""
+        """Measure the ranges of the training rows and, with blocks, of the windows `X`."""
         windows = None
         if hasattr(self, "signal_input_"):
             signal = self.signal_input_
@@ -139,20 +140,21 @@ class BudgetedModel(BaseEstimator, ABC):
         return hasattr(self, "signal_input_") and self.signal_input_.raw
 
     def _check_costs(self) -> None:
-        """Bring feature costs and names to the checked columns."""
+        """Set the names of the columns, and check the prices against them."""
         self.feature_names_ = feature_names(self)
         if hasattr(self, "signal_input_"):
             self.feature_costs_ = self.signal_input_.costs()
             return
-        named = hasattr(self, "feature_names_in_")
-        self.feature_costs_ = check_costs(self.feature_costs, self.feature_names_, named)
+        has_names = hasattr(self, "feature_names_in_")
+        self.feature_costs_ = check_costs(self.feature_costs, self.feature_names_, has_names)
 
     def _keep(
         self, candidates: Sequence[tuple[Stage, ...]], frontier: Frontier, *, every: bool = False
     ) -> list[int]:
-        """Keep a frontier and the candidates that it needs, or `every`; get their numbers.
+        """Set the frontier and its candidates, or `every` candidate; get the candidates' numbers.
 
-        This leaves no active point: if none reaches the goal, `at` can take another one.
+        There is no active point until one is picked. If no point reaches the goal of the settings,
+        :meth:`at` can still pick one for another goal.
         """
         self.__dict__.pop("operating_point_", None)
         used = {p.chain for p in (*frontier.points, *frontier.others)}
@@ -183,14 +185,14 @@ class BudgetedModel(BaseEstimator, ABC):
         return split_loss(self.max_loss, has_other_goal=any(goal is not None for goal in goals))
 
     def _pick(self) -> OperatingPoint:
-        """Take the operating point of the settings, or the one that loses least."""
+        """Pick the operating point of the settings' goal, or the point with the smallest loss."""
         try:
             return self._choose(**self._goal())
-        except LossError as error:  # bounds on bytes or on an instance's cost leave no other
+        except LossError as error:  # bounds on bytes or cost leave no point within the loss
             return self._choose(max_loss=error.least)
 
-    def _choose(self, **wanted: float | None) -> OperatingPoint:
-        point, self.choice_ = self.frontier_.choose(None, slack=self.slack_, **wanted)
+    def _choose(self, **goal: float | None) -> OperatingPoint:
+        point, self.choice_ = self.frontier_.choose(None, slack=self.slack_, **goal)
         return point
 
     @property
@@ -201,9 +203,9 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def last_exit_(self) -> int:
-        """The last exit that an instance may take; the number of stages: an offload.
+        """The last exit that an instance may take; the number of stages stands for the offload.
 
-        The cap on its cost stops an instance even where its score is NaN, which never stops.
+        An instance leaves here at the latest, even if its score is NaN.
         """
         last_exit = len(self.stages_) - (self.high_cost_model_ is None)
         max_cost = self.max_instance_cost_
@@ -212,12 +214,12 @@ class BudgetedModel(BaseEstimator, ABC):
         return min(last_exit, last_exit_within(self._exit_limits(self.stages_), max_cost))
 
     def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
-        """Get the largest cost of leaving at each exit of a cascade, on any row."""
+        """Get the largest cost that a row can have at each exit, shape (n_stages + 1,)."""
         acquired = [stage.at_most(self.n_features_in_) for stage in stages]
         return self._exit_costs(acquired)
 
     def _offload_acquired(self, x: NDArray[np.float32]) -> Acquired | None:
-        """Features that the high-cost model acquires for rows; None: all that it reads."""
+        """Get the features that the high-cost model acquires for each row; None: all it reads."""
         return None
 
     def _exit_costs(
@@ -227,9 +229,10 @@ class BudgetedModel(BaseEstimator, ABC):
         union: bool = True,
         offload: Acquired | None = None,
     ) -> NDArray[np.float64]:
-        """Cost of leaving at each stage and, last, of an offloaded instance or of leaving none.
+        """Get the cost at each exit: each stage and, last, the offload.
 
-        `offload` marks the features that the high-cost model acquires, by default all it reads.
+        Without a high-cost model the last entry has the cost of all stages. `offload` marks the
+        features that the high-cost model acquires, by default all it reads.
         """
         costs = self.feature_costs_
         f0 = self.high_cost_model_
@@ -243,15 +246,16 @@ class BudgetedModel(BaseEstimator, ABC):
     def operating_points_(self) -> tuple[OperatingPoint, ...]:
         """The frontier's points, its others and the active one, by rising cost."""
         check_is_fitted(self, "operating_point_")
-        points = {*self.frontier_.points, *self.frontier_.others, self.operating_point_}
+        frontier = self.frontier_
+        points = dict.fromkeys((*frontier.points, *frontier.others, self.operating_point_))
         return tuple(sorted(points, key=lambda p: (p.cost, -p.accuracy)))
 
     @property
     def missing_(self) -> dict[str, Literal["allowed", "refused"]]:
         """Whether NaN is a value to the stages and to the high-cost model."""
         check_is_fitted(self, "operating_point_")
-        word: Literal["allowed", "refused"] = "allowed" if self.allow_missing else "refused"
-        return {"stages": word, "cloud": word}
+        rule: Literal["allowed", "refused"] = "allowed" if self.allow_missing else "refused"
+        return {"stages": rule, "cloud": rule}
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
@@ -261,7 +265,7 @@ class BudgetedModel(BaseEstimator, ABC):
         budget : float, optional
             Mean feature cost per instance that may be spent, in the unit of the feature costs.
         max_loss : float, optional
-            Instead: the score that may be lost against the unpenalised model.
+            Score that may be lost against the unpenalised model, instead of a budget.
 
         Returns
         -------
@@ -269,9 +273,9 @@ class BudgetedModel(BaseEstimator, ABC):
             A copy that shares the models.
         """
         check_is_fitted(self, "frontier_")
-        moved = copy.copy(self)
-        moved.operating_point_ = moved._choose(budget=budget, max_loss=max_loss)
-        return moved
+        estimator = copy.copy(self)
+        estimator.operating_point_ = estimator._choose(budget=budget, max_loss=max_loss)
+        return estimator
 
     # -- for people ------------------------------------------------------------------------
 
@@ -329,7 +333,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:
-    """Axes to draw on: those given, or of a new figure that a notebook shows."""
+    """Get `ax`, or the axes of a new figure of pyplot's, which notebooks show."""
     if ax is not None:
         return ax
     from matplotlib import pyplot

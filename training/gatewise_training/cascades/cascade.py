@@ -44,10 +44,11 @@ class CascadeClassifier(BudgetedClassifier):
     high_cost_model : classifier, ONNX file, function, or None
         A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost is used as it is, an
         unfitted one is fitted, None trains the best of boosted trees, extra-trees and an RBF-SVM.
-        An ONNX file: a path or an :class:`.OnnxModel`. A ``Booster`` of LightGBM or XGBoost, or a
-        file (.txt, .json, .ubj, .cbm), with the classes 0, 1, ...: never refitted. What else gives
-        probabilities (a function of the rows, an object or class with ``predict_proba``,
-        ``"python:module:attribute"``) stays opaque: a worker needs it as a backend.
+        An ONNX file is given as a path or an :class:`.OnnxModel`. A ``Booster`` of LightGBM or
+        XGBoost, or a booster's file (.txt, .json, .ubj, .cbm), has the classes 0, 1, ... and is
+        never refitted. Anything else that gives probabilities (a function of the rows, an object or
+        class with ``predict_proba``, ``"python:module:attribute"``) is not packed: a worker runs it
+        as a backend.
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 a feature by default.
     cloud_prices : CloudPrices, optional
@@ -63,26 +64,25 @@ class CascadeClassifier(BudgetedClassifier):
     min_recall, min_precision : mapping of class label to float, optional
         In addition: least recall and precision of classes, ``{"fault": 0.9}``.
     class_weight : mapping of class label to float, or "balanced", optional
-        What a row of each class counts in fits, thresholds and frontier; accuracies are then
-        weighted, and called so. Balanced: all classes count alike. A fitted `high_cost_model` stays
-        as it is.
+        Weight of a row of each class in fits, thresholds and frontier; the figures are then
+        weighted accuracies. Balanced: all classes have the same total weight. A fitted
+        `high_cost_model` stays as it is.
     guarantee : float, optional
-        Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
+        Confidence, such as 0.95, with which `budget`, `max_loss` or `offload_rate`, and in addition
         `min_recall` and `min_precision`, hold on new instances; rows are set aside to certify it
         (:mod:`gatewise_training.operating_points.guarantee`).
     max_bytes : int, optional
-        Bytes that a device keeps of all its stages together, as the tables of :func:`.to_c` in
-        float form. Which stages, and how many trees of how many leaves, is chosen on validation
-        rows.
+        Largest number of bytes of all stages on a device together, as tables of :func:`.to_c` in
+        float form. The stages and the sizes of their trees are chosen on validation rows.
     max_instance_cost : float, optional
-        The most that any one instance may cost, whatever its values: features of all stages on its
-        way, the high-cost model's, the price of an offload. `budget` bounds the mean, this every
-        instance, on devices too.
+        Largest cost of a single instance, whatever its values: the features of the stages that it
+        visits, the features of the high-cost model and the price of an offload. Devices keep this
+        bound as well. `budget` bounds the mean instead.
     random_state : int, RandomState or None
         Source of the random choices; an int makes a fit repeatable.
     """
 
-    _may_have_seen = False  # whether a given high-cost model was possibly fitted on the rows
+    _may_have_seen = False  # whether a fitted high-cost model may know the training rows
 
     high_cost_model: Any = field(default=None, kw_only=False)
     feature_costs: CostsLike | None = field(default=None, kw_only=False)
@@ -132,11 +132,11 @@ class CascadeClassifier(BudgetedClassifier):
     ) -> Self:
         """Fit all models and find the whole frontier.
 
-        A fitted `high_cost_model` may have seen the rows. With `validation`, rows that it has not
-        seen, it is measured there; with `high_cost_predictions` by these; else by clones of it,
-        fitted without the rows. What cannot be cloned (an ONNX file, a function, a frozen
-        classifier) is compared with models of our own on the same rows, and a warning says if only
-        memory explains its accuracy. What stays deployed is always the given model.
+        A fitted `high_cost_model` may have seen the rows, so that its accuracy on them says little.
+        It is measured on `validation` rows, by its `high_cost_predictions`, or else by clones that
+        are fitted without the rows. A model that cannot be cloned (an ONNX file, a function, a
+        frozen classifier) is compared with models of our own on the same rows, and a warning says
+        if only memory explains its accuracy. The given model is deployed in each case.
 
         scikit-learn's searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
         splitter alone: in each of their fits rows count as alike.
@@ -184,12 +184,13 @@ class CascadeClassifier(BudgetedClassifier):
 
     def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
         model = self._high_cost_model
+        # a fixed model is used as it is; any other one is trained
         is_fixed = model is not None and (is_given(model) or is_fitted(model))
         self._may_have_seen = is_fixed and table.validation is None
         if problem.calibration is not None and self._may_have_seen:
             self._check_certified_terms(**self._goal())
         high_cost = (given_answers if is_fixed else trained_answers)(self, problem, table)
-        # a shape that was found on the values of windows says nothing of features
+        # the best shape of trees on raw windows need not be the best on features
         shape = None if self._reads_windows else high_cost.tree_shape
         return replace(problem, high_cost=high_cost, tree_shape=shape)
 
@@ -265,14 +266,14 @@ class CascadeClassifier(BudgetedClassifier):
             },
         )
 
-    def _choose(self, **wanted: float | None) -> OperatingPoint:
+    def _choose(self, **goal: float | None) -> OperatingPoint:
         if self.calibration_ is not None and self._may_have_seen:
-            self._check_certified_terms(**wanted)
-        return super()._choose(**wanted)
+            self._check_certified_terms(**goal)
+        return super()._choose(**goal)
 
-    def _check_certified_terms(self, **wanted: float | None) -> None:
-        """Refuse terms that the deployed model's answers decide, on rows that it may have seen."""
-        if wanted.get("max_loss") is not None or self.class_bounds_:
+    def _check_certified_terms(self, **goal: float | None) -> None:
+        """Refuse bounds on loss, recall or precision if f0 may have seen the rows."""
+        if goal.get("max_loss") is not None or self.class_bounds_:
             raise InputError(
                 "guarantee: a fitted high_cost_model may have seen the rows that would certify "
                 "max_loss, min_recall or min_precision; give validation=(X_val, y_val) with rows "

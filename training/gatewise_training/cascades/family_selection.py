@@ -1,10 +1,10 @@
 """Selection of a model family for each feature set, by regret on validation rows.
 
-Only some sets, the probes, try every family. A set between two probes tries the families that were
-selected on these, which hardly ever differ. A family is not tried on the other probes if it is far
-worse on two of them, a cheap one and the costliest, or on more than 5,000 rows if it is the best on
-neither. Where rows are many, families are compared on some of them, and the selected ones are
-fitted on all.
+Every family is tried on some sets only, the probes. A set between two probes tries the families
+that were selected on the two, which hardly ever differ. Two probes come first, a cheap one and the
+costliest. Families that are far worse on both are not tried on the other probes; on more than 5,000
+rows neither are families that are best on neither. Where rows are many, families are compared on a
+sample, and the selected ones are fitted on all rows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from gatewise_training.learners.stage_bounds import Bounds, TreeShape, shaped
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 FAR_WORSE = 1.15, 1.0
-"""Ratio to the best family's regret above which a family is not tried further: on few rows, whose
-regrets are uncertain, and on more than 5,000."""
+"""Ratio to the least regret above which a family is dropped: on few rows, where regrets are
+uncertain, and on more than 5,000."""
 
 TRIAL_ROWS = 20_000
 """Number of rows that choose the families where there are more than `MANY_ROWS`."""
@@ -46,7 +46,7 @@ N_SUBSETS = 8
 class SelectedStage:
     """The best stage on a feature set, with its out-of-fold outputs on the validation rows.
 
-    `regret` is the area under the risk-coverage curve: how wrong the stage is where it is sure.
+    `regret` is the area under the risk-coverage curve, so that errors with wide margins count most.
     """
 
     family: str
@@ -98,15 +98,15 @@ class FamilySelection:
             self._fit(jobs, lambda n: self.report(min(n_done + n, n_total), n_total), plan)
             n_done += len(jobs)
 
-        # all families on a cheap probe and on the costliest one
+        # 1. all families on a cheap probe and on the costliest one
         fit([(features, family) for features in first_sets for family in kinds])
-        # families that are not far worse there on the other probes
+        # 2. the families that are not far worse there on the other probes
         near = [f for f in kinds if any(self._is_near(features, f) for features in first_sets)]
         later_sets = [by_cost[p] for p in probes if by_cost[p] not in first_sets]
         fit([(features, family) for features in later_sets for family in near])
-        # the families of the nearest probes on the sets between
+        # 3. the families of the nearest probes on the sets between
         fit(self._jobs_between(by_cost, probes))
-        # on many rows, the selected families on all of them
+        # 4. on many rows, the selected families on all of them
         if self._trial is not plan:
             selected = [(key, self.best[key].family) for key in by_cost if key in self.best]
             fit(selected, plan)
@@ -144,10 +144,13 @@ class FamilySelection:
 
     def _is_near(self, features: FeatureSet, family: str) -> bool:
         """Whether a family is not far worse than the best on a set."""
-        is_large = len(self.problem.plan.fit_rows) > LARGE_ROWS and self.bounds.max_bytes is None
+        has_sure_regrets = (
+            len(self.problem.plan.fit_rows) > LARGE_ROWS and self.bounds.max_bytes is None
+        )
         regret = self.regrets.get((features, family), np.inf)
         return (
-            features not in self.best or regret <= FAR_WORSE[is_large] * self.best[features].regret
+            features not in self.best
+            or regret <= FAR_WORSE[has_sure_regrets] * self.best[features].regret
         )
 
     def _fit(

@@ -115,10 +115,10 @@ class ClassifierFit(BudgetedModel):
 
     # -- all steps -----------------------------------------------------------------------------
 
-    def _fit_rows(self, given: GivenRows) -> Self:
-        """Fit a budgeted classifier, step by step."""
+    def _fit_rows(self, rows: GivenRows) -> Self:
+        """Fit all models and find the frontier."""
         self._check_settings()
-        table = self._read_table(given)
+        table = self._read_table(rows)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         table, calibration = self._set_calibration_rows_aside(table, seed)
         # one thread per fit, because more would mostly wait for each other; joblib spreads the work
@@ -138,24 +138,24 @@ class ClassifierFit(BudgetedModel):
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _read_table(self, given: GivenRows) -> Table:
-        """Check the rows; set classes, prices and bounds of the system."""
-        self._take_blocks(given.X)
+    def _read_table(self, rows: GivenRows) -> Table:
+        """Check the rows; set the classes, prices and bounds of the system."""
+        self._take_blocks(rows.X)
         table = check_training(
             self,
-            given.X,
-            given.y,
-            given.sample_weight,
-            given.validation,
-            high_cost_predictions=given.high_cost_predictions,
-            groups=given.groups,
-            time=given.time,
+            rows.X,
+            rows.y,
+            rows.sample_weight,
+            rows.validation,
+            high_cost_predictions=rows.high_cost_predictions,
+            groups=rows.groups,
+            time=rows.time,
         )
         if table.validation is None and table.splitter.is_random:
             stage_columns, _ = self._read_columns()
             warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
         self.classes_ = table.classes
-        self._measure_ranges(table.x, given.X)
+        self._measure_ranges(table.x, rows.X)
         self._check_costs()
         self._read_bounds()
         self.class_weights_ = class_weights(self.class_weight, table.y, table.classes)
@@ -200,7 +200,7 @@ class ClassifierFit(BudgetedModel):
         self, table: Table, calibration: Table | None, seed: int, report: Progress
     ) -> Problem:
         """Split the rows into folds, and the columns between stages and cloud."""
-        whole = ValidationSplit.choose(
+        plan = ValidationSplit.choose(
             table.x,
             table.y,
             table.weight,
@@ -209,7 +209,7 @@ class ClassifierFit(BudgetedModel):
             splitter=table.splitter,
         )
         if self.class_weights_ is not None:
-            whole = whole.with_class_weights(self.class_weights_)
+            plan = plan.with_class_weights(self.class_weights_)
         stage_columns, cloud_columns = self._read_columns()
         cloud_calibration = None
         if calibration is not None:
@@ -217,8 +217,8 @@ class ClassifierFit(BudgetedModel):
             calibration = replace(calibration, x=calibration.x[:, stage_columns])
         costs = self.signal_input_.graph.costs() if self._reads_windows else self.feature_costs_
         return Problem(
-            plan=whole.with_columns(stage_columns),
-            cloud_plan=whole.with_columns(cloud_columns),
+            plan=plan.with_columns(stage_columns),
+            cloud_plan=plan.with_columns(cloud_columns),
             n_classes=len(table.classes),
             costs=costs,
             seed=seed,
@@ -246,10 +246,12 @@ class ClassifierFit(BudgetedModel):
     ) -> CascadeRecord:
         """Record the scores, right answers and costs of stages on labelled rows."""
         margins_and_scores = [
-            split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)
+            split(stage_outputs, stage.score)
+            for stage, stage_outputs in zip(stages, outputs, strict=True)
         ]
+        # the exits: each stage and, last, the reference
         answers = [*(labels(margins) for margins, _ in margins_and_scores), rows.reference]
-        of_stages = [
+        stage_probabilities = [
             probabilities(margins, stage.link)
             for (margins, _), stage in zip(margins_and_scores, stages, strict=True)
         ]
@@ -267,7 +269,10 @@ class ClassifierFit(BudgetedModel):
             packed=packed_sizes(stages),
             class_weights=None if weights is None else weights[rows.y],
             answers=ExitAnswers.scored(
-                rows.y, np.stack(answers), len(self.classes_), [*of_stages, rows.probabilities]
+                rows.y,
+                np.stack(answers),
+                len(self.classes_),
+                [*stage_probabilities, rows.probabilities],
             ),
             given_splitter=rows.splitter,
         )
@@ -285,8 +290,8 @@ class ClassifierFit(BudgetedModel):
         weight = self._row_weights(plan)
         splitter = plan.splitter.take(rows)
         if problem.high_cost is not None:
-            answers = problem.high_cost.labels, problem.high_cost.probabilities
-            labelled = LabelledRows(y, weight, *answers, splitter)
+            high_cost = problem.high_cost
+            labelled = LabelledRows(y, weight, high_cost.labels, high_cost.probabilities, splitter)
         else:
             final = candidates[-1]
             reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
@@ -295,17 +300,19 @@ class ClassifierFit(BudgetedModel):
         n_features = self.n_features_in_
         offload = self._offload_acquired(x)
         records = []
-        for c in candidates:
-            acquired = c.acquired_on(x, n_features)
-            record = self._cascade_record(c.stages, c.outputs, acquired, labelled, offload)
-            if c.evaluation is not None:
-                costs = record.exit_costs.reshape(len(record.exit_costs), -1) + c.evaluation
+        for candidate in candidates:
+            acquired = candidate.acquired_on(x, n_features)
+            record = self._cascade_record(
+                candidate.stages, candidate.outputs, acquired, labelled, offload
+            )
+            if candidate.evaluation is not None:
+                costs = record.exit_costs.reshape(len(record.exit_costs), -1) + candidate.evaluation
                 record = replace(record, exit_costs=costs)
             records.append(record)
         return records
 
     def _row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
-        """Get weights of the validation rows without class weights, for costs and rates."""
+        """Get the weights of the validation rows for costs and rates: without class weights."""
         rows = plan.validation_rows
         weight = plan.weight[rows]
         if self.class_weights_ is None:
@@ -322,15 +329,17 @@ class ClassifierFit(BudgetedModel):
         x = table.x
         high_cost = problem.high_cost
         # the reference: the last stage, the user's predictions, or the high-cost model
-        chances = None
+        reference_probabilities = None
         if high_cost is None:
             reference = labels(candidates[-1].stages[-1].run(x)[0])
         elif high_cost.calibration_labels is not None:
             reference = high_cost.calibration_labels
         else:
             assert problem.cloud_calibration is not None
-            reference, chances = high_cost.model.answers(problem.cloud_calibration)
-        labelled = LabelledRows(table.y, table.weight, reference, chances, table.splitter)
+            reference, reference_probabilities = high_cost.model.answers(problem.cloud_calibration)
+        labelled = LabelledRows(
+            table.y, table.weight, reference, reference_probabilities, table.splitter
+        )
         return [
             self._cascade_record(
                 candidate.stages,
@@ -345,7 +354,7 @@ class ClassifierFit(BudgetedModel):
     # -- bounds on candidates ------------------------------------------------------------------
 
     def _within_cost(self, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
-        """Take the parts of the candidates in which no instance costs above `max_instance_cost`."""
+        """Split candidates into parts in which no instance costs more than `max_instance_cost`."""
         max_cost = self.max_instance_cost
         if max_cost is None:
             return candidates
@@ -368,7 +377,7 @@ class ClassifierFit(BudgetedModel):
     def _within_bytes(
         self, problem: Problem, candidates: Sequence[FittedStages]
     ) -> Sequence[FittedStages]:
-        """Take the parts of the candidates of which a device keeps no more than `max_bytes`."""
+        """Split candidates into parts that take at most `max_bytes` on a device."""
         max_bytes = self.max_bytes
         if max_bytes is None:
             return candidates
@@ -379,14 +388,16 @@ class ClassifierFit(BudgetedModel):
             for numbers in stages_within(record, max_bytes)
         ]
         if not small_enough:
-            smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
+            smallest = min(
+                record.packed.kept(()) for record in records if record.packed is not None
+            )
             raise TooLargeError("no stage", max_bytes, smallest, "allow more")
         return list({candidate.stages: candidate for candidate in small_enough}.values())
 
     # -- operating points ----------------------------------------------------------------------
 
     def _find_frontier(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
-        """Tune the thresholds of every candidate; keep the candidates that reach the frontier."""
+        """Tune the thresholds of all candidates; keep the candidates on the frontier."""
         records = self._validation_records(problem, candidates)
         bounds = self.class_bounds_
         weight = self._row_weights(problem.plan)
@@ -429,7 +440,7 @@ class ClassifierFit(BudgetedModel):
         return points if max_cost is None else points_within_cost(points, max_cost)
 
     def _reference_fields(self, record: CascadeRecord) -> dict[str, Any]:
-        """Fields of a frontier about the reference, the last exit of a record, and the classes."""
+        """Get a frontier's fields about the reference (the record's last exit) and the classes."""
         answers = record.answers
         assert answers is not None
         last_exits = np.full(len(record.weights), record.n_stages)

@@ -1,7 +1,7 @@
 """Selection of the features that a search looks at where a table has very many.
 
-Each search for feature sets fits tens of models on all columns. Of thousands most serve nothing, so
-a first look keeps as many as a search can treat in reasonable time.
+Each search for feature sets fits tens of models on all columns. Where there are thousands, most of
+which are of no use, a first look selects as many as a search can treat in reasonable time.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
         unit_of[unit] = number
     by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][: WIDE // 2]
     ranked = np.concatenate([np.array(by_gain, np.intp), np.argsort(-contrasts, kind="stable")])
-    is_kept = costs.alone == 0
+    is_selected = costs.alone == 0
     for k in ranked.tolist():
-        if is_kept.sum() >= WIDE:
+        if is_selected.sum() >= WIDE:
             break
-        is_kept[units[unit_of[k]]] = True
-    columns = np.flatnonzero(is_kept)
+        is_selected[units[unit_of[k]]] = True
+    columns = np.flatnonzero(is_selected)
     narrow_plan = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
     return replace(problem, plan=narrow_plan, costs=_costs_of(costs, columns)), columns
 

@@ -1,4 +1,4 @@
-"""Rows set aside to certify a guarantee: no choice of a fit sees them."""
+"""Calibration rows: rows that certify a guarantee, and that no choice of a fit has seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CALIBRATION_SHARE = 5
 
 
 def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
-    """Set calibration rows aside: half of the user's validation rows, else a training fifth."""
+    """Split off calibration rows: half of the user's validation rows, else a training fifth."""
     if not 0 < confidence < 1:
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
     if np.ptp(table.weight) > 0:
@@ -26,23 +26,23 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
         x = table.x
         y = table.y
         rows = table.splitter.take(np.arange(n))
-        kept_rows, calibration_rows = rows.hold_out(y, CALIBRATION_SHARE, seed)
+        other_rows, calibration_rows = rows.hold_out(y, CALIBRATION_SHARE, seed)
         training = replace(
             table,
-            x=x[kept_rows],
-            y=y[kept_rows],
-            weight=table.weight[kept_rows],
-            splitter=rows.take(kept_rows),
-            high_cost=None if chances is None else chances[kept_rows],
+            x=x[other_rows],
+            y=y[other_rows],
+            weight=table.weight[other_rows],
+            splitter=rows.take(other_rows),
+            high_cost=None if chances is None else chances[other_rows],
         )
         calibration_high_cost = None if chances is None else chances[calibration_rows]
     else:
         x, y = table.validation
         calibration_high_cost = None
         rows = table.splitter.take(n + np.arange(len(x)))
-        kept_rows, calibration_rows = rows.hold_out(y, 2, seed)
-        all_rows = table.splitter.take(np.concatenate([np.arange(n), n + kept_rows]))
-        training = replace(table, validation=(x[kept_rows], y[kept_rows]), splitter=all_rows)
+        other_rows, calibration_rows = rows.hold_out(y, 2, seed)
+        all_rows = table.splitter.take(np.concatenate([np.arange(n), n + other_rows]))
+        training = replace(table, validation=(x[other_rows], y[other_rows]), splitter=all_rows)
     if len(np.unique(training.y)) < len(table.classes) or not len(calibration_rows):
         raise InputError("too few rows to set some aside for a guarantee; give more data")
     calibration = replace(

@@ -38,29 +38,25 @@ _BUNDLED = ("breast_cancer", "digits", "iris", "wine")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A table with labels and prices.
-
-    `X` is float32 (n, n_features), `y` the labels as the source has them, `feature_costs` its
-    prices or 1 per feature. `parts` are the rows of the source's own split ("train", "validation",
-    "test"), where it has one. `raw` are a file's columns as they are, `encoder` is the encoder that
-    made `X` of them, and `aside` holds further arrays with one value for each row. Training splits
-    the rows by `groups` and `time`, (n,).
-    """
+    """A table with labels and prices."""
 
     name: str
-    X: NDArray[np.float32]
-    y: NDArray[Any]
+    X: NDArray[np.float32]  # (n, n_features)
+    y: NDArray[Any]  # (n,): the labels as they are in the source
     feature_names: tuple[str, ...]
-    feature_costs: FeatureCosts
+    feature_costs: FeatureCosts  # of the source, or 1 per feature
+    # rows of the source's own split, if it has one, as "train", "validation" and "test"
     parts: Mapping[str, NDArray[np.intp]]
-    raw: RawTable | None = None
-    encoder: TableEncoder | None = None
+    raw: RawTable | None = None  # the columns of a file before encoding
+    encoder: TableEncoder | None = None  # made `X` from `raw`
+    # other arrays with one value per row
     aside: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    # (n,) each: training splits the rows by them
     groups: NDArray[Any] | None = None
     time: NDArray[Any] | None = None
 
     def columns(self, names: Sequence[str], source: object) -> NDArray[np.float32]:
-        """Get the columns that a bundle names, in its order; a message names `source`."""
+        """Get the columns `names` in this order; errors mention `source`."""
         index_of = {name: k for k, name in enumerate(self.feature_names)}
         for name in names:
             if name not in index_of:
@@ -70,7 +66,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """A CSV or parquet file: its columns as they are, and the labels `y` of `target`."""
+    """The columns of a CSV or parquet file before encoding, and the labels `y` of `target`."""
 
     path: Path
     frame: DataFrame
@@ -80,7 +76,7 @@ class RawTable:
 
     @property
     def used(self) -> DataFrame:
-        """The columns that are features, or are encoded."""
+        """The columns that are not dropped."""
         return self.frame.drop(columns=self.options.dropped, errors="ignore")
 
     @cached_property
@@ -93,7 +89,7 @@ class RawTable:
         return table_remarks(self.frame, self.y, self.facts, self.options.dropped)
 
     def check(self) -> None:
-        """Raise InputError if columns cannot be used; it names all, and what mends them."""
+        """Raise InputError if columns cannot be used; it names all of them, and what mends each."""
         if problems := column_problems(self.frame, self.options, self.facts):
             raise InputError(f"{self.path}: {problem_text(problems, style='flags')}")
         if self.used.columns.empty:
@@ -101,16 +97,16 @@ class RawTable:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether the columns are features as they are: numbers, and none to be filled."""
-        numbers = all(dtype.kind in "iuf" for dtype in self.used.dtypes)
+        """Whether the columns are features without encoding: numbers, and no cell is filled."""
+        has_numbers = all(dtype.kind in "iuf" for dtype in self.used.dtypes)
         return (
-            numbers
+            has_numbers
             and not self.options.impute
             and not self.options.kinds.keys() - set(self.options.dropped)
         )
 
     def numbers(self) -> Dataset:
-        """Get the columns as features, at a price of 1 each; InputError if they are not numbers."""
+        """Get the columns as features at a price of 1 each; InputError if one has no numbers."""
         used = self.used
         columns = list(used.columns)
         for name, dtype in zip(columns, used.dtypes, strict=True):
@@ -170,7 +166,7 @@ def _bundled(name: str) -> Dataset:
     raw = getattr(datasets, f"load_{name}")()
     x = np.asarray(raw.data, np.float32)
     columns = tuple(str(n).replace(" ", "_") for n in raw.feature_names)
-    # the classes' names where they say more than their number
+    # names of classes, which for digits would be the numbers as text
     y = raw.target if name == "digits" else np.asarray(raw.target_names)[raw.target]
     prices = FeatureCosts(np.ones(x.shape[1]), names=columns)
     return Dataset(name, x, np.asarray(y), columns, prices, {})
@@ -188,7 +184,7 @@ def _npz(path: Path) -> Dataset:
     if x.dtype.kind not in "biuf":
         raise InputError(f"{path}: X holds {x.dtype}, not numbers")
     columns = [f"x{k}" for k in range(x.shape[1])]
-    if x.ndim > 2:  # instances that are arrays: their values, in row-major order
+    if x.ndim > 2:  # instances are arrays: one feature per value, in row-major order
         columns = InstanceSpec(x.shape[1:]).names
         x = x.reshape(len(x), -1)
     if "feature_names" in arrays:
@@ -198,14 +194,17 @@ def _npz(path: Path) -> Dataset:
     rows_by_part = {}
     if "part" in arrays and "qid" not in arrays:  # queries of a ranking are in numbered folds
         rows_by_part = _npz_parts(path, arrays["part"], len(y))
-    further = {k: a for k, a in arrays.items() if a.shape == y.shape and k not in ("y", "part")}
-    return Dataset(
-        path.stem, x, y, tuple(columns), _npz_costs(arrays, columns), rows_by_part, aside=further
-    )
+    row_arrays = {
+        key: array
+        for key, array in arrays.items()
+        if array.shape == y.shape and key not in ("y", "part")
+    }
+    costs = _npz_costs(arrays, columns)
+    return Dataset(path.stem, x, y, tuple(columns), costs, rows_by_part, aside=row_arrays)
 
 
 def _npz_parts(path: Path, part: NDArray[Any], n: int) -> dict[str, NDArray[np.intp]]:
-    """Rows of training (0) and test (1), or of training, validation (1) and test (2)."""
+    """Get the rows of a published split: 0 training, 1 test, or 1 validation and 2 test."""
     if part.shape != (n,) or part.dtype.kind not in "biuf" or not np.isin(part, (0, 1, 2)).all():
         raise InputError(
             f"{path}: part must hold for each of the {n} rows 0 (training) or 1 (test), or with "
@@ -216,16 +215,18 @@ def _npz_parts(path: Path, part: NDArray[Any], n: int) -> dict[str, NDArray[np.i
 
 
 def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:
-    """Own and shared prices from cost (the full price), cost_discount (the own) and group."""
+    """Get prices from `cost` (own + shared), `cost_discount` (own) and `group`."""
     if "cost" not in arrays:
         return FeatureCosts(np.ones(len(columns)), names=columns)
-    full = arrays["cost"].astype(float)
+    full_prices = arrays["cost"].astype(float)
     if "group" not in arrays or "cost_discount" not in arrays:
-        return FeatureCosts(full, names=columns)
+        return FeatureCosts(full_prices, names=columns)
     own_prices = arrays["cost_discount"].astype(float)
     group = arrays["group"]
     shared = {
-        int(g): float((full - own_prices)[group == g].max()) for g in np.unique(group) if g >= 0
+        int(g): float((full_prices - own_prices)[group == g].max())
+        for g in np.unique(group)
+        if g >= 0
     }
     return FeatureCosts(own_prices, group=group, shared=shared, names=columns)
 
@@ -255,9 +256,9 @@ def read_rows(
 ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
     """Read rows with a bundle's columns: features (n, n_features), and labels (n,), if any.
 
-    `names` are the features, or the raw columns of the `encoder`. Without a `target` a further
-    column called target, label, class or y is the label. InputError, which names the line of a
-    CSV file, for a cell that is not of its column's kind.
+    `names` are the features, or the raw columns of the `encoder`. Without a `target`, another
+    column called target, label, class or y is the label. InputError for a cell that is not of its
+    column's kind names the line of a CSV file.
     """
     path = Path(path)
     if path.suffix.lower() not in (".csv", ".parquet"):
@@ -271,10 +272,10 @@ def read_rows(
         options,
         lambda columns: label_column(path, [c for c in columns if c not in names], target),
     )
-    absent = [name for name in names if name not in frame.columns]
-    if absent:
-        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-        raise InputError(f"{path} has no column {absent[0]!r}{more}, which the bundle needs")
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise InputError(f"{path} has no column {missing[0]!r}{more}, which the bundle needs")
     if encoder is None:
         encoder = RowEncoder(tuple(NumberColumn(name=name, features=(name,)) for name in names))
         frame = frame.astype(dict.fromkeys(frame.columns[frame.dtypes == np.bool_], np.float64))
@@ -301,12 +302,12 @@ def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
 
 def _float32(path: Path, x: NDArray[Any], columns: list[str]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
-        small = np.ascontiguousarray(x, np.float32)
-    infinite = np.isinf(small).any(axis=0)
-    if infinite.any():
-        name = columns[int(infinite.argmax())]
+        rows = np.ascontiguousarray(x, np.float32)
+    is_infinite = np.isinf(rows).any(axis=0)
+    if is_infinite.any():
+        name = columns[int(is_infinite.argmax())]
         raise InputError(
             f"{path}: column {name!r} has infinite values, or values too large for float32"
         )
-    warn_of_rounding(x, small, columns)
-    return small
+    warn_of_rounding(x, rows, columns)
+    return rows

@@ -14,7 +14,7 @@ def as_pandas(table: Any) -> Any:
     """Turn a table of polars, Arrow or another eager library into a pandas DataFrame.
 
     Numbers without gaps keep their dtype, whole numbers and booleans with gaps become nullable, and
-    other columns hold Python's values. Anything that is no such table is given back as it is.
+    other columns hold Python's values. Any other object is returned as it is.
     """
     if isinstance(table, np.ndarray | list | tuple):
         return table
@@ -35,14 +35,14 @@ def _series(column: Any) -> Series[Any]:
     import pandas as pd
 
     dtype = column.dtype
-    is_flag = dtype == nw.Boolean
+    is_boolean = dtype == nw.Boolean
     has_gaps = column.null_count() > 0
-    if dtype.is_float() or ((dtype.is_integer() or is_flag) and not has_gaps):
+    if dtype.is_float() or ((dtype.is_integer() or is_boolean) and not has_gaps):
         return pd.Series(column.to_numpy())
     values = column.to_list()
     if dtype.is_integer():
         return pd.Series(values, dtype="Int64")
-    if is_flag:
+    if is_boolean:
         return pd.Series(values, dtype="boolean")
     return pd.Series(values)
 
@@ -53,7 +53,7 @@ def table_of(table: Any) -> DataFrame:
     Raises
     ------
     InputError
-        If it is no table, or a column stands in it twice.
+        If it is not a table, or two columns have the same name.
     """
     import pandas as pd
 
@@ -69,6 +69,6 @@ def table_of(table: Any) -> DataFrame:
 
 
 def cells_of(column: Series[Any]) -> list[Any]:
-    """List a column's cells; single-precision numbers keep their type, and so their digits."""
-    is_short = str(column.dtype).lower() in ("float16", "float32", "float[pyarrow]")
-    return list(column.to_numpy()) if is_short else column.tolist()
+    """List a column's cells; single-precision numbers keep their type and their digits."""
+    is_single = str(column.dtype).lower() in ("float16", "float32", "float[pyarrow]")
+    return list(column.to_numpy()) if is_single else column.tolist()

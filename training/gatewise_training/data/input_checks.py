@@ -27,20 +27,20 @@ from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.row_splitter import RowSplitter
 
 Constraints = dict[str, list[Any]]
-"""What values each parameter of an estimator takes, in scikit-learn's terms."""
+"""Values that each parameter of an estimator takes, in scikit-learn's terms."""
 
 Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
-"""A user's validation rows, their labels and, where rows have groups, their groups."""
+"""A user's validation rows, their labels and, if the training rows have groups, their groups."""
 
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
 SHARE = Interval(Real, 0, 1, closed="both")
 
 MOST_NUMBERED = 20
-"""Up to this many different numbers are classes, even if some stand once."""
+"""Largest number of different whole numbers that are taken for classes though some occur once."""
 
 MOST_ROUNDING = 1e-3
-"""Share of a column's range that rounding to float32 may take without a warning."""
+"""Largest rounding error of float32 without a warning, as a share of the column's range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +50,9 @@ class Table:
     x: NDArray[np.float32]  # (n, n_features)
     y: NDArray[np.int64]  # (n,): class indices
     classes: NDArray[Any]  # (n_classes,): the labels, sorted
-    weight: NDArray[np.float64]  # (n,): of mean 1; rows of weight 0 are gone
+    weight: NDArray[np.float64]  # (n,): of mean 1; rows of weight 0 are left out
     validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None  # x and y
-    splitter: RowSplitter  # of the rows and, behind them, the validation rows
+    splitter: RowSplitter  # of the rows, followed by the validation rows
     # (n, n_classes): the user's out-of-fold probabilities of a high-cost model
     high_cost: NDArray[np.float64] | None = None
 
@@ -67,7 +67,7 @@ def is_fitted(estimator: Any) -> bool:
 
 
 def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
-    """Rows under the column names that a classifier was fitted on, if it was."""
+    """Get rows as a table with the column names of the classifier's fit, or as they are."""
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return x
@@ -77,7 +77,7 @@ def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
 
 
 def check_rows(estimator: Any, X: Any) -> Any:
-    """Check rows: names, finiteness; float32 of shape (n, n_features)."""
+    """Check the names and values of rows; get them as float32 of shape (n, n_features)."""
     return _validated(estimator, X, reset=False)
 
 
@@ -85,7 +85,7 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
     X = as_pandas(X) if signal is None else signal.features(X)
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        with np.errstate(over="ignore"):  # values too large for float32 are refused below
             checked = validate_data(
                 estimator,
                 X,
@@ -95,7 +95,7 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
                 ensure_all_finite=False,
                 **options,
             )
-    # of numbers and dates, which may have zones, be periods or intervals
+    # numpy raises several kinds of errors for dates, time zones, periods and intervals
     except (ValueError, TypeError, np.exceptions.DTypePromotionError) as error:
         if hasattr(X, "select_dtypes"):
             columns = list(X.select_dtypes(exclude=["number", "bool"]).columns)
@@ -104,42 +104,42 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
                     f"columns {columns} hold no numbers: encode the table with TableEncoder, "
                     "or drop them"
                 ) from None
-        elif type(error) is TypeError:  # as scikit-learn's own estimators of such arrays
+        elif type(error) is TypeError:  # scikit-learn's contract asks for a TypeError here
             raise
-        why = one_line(error)
-        if "could not convert string" in why:
-            why = (
+        message = one_line(error)
+        if "could not convert string" in message:
+            message = (
                 "X holds texts, and instances are numbers: make columns of them first (counts of "
                 "words, an embedding), and give a high-cost model that reads these columns"
             )
-        raise InputError(why) from error
+        raise InputError(message) from error
     rows = checked[0] if others else checked
     # name the first column with values that cannot be used
     infinite = np.isinf(rows).any(axis=0), "infinity or a value too large for float32"
-    absent = np.isnan(rows).any(axis=0) & (not estimator.allow_missing), "NaN"
-    for (bad, content), advice in (
+    missing = np.isnan(rows).any(axis=0) & (not estimator.allow_missing), "NaN"
+    for (is_bad, content), advice in (
         (infinite, "drop or clip it"),
-        (absent, "set allow_missing=True"),
+        (missing, "set allow_missing=True"),
     ):
-        if bad.any():
-            name = feature_names(estimator)[int(bad.argmax())]
+        if is_bad.any():
+            name = feature_names(estimator)[int(is_bad.argmax())]
             raise InputError(f"column {name!r} contains {content}; {advice}")
     return checked
 
 
-def warn_of_rounding(given: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
-    """Warn of columns with values so near to each other, far from 0, that float32 loses them.
+def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
+    """Warn of columns with values far from 0 and so near to each other that float32 merges them.
 
-    Shapes: `given`, an array or data frame, and the same values as `rows`, (n, n_features).
+    Shapes: `table`, an array or data frame, and `rows`, its values as float32, (n, n_features).
     """
     low, high = (f.reduce(rows, axis=0).astype(np.float64) for f in (np.fmin, np.fmax))
     step = np.finfo(np.float32).eps * np.maximum(-low, high)
     worst: dict[str, float] = {}
     for k in np.flatnonzero((high - low) * MOST_ROUNDING <= step).tolist():
-        if hasattr(given, "iloc"):
-            column = given.iloc[:, k].to_numpy(np.float64, na_value=np.nan)
+        if hasattr(table, "iloc"):
+            column = table.iloc[:, k].to_numpy(np.float64, na_value=np.nan)
         else:
-            column = np.asarray(given)[:, k].astype(np.float64)
+            column = np.asarray(table)[:, k].astype(np.float64)
         spread = np.fmax.reduce(column) - np.fmin.reduce(column)
         error = np.fmax.reduce(np.abs(column - rows[:, k]))
         if spread > 0 and error > MOST_ROUNDING * spread:
@@ -163,7 +163,7 @@ def check_training(
     groups: Any = None,
     time: Any = None,
 ) -> Table:
-    """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
+    """Check the arguments of a fit; get them as one record."""
     table = as_pandas(X)
     check_labels_known(y)
     X, y = _validated(estimator, table, _plain_labels(y))
@@ -216,44 +216,44 @@ def check_training(
 
 
 def check_labels_known(y: Any) -> None:
-    """Refuse labels of which some are missing."""
+    """Raise InputError if labels are missing."""
     import pandas as pd
 
-    absent = pd.isna(np.ravel(np.asarray(y, object)))
-    if y is not None and absent.any():
-        short = plural(absent.sum(), "row")
-        raise InputError(f"y is missing (NaN or None) in {short}: leave out rows without a label")
+    is_missing = pd.isna(np.ravel(np.asarray(y, object)))
+    if y is not None and is_missing.any():
+        rows = plural(is_missing.sum(), "row")
+        raise InputError(f"y is missing (NaN or None) in {rows}: leave out rows without a label")
 
 
 def _plain_labels(y: Any) -> Any:
-    """Labels of pandas' nullable whole numbers and booleans as such, where none is missing.
+    """Get labels of pandas' nullable types as numpy's whole numbers or booleans.
 
-    Scikit-learn makes floats of them, among which large whole numbers are not told apart.
+    scikit-learn would make floats of them, which cannot tell large whole numbers apart.
     """
-    plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
-    if plain is None or np.ndim(y) != 1 or y.isna().any():
+    dtype = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    if dtype is None or np.ndim(y) != 1 or y.isna().any():
         return y
-    return y.to_numpy(plain)
+    return y.to_numpy(dtype)
 
 
 def checked_splits(
     x: NDArray[np.float32], sample_weight: Any, groups: Any, time: Any, validation: Any
 ) -> tuple[NDArray[np.float64], Any, RowSplitter]:
-    """Check weights, groups and times; get weights, validation rows without groups, the splitter.
+    """Check weights, groups and times; get the weights, the pair (X_val, y_val) and the splitter.
 
-    The splitter is of the training rows with a weight and, behind them, the validation rows.
+    The splitter covers the training rows of weight above 0, followed by the validation rows.
     """
     try:
         weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     except ValueError as error:
         raise InputError(one_line(error)) from None
     validation, splitter = _checked_splitter(len(x), groups, time, validation)
-    behind = np.ones(splitter.n - len(x), bool)
-    return weight, validation, splitter.take(np.concatenate([weight > 0, behind]))
+    all_validation_rows = np.ones(splitter.n - len(x), bool)
+    return weight, validation, splitter.take(np.concatenate([weight > 0, all_validation_rows]))
 
 
 def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
-    """Check groups and times of training and validation rows; the latter without them."""
+    """Check groups and times; get the pair (X_val, y_val) and the splitter of all rows."""
     if validation is None:
         return None, RowSplitter.checked(n, groups, time)
     # validation rows, with groups if the training rows have them
@@ -295,20 +295,20 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
 def _check_class_groups(
     classes: NDArray[Any], y: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> None:
-    """Refuse a class with all its rows in one group."""
-    alone = [c for c, label in enumerate(classes) if len(np.unique(groups[y == c])) < 2]
-    if alone:
-        names = ", ".join(repr(label) for label in classes[alone[:5]].tolist())
+    """Raise InputError if a class has all its rows in one group."""
+    one_group = [c for c in range(len(classes)) if len(np.unique(groups[y == c])) < 2]
+    if one_group:
+        names = ", ".join(repr(label) for label in classes[one_group[:5]].tolist())
         raise InputError(
             f"all rows of class {names} are in one group, so that no model could be validated on "
             "what it has not seen of it: give more groups with it, or drop the class"
         )
 
 
-def _check_predictions(given: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Check probabilities: a row for each row of X, a column for each class, sums of 1."""
+def _check_predictions(predictions: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Check out-of-fold probabilities of `shape`, the numbers of rows and classes."""
     try:
-        chances = np.asarray(given, np.float64)
+        chances = np.asarray(predictions, np.float64)
     except (TypeError, ValueError):
         raise InputError("high_cost_predictions must be a matrix of probabilities") from None
     if chances.shape != shape:
@@ -316,10 +316,10 @@ def _check_predictions(given: Any, shape: tuple[int, int]) -> NDArray[np.float64
             f"high_cost_predictions must have shape {shape}: a row for each row of X and a column "
             f"for each class, sorted; not {chances.shape}"
         )
-    bad = ~((chances >= 0).all(axis=1) & (np.abs(chances.sum(axis=1) - 1.0) <= 1e-3))
-    if bad.any():
+    is_valid = (chances >= 0).all(axis=1) & (np.abs(chances.sum(axis=1) - 1.0) <= 1e-3)
+    if not is_valid.all():
         raise InputError(
-            f"high_cost_predictions: row {int(bad.argmax())} holds no probabilities "
+            f"high_cost_predictions: row {int(is_valid.argmin())} holds no probabilities "
             "(at least 0, with sum 1); logits need a softmax first"
         )
     return chances
@@ -328,9 +328,9 @@ def _check_predictions(given: Any, shape: tuple[int, int]) -> NDArray[np.float64
 def check_values(
     estimator: Any, X: Any, y: Any, *, reset: bool = True
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Check rows and measured values: float32 of shape (n, n_features), float64 of (n,).
+    """Check rows, float32 of shape (n, n_features), and measured values, float64 of (n,).
 
-    With `reset` they are training rows, else rows of the same columns.
+    With `reset` they are the training rows, else later rows of the same columns.
     """
     min_rows = 2 if reset else 1
     X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
@@ -348,7 +348,7 @@ def check_values(
 
 
 def check_classes(y: NDArray[Any]) -> None:
-    """Check that labels are classes and not measured values; floats may be, if whole.
+    """Check that labels are classes and not measured values; whole floats may be classes.
 
     >>> check_classes(np.array([1.0, 2.0, 1.0]))
     >>> check_classes(np.array([20.5, 21.3, 19.8]))
@@ -372,7 +372,7 @@ def check_classes(y: NDArray[Any]) -> None:
 
 
 def _check_not_measured(y: NDArray[Any]) -> None:
-    """Refuse many whole numbers of which some stand once."""
+    """Raise InputError for many different whole numbers of which some occur once."""
     if getattr(y, "dtype", np.dtype(object)).kind not in "iuf" or not np.all(y == np.round(y)):
         return
     values, counts = np.unique(y, return_counts=True)
@@ -386,7 +386,7 @@ def _check_not_measured(y: NDArray[Any]) -> None:
 
 
 def feature_names(estimator: Any) -> tuple[str, ...]:
-    """Get the names of the columns, or of a signal's features; x0, x1, ... where there are none."""
+    """Get the names of the columns or of a signal's features, by default x0, x1, ..."""
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
     if signal is not None:
         return signal.feature_names
@@ -396,24 +396,25 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
     return tuple(str(n) for n in names)
 
 
-def check_costs(given: Any, names: tuple[str, ...], named: bool) -> FeatureCosts:
-    """Check prices against the columns, by name where both have names; uniform without any.
+def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> FeatureCosts:
+    """Check prices against the columns: by name where both have names, else by number.
 
-    They may be a FeatureCosts, a dict or Series by name, or a list in the columns' order.
+    Prices are a FeatureCosts, a dict or Series by name, a list in the order of the columns, or None
+    for 1 per feature. `has_names`: whether `names` are the table's own.
     """
-    if given is None:
+    if prices is None:
         return FeatureCosts.uniform(len(names))
-    if not isinstance(given, FeatureCosts) and (
-        isinstance(given, str | bytes) or not hasattr(given, "__len__")
+    if not isinstance(prices, FeatureCosts) and (
+        isinstance(prices, str | bytes) or not hasattr(prices, "__len__")
     ):
         raise InputError(
             "feature_costs must be a FeatureCosts (FeatureCosts.from_file reads a file), a dict or "
             "Series by name, or a list, not "
-            f"{type(given).__name__}"
+            f"{type(prices).__name__}"
         )
-    by_name = not isinstance(given, FeatureCosts)
-    costs = given if isinstance(given, FeatureCosts) else FeatureCosts(given)
-    if costs.names is not None and (named or costs.names == names):
+    by_name = not isinstance(prices, FeatureCosts)
+    costs = prices if isinstance(prices, FeatureCosts) else FeatureCosts(prices)
+    if costs.names is not None and (has_names or costs.names == names):
         try:
             return costs.in_order(names)
         except InputError as error:

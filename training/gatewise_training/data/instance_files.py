@@ -15,11 +15,11 @@ from gatewise_training.data.table_files import label_column, read_frame, read_la
 
 
 def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, Any]:
-    """Load instances, shape (n, ...), and their labels; None without `target`.
+    """Load instances, shape (n, ...), and their labels, which are None without `target`.
 
-    The instances are the array ``X`` of an npz file, or its only one besides `target`, or all
-    columns of a table but `target`, as a DataFrame. Raises InputError if the file cannot be read,
-    or lacks one of them.
+    The instances are the array ``X`` of an npz file, or its only array besides `target`, or the
+    columns of a table besides `target`, as a DataFrame. Raises InputError if the file cannot be
+    read, or lacks an array or column.
     """
     path = Path(source)
     if not path.is_file():

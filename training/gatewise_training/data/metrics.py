@@ -43,22 +43,22 @@ def average_precisions_at(
     >>> average_precisions_at([3, 2, 1, 4], [True, True, False, False], [7, 7, 7, 8])
     array([0.4, 0. ])
     """
-    points, good, query = _checked(scores, relevant, qid, k)
-    order = np.lexsort((-points, query))
-    points = points[order]
-    good = good[order]
+    scores, is_relevant, query = _checked(scores, relevant, qid, k)
+    order = np.lexsort((-scores, query))
+    scores = scores[order]
+    is_relevant = is_relevant[order]
     query = query[order]
 
     # ties: runs of one query and one score
-    opens_tie = np.append(True, (query[1:] != query[:-1]) | (points[1:] != points[:-1]))
+    opens_tie = np.append(True, (query[1:] != query[:-1]) | (scores[1:] != scores[:-1]))
     starts = np.flatnonzero(opens_tie)
     size = np.diff(np.append(starts, len(order)))
-    hits = np.add.reduceat(good.astype(np.int64), starts)
-    owner = query[starts]
+    n_relevant = np.add.reduceat(is_relevant.astype(np.int64), starts)
+    query_of_tie = query[starts]
 
-    # of each query: the tie that holds its first irrelevant document, and what stands above it
-    impure = np.flatnonzero(hits < size)
-    decided, indices = np.unique(owner[impure], return_index=True)
+    # each query's first tie with an irrelevant document, and the number of documents above it
+    impure = np.flatnonzero(n_relevant < size)
+    decided, indices = np.unique(query_of_tie[impure], return_index=True)
     tie = impure[indices]
     opening = np.flatnonzero(np.append(True, query[1:] != query[:-1]))
     n_above = starts[tie] - opening[decided]
@@ -66,9 +66,9 @@ def average_precisions_at(
     # expected number of relevant documents before the first irrelevant one, at most k
     precision = np.ones(len(opening))  # without an irrelevant document
     expected = np.minimum(n_above, k).astype(np.float64)
-    chance = np.ones(len(tie))  # that t relevant ones open the tie
+    chance = np.ones(len(tie))  # C(R, t) / C(R + I, t), for t = 0
     for t in range(k):
-        chance = chance * np.maximum(hits[tie] - t, 0) / np.maximum(size[tie] - t, 1)
+        chance = chance * np.maximum(n_relevant[tie] - t, 0) / np.maximum(size[tie] - t, 1)
         expected += np.where(n_above + t < k, chance, 0.0)
     precision[decided] = expected / k
     return precision
@@ -77,20 +77,20 @@ def average_precisions_at(
 def _checked(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[Any]]:
-    points = np.asarray(scores, np.float64)
-    good = np.asarray(relevant).astype(bool)
+    values = np.asarray(scores, np.float64)
+    is_relevant = np.asarray(relevant).astype(bool)
     names = np.asarray(qid)
-    if not points.ndim == good.ndim == names.ndim == 1 or not (
-        len(points) == len(good) == len(names)
+    if not values.ndim == is_relevant.ndim == names.ndim == 1 or not (
+        len(values) == len(is_relevant) == len(names)
     ):
         raise InputError(
-            f"scores {points.shape}, relevant {good.shape} and qid {names.shape} "
+            f"scores {values.shape}, relevant {is_relevant.shape} and qid {names.shape} "
             "must be of one length"
         )
-    if not len(points):
+    if not len(values):
         raise InputError("there is no document to rank")
-    if np.isnan(points).any():
-        raise InputError(f"score {int(np.isnan(points).argmax())} is NaN, which has no rank")
+    if np.isnan(values).any():
+        raise InputError(f"score {int(np.isnan(values).argmax())} is NaN, which has no rank")
     if k < 1:
         raise InputError(f"k must be at least 1, not {k}")
-    return points, good, np.unique(names, return_inverse=True)[1].ravel()
+    return values, is_relevant, np.unique(names, return_inverse=True)[1].ravel()

@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_ROWS: Final = 20_000
-"""Rows, the first ones, that are looked at."""
+"""Number of rows, from the first on, that are examined."""
 
 MOST_NAMED: Final = 6
-"""Columns that a remark names."""
+"""Largest number of columns that a remark names."""
 
 COPY_ACCURACY: Final = 0.995
-"""A column that determines the label of this share of rows may be a copy of the label."""
+"""Share of rows whose label a copy of the label determines, at least."""
 
 LEAST_ROWS: Final = 30
-"""Number of rows from which on values do not all differ by chance."""
+"""Fewer rows may have different values by chance."""
 
 LEAST_ENTITIES: Final = 10
+"""Smallest number of entities with several rows each."""
 
 MOST_COMPARED: Final = 64
-"""Columns that a column of entities is compared with."""
+"""Largest number of columns that a column of entities is compared with."""
 
 MOST_CHANCE: Final = 5.0
-"""Standard errors that chance explains among many columns."""
+"""Standard errors that chance may explain, as many columns are examined."""
 
 _ID_NAMES: Final = re.compile(
     r"(?:.*[\W_])?(?:unnamed|id|ids|uid|uuid|guid|index|serial|key|nr|no|idcode|code|number)"
@@ -101,24 +102,26 @@ _OF_FEATURES: Final[tuple[Trouble, ...]] = ("identifier", "constant", "copy")
 
 @dataclass(frozen=True)
 class TableRemark:
-    """Columns with one trouble; of entities and times the first is the most certain."""
+    """Columns with one trouble, the most certain first for entities and times."""
 
     trouble: Trouble
     columns: tuple[str, ...]
 
     @property
     def option(self) -> str:
-        """Option of ``gatewise train`` that mends it."""
+        """Option of ``gatewise train`` against the trouble."""
         return REASONS[self.trouble][1]
 
     @property
     def text(self) -> str:
-        """The remark for people, with the reason and the option."""
+        """The columns, the reason and the option as a sentence."""
         names = ", ".join(map(repr, self.columns[:MOST_NAMED]))
         more = len(self.columns) - MOST_NAMED
         names += f" and {more} more" if more > 0 else ""
-        mended = self.columns[: MOST_NAMED if self.option == "--drop" else 1]
-        options = " ".join(f"{self.option} {shlex.quote(name)}" for name in mended)
+        n_options = MOST_NAMED if self.option == "--drop" else 1
+        options = " ".join(
+            f"{self.option} {shlex.quote(name)}" for name in self.columns[:n_options]
+        )
         return f"{names}: {REASONS[self.trouble][0]} ({options})"
 
 
@@ -128,31 +131,33 @@ def table_remarks(
     facts: Mapping[str, ColumnFacts],
     dropped: Sequence[str] = (),
 ) -> list[TableRemark]:
-    """List what misleads a training on the columns of a table, by their facts.
+    """List the columns of a table that mislead a training.
 
-    `y` (n,) are the labels. Of columns that are `dropped` only entities and times matter.
+    `facts` describe the columns, `y` (n,) are the labels. Columns in `dropped` are remarked on only
+    as entities or times.
     """
     labels = np.unique(y[:MOST_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
     codes = {
         name: _codes(frame[name].iloc[:MOST_ROWS], column)
         for name, column in facts.items()
-        # numbers with commas are no values yet
+        # numbers with commas cannot be read yet
         if column.kind != "empty" and column.commas is None
     }
     constant = [name for name in codes if _is_constant(facts[name])]
-    rest = {name: c for name, c in codes.items() if name not in constant}
-    identifiers = [name for name, c in rest.items() if _is_identifier(name, facts[name], c)]
-    rest = {name: c for name, c in rest.items() if name not in identifiers}
-    entities = _entities(rest, facts, labels)
-    copies = [name for name, c in rest.items() if name not in entities and _determines(c, labels)]
+    varying = {name: c for name, c in codes.items() if name not in constant}
+    identifiers = [name for name, c in varying.items() if _is_identifier(name, facts[name], c)]
+    repeated = {name: c for name, c in varying.items() if name not in identifiers}
+    entities = _entities(repeated, facts, labels)
+    features = {name: c for name, c in repeated.items() if name not in entities}
+    copies = [name for name, c in features.items() if _determines(c, labels)]
     columns: dict[Trouble, list[str]] = {
         "identifier": identifiers,
         "constant": constant,
         "copy": copies,
         "entities": entities,
     }
-    for name, column in rest.items():
-        if name not in entities and (order := _order(name, column, facts[name])) is not None:
+    for name, column in features.items():
+        if (order := _order(name, column, facts[name])) is not None:
             columns.setdefault(order, []).append(name)
     for trouble in _OF_FEATURES:
         columns[trouble] = [name for name in columns[trouble] if name not in dropped]
@@ -161,7 +166,7 @@ def table_remarks(
 
 @dataclass(frozen=True)
 class _Codes:
-    """Cells of a column as numbers: of numbers and times the value, of texts an index."""
+    """Cells of a column as numbers: the value of a number or a time, the index of a text."""
 
     values: NDArray[np.float64]  # (n,); NaN: missing
     unit: NDArray[np.int64]  # (n,): number of the distinct value, rising with it
@@ -170,12 +175,12 @@ class _Codes:
 
     @property
     def rows_each(self) -> float:
-        """Mean number of rows of a value."""
+        """Mean number of rows per distinct value."""
         return len(self.values) / max(self.n_units, 1)
 
     @property
     def is_whole(self) -> bool:
-        """Whether these are texts, or numbers without fractions."""
+        """Whether the cells are texts, or numbers without fractions."""
         present = self.values[~np.isnan(self.values)]
         return not self.is_number or bool(np.all(present == np.round(present)))
 
@@ -183,7 +188,7 @@ class _Codes:
 def _codes(cells: Any, facts: ColumnFacts) -> _Codes:
     if facts.kind in ("number", "boolean") and cells.dtype.kind in "biuf":
         values = np.asarray(cells.to_numpy(np.float64, na_value=np.nan), np.float64)
-    elif facts.kind == "number":  # of a dropped column, which is read as text
+    elif facts.kind == "number":  # a dropped column is read as text
         values = np.array([_number(cell) for cell in cells.tolist()])
     elif facts.kind == "time":
         values = _read_times(cells.tolist(), facts.forms[0])
@@ -210,7 +215,7 @@ def _category(cell: Any) -> str:
 
 
 def _read_times(cells: Iterable[Any], form: str) -> NDArray[np.float64]:
-    """Read times as seconds; NaN where a cell is none."""
+    """Read times as seconds; NaN for a cell that cannot be read."""
     seconds = []
     for cell in cells:
         try:
@@ -226,7 +231,7 @@ def _is_constant(facts: ColumnFacts) -> bool:
 
 
 def is_named_as_identifier(name: str) -> bool:
-    """Whether a column's name is usual for identifiers, such as ``id``, ``case no.``, ``userId``.
+    """Whether a column has a usual name of identifiers, such as ``id``, ``case no.``, ``userId``.
 
     >>> [is_named_as_identifier(n) for n in ("id", "bin no.", "Unnamed: 0", "userId", "width")]
     [True, True, True, True, False]
@@ -235,7 +240,7 @@ def is_named_as_identifier(name: str) -> bool:
 
 
 def _is_identifier(name: str, facts: ColumnFacts, codes: _Codes) -> bool:
-    """Whether all cells differ, and are texts, whole numbers or named so."""
+    """Whether all cells differ, and are texts or whole numbers, or the name says so."""
     n = len(codes.values)
     if n < LEAST_ROWS or facts.missing or facts.kind == "time" or facts.distinct < facts.rows:
         return False
@@ -257,7 +262,7 @@ def _determines(codes: _Codes, labels: NDArray[np.int64]) -> bool:
         return bool(counts.max(axis=1).sum() >= COPY_ACCURACY * n)
     if not codes.is_number:
         return False
-    # by rising value the label hardly ever changes; a row on the wrong side changes it twice
+    # sorted by value, the label changes n_classes - 1 times; a row on the wrong side adds two
     order = np.argsort(codes.unit, kind="stable")
     changes = int(np.sum(np.diff(labels[order]) != 0))
     return changes <= (n_classes - 1) + 2 * (1 - COPY_ACCURACY) * n
@@ -266,7 +271,7 @@ def _determines(codes: _Codes, labels: NDArray[np.int64]) -> bool:
 def _entities(
     codes: Mapping[str, _Codes], facts: Mapping[str, ColumnFacts], labels: NDArray[np.int64]
 ) -> list[str]:
-    """List the columns that number entities with several rows each, the most certain first."""
+    """List the columns that identify entities with several rows each, the most certain first."""
     certainty = {}
     for name, column in codes.items():
         if facts[name].kind in ("time", "boolean") or not column.is_whole:
@@ -278,9 +283,9 @@ def _entities(
             continue
         evidence = 2 * bool(_ENTITY_NAMES.fullmatch(name.lower()))
         evidence += _n_traits(name, column, codes)
-        is_fine = column.rows_each <= 20 and n_repeated >= 3 * LEAST_ENTITIES
-        # a category may well tell the label; a number does so by its size, not by its digits
-        if column.is_number and is_fine:
+        has_many_entities = column.rows_each <= 20 and n_repeated >= 3 * LEAST_ENTITIES
+        # equal numbers, and not only near ones, have equal labels: the number is a name
+        if column.is_number and has_many_entities:
             evidence += _within_excess(column, labels) > MOST_CHANCE
         if evidence:
             certainty[name] = evidence
@@ -288,25 +293,25 @@ def _entities(
 
 
 def _n_traits(name: str, entity: _Codes, codes: Mapping[str, _Codes]) -> int:
-    """Count the columns that differ between entities and hardly ever within one."""
+    """Count the columns that vary between entities and hardly ever within one."""
     order = np.argsort(entity.unit, kind="stable")
     same_entity = np.diff(entity.unit[order]) == 0
     n_traits = 0
     step = -(-len(codes) // MOST_COMPARED)
     for other, column in list(codes.items())[::step]:
-        # a trait takes many values, else rows are alike by chance
-        is_fine = 20 <= column.n_units <= entity.n_units
-        if other == name or not is_fine or not column.is_number:
+        # with few values, the rows of an entity would agree by chance
+        has_many_values = 20 <= column.n_units <= entity.n_units
+        if other == name or not has_many_values or not column.is_number:
             continue
         differs = np.diff(column.unit[order]) != 0
-        # a column that is coarser than the entity in every way could be derived from it
+        # a rounded copy of the entity's number is derived from it, and is no trait
         is_trait = differs[same_entity].mean() < 0.02 and not _rises_with(entity, column)
         n_traits += bool(is_trait)
     return n_traits
 
 
 def _rises_with(entity: _Codes, column: _Codes) -> bool:
-    """Whether a column rises or falls with the entity's number, as a rounded copy does."""
+    """Whether a column rises or falls with the entity's number, as a rounded copy would."""
     if not entity.is_number:
         return False
     by_number = column.values[np.argsort(entity.values, kind="stable")]
@@ -315,10 +320,10 @@ def _rises_with(entity: _Codes, column: _Codes) -> bool:
 
 
 def _within_excess(column: _Codes, labels: NDArray[np.int64]) -> float:
-    """Excess of equal labels within a value over neighbouring values, in standard errors.
+    """Excess of equal labels at equal values over neighbouring values, in standard errors.
 
-    Neighbouring values of a measured quantity have labels as alike as equal values; neighbouring
-    numbers of entities have not.
+    Neighbouring values of a measured quantity agree in their labels as often as equal values.
+    Neighbouring numbers of entities do not.
     """
     order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.unit))
     unit = column.unit[order]
@@ -337,7 +342,7 @@ def _within_excess(column: _Codes, labels: NDArray[np.int64]) -> float:
 def _order(
     name: str, codes: _Codes, facts: ColumnFacts
 ) -> Literal["time", "dates", "order"] | None:
-    """Say whether a column gives the rows an order, and whether that is one in time."""
+    """Get the trouble of a column that the rows are sorted by, or that holds dates, or None."""
     if facts.kind not in ("number", "time") or facts.missing or facts.odd or codes.n_units < 5:
         return None
     steps = np.diff(codes.values)
@@ -348,10 +353,7 @@ def _order(
 
 
 def drop_reason(name: str, facts: ColumnFacts, remarks: Iterable[TableRemark]) -> str | None:
-    """Give the reason for which a column should not become a feature; None if it may.
-
-    Not even as a category where it has too many of them.
-    """
+    """Get the reason why a column should not become a feature, not even a category, or None."""
     if facts.kind == "empty":
         return "no feature"
     for remark in remarks:

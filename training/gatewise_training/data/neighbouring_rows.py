@@ -1,4 +1,4 @@
-"""A warning where neighbouring rows are nearly the same, and nothing says which belong together."""
+"""A warning where neighbouring rows are nearly the same, and have neither groups nor times."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from scipy import stats
 from gatewise.errors import GroupsWarning
 
 SIMILAR = 0.5
-"""Ratio below which neighbours are too much alike for chance; rows in random order have 1."""
+"""Ratio below which chance does not explain the similarity; rows in random order have 1."""
 
 LEAST_PAIRS = 100
 """Least number of pairs of neighbours for a ratio."""
 
 MOST_ROWS = 5000
 MOST_COLUMNS = 64
-"""Rows (the first ones) and columns that are looked at: milliseconds on any table."""
+"""First rows, and columns, that are compared: milliseconds on any table."""
 
 
 def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | None:
-    """Compare how much neighbouring rows differ with how much any two of their class do.
+    """Compare the differences of neighbouring rows with the differences of random pairs.
 
-    The ratio is the mean squared difference of neighbours of one class over that of two rows of
-    this class at random, and the result its median over the columns. It is computed on ranks
-    (Bartels, 1982), so that rare large values count as others do. Files sorted by class have a
-    ratio of 1 as others do, windows that overlap by half have 0.2.
+    The ratio is the mean squared difference of neighbours of one class over the mean squared
+    difference of two random rows of this class, and the result is its median over the columns. It
+    is computed on ranks (Bartels, 1982), so that rare large values have no special weight. A file
+    sorted by class has a ratio of 1; windows that overlap by half have 0.2.
 
-    Shapes: `x` (n, n_features), `y` (n,) class indices. None where there is too little to say.
+    Shapes: `x` (n, n_features), `y` (n,) class indices. None for too few pairs.
 
     >>> walk = np.cumsum(np.random.default_rng(0).normal(size=(500, 4)), axis=0)
     >>> y = np.zeros(500, np.int64)
@@ -57,7 +57,7 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
 def neighbour_remark(
     x: NDArray[np.float32], y: NDArray[np.int64], *, ways: str = "groups= or time="
 ) -> str | None:
-    """Say if neighbouring rows are nearly the same, and how to give groups or times; else None.
+    """Write a remark if neighbouring rows are nearly the same, else None; `ways` names the options.
 
     Shapes as of :func:`neighbour_ratio`.
     """

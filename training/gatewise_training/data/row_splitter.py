@@ -1,7 +1,7 @@
 """Splits of rows into fit rows and validation rows: at random, by group or by time.
 
-This module makes every split of a fit, so that rows of one group (a subject, a machine, a
-recording) never stand on both sides of a split, and fit rows are earlier than validation rows.
+Every split of a fit is made here. Rows of one group (a subject, a machine, a recording) never stand
+on both sides of a split, and where rows have times, fit rows are earlier than validation rows.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gatewise.errors import InputError
 Rows = NDArray[np.intp]
 
 MOST_STRATIFIED = 2000
-"""Up to this many groups are dealt out by their classes; more are alike on average."""
+"""Largest number of groups that are stratified by class."""
 
 TRIES = 20
-"""Ways to deal out groups, until every class is on both sides."""
+"""Largest number of random assignments of groups to parts until every class is in two parts."""
 
 BLOCKS = 6
-"""Parts that take turns at being left out where a model fits settings of its own."""
+"""Parts of the rows in a model's own cross-validation."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowSplitter:
     """Rows, their groups or times, and all splits of them.
 
-    With both, groups stay whole and the groups that end last validate.
+    With groups and times, groups stay whole, and the groups that end last are validation rows.
     """
 
     n: int
@@ -44,7 +44,7 @@ class RowSplitter:
 
     @classmethod
     def checked(cls, n: int, groups: Any = None, time: Any = None) -> RowSplitter:
-        """Read the groups and times of `n` rows; InputError if a user's values cannot serve.
+        """Read the groups and times of `n` rows; InputError for values that cannot be used.
 
         >>> RowSplitter.checked(3, groups=["b", "a", "b"]).groups
         array([1, 0, 1])
@@ -66,26 +66,28 @@ class RowSplitter:
         return cls(n, **ranks)
 
     @staticmethod
-    def values(what: str, given: Any, n: int) -> NDArray[Any]:
-        """Check that there is one value for each row, and none is missing; numpy's type or text."""
+    def values(name: str, values: Any, n: int) -> NDArray[Any]:
+        """Check that each of `n` rows has a value; values of several types become text."""
         import pandas as pd
 
-        values = np.asarray(given)
-        if values.shape != (n,):
+        array = np.asarray(values)
+        if array.shape != (n,):
             raise InputError(
-                f"{what} must have one value for each of the {n} rows, not shape {values.shape}"
+                f"{name} must have one value for each of the {n} rows, not shape {array.shape}"
             )
-        absent = np.flatnonzero(pd.isna(values)).tolist()
-        if absent:
-            raise InputError(f"{what} is missing in row {absent[0]} ({len(absent)} row(s) in all)")
-        if what == "time" and any(isinstance(v, str) for v in values.tolist()):
+        missing_rows = np.flatnonzero(pd.isna(array)).tolist()
+        if missing_rows:
+            raise InputError(
+                f"{name} is missing in row {missing_rows[0]} ({len(missing_rows)} row(s) in all)"
+            )
+        if name == "time" and any(isinstance(value, str) for value in array.tolist()):
             raise InputError("time must hold numbers or dates, not text")
-        # names of several types are compared as text
-        return values.astype(str) if values.dtype.kind == "O" and what != "time" else values
+        has_mixed_types = array.dtype.kind == "O" and name != "time"
+        return array.astype(str) if has_mixed_types else array
 
     @property
     def is_random(self) -> bool:
-        """Whether there are neither groups nor times, and any row may stand on either side."""
+        """Whether rows have neither groups nor times, so that splits are random."""
         return self.groups is None and self.time is None
 
     @property
@@ -95,11 +97,11 @@ class RowSplitter:
 
     @cached_property
     def _units(self) -> tuple[NDArray[np.int64], int]:
-        """Units that no split parts, groups or times: the unit of each row, and their number."""
-        of_row = self.time if self.groups is None else self.groups
-        assert of_row is not None
-        values, unit = np.unique(of_row, return_inverse=True)
-        return unit.astype(np.int64), len(values)
+        """Number of each row's group or time, which no split parts, and their count."""
+        row_values = self.time if self.groups is None else self.groups
+        assert row_values is not None
+        distinct, unit = np.unique(row_values, return_inverse=True)
+        return unit.astype(np.int64), len(distinct)
 
     def take(self, rows: Rows | NDArray[np.bool_]) -> RowSplitter:
         """Get the splitter of some of the rows, in their order."""
@@ -114,8 +116,8 @@ class RowSplitter:
     ) -> tuple[tuple[Rows, Rows], ...]:
         """Make up to `k` folds, fit rows and unseen rows of each; none is empty.
 
-        With `y`, class indices of shape (n,), classes are spread evenly. In time every fold's
-        unseen rows are later than its fit rows: folds of the later half.
+        With `y`, class indices of shape (n,), classes are spread evenly. With times, the unseen
+        rows are stretches of the later half, each behind its fold's fit rows.
         """
         if self.time is not None and self._units[1] > 1:
             return self._in_time(k)
@@ -124,15 +126,15 @@ class RowSplitter:
         return tuple(pair for pair in pairs if len(pair[0]) and len(pair[1]))
 
     def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
-        """Hold one part of `k` out, in time the last: rows that are kept, rows held out."""
+        """Split off one part of `k`, with times the last one: the other rows, and the part."""
         if self.time is not None:
-            kept_rows, last_rows = self.cut(self.order(None), k - 1, k)
-            return np.sort(kept_rows), np.sort(last_rows)
+            early_rows, late_rows = self.cut(self.order(None), k - 1, k)
+            return np.sort(early_rows), np.sort(late_rows)
         part_of = self._parts(y, k, seed)
         return np.flatnonzero(part_of != 0), np.flatnonzero(part_of == 0)
 
     def order(self, rng: np.random.RandomState | None) -> Rows:
-        """Order the rows for :meth:`cut`: at random, group after group, or in time."""
+        """Order the rows for :meth:`cut`: at random, by random groups, or by time."""
         if self.groups is None and self.time is None:
             assert rng is not None
             return np.asarray(rng.permutation(self.n), np.intp)
@@ -147,42 +149,41 @@ class RowSplitter:
         return np.argsort(rank[unit], kind="stable")
 
     def cut(self, rows: Rows, part: int, whole: int) -> tuple[Rows, Rows]:
-        """Cut rows, in the order of :meth:`order`, behind `part` of `whole` of them.
+        """Cut rows, in the order of :meth:`order`, after the share `part / whole`.
 
-        The cut goes to the nearest place that parts no group or time.
+        Groups and times stay whole: the cut is at the boundary nearest to the share.
         """
-        cut = part * len(rows) // whole
+        position = part * len(rows) // whole
         if self.is_random:
-            return rows[:cut], rows[cut:]
+            return rows[:position], rows[position:]
         unit = self._units[0][rows]
-        cuts = 1 + np.flatnonzero(unit[1:] != unit[:-1])
+        boundaries = 1 + np.flatnonzero(unit[1:] != unit[:-1])
         if self.time is not None:
             latest_before = np.maximum.accumulate(self.time[rows])
             earliest_after = np.minimum.accumulate(self.time[rows][::-1])[::-1]
-            is_clean = latest_before[cuts - 1] < earliest_after[cuts]
-            if len(cuts) and not is_clean.any():
+            is_clean = latest_before[boundaries - 1] < earliest_after[boundaries]
+            if len(boundaries) and not is_clean.any():
                 raise InputError(
                     "groups overlap in time throughout, so that no split puts whole groups after "
                     "others: give groups or time, not both"
                 )
-            cuts = cuts[is_clean]
-        if not len(cuts):
+            boundaries = boundaries[is_clean]
+        if not len(boundaries):
             units = "different times" if self.groups is None else "groups"
             raise InputError(f"there are too few {units} to split {len(rows)} rows: give more")
-        cut = int(cuts[np.abs(cuts - cut).argmin()])
-        return rows[:cut], rows[cut:]
+        position = int(boundaries[np.abs(boundaries - position).argmin()])
+        return rows[:position], rows[position:]
 
     def blocks(self, seed: int) -> NDArray[np.intp] | None:
-        """Number the parts that a model's own cross-validation leaves out in turn, shape (n,).
+        """Number the parts of a model's own cross-validation, shape (n,); None for random splits.
 
-        None where rows are alike. In time they are stretches of it, so that neighbours stay
-        together.
+        With times the parts are stretches of time, so that neighbouring rows stay together.
         """
         if self.is_random:
             return None
         unit, count = self._units
         if self.time is None:
-            return self._dealt(None, min(BLOCKS, count), seed)
+            return self._grouped_parts(None, min(BLOCKS, count), seed)
         order = self.order(None)
         block = np.empty(self.n, np.intp)
         block[order] = np.arange(self.n) * BLOCKS // self.n
@@ -200,33 +201,35 @@ class RowSplitter:
         return tuple(pairs)
 
     def _parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
-        """Deal rows or groups out to `k` parts, shape (n,)."""
+        """Assign rows or whole groups to `k` parts, shape (n,)."""
         if self.groups is not None:
-            return self._dealt(y, k, seed)
+            return self._grouped_parts(y, k, seed)
         if y is not None:
             return strata(y, k, seed)
         return np.random.default_rng(seed).permutation(self.n) % k
 
-    def _dealt(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
-        """Deal whole groups out, so that a class of several groups gets into several parts."""
+    def _grouped_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
+        """Assign whole groups to parts; a class of several groups gets into several parts."""
         unit, count = self._units
         k = min(k, count)
         if k < 2:
             raise InputError(f"{count} group(s) are too few to fit and validate a model")
         classes = np.zeros(self.n, np.int64) if y is None else y
         pairs = np.unique(np.stack([classes, unit]), axis=1)[0]
-        common = [c for c in np.unique(classes).tolist() if np.sum(pairs == c) > 1]
+        shared_classes = [c for c in np.unique(classes).tolist() if np.sum(pairs == c) > 1]
         part_of = np.empty(self.n, np.intp)
         for attempt in range(TRIES):
             if count > MOST_STRATIFIED or np.bincount(classes).max() < k:
                 part_of = (np.random.default_rng(seed + attempt).permutation(count) % k)[unit]
             else:
-                deal = StratifiedGroupKFold(k, shuffle=True, random_state=(seed + attempt) % 2**32)
+                splitter = StratifiedGroupKFold(
+                    k, shuffle=True, random_state=(seed + attempt) % 2**32
+                )
                 with warnings.catch_warnings():  # of a class with fewer rows than parts
                     warnings.simplefilter("ignore", UserWarning)
-                    for i, (_, rows) in enumerate(deal.split(classes, classes, unit)):
+                    for i, (_, rows) in enumerate(splitter.split(classes, classes, unit)):
                         part_of[rows] = i
-            if all(np.ptp(part_of[classes == c]) for c in common):
+            if all(np.ptp(part_of[classes == c]) for c in shared_classes):
                 break
         return part_of
 
@@ -245,10 +248,11 @@ class RowSplitter:
         return self.group_sums(values) / np.bincount(self._units[0])
 
     def clustered_error(self, parts: NDArray[np.float64]) -> float:
-        """Standard error of a mean over groups, by each row's part in its deviation, shape (n,).
+        """Standard error of a mean over groups.
 
-        Groups are few, so the error is widened by Student's t until it covers as much as one
-        standard error of a normal distribution.
+        `parts` (n,) are each row's contributions to the deviation of the mean. As groups are few,
+        the error is widened by Student's t until it covers as much as one standard error of a
+        normal distribution.
         """
         if self.groups is None or self._units[1] < 2:
             return 0.0
@@ -260,10 +264,10 @@ class RowSplitter:
 
 
 def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
-    """Deal the rows of each class out to k parts; the classes take turns at starting."""
+    """Assign the rows of each class to k parts of nearly equal size, shape (n,)."""
     rng = np.random.default_rng(seed)
     part_of = np.empty(len(y), np.intp)
-    start = 0
+    start = 0  # each class continues where the one before ended
     for c in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == c))
         part_of[rows] = (start + np.arange(len(rows))) % k

@@ -43,18 +43,13 @@ Commas = Literal["decimal", "thousands", "either"]
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions:
-    """Kinds of a table's columns and other settings of them.
+    """Kinds of a table's columns, and the treatment of empty cells."""
 
-    `kinds`: of columns by name, as ``category``, ``ordinal``, ``boolean``, ``time:%d.%m.%Y`` or
-    ``drop`` (:mod:`gatewise.columns.kinds`). `impute`: fill empty cells, and say so in a further
-    feature where training has seen some. `allow_missing`: take empty cells as values (NaN).
-    `missing_words`: texts of an empty cell in addition to the usual ones.
-    """
-
+    # by name: category, ordinal, boolean, time:%d.%m.%Y, drop, ... (:mod:`gatewise.columns.kinds`)
     kinds: Mapping[str, str] = field(default_factory=dict)
-    impute: bool = False
-    allow_missing: bool = False
-    missing_words: tuple[str, ...] = ()
+    impute: bool = False  # fill empty cells, and mark them by one more feature
+    allow_missing: bool = False  # NaN is a value
+    missing_words: tuple[str, ...] = ()  # texts of an empty cell in addition to the usual ones
 
     @property
     def dropped(self) -> list[str]:
@@ -63,35 +58,30 @@ class ColumnOptions:
 
     @property
     def words(self) -> frozenset[str]:
-        """The further texts of an empty cell, as they are compared."""
+        """The texts of `missing_words` in the form that they are compared in."""
         return frozenset(word.strip().lower() for word in self.missing_words)
 
     def with_prices(self, prices: PriceList) -> ColumnOptions:
-        """Add the kinds that a file of prices gives to columns that are not named here."""
+        """Add the kinds of a file of prices for columns that are not named here."""
         listed = {name: entry.kind for name, entry in prices.features.items() if entry.kind}
         return replace(self, kinds=listed | dict(self.kinds))
 
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """Facts about a column's cells.
+    """Facts about a column's cells."""
 
-    `kind`: its likely kind; "text" where nearly all cells differ. `odd`: the few cells that are not
-    of this kind. `n_odd`: rows with one of them. `low`, `high`: of numbers. `forms`: formats that
-    all dates are in. `commas`: the role of the commas in its numbers, such as `example`.
-    """
-
-    kind: str
+    kind: str  # likely kind; "text" if nearly all cells differ
     rows: int
-    missing: int
-    distinct: int
+    missing: int  # rows
+    distinct: int  # values
     example: str = ""
-    odd: tuple[str, ...] = ()
-    n_odd: int = 0
-    low: float = 0.0
+    odd: tuple[str, ...] = ()  # the few cells that are not of the kind
+    n_odd: int = 0  # rows with such a cell
+    low: float = 0.0  # smallest and largest number
     high: float = 0.0
-    forms: tuple[str, ...] = (ISO,)
-    commas: Commas | None = None
+    forms: tuple[str, ...] = (ISO,)  # formats that can read all dates
+    commas: Commas | None = None  # role of the commas in numbers
 
     @property
     def advice(self) -> str:
@@ -107,7 +97,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """A reason why a column cannot be used, and the options that mend it, best first."""
+    """A reason why a column cannot be used, and the ways to mend it, best first."""
 
     column: str
     reason: str
@@ -115,7 +105,7 @@ class ColumnProblem:
 
 
 def table_facts(frame: DataFrame, words: frozenset[str] = frozenset()) -> dict[str, ColumnFacts]:
-    """Collect facts about the columns of a table; a decimal comma in one column counts for all."""
+    """Collect facts about the columns; a decimal comma in one column settles it for all."""
     facts = {str(name): column_facts(frame[name], words) for name in frame.columns}
     if any(f.commas == "decimal" for f in facts.values()):
         for name, column in facts.items():
@@ -160,7 +150,7 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
                 high=max(numbers),
             )
     # dates in another format, categories or text
-    forms = tuple(form for form in _usual_forms() if _all_read(counts, form))
+    forms = tuple(form for form in _date_formats() if _reads_all(counts, form))
     if forms:
         return ColumnFacts("time", rows, missing, distinct, example, forms=forms)
     kind = "text" if distinct > max(20, present / 2) else "category"
@@ -168,27 +158,28 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
 
 
 def _with_commas(odd: Sequence[Any], counts: Counter[Any]) -> tuple[Commas, str] | None:
-    """Role of the commas in a column of numbers, with an example; None without such cells."""
+    """Get the role of the commas in a column of numbers, and an example; None without any."""
     decimal = {cell for cell in odd if DECIMAL_COMMA.fullmatch(str(cell))}
     thousands = {cell for cell in odd if _THOUSANDS.fullmatch(str(cell))}
-    odd_rest = set(odd) - decimal - thousands
-    n_others = sum(counts[cell] for cell in odd_rest)
-    if not decimal | thousands or len(odd_rest) > _MOST_ODD or n_others > counts.total() / 2:
+    without_commas = set(odd) - decimal - thousands
+    n_without = sum(counts[cell] for cell in without_commas)
+    is_mostly_other = len(without_commas) > _MOST_ODD or n_without > counts.total() / 2
+    if not decimal | thousands or is_mostly_other:
         return None
-    unambiguous = decimal ^ thousands  # the others may be either
+    unambiguous = decimal ^ thousands  # cells that match one pattern only
     example = next(cell for cell in odd if cell in (unambiguous or decimal))
     if not unambiguous or (unambiguous & decimal and unambiguous & thousands):
         return "either", example
     return "decimal" if unambiguous & decimal else "thousands", example
 
 
-def _usual_forms() -> Iterator[str]:
-    """Formats of dates in tables, other than ISO 8601, days before months first."""
+def _date_formats() -> Iterator[str]:
+    """Yield formats of dates other than ISO 8601, formats with the day first before others."""
     for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y"):
         yield from (day, f"{day} %H:%M", f"{day} %H:%M:%S")
 
 
-def _all_read(counts: Counter[Any], form: str) -> bool:
+def _reads_all(counts: Counter[Any], form: str) -> bool:
     try:
         for cell in counts:
             read_time(cell, form)
@@ -212,9 +203,9 @@ def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFac
 def column_problems(
     frame: DataFrame, options: ColumnOptions, facts: Mapping[str, ColumnFacts] | None = None
 ) -> list[ColumnProblem]:
-    """List the problems that keep the columns of a table from being used.
+    """List the problems of columns that cannot be used.
 
-    `facts` are those of the columns that are not dropped, if they are known.
+    `facts` of the columns that are not dropped are collected unless they are given.
     """
     columns = [str(name) for name in frame.columns]
     unknown = [name for name in options.kinds if name not in columns]
@@ -308,7 +299,7 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
 def _misdeclared(
     name: str, cells: Series, kind_name: str, form: str, words: frozenset[str]
 ) -> ColumnProblem | None:
-    """Problem of a column that is not of the kind that the user gave."""
+    """Get the problem of a column that is not of the kind that the user gave."""
     kind = KINDS[kind_name]
     drop = (_as_kind(name, DROP),)
     counts = Counter(_key(c) for c in cells_of(cells) if not is_missing(c, words))
@@ -330,12 +321,12 @@ def _misdeclared(
 
 
 def _as_kind(name: str, kind: str) -> tuple[str, str]:
-    """Option that gives a column a kind."""
+    """Get the option that gives a column a kind."""
     return ("drop", name) if kind == DROP else ("column", f"{name}={kind}")
 
 
 def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
-    """Write problems as one line, with the options that mend each and the options for all."""
+    """Write problems as one line, with the options for each and the options for all."""
     texts = [
         f"{p.column!r} {p.reason}"
         + "".join(
@@ -382,7 +373,7 @@ def _key(cell: Any) -> Any:
 
 
 def _odd(counts: Counter[Any], read: Callable[[Any], object]) -> list[Any]:
-    """Cells that `read` refuses."""
+    """List the cells that `read` refuses."""
     odd = []
     for cell in counts:
         try:
@@ -393,7 +384,7 @@ def _odd(counts: Counter[Any], read: Callable[[Any], object]) -> list[Any]:
 
 
 def _numbers(cells: Series) -> NDArray[np.float64] | None:
-    """A column of a numeric type as float64, NaN being missing; None for any other."""
+    """Get a column of a numeric type as float64 with NaN for missing cells, or None."""
     if getattr(cells.dtype, "kind", "O") not in "biuf":
         return None
     return np.asarray(cells.to_numpy(np.float64, na_value=np.nan), np.float64)

@@ -124,12 +124,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Raises
         ------
         InputError
-            Of all columns that cannot be used as they are, with what to say about each.
+            If columns cannot be used as they are; it names all of them, and what mends each.
         """
         return self._learn(table_of(X), frozenset())
 
     def _learn(self, frame: DataFrame, gaps: Set[str]) -> Self:
-        """Learn from rows of a table; `gaps` are columns with missing cells in other rows."""
+        """Learn from training rows; `gaps` are columns with missing cells in other rows."""
         options = ColumnOptions(
             kinds={} if self.columns is None else self.columns,
             impute=self.impute,
@@ -147,9 +147,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if not columns:
             raise InputError("no column is left to learn from")
         encoder = RowEncoder(cast("tuple[AnyColumn, ...]", tuple(columns)), options.words)
-        double = [n for n, k in Counter(encoder.feature_names).items() if k > 1]
-        if double:
-            raise InputError(f"two columns make a feature {double[0]!r}: rename one of them")
+        doubled = [name for name, k in Counter(encoder.feature_names).items() if k > 1]
+        if doubled:
+            raise InputError(f"two columns make a feature {doubled[0]!r}: rename one of them")
         self.encoder_ = encoder
         self.feature_names_in_ = np.array([str(c) for c in frame.columns], object)
         self.n_features_in_ = len(frame.columns)
@@ -177,7 +177,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : DataFrame
-            With the columns of :meth:`fit`, in any order; further ones are left out.
+            With the columns of :meth:`fit`, in any order; other columns are ignored.
 
         Returns
         -------
@@ -240,7 +240,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         else:
             if default is not None and isinstance(prices, Mapping):
                 prices = dict.fromkeys(names, default) | dict(prices)
-            columns = check_costs(prices, names, named=True)
+            columns = check_costs(prices, names, has_names=True)
         # each column's price becomes the shared price of its features
         own_prices = []
         group = []
@@ -251,7 +251,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             price = float(columns.own[c])
             label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
             if width > 1 and (label is None or price):
-                # the column's price is paid once, by its first feature; so is its group's
+                # a group of the column's features: the first one acquired pays the price
                 name = column.name if column.name not in shared else f"column {column.name}"
                 if label is not None:
                     requires[name] = (label,)
@@ -275,13 +275,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     """Encode the rows of a DataFrame, as a device encodes them: float32, shape (n, n_features)."""
     frame = table_of(frame)
-    absent = [name for name in encoder.names if name not in frame.columns]
-    if absent:
+    missing = [name for name in encoder.names if name not in frame.columns]
+    if missing:
         raise InputError(
-            f"the table has no column {', '.join(map(repr, absent[:8]))}, which is a feature"
+            f"the table has no column {', '.join(map(repr, missing[:8]))}, which is a feature"
         )
     x = np.empty((len(frame), encoder.starts[-1]), np.float32)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+    with np.errstate(over="ignore"):  # values too large for float32 are refused later
         for c, name in enumerate(encoder.names):
             columns = slice(encoder.starts[c], encoder.starts[c + 1])
             numbers = (
@@ -297,11 +297,11 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
 
 
 def encode_table(encoder: RowEncoder, rows: Any) -> Any:
-    """Encode rows that are a DataFrame of raw columns; give others, of features, back as they are.
+    """Encode a DataFrame of raw columns; return rows of features as they are.
 
-    A table of features has the columns that the encoder makes. Where these have the raw columns'
-    names, as of ordinal columns, it is encoded if all of them hold floats. InputError names a
-    column that is in neither.
+    A table of features has the columns that the encoder makes. If raw columns have the same names,
+    such as ordinal ones, a table of floats alone is one of features. InputError names a column that
+    the table lacks.
     """
     rows = as_pandas(rows)
     columns = [str(name) for name in getattr(rows, "columns", ())]
@@ -314,12 +314,12 @@ def encode_table(encoder: RowEncoder, rows: Any) -> Any:
 
 
 def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray[np.float64]:
-    """Encode a column's cells, equal ones only once."""
+    """Encode the cells of a column, each distinct cell once."""
     number_of: dict[Any, int] = {}
     values: list[tuple[float, ...]] = []
     rows = np.empty(len(cells), np.intp)
     for i, cell in enumerate(cells):
-        # 0.0 and -0.0 are equal, and two cells
+        # 0.0 and -0.0 are equal, but their encodings differ
         is_negative = isinstance(cell, float | np.floating) and bool(np.signbit(cell))
         key = (type(cell), cell, is_negative)
         if key not in number_of:

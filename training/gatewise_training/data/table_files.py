@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FindLabel = Callable[[Sequence[str]], str | None]
-"""Finds the label among the names of a table's columns; None where there is none."""
+"""Maps the names of a table's columns to the name of the label, or to None."""
 
 
 def read_frame(
@@ -49,33 +49,29 @@ def read_frame(
 
 
 def label_column(path: Path, columns: Sequence[str], target: str | None) -> str | None:
-    """Find the label among columns by its name, or by a usual one; None if none has that."""
+    """Find the label: the column `target`, or the only one with a usual name; None without one."""
     if target is None:
-        usual = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
-        return usual[0] if len(usual) == 1 else None
+        candidates = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
+        return candidates[0] if len(candidates) == 1 else None
     if target not in columns:
         raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
     return target
 
 
 def read_labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
-    """Get the labels of a table, texts without surrounding spaces, as cells are read.
-
-    InputError if some are missing.
-    """
+    """Get the labels of a table, without spaces around texts; InputError if some are missing."""
     labels = frame[target]
     if labels.dtype.kind not in "biufmM":
         labels = labels.map(lambda label: label.strip() if isinstance(label, str) else label)
         labels = labels.mask(labels.isin(_NO_LABEL))
-    if absent := int(labels.isna().sum()):
-        raise InputError(
-            f"{path}: the label {target!r} is missing in {plural(absent, 'row')}: leave these out"
-        )
+    if n_missing := int(labels.isna().sum()):
+        rows = plural(n_missing, "row")
+        raise InputError(f"{path}: the label {target!r} is missing in {rows}: leave these out")
     return labels.to_numpy()
 
 
 def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> DataFrame:
-    """Read columns of numbers as numbers, rounded as Python rounds, and all others as text."""
+    """Read columns of numbers as numbers, with Python's rounding, and other columns as text."""
     import pandas as pd
 
     _, header = next(csv_rows(path))
@@ -83,21 +79,23 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> Data
     label = find_label(header)
     kinds = {name: read_kind(kind)[0] for name, kind in options.kinds.items()}
     texts = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
-    missing = _cases([*MISSING_WORDS, *options.words])
-    source = plain_csv(path)  # pandas would fill a row that is cut short
+    missing = _all_cases([*MISSING_WORDS, *options.words])
+    source = plain_csv(path)  # refuses a row that is cut short, which pandas would fill
     options_of_pandas: dict[str, Any] = {
         "header": 0,
         "names": header,
         "skipinitialspace": True,
         "low_memory": False,  # a column has one type from the first row to the last
         "keep_default_na": False,
-        **_exact(pd.__version__),
+        **_exact_rounding(pd.__version__),
     }
 
-    def read(columns: list[str], **further: Any) -> DataFrame:
+    def read(columns: list[str], **column_options: Any) -> DataFrame:
         if isinstance(source, io.StringIO):
             source.seek(0)
-        frame: DataFrame = pd.read_csv(source, usecols=columns, **options_of_pandas, **further)
+        frame: DataFrame = pd.read_csv(
+            source, usecols=columns, **options_of_pandas, **column_options
+        )
         return frame
 
     # one list of missing words for all features: pandas would prepare one for each column
@@ -110,23 +108,23 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> Data
         )
     if label is None:
         return frame
-    # A label may well be called "none".
+    # a label may be called "none", which is a missing word in a feature
     labels = read([label], na_values=_NO_LABEL)[label]
     if labels.dtype.kind in "iu":
         codes = read([label], dtype=str)[label]
-        # 007 is a code: as a number it would be answered as 7
+        # 007 is a code, which must not become the number 7
         labels = codes if codes.str.fullmatch(r"0\d+").any() else labels
-    whole: DataFrame = pd.concat([frame, labels], axis=1)[header]
-    return whole
+    table: DataFrame = pd.concat([frame, labels], axis=1)[header]
+    return table
 
 
-def _exact(version: str) -> dict[str, Any]:
-    """Options for numbers rounded as Python rounds them: pandas 3.1 does so by default."""
-    newer = tuple(map(int, version.split(".")[:2])) >= (3, 1)
-    return {} if newer else {"float_precision": "round_trip"}
+def _exact_rounding(version: str) -> dict[str, Any]:
+    """Get pandas' option for Python's rounding of numbers, the default from pandas 3.1 on."""
+    is_default = tuple(map(int, version.split(".")[:2])) >= (3, 1)
+    return {} if is_default else {"float_precision": "round_trip"}
 
 
-#: What pandas takes as missing.
+#: Words that pandas takes for a missing cell.
 _NO_LABEL: Final = [
     "",
     "#N/A N/A",
@@ -135,8 +133,8 @@ _NO_LABEL: Final = [
 ]
 
 
-def _cases(words: Iterable[str]) -> list[str]:
-    """Every word in all of its cases: pandas compares them as they are."""
+def _all_cases(words: Iterable[str]) -> list[str]:
+    """List the words in all mixtures of upper and lower case, since pandas compares exactly."""
     return sorted(
         "".join(letters)
         for word in words
@@ -146,14 +144,14 @@ def _cases(words: Iterable[str]) -> list[str]:
 
 
 def check_names(path: Path, columns: list[str]) -> None:
-    """Refuse a column name that stands twice."""
+    """Raise InputError if two columns have the same name."""
     doubled = [name for name, count in Counter(columns).items() if count > 1]
     if doubled:
         raise InputError(f"{path}: column name {doubled[0]!r} stands twice")
 
 
 def read_parquet(path: Path) -> DataFrame:
-    """Read a parquet file; pyarrow, which pandas needs for it, comes with an extra."""
+    """Read a parquet file, for which pandas needs pyarrow (``gatewise[parquet]``)."""
     import pandas as pd
 
     try:

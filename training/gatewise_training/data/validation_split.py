@@ -2,8 +2,8 @@
 
 Validation rows are the user's own, a held-out fifth, or on small data all rows by five-fold
 cross-fitting: every row validates a model that has not seen it, and the final model is fitted on
-all rows. Groups are few, so that rows with groups are cross-fitted until a fifth of them holds many
-groups. Rows in time are never cross-fitted: their last fifth is held out.
+all rows. Rows with groups are cross-fitted until a fifth of them has :data:`HELD_OUT_GROUPS`
+groups. Rows with times are never cross-fitted: their last fifth is held out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gatewise_training.data.row_splitter import Rows, RowSplitter
 __all__ = ["Rows", "ValidationSplit", "after", "cross_fit", "folds_of"]
 
 CROSS_FIT_ROWS = 5000
-"""Up to this many rows every row counts, and five fits instead of one are cheap."""
+"""Largest number of rows for cross-fitting: few rows are precious, and five fits are cheap."""
 
 HELD_OUT_GROUPS = 30
-"""This many held-out groups are as informative as cross-fitting."""
+"""Held-out groups that say as much as cross-fitting."""
 
 
 class _HasRounds(Protocol):
@@ -40,12 +40,12 @@ Fit = Callable[[Rows, Rows | None, int | None], Model]
 class ValidationSplit:
     """Rows, and which of them fit and which validate."""
 
-    # (n, n_features): training rows and, behind them, the user's validation rows if there are any
+    # (n, n_features): training rows, followed by the user's validation rows if there are any
     x: NDArray[np.float32]
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
     folds: tuple[tuple[Rows, Rows], ...]  # fit rows and validation rows of each
-    given_splitter: RowSplitter | None = None  # of all rows; None: they are alike
+    given_splitter: RowSplitter | None = None  # of all rows; None: splits are random
 
     @classmethod
     def choose(
@@ -58,9 +58,9 @@ class ValidationSplit:
         seed: int,
         splitter: RowSplitter | None = None,
     ) -> ValidationSplit:
-        """Take the given validation rows, a held-out fifth, or up to 5,000 rows five folds.
+        """Choose the user's validation rows, a held-out fifth, or on up to 5,000 rows five folds.
 
-        `splitter` is that of the training rows and, behind them, the given validation rows.
+        `splitter` covers the training rows followed by the user's validation rows.
         """
         if validation is not None:
             x_val, y_val = validation
@@ -83,7 +83,7 @@ class ValidationSplit:
         return self.given_splitter or RowSplitter(len(self.x))
 
     def with_fit_rows(self, max_rows: int, seed: int) -> ValidationSplit:
-        """Get the same validation rows with at most `max_rows` of each fold's fit rows."""
+        """Get the split with at most `max_rows` fit rows per fold, and the same validation rows."""
         rng = np.random.default_rng(seed)
         folds = []
         for rows, unseen in self.folds:
@@ -109,22 +109,22 @@ class ValidationSplit:
 
     @property
     def validation_rows(self) -> Rows:
-        """The validation rows, fold after fold: the order of out-of-fold predictions."""
+        """The validation rows, fold by fold, in the order of out-of-fold predictions."""
         return np.concatenate([rows for _, rows in self.folds])
 
     @property
     def fit_rows(self) -> Rows:
-        """The rows that the model which is kept may see."""
+        """The rows that the final model is fitted on."""
         return np.arange(len(self.x)) if len(self.folds) > 1 else self.folds[0][0]
 
 
 def cross_fit(
     plan: ValidationSplit, fit: Fit[Model], answer: Callable[[Model, Rows], NDArray[Any]]
 ) -> tuple[Model, NDArray[Any]]:
-    """Fit the model to keep, and get out-of-fold predictions on the validation rows.
+    """Fit the final model, and get out-of-fold predictions on the validation rows.
 
-    Where rows have groups, a fold's best number of rounds would depend on its few groups. Then the
-    models that predict have as many rounds as the final one.
+    Where rows have groups, a fold's best number of rounds would depend on its few groups. The
+    models that predict then have as many rounds as the final model.
     """
     models = [fit(rows, unseen, None) for rows, unseen in plan.folds]
     # the final model has the mean number of rounds
@@ -140,7 +140,7 @@ def cross_fit(
 
 
 def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -> None:
-    """Refuse folds with a class that none of the fit rows has."""
+    """Raise InputError if the fit rows of a fold lack a class."""
     n_classes = len(np.unique(y))
     if any(len(np.unique(y[rows])) < n_classes for rows, _ in folds):
         raise InputError(
@@ -153,7 +153,7 @@ def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -
 def chosen_folds(
     rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
-    """Hold a fifth of the rows out, in time the last, or of up to 5,000 make five folds."""
+    """Make five folds of up to 5,000 rows; else hold out a fifth, with times the last."""
     has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * HELD_OUT_GROUPS
     if rows.time is not None or (rows.n > CROSS_FIT_ROWS and has_enough_groups):
         return (rows.hold_out(y, 5, seed),)
@@ -164,7 +164,7 @@ def chosen_folds(
 
 
 def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Make one fold with the validation rows behind the training rows.
+    """Make one fold of rows in which the validation rows follow the training rows.
 
     >>> after(3, 2)
     ((array([0, 1, 2]), array([3, 4])),)
@@ -173,7 +173,7 @@ def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
 
 
 def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Deal out rows without classes, values or documents; rows of one `unit` stay together.
+    """Assign rows without classes (values, documents) to folds; rows of one `unit` stay together.
 
     >>> [rows.tolist() for _, rows in folds_of(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]

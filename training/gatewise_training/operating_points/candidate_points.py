@@ -1,11 +1,14 @@
 """Candidate points for a guarantee, in the order of their tests.
 
-A frontier's points are too few and too unlike each other to come close to a bound. Candidates lie
-on a path of settings through one of them: every stage's share of rows that do not stop is raised
-to one common power, whose logarithm runs from minus infinity (no row stops) over 0 (the point
-itself) to infinity (all stop at the first stage that the point uses). Along a path a row never
-stops later than before, so offload rate and cost fall on ANY rows, not only on the rows of the
-shares, and accuracy nearly so: in a fixed sequence of tests no candidate fails before its turn.
+A frontier has too few points to come close to a bound. Candidates lie on a path of settings
+through one of its points, the base. At a power ``p`` of the path, stage ``s`` passes on the share
+
+    share[s] ** p
+
+of its rows, where ``share[s]`` is the share at the base. The logarithm of ``p`` runs from minus
+infinity (no row stops) over 0 (the base) to infinity (all rows stop at the first stage that the
+base uses). Along a path a row never stops later, so that offload rate and cost fall on any rows,
+and accuracy nearly so. Tests in this order therefore fail late.
 """
 
 from __future__ import annotations
@@ -35,17 +38,18 @@ from gatewise_training.operating_points.guarantee import (
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
 FARTHEST = 5.0
-"""The largest logarithm of a power that is tried; 0.99 becomes 0.2."""
+"""Largest logarithm of a power: a share of 0.99 becomes 0.2."""
 BASES = 12
-"""Frontier points, those nearest to the bound, that a path is tried through."""
+"""Number of bases, the frontier points nearest to the bound."""
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
-"""Accuracy that one offload is to bring, for paths where features are free."""
+"""Prices of an offload in accuracy, for paths on which features are free."""
 NEARBY = 1.5
-"""The largest logarithm of a power that is tried where classes have bounds."""
+"""Largest logarithm of a power where classes have bounds."""
 REACH = 5.0
-"""Standard errors on either side of the aim that are searched in fine steps."""
+"""Standard errors on either side of the aim with fine steps."""
 FINE = 160
 COARSE = 20
+"""Numbers of fine and of coarse steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +67,9 @@ class CalibrationRecords:
         max_cost: float | None = None,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the one bound that is not None, and bounds by class.
+        """Find the boldest point that keeps the bound that is not None, and the bounds by class.
 
-        No instance may cost more than `max_cost` there.
+        No instance may cost more than `max_cost` at the point.
         """
         record = self.certifying[0]
         rows = len(record.weights)
@@ -87,11 +91,12 @@ class CalibrationRecords:
             if promise.by_class and answers is not None:
                 class_terms = f" with {promise.by_class.text()}"
                 recalls = most_recalls(promise.by_class, answers.truth, promise.level)
-            in_groups, more = ("", "rows") if groups is None else (f" in {groups} groups", "groups")
+            in_groups = "" if groups is None else f" in {groups} groups"
+            units = "rows" if groups is None else "groups"
             raise InputError(
                 f"{promise.kind}={promise.bound:g}{class_terms} cannot be "
                 f"guaranteed at {self.confidence:g} with {rows} calibration rows{in_groups}"
-                f"{recalls}; give more {more} or a looser bound"
+                f"{recalls}; give more {units} or a looser bound"
             )
         return point
 
@@ -105,32 +110,32 @@ def candidates(
 ) -> list[OperatingPoint]:
     """List the settings for the tests of :func:`.certify`, safest first.
 
-    Paths lead through the frontier points nearest to the bound. Each has an aim, as far inside the
-    bound as a test on `rows` rows must stay, and the path with the best aim on the tuning rows is
-    taken: the cheapest for `max_loss`, the most accurate for `budget`. For `offload_rate` there
-    are also paths through settings that acquire features as if they were free, and the path with
-    the cheapest aim within a standard error of the most accurate is taken.
+    Paths lead through the frontier points nearest to the bound. The aim of a path is the point as
+    far inside the bound as a test on `rows` rows needs. The path with the best aim on the tuning
+    rows is chosen: the cheapest aim for `max_loss`, the most accurate for `budget`. For
+    `offload_rate` there are also paths through settings with free features, and the path with the
+    cheapest aim within a standard error of the most accurate one is chosen.
 
-    With bounds on classes no direction along a path is safe for all classes. Then settings on
-    paths through the best points are taken, ordered by how far inside their nearest bound they are.
+    With bounds on classes, no direction along a path is safe for all classes. The candidates are
+    then points on paths through the best points, ordered by their distance to the nearest bound.
     """
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
-        raise InputError("candidates need at least one operating point and one row to come")
+        raise InputError("candidates need at least one operating point and one calibration row")
     if promise.by_class:
         return tuning.bounded(points, rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
         return tuning.singles(points)
-    # standard errors that a normal test needs inside the bound, and how far chance may move them
+    # distance from the bound in standard deviations of a row: z / sqrt(rows), and its chance
     margin = float(stats.norm.isf(promise.level)) / math.sqrt(rows)
     chance = REACH * math.sqrt(1 / rows + 1 / tuning.n)
-    # the aim of each path, and the bases that are inside the bound themselves
+    # the aim of each path, and each base that is inside the bound
     aims = []
     for base in tuning.bases(points):
         path = SettingsPath.through(tuning.records[base.chain], base)
         aims.append(_Aim(path.point(tuning.farthest(path, margin)), path))
         base_point = path.point(0.0)
-        if tuning.within(base_point, margin):  # it may be better as it is than at the bound
+        if tuning.within(base_point, margin):  # it may be better than the path's aim
             aims.append(_Aim(base_point, path, is_base=True))
     best = tuning.best(aims)
     path = best.path
@@ -156,12 +161,12 @@ class _Aim(NamedTuple):
 
     point: OperatingPoint
     path: SettingsPath
-    is_base: bool = False  # the base itself, inside the bound
+    is_base: bool = False  # whether the point is the path's base
 
 
 @dataclass(frozen=True)
 class _Tuning:
-    """Risk and worth of settings on the tuning rows, under one promise."""
+    """Risk and worth of settings on the tuning rows, for one promise."""
 
     records: Sequence[CascadeRecord]
     promise: Promise
@@ -173,7 +178,7 @@ class _Tuning:
 
     @property
     def bold(self) -> float:
-        """Sign of bold log powers: to stop earlier saves, and puts accuracy at risk."""
+        """Sign of the log powers that take more risk: stopping earlier loses accuracy."""
         return 1.0 if self.promise.kind == "max_loss" else -1.0
 
     def risk(self, point: OperatingPoint) -> float:
@@ -184,7 +189,7 @@ class _Tuning:
         return self.records[-1].merit() - point.merit
 
     def deviation(self, point: OperatingPoint) -> float:
-        """Predict the standard deviation of the risk of one row, or group."""
+        """Estimate the standard deviation of one row's or group's risk."""
         if self.promise.kind == "offload_rate":
             return math.sqrt(self.promise.bound * (1 - self.promise.bound))
         if self.promise.kind == "max_loss":
@@ -196,15 +201,15 @@ class _Tuning:
         return float(costs.std())
 
     def worth(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
-        """Rank a point; a base stays away from the bound."""
+        """Get a key that ranks points; for an offload rate, bases have a handicap."""
         if self.promise.kind == "max_loss":
             return -point.cost, point.merit
-        # leave to offload is used unless accuracy clearly suffers; a budget may be left over
+        # an offload rate is used up unless accuracy clearly suffers; a budget need not be
         handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
         return point.merit - handicap * point.accuracy_error, -point.cost
 
     def class_margin(self, rows: int) -> Callable[[OperatingPoint], float]:
-        """Get a function that measures how far a point is inside the bounds on classes."""
+        """Get the function that measures a point's distance to the nearest bound on a class."""
         by_class = self.promise.by_class
         answers = self.records[0].answers
         reference = self.records[-1]
@@ -219,31 +224,31 @@ class _Tuning:
         return lambda point: recalls.margin(point, class_rows)
 
     def bounded(self, points: Sequence[OperatingPoint], rows: int) -> list[OperatingPoint]:
-        """Order settings by how far inside all bounds they are; each is worth more than the last.
+        """Order settings by the distance to their nearest bound; worth rises along the list.
 
-        Measured in standard errors of the `rows` to come.
+        Distances are in standard errors of `rows` calibration rows.
         """
-        of_classes = self.class_margin(rows)
+        class_margin = self.class_margin(rows)
 
-        def inside(point: OperatingPoint) -> float:
+        def distance(point: OperatingPoint) -> float:
             if self.promise.is_certain(self.records, point):
-                return of_classes(point)
+                return class_margin(point)
             error = max(self.deviation(point) / math.sqrt(rows), 1e-12)
-            return min(of_classes(point), (self.promise.bound - self.risk(point)) / error)
+            return min(class_margin(point), (self.promise.bound - self.risk(point)) / error)
 
         # paths through the best points that keep the bounds, and through the safest ones
         settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
         measured = [
             self.records[chain].measure(thresholds, chain) for chain, thresholds in settings
         ]
-        hopeful = sorted((p for p in measured if inside(p) > 0), key=self.worth, reverse=True)
-        safest = sorted(measured, key=inside, reverse=True)
-        for base in (*hopeful[:BASES], *safest[: BASES // 2]):
+        best = sorted((p for p in measured if distance(p) > 0), key=self.worth, reverse=True)
+        safest = sorted(measured, key=distance, reverse=True)
+        for base in (*best[:BASES], *safest[: BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
             measured += map(path.point, np.linspace(-NEARBY, NEARBY, COARSE * 2))
         # keep a setting only if it is better than all safer ones
         ranked = sorted(
-            ((inside(p), p) for p in {(p.chain, p.thresholds): p for p in measured}.values()),
+            ((distance(p), p) for p in {(p.chain, p.thresholds): p for p in measured}.values()),
             key=lambda pair: pair[0],
             reverse=True,
         )
@@ -264,30 +269,27 @@ class _Tuning:
         return [reference, *reversed(cheaper)]
 
     def bases(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-        """Take the points nearest to the bound."""
+        """List the points nearest to the bound, through which paths lead."""
         nearest = self._nearest(points)
         if self.promise.kind == "offload_rate":
-            # a frontier saves features; where only offloads are bounded they may be acquired
+            # a frontier saves features, which need not be saved where only offloads are bounded
             for number, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
                 settings = tune(smoothed(replace(record, exit_costs=prices)), OFFLOAD_PRICES)
-                nearest += self._nearest([record.measure(s, number) for s in settings])
+                nearest += self._nearest([record.measure(t, number) for t in settings])
         return nearest
 
     def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:BASES]
 
     def best(self, aims: Sequence[_Aim]) -> _Aim:
-        """Choose; for an offload rate the cheapest within a standard error of the best."""
+        """Choose the best aim; for an offload rate the cheapest within a standard error of it."""
         if self.promise.kind == "offload_rate":
-            raised = [aim for aim in aims if not aim.is_base]
-            most_accurate = max((aim.point for aim in raised), key=self.worth)
-            raised = [
-                a
-                for a in raised
-                if a.point.merit >= most_accurate.merit - most_accurate.accuracy_error
-            ]
-            cheapest = min(raised, key=lambda aim: aim.point.cost)
+            path_aims = [aim for aim in aims if not aim.is_base]
+            most_accurate = max((aim.point for aim in path_aims), key=self.worth)
+            floor = most_accurate.merit - most_accurate.accuracy_error
+            accurate_aims = [aim for aim in path_aims if aim.point.merit >= floor]
+            cheapest = min(accurate_aims, key=lambda aim: aim.point.cost)
             aims = [cheapest, *(aim for aim in aims if aim.is_base)]
         return max(aims, key=lambda aim: self.worth(aim.point, is_base=aim.is_base))
 
@@ -298,7 +300,7 @@ class _Tuning:
         return path.farthest(lambda p: self.within(p, errors), -self.bold * FARTHEST)
 
     def certain(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
-        """Yield settings, made from the points, that keep the promise on any rows."""
+        """Yield points, or their edge-only or cloud-only forms, that always keep the promise."""
         for point in points:
             record = self.records[point.chain]
             used = [s for s, t in enumerate(point.thresholds) if t is not None]
@@ -316,17 +318,17 @@ class _Tuning:
 
 @dataclass(frozen=True, eq=False)
 class SettingsPath:
-    """Settings along a path through an operating point, its base."""
+    """Settings along a path through an operating point, the base."""
 
     record: CascadeRecord  # of the rows that the shares are counted on
     chain: int
-    shares: tuple[float, ...]  # of rows that each stage would not stop at the base's threshold
-    # for each stage, the shares that can be had, rising, and their thresholds
+    shares: tuple[float, ...]  # share of the rows that each stage passes on at the base
+    # per stage: all possible shares, rising, and their thresholds
     cuts: tuple[tuple[NDArray[np.float64], list[float | None]], ...]
 
     @classmethod
     def through(cls, record: CascadeRecord, base: OperatingPoint) -> SettingsPath:
-        """Lay a path through an operating point of the record's cascade."""
+        """Make the path through an operating point of the record's cascade."""
         shares = []
         for scores, threshold in zip(record.scores, base.thresholds, strict=True):
             stopped = 0.0 if threshold is None else np.mean(scores >= np.float32(threshold))
@@ -336,7 +338,7 @@ class SettingsPath:
 
     def point(self, log_power: float) -> OperatingPoint:
         """Measure the setting at a power, given by its logarithm, on the record's rows."""
-        # share of rows that do not stop: share ** power, by the nearest possible threshold
+        # thresholds whose shares are nearest to share ** power
         power = float(np.exp(log_power))
         setting = [
             thresholds[int(np.abs(possible - share**power).argmin())]
@@ -347,7 +349,7 @@ class SettingsPath:
         return self.record.measure(setting, self.chain)
 
     def farthest(self, allowed: Callable[[OperatingPoint], bool], start: float) -> float:
-        """Find by bisection the last log power allowed, from a start at one end of the path."""
+        """Find the last allowed log power by bisection from `start`, an allowed end of the path."""
         inside = start
         outside = -start
         for _ in range(16):
@@ -360,7 +362,7 @@ class SettingsPath:
 
 
 def _cuts(scores: NDArray[np.float32]) -> tuple[NDArray[np.float64], list[float | None]]:
-    """List thresholds between distinct scores, and the shares of rows that they do not stop."""
+    """List the thresholds between distinct scores, and the shares of rows that they pass on."""
     distinct, counts = np.unique(scores[~np.isnan(scores)], return_counts=True)
     passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
     missing = len(scores) - counts.sum()  # NaN never stops

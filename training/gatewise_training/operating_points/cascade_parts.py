@@ -1,8 +1,8 @@
 """Parts of a cascade for a device with little memory, and for a cap on an instance's cost.
 
-For a bound on bytes, all thresholds are tuned for a price of cost. Then the stage that contributes
-least on the validation rows per byte that it frees is dropped, and so on until the others fit.
-Different prices need different stages, so each of several prices makes one choice.
+For a bound on bytes, the thresholds are tuned for a price of cost. The stage whose loss of worth
+per byte is smallest is dropped, and so on until the others fit. Each of several prices makes one
+choice, because a high price of cost needs other stages than a low one.
 
 A cap on cost: the cost of an instance is bounded by the costliest exit that it can reach. An exit
 costs the features of all stages up to there; an offload costs the features of all stages and the
@@ -25,9 +25,9 @@ ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
 """Largest cost of leaving at each exit of a cascade of some stages, by their numbers."""
 
 PRICES = np.geomspace(1.0, 1e-2, 4)
-"""Prices of cost to try, as accuracy per largest cost of an instance."""
+"""Prices to try: accuracy that is worth the largest cost of an instance."""
 MOST_ROWS = 4000
-"""Rows that the choice looks at; the thresholds of the chosen stages are tuned on all."""
+"""Largest number of rows for the choice; thresholds are tuned on all rows later."""
 
 
 def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
@@ -38,12 +38,12 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
     """
     assert record.packed is not None
     sizes = record.packed.alone
-    fitting = [s for s, size in enumerate(sizes) if size <= max_bytes]
+    small_stages = [s for s, size in enumerate(sizes) if size <= max_bytes]
     if record.packed.total(range(record.n_stages)) <= max_bytes:
-        return [tuple(fitting)]
-    if not any(sizes[s] for s in fitting):
+        return [tuple(small_stages)]
+    if not any(sizes[s] for s in small_stages):
         return []
-    single_stages = [(s,) for s in fitting if 2 * sizes[s] > max_bytes]
+    single_stages = [(s,) for s in small_stages if 2 * sizes[s] > max_bytes]
     # choose on some of the rows, by smoothed answers
     if len(record.weights) > MOST_ROWS:
         rows = np.linspace(0, len(record.weights) - 1, MOST_ROWS).astype(np.intp)
@@ -51,13 +51,13 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
     record = smoothed(record)
     largest_cost = max(float(record.exit_costs.max()), 1e-12)
     thinned = [
-        tuple(_thinned(record, fitting, max_bytes, price / largest_cost)) for price in PRICES
+        tuple(_thinned(record, small_stages, max_bytes, price / largest_cost)) for price in PRICES
     ]
     return list(dict.fromkeys([*thinned, *single_stages]))
 
 
 def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: float) -> list[int]:
-    """Leave out stages, the least useful for its bytes first, until the others fit."""
+    """Drop the stage with the least worth per byte until the others fit."""
     stages_left = list(stages)
     sizes = record.packed
     assert sizes is not None
@@ -74,7 +74,7 @@ def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: fl
 
 
 def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
-    """Accuracy of the stages on the rows less the price of their cost, with the best thresholds."""
+    """Accuracy - price * cost of some stages on the rows, with the best thresholds."""
     exits = [*stages, record.n_stages]
     costs = record.exit_costs[exits]
     limits = record.cost_limits
@@ -98,14 +98,14 @@ def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
 def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> list[tuple[int, ...]]:
     """List choices of stages that an instance can run within a cap, each as rising numbers.
 
-    A cascade within the cap is the only choice. Otherwise there are the first stages that are
-    together within it without an offload, the first ones with an offload, and each stage alone.
+    A cascade within the cap is the only choice. Otherwise the choices are: stages that keep the cap
+    together without an offload, stages that keep it with an offload, and each stage alone.
 
     Stages at 1, 3 and 5, a high-cost model for 4 more:
 
     >>> costs = np.array([1.0, 3.0, 5.0])
-    >>> def limits(kept):
-    ...     paid = np.cumsum(costs[list(kept)])
+    >>> def limits(numbers):
+    ...     paid = np.cumsum(costs[list(numbers)])
     ...     return np.append(paid, paid[-1] + 4.0)
     >>> stages_within_cost(limits, 3, 13.0)
     [(0, 1, 2)]

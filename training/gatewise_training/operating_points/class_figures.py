@@ -1,6 +1,7 @@
 """Figures by class: recall, precision, probability scores; class weights and bounds on classes.
 
-Accuracy hides a rare class: where 2 % of the rows are faults, never to find one is 98 % accurate.
+Accuracy hides rare classes: where 2 % of the rows are faults, a model that never finds one is right
+on 98 %.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from gatewise.errors import InputError
 Shares = tuple[float | None, ...]
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
-"""At which log losses are cut off, as scikit-learn does."""
+"""Smallest probability in a log loss, as in scikit-learn."""
 
 RARE = 0.5
-"""A class is rare below this part of an equal share of the rows."""
+"""A class with less than this part of an equal share of the rows is rare."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExitAnswers:
-    """Answers of a cascade's exits on labelled rows, and how good their probabilities are."""
+    """Answers of a cascade's exits on labelled rows, and the scores of their probabilities."""
 
     truth: NDArray[np.int64]  # (n,): class indices
     labels: NDArray[np.int64]  # (n_exits, n): class indices
@@ -47,13 +48,14 @@ class ExitAnswers:
         rows = np.arange(len(truth))
         losses = np.full(labels.shape, np.nan)
         brier = np.full(labels.shape, np.nan)
-        for e, chances in enumerate(probabilities):
-            if chances is not None:
-                right = chances[rows, truth]
-                losses[e] = -np.log(np.clip(right, SMALLEST_PROBABILITY, 1.0))
-                # as scikit-learn: from 0 to 1 for two classes, to 2 for more
-                scale = 0.5 if n_classes == 2 else 1.0
-                brier[e] = scale * ((chances**2).sum(axis=1) - 2 * right + 1)
+        for number, exit_probabilities in enumerate(probabilities):
+            if exit_probabilities is None:
+                continue
+            of_truth = exit_probabilities[rows, truth]
+            losses[number] = -np.log(np.clip(of_truth, SMALLEST_PROBABILITY, 1.0))
+            # sum_c (p_c - [c = truth])^2, halved for two classes as in scikit-learn
+            scale = 0.5 if n_classes == 2 else 1.0
+            brier[number] = scale * ((exit_probabilities**2).sum(axis=1) - 2 * of_truth + 1)
         return cls(truth, labels, n_classes, losses, brier)
 
     def rows(self, numbers: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
@@ -69,15 +71,14 @@ class ExitAnswers:
         )
 
     def figures(self, exits: NDArray[np.int64], weights: NDArray[np.float64]) -> dict[str, Any]:
-        """Compute the figures of rows that leave at `exits`, by an operating point's names."""
+        """Compute the figures of rows that leave at `exits`, by the fields of OperatingPoint."""
         rows = np.arange(len(exits))
         answers = self.labels[exits, rows]
-        hit = answers == self.truth
+        is_right = answers == self.truth
         m = self.n_classes
-        of_class = np.bincount(self.truth, weights, m)
-        hits = np.bincount(self.truth[hit], weights[hit], m)
-        recall = _shares(hits, of_class)
-        precision = _shares(hits, np.bincount(answers, weights, m))
+        right_weight = np.bincount(self.truth[is_right], weights[is_right], m)
+        recall = _shares(right_weight, np.bincount(self.truth, weights, m))
+        precision = _shares(right_weight, np.bincount(answers, weights, m))
         recalls = [r for r in recall if r is not None]
         figures: dict[str, Any] = {
             "recall": recall,
@@ -101,36 +102,36 @@ def _shares(part: NDArray[Any], whole: NDArray[Any]) -> Shares:
 
 
 def class_weights(
-    given: Mapping[Any, float] | str | None, y: NDArray[np.int64], classes: NDArray[Any]
+    weights: Mapping[Any, float] | str | None, y: NDArray[np.int64], classes: NDArray[Any]
 ) -> NDArray[np.float64] | None:
     """Get the weight of each class, shape (n_classes,), from a dict or ``"balanced"``.
 
-    Balanced: each class counts as much as any other. A class that a dict leaves out weighs 1.
+    Balanced classes have the same total weight. A class that a dict leaves out has weight 1.
     """
-    if given is None:
+    if weights is None:
         return None
-    if isinstance(given, str):
-        if given != "balanced":
-            raise InputError(f"class_weight must be a dict or 'balanced', not {given!r}")
+    if isinstance(weights, str):
+        if weights != "balanced":
+            raise InputError(f"class_weight must be a dict or 'balanced', not {weights!r}")
         return len(y) / (len(classes) * np.bincount(y, minlength=len(classes)))
-    weights = by_class("class_weight", given, tuple(classes.tolist()), 1e-9, math.inf)
-    return np.array([1.0 if weight is None else weight for weight in weights])
+    listed = by_class("class_weight", weights, tuple(classes.tolist()), 1e-9, math.inf)
+    return np.array([1.0 if weight is None else weight for weight in listed])
 
 
 def by_class(
     name: str,
-    given: Mapping[Any, float] | None,
+    setting: Mapping[Any, float] | None,
     classes: Sequence[Any],
     low: float,
     high: float,
 ) -> Shares:
-    """Lay out a setting by class in the order of the classes; a class's text also stands for it."""
-    if not isinstance(given, Mapping | None):
-        raise InputError(f"{name}: give a dict by class, not {given!r}")
+    """List a setting's values in the order of the classes; a key is a class or its text."""
+    if not isinstance(setting, Mapping | None):
+        raise InputError(f"{name}: give a dict by class, not {setting!r}")
     shares: list[float | None] = [None] * len(classes)
     texts = [str(c) for c in classes]
     problems = []
-    for label, value in (given or {}).items():
+    for label, value in (setting or {}).items():
         text = str(label)
         if label in classes:
             c = list(classes).index(label)
@@ -156,14 +157,16 @@ def split_loss(
 ) -> tuple[float | None, Mapping[Any, float] | None]:
     """Split a `max_loss` into the bound on all rows and bounds by class.
 
-    The key None is the bound on all rows. Without it that bound is 1, or None if there is
-    another goal: the cheapest point that keeps the other bounds.
+    The key None has the bound on all rows. It is 1 by default, so that the bounds by class alone
+    decide, and None if there is another goal.
     """
     if not isinstance(max_loss, Mapping):
         return max_loss, None
     losses = {label: loss for label, loss in max_loss.items() if label is not None}
     if has_other_goal and None in max_loss:
-        raise InputError("max_loss: leave out None, the loss of all rows, beside another goal")
+        raise InputError(
+            "max_loss: with another goal, leave out the key None, the loss of all rows"
+        )
     if not losses:
         raise InputError("max_loss: a dict needs a class, as {'fault': 0.05}")
     total = max_loss.get(None, 1.0)
@@ -177,7 +180,7 @@ def split_loss(
 
 @dataclass(frozen=True)
 class ClassBounds:
-    """Least recall, least precision and largest loss of recall of each class; None: no bound.
+    """Least recall, least precision and largest loss of recall of each class, or None.
 
     A loss is measured against the high-cost model on the rows of the class.
     """
@@ -225,15 +228,15 @@ class ClassBounds:
         ]
 
     def named(self) -> dict[str, float]:
-        """Get the bounds by names as ``min_recall fault``."""
+        """Get the bounds by name, such as ``min_recall fault``."""
         return {self.name(kind, c): bound for kind, c, bound in self.items()}
 
     def name(self, kind: str, c: int) -> str:
-        """Get the name of one of the bounds, as ``min_recall fault``."""
+        """Get the name of a bound, such as ``min_recall fault``."""
         return f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[c]}"
 
     def as_recalls(self, reference: Shares | None) -> Self:
-        """Get bounds that mean the same where the reference has these recalls, without losses."""
+        """Replace losses by the recalls that they leave of the reference's recalls."""
         if not self.max_loss:
             return self
         if reference is None:
@@ -253,7 +256,7 @@ class ClassBounds:
         return ", ".join(f"{name}={bound:g}" for name, bound in self.named().items())
 
     def margin(self, point: Any, class_rows: Sequence[int]) -> float:
-        """Distance of a point inside the nearest bound, in standard errors; negative: outside.
+        """Get the distance of a point to its nearest bound in standard errors, negative outside.
 
         The errors are for validation rows, with `class_rows` rows of each class.
         """
@@ -265,16 +268,16 @@ class ClassBounds:
         for kind, c, bound in self.items():
             share = getattr(point, kind)[c]
             if share is None:
-                continue  # no such row, or no such answer, that could be wrong
+                continue  # without such rows or answers nothing is wrong
             rows = float(class_rows[c])
-            if kind == "precision":  # rows that are answered so
+            if kind == "precision":  # answers with the class: rows * recall / precision
                 rows *= (point.recall[c] or 0.0) / share if share else 1.0
             error = math.sqrt(bound * (1 - bound) / max(rows, 1.0))
             margin = min(margin, (share - bound + 1e-12) / max(error, 1e-9))
         return margin
 
     def best(self, points: Sequence[Any]) -> str:
-        """Describe, for an error message, the highest shares that any of the points reaches."""
+        """Write the highest shares that any of the points reaches, for an error message."""
         texts = []
         for kind, c, bound in self.items():
             highest = max(
@@ -286,18 +289,18 @@ class ClassBounds:
 
 
 def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Get which classes are rare, by their shares of the rows."""
+    """Get a mask of the rare classes, by their shares of the rows."""
     return (shares > 0) & (shares < RARE / len(shares))
 
 
 def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[NDArray[np.float64]]:
-    """List further weights of the classes, shape (n_classes,), that thresholds are tuned under.
+    """List class weights, shape (n_classes,), under which thresholds are tuned in addition.
 
-    Thresholds tuned for accuracy alone reach few settings that serve a rare class. Without bounds
-    rare classes count half as much and as much as the others together; classes with a bound are
-    given several weights.
+    Thresholds tuned for accuracy alone serve rare classes badly. If there are rare classes, one
+    list of weights balances all classes and one is its square root. A class with a bound has
+    several weights.
     """
-    # odds of a row outside the class: a factor that makes it count as much as all others
+    # (1 - share) / share: with this weight a class counts as much as all others together
     odds = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
     weightings = []
     if is_rare(shares).any():
@@ -315,10 +318,10 @@ def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[ND
 def kept_shares(
     answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Get masks of the rows that a bound counts and of the missed ones among them, (n,) each.
+    """Get masks of the rows that a bound counts and of the missed rows among them, (n,) each.
 
-    A bound on recall counts the rows of class `c` and misses the ones with other answers. A bound
-    on precision counts the rows with answer `c` and misses the ones of other classes.
+    A bound on recall counts the rows of class `c` and misses those with another answer. A bound on
+    precision counts the rows with answer `c` and misses those of another class.
     """
     answer = answers.labels[exits, np.arange(len(exits))]
     of_class = answers.truth == c

@@ -1,12 +1,11 @@
 """Guarantees by class: tests of bounds on the calibration rows of each class.
 
-Bounds on several classes are one null hypothesis, "at least one bound is broken", and its p-value
-is the largest of theirs: where a bound is broken its own test passes with probability at most
-delta, so that all pass no more often. Therefore each bound is tested at the full level. The loss of
-a class is the high-cost model's recall less the system's on its calibration rows, given their
-number, and its test the exact one of a paired difference.
+The null hypothesis of several bounds is "at least one bound is broken". The test of a broken bound
+passes with probability delta at most, and so do all tests together. Therefore each bound is tested
+at the full level, and all must pass. The loss of a class is the high-cost model's recall less the
+system's on the calibration rows of the class; its test is the exact one of a paired difference.
 
-A class needs enough rows: if a bound were just broken, all of `n` rows would still be kept with
+A class needs enough rows. If the loss were just above `bound`, none of `n` rows would be lost with
 probability ``(1 - bound) ** n``, which must not exceed the level.
 """
 
@@ -34,22 +33,22 @@ from gatewise_training.operating_points.risk_tests import (
 def check_class_rows(
     bounds: ClassBounds, truth: NDArray[np.int64], splitter: RowSplitter, level: float
 ) -> None:
-    """Refuse bounds that no answers on calibration rows of these classes, (n,), could certify.
+    """Raise InputError for bounds that calibration rows of classes `truth`, (n,), cannot certify.
 
-    Bounds on precision pass: their rows are known only when they are answered.
+    Bounds on precision pass, because their rows are known only when they are answered.
     """
     problems = []
     for kind, c, bound in bounds.items():
-        lost = bound if kind == "loss" else 1 - bound  # largest share of the class's rows
-        if kind == "precision" or lost >= 1:
+        max_share = bound if kind == "loss" else 1 - bound  # of the class's rows that are lost
+        if kind == "precision" or max_share >= 1:
             continue
         name = f"{bounds.name(kind, c)}={bound:g}"
-        if lost <= 0:
+        if max_share <= 0:
             side = "above" if kind == "loss" else "below"
             problems.append(f"{name} cannot be certified, only one {side} it")
             continue
         of_class = splitter.take(truth == c)
-        needed = least_rows(lost, level)
+        needed = least_rows(max_share, level)
         groups = of_class.n_groups
         n, units = (of_class.n, "rows of") if groups is None else (groups, "groups with")
         if n < needed:
@@ -70,7 +69,7 @@ def least_rows(bound: float, level: float) -> int:
 
 
 def most_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
-    """Describe the recalls that calibration rows of these classes can show, for an error."""
+    """Write the recalls that calibration rows of these classes can show, for an error message."""
     texts = []
     for kind, c, _ in bounds.items():
         if kind == "recall":
@@ -89,19 +88,19 @@ def classes_pass(
     lost: NDArray[np.float64],
     level: float,
 ) -> bool:
-    """Whether every bound on a class passes; given how many rows it counts, a rate as any other.
+    """Whether the tests of all bounds on classes pass.
 
-    Shapes: `exits, lost` (n,); a row lost is 1 where the reference alone is right, -1 where it
-    alone is wrong, and 0 elsewhere.
+    Shapes: `exits, lost` (n,); `lost` is 1 where the reference alone is right, -1 where it alone is
+    wrong, and 0 elsewhere.
     """
     for kind, c, bound in bounds.items():
         if kind == "loss":
             of_class = answers.truth == c
-            passed = _loss_passes(lost[of_class], splitter.take(of_class), bound, level)
+            is_passed = _loss_passes(lost[of_class], splitter.take(of_class), bound, level)
         else:
             counted, missed = kept_shares(answers, exits, kind, c)
-            passed = _share_passes(missed[counted], splitter.take(counted), bound, level)
-        if not passed:
+            is_passed = _share_passes(missed[counted], splitter.take(counted), bound, level)
+        if not is_passed:
             return False
     return True
 
@@ -109,7 +108,7 @@ def classes_pass(
 def _loss_passes(
     lost: NDArray[np.float64], splitter: RowSplitter, bound: float, level: float
 ) -> bool:
-    """Whether the loss on a class's rows passes, given how many rows there are."""
+    """Whether the test of a loss passes on the rows of its class."""
     if bound >= 1 or not len(lost):
         return bound >= 1
     if splitter.n_groups is not None:
@@ -122,17 +121,17 @@ def _loss_passes(
 def _share_passes(
     missed: NDArray[np.bool_], splitter: RowSplitter, bound: float, level: float
 ) -> bool:
-    """Whether a recall or precision passes, by the rows that it counts."""
+    """Whether the test of a recall or precision passes on the rows that it counts."""
     if splitter.n_groups is None:
         return bool(rate_pvalue(int(missed.sum()), len(missed), 1 - bound) <= level)
-    # of the groups that have such rows
+    # a bet on the means of the groups that have such rows
     return len(missed) > 0 and _bet_passes(missed.astype(float), splitter, 1 - bound, 0.0, level)
 
 
 def _bet_passes(
     values: NDArray[np.float64], splitter: RowSplitter, bound: float, lowest: float, level: float
 ) -> bool:
-    """Whether a bet says that the mean of rows, or of groups, is below a bound; at most 1 each."""
+    """Whether a bet certifies that the mean of rows or groups, at most 1 each, is below a bound."""
     if splitter.n_groups is not None:
         values = splitter.group_means(values)
     highest = np.ones(1)
@@ -152,10 +151,7 @@ def class_tests(bounds: ClassBounds) -> str:
 def left_unused(
     bounds: ClassBounds, truth: NDArray[np.int64], lost: NDArray[np.float64]
 ) -> dict[str, float]:
-    """Get the unused part of each promised loss, by its name.
-
-    That is the promised loss less the loss on these calibration rows, (n,), over the promised loss.
-    """
+    """Get the unused part of each promised loss by name: 1 - loss on these rows / promised loss."""
     return {
         f"unused {bounds.name(kind, c)}": round(1 - float(lost[truth == c].mean()) / bound, 4)
         for kind, c, bound in bounds.items()

@@ -1,4 +1,4 @@
-"""Which operating points no other beats, by a figure and a price."""
+"""Operating points that no other point beats in a value and a price."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def undominated(
     value: Callable[[OperatingPoint], float],
     price: Callable[[OperatingPoint], float] = attrgetter("cost"),
 ) -> list[OperatingPoint]:
-    """Keep the points that no other beats in both a price and a value; of equals the cheapest."""
-    # by rising price: a point stays if its value is above all before
+    """List the points that no other beats in both price and value; the cheapest of equals."""
+    # by rising price: a point is on the curve if its value exceeds all before it
     curve: list[OperatingPoint] = []
     best = -math.inf
     for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):

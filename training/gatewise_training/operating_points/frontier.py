@@ -1,6 +1,6 @@
-"""The accuracy-cost curve of a fitted system: its operating points, hull, and the choice of one.
+"""The accuracy-cost curve of a fitted system: operating points, hull, choice of a point.
 
-Points are measured on validation rows; the frontier keeps a point unless another one beats it in
+Points are measured on validation rows. A point is on the frontier unless another one beats it in
 both cost and accuracy.
 """
 
@@ -25,24 +25,24 @@ from gatewise_training.operating_points.cost_cap import points_within_cost
 from gatewise_training.operating_points.dominance import class_share, slope, undominated
 
 SLACK = 1.0
-"""Errors of the paired accuracy difference that `max_loss` keeps in hand."""
+"""Standard errors of the accuracy difference between a point and the bound of `max_loss`."""
 
 LITTLE = 0.02
-"""Share of its cost that a choice may add for a gain of a standard error."""
+"""Largest rise of the cost, as a share of it, for a gain of a standard error."""
 
 _MERIT = attrgetter("merit")
 _RATE = attrgetter("offload_rate")
 
 
 class Choice(NamedTuple):
-    """A point that was picked, and the reason."""
+    """A point, and the reason for its choice."""
 
     point: OperatingPoint
     reason: str
 
 
 class LossError(InputError):
-    """No operating point loses as little as was asked for; `least` is the smallest loss."""
+    """No operating point is within a loss; `least` is the smallest loss of the points."""
 
     def __init__(self, max_loss: float, least: float) -> None:
         super().__init__(f"no operating point loses at most {max_loss:g}; the least is {least:.4g}")
@@ -63,9 +63,8 @@ class Frontier:
         Accuracy on validation rows of the high-cost model, or without one of the last stage;
         `max_loss` is measured against it, or against `reference_weighted_accuracy`.
     others : tuple of OperatingPoint
-        Further points, which only :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes
-        picks from: they offload less, are smaller, or better for some class, not cheaper or more
-        accurate.
+        Points off the curve that offload less, are smaller, or better for some class. Only
+        :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes picks from them.
     classes : tuple
         The labels, in the order of a point's `recall`.
     class_rows : tuple of int
@@ -101,7 +100,7 @@ class Frontier:
     def from_points(
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
-        """Keep the `points` that no other point beats; of equals the first given.
+        """Make the frontier of `points`; of equal points the first is on it.
 
         `reference_accuracy` and `details` are fields of the frontier.
         """
@@ -145,14 +144,14 @@ class Frontier:
 
     @property
     def reference_merit(self) -> float:
-        """What `max_loss` is measured against."""
+        """Accuracy or weighted accuracy of the reference, from which losses are measured."""
         weighted = self.reference_weighted_accuracy
         return self.reference_accuracy if weighted is None else weighted
 
     def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
-        """Get the same frontier with those of `points` that serve some class better.
+        """Add the `points` that serve some class better to the others.
 
-        With `bounds` on classes, also with the points that serve the bounded classes better.
+        With `bounds` on classes these include the points that serve the bounded classes better.
         """
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         comparable = [p for p in points if p.recall is not None]
@@ -169,9 +168,9 @@ class Frontier:
         return replace(self, others=tuple(p for p in useful if p not in on_curve))
 
     def with_small(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Get the same frontier with the best `points` of smaller sizes.
+        """Add the best `points` of smaller sizes to the others.
 
-        These are the curves of all points up to a size, for sizes that grow by half.
+        These are the curves of the points up to a size, for sizes that grow by half.
         """
         by_size = sorted(points, key=lambda p: p.bytes)
         listed = {*self.points, *self.others}
@@ -185,38 +184,35 @@ class Frontier:
         return replace(self, others=(*self.others, *smaller))
 
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Get the same frontier with the curve of accuracy against offload rate.
-
-        Those of `points` that offload more hide some on the curve of accuracy against cost.
-        """
+        """Add the curve of accuracy against offload rate to the others."""
         listed = {*self.points, *self.others}
-        further = [p for p in undominated(points, _MERIT, _RATE) if p not in listed]
-        return replace(self, others=(*self.others, *further))
+        curve = [p for p in undominated(points, _MERIT, _RATE) if p not in listed]
+        return replace(self, others=(*self.others, *curve))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
-        """Get the frontier of the points of at most `max_bytes`; TooLargeError without any."""
+        """Get the frontier of the points with at most `max_bytes`; TooLargeError without any."""
         if not isinstance(max_bytes, Integral) or max_bytes < 1:
             raise InputError(f"max_bytes must be a whole number of at least 1, not {max_bytes!r}")
         all_points = (*self.points, *self.others)
-        small = [p for p in all_points if p.bytes <= max_bytes]
-        if not small:
+        small_points = [p for p in all_points if p.bytes <= max_bytes]
+        if not small_points:
             smallest = min(p.bytes for p in all_points)
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no operating point", max_bytes, smallest, hint)
-        return self._of(small)
+        return self._of(small_points)
 
     def within_cost(self, max_instance_cost: float) -> Frontier:
         """Get the frontier of the points at which no instance costs above `max_instance_cost`.
 
-        InputError, with the lowest cost that one keeps, without any.
+        InputError without any names the lowest possible cap.
         """
         return self._of(points_within_cost((*self.points, *self.others), max_instance_cost))
 
-    def _of(self, points_left: Sequence[OperatingPoint]) -> Frontier:
+    def _of(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve = dict.fromkeys(undominated(points_left, _MERIT))
-        further = tuple(p for p in points_left if p not in curve)
-        return replace(self, points=tuple(curve), others=further)
+        curve = dict.fromkeys(undominated(points, _MERIT))
+        others = tuple(p for p in points if p not in curve)
+        return replace(self, points=tuple(curve), others=others)
 
     def hull(self) -> Frontier:
         """Get the upper convex hull, which random mixtures of two points can reach."""
@@ -246,21 +242,21 @@ class Frontier:
             The most accurate point whose mean cost is at most this.
         max_loss : float or mapping of class label to float, optional
             The cheapest point of the hull whose accuracy is at most this much below the high-cost
-            model's, or else the costliest point; the hull's next point where it costs at most 2 %
-            more and is more accurate by a standard error. A mapping bounds the loss of recall of
-            classes, and with the
-            key None that of accuracy: the cheapest point that keeps the bounds, or the one that a
-            budget or an offload rate picks among the points that keep them.
+            model's, or the next point of the hull if it costs at most 2 % more and is more accurate
+            by a standard error. Without such a point, the costliest one. A mapping bounds the loss
+            of recall by class, and the loss of accuracy by the key None; a budget or an offload
+            rate then picks among the points that keep these bounds.
         offload_rate : float, optional
-            The most accurate point that offloads at most this share, and of equals the cheapest; 0
-            is for devices without a link.
+            The most accurate point that offloads at most this share, the cheapest of equals; 0 is
+            for devices without a link.
         min_recall, min_precision : mapping of class label to float, optional
             With one of the three: pick only among points that keep these shares.
         max_bytes : int, optional
-            Likewise: pick only among points of which a device keeps at most this many bytes.
+            Pick only among points that take at most this many bytes on a device.
         slack : float, default 0
-            Errors to keep in hand: for `max_loss` a point's `accuracy_error`, for recall and
-            precision standard errors of the share; without, where no point has as much in hand.
+            Standard errors between a point's figure and its bound: errors of `accuracy_error` for
+            `max_loss`, of the share for recall and precision. If no point of a bounded share is so
+            far inside, 0.
 
         Returns
         -------
@@ -278,21 +274,6 @@ class Frontier:
         total, losses = split_loss(max_loss, has_other_goal=has_other_goal)
         bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision, losses)
         goal = {"budget": budget, "max_loss": total, "offload_rate": offload_rate}
-        return self.pick(bounds, max_bytes, slack=slack, **goal)
-
-    def pick(
-        self,
-        bounds: ClassBounds | None,
-        max_bytes: int | None = None,
-        /,
-        *,
-        slack: float = 0.0,
-        **goal: float | None,
-    ) -> OperatingPoint:
-        """Pick a point as :meth:`at`, under `bounds` that are read already.
-
-        `max_bytes` and `slack` are as there, and `goal` is the budget, the loss or the rate.
-        """
         return self.choose(bounds, max_bytes, slack=slack, **goal).point
 
     def choose(
@@ -304,16 +285,16 @@ class Frontier:
         slack: float = 0.0,
         **goal: float | None,
     ) -> Choice:
-        """Pick a point as :meth:`pick`, with the reason.
+        """Pick a point as :meth:`at`, with the reason.
 
         Parameters
         ----------
         bounds : ClassBounds or None
-            Recalls and precisions that the point must keep.
+            Bounds on classes.
         max_bytes : int, optional
             Largest number of bytes on a device.
         slack : float, default 0
-            Standard errors kept in hand.
+            Standard errors between a figure and its bound.
         **goal
             `budget`, `max_loss` or `offload_rate`, one of them.
         """
@@ -342,49 +323,50 @@ class Frontier:
         if max_loss is not None:
             return self._within_loss(max_loss, slack)
         if budget is not None:
-            good = [p for p in self.points if p.cost <= budget + 1e-9]
-            if not good:
+            affordable = [p for p in self.points if p.cost <= budget + 1e-9]
+            if not affordable:
                 raise InputError(
                     f"no operating point costs at most {budget:g}; "
                     f"the cheapest costs {self.points[0].cost:g}"
                 )
-            return Choice(good[-1], f"the most accurate point that costs at most {budget:g}")
+            return Choice(affordable[-1], f"the most accurate point that costs at most {budget:g}")
         assert offload_rate is not None
         all_points = (*self.points, *self.others)
-        good = [p for p in all_points if p.offload_rate <= offload_rate + 1e-12]
-        if not good:
+        rare_offloads = [p for p in all_points if p.offload_rate <= offload_rate + 1e-12]
+        if not rare_offloads:
             lowest = min(p.offload_rate for p in all_points)
             raise InputError(
                 f"no operating point offloads at most {offload_rate:g}; least {lowest:g}"
             )
-        point = max(good, key=lambda p: (p.merit, -p.cost))
+        point = max(rare_offloads, key=lambda p: (p.merit, -p.cost))
         return Choice(point, f"the most accurate point that offloads at most {offload_rate:g}")
 
     def _within_loss(self, max_loss: float, slack: float) -> Choice:
-        """Choose the cheapest hull point within a loss, or the next for a little more."""
+        """Choose the cheapest hull point within a loss, or the next one if it costs little more."""
         floor = self.reference_merit - max_loss - 1e-12
 
-        def keeps(point: OperatingPoint) -> bool:
+        def is_within(point: OperatingPoint) -> bool:
             return point.merit - slack * point.accuracy_error >= floor
 
-        on_hull = list(filter(keeps, self.hull().points))
+        on_hull = list(filter(is_within, self.hull().points))
         if on_hull:
-            cheapest, *rest = on_hull
+            cheapest = on_hull[0]
             reason = f"the cheapest point of the hull within a loss of {max_loss:g}"
-            if not rest:
+            if len(on_hull) == 1:
                 return Choice(cheapest, reason)
-            after = rest[0]
-            rise = after.cost - cheapest.cost
-            gain = after.merit - cheapest.merit
-            if rise > LITTLE * cheapest.cost or gain < after.accuracy_error:
+            next_point = on_hull[1]
+            rise = next_point.cost - cheapest.cost
+            gain = next_point.merit - cheapest.merit
+            if rise > LITTLE * cheapest.cost or gain < next_point.accuracy_error:
                 return Choice(cheapest, reason)
             share = rise / cheapest.cost if cheapest.cost else 0.0
             reason = f"the point after {reason}: it costs {share:.1%} more and gains {gain:.4f}"
-            return Choice(after, reason)
-        safe = list(filter(keeps, self.points))
+            return Choice(next_point, reason)
+        # without one: a point off the hull
+        safe = list(filter(is_within, self.points))
         # where rows have groups, `others` may hold safer points, such as one that never loses
         if not safe and self.points[-1].validation_groups is not None:
-            safe = sorted(filter(keeps, self.others), key=lambda p: p.cost)
+            safe = sorted(filter(is_within, self.others), key=lambda p: p.cost)
         if safe:
             return Choice(safe[0], f"the cheapest point within a loss of {max_loss:g}")
         best = self.points[-1]
@@ -394,9 +376,9 @@ class Frontier:
         return Choice(best, reason)
 
     def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
-        """List the points that keep `bounds`, `slack` standard errors inside them if any do.
+        """List the points that keep `bounds`, by `slack` standard errors if some do.
 
-        Raises InputError, with the most that is reached, if none keeps them.
+        InputError, if none keeps them, has the highest shares that the points reach.
         """
         recalls = bounds.as_recalls(self.reference_recall)
         all_points = (*self.points, *self.others)
@@ -413,11 +395,10 @@ class Frontier:
         )
 
     def to_frame(self) -> Any:
-        """Make a pandas DataFrame with a row per point; `hull` marks the convex hull.
+        """Make a pandas DataFrame with a row per point, the others last.
 
-        `others` follow, with `on_curve` False.
-
-        Recall and precision have one column per class, such as ``recall fault``.
+        `hull` marks the convex hull and `on_curve` the points of the curve. Recall and precision
+        have one column per class, such as ``recall fault``.
         """
         import pandas as pd
 

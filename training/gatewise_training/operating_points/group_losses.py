@@ -1,22 +1,20 @@
 """Bounds on the loss of new groups at operating points, by the losses of the validation groups.
 
-Groups are few, and neither their mean loss nor its standard error says enough about new ones:
+Groups are few, so that their mean loss and its standard error alone promise too much for new ones:
 
-- A cheap stage gains where the high-cost model's out-of-fold clones fail on a group. The final
-  model has seen more groups and may not fail there. Therefore gains of some groups do not pay for
-  losses of others: a group that gains counts 0, as far as groups differ by more than the chance of
-  their rows (rows that are groups of their own never do). The bound is the mean of these losses
-  plus Student's quantile times their standard error. Where gains are so large and so common that
-  new groups hardly lose on average, though all gains and losses count, the bound of a higher
-  confidence on that average replaces it.
-- A point may look safe by chance, or cease to be safe because the scores of the final model differ
-  from the scores of the folds' models. Therefore a choice keeps a share of the cost in hand: points
-  that are cheaper by that share must keep the bound as well. The share is found on random halves of
-  the groups: a point that is chosen on one half must keep its loss on the other nine times in ten.
+- Gains do not make up for losses. A cheap stage gains where the high-cost model's out-of-fold
+  clones fail on a group, but the final model has seen more groups and may not fail there. A group
+  that gains therefore counts 0, as far as groups differ by more than the chance of their rows. The
+  bound is ``mean + t * standard error`` of these losses. Where gains are large and common, the
+  bound of a higher confidence on the mean of losses and gains may be lower and replaces it.
+- Cheaper points must be safe as well. A point may look safe by chance, or lose its safety because
+  the final model's scores differ from the folds'. Points that are cheaper by a share of the cost
+  must therefore keep the bound too. The share is found on random halves of the groups: a point that
+  is chosen on one half must keep its loss on the other half nine times in ten.
 
-Candidates are the frontier's points and safer ones: where stages are more often right than the
-high-cost model, the frontier has no points between them and it, though some groups lose by that.
-Where no point is safe enough, the certain one is left: all to the high-cost model.
+Candidates are the frontier's points and safer ones. Where stages are more often right than the
+high-cost model, the frontier has no points between the two, though some groups lose. If no point is
+safe enough, all instances go to the high-cost model.
 """
 
 from __future__ import annotations
@@ -38,19 +36,19 @@ LEVEL = 0.8
 """Confidence of the bound on the mean loss of new groups."""
 
 SURE = 0.95
-"""Confidence of the bound on the mean of losses and gains, which may replace the other one."""
+"""Confidence of the bound on the mean of losses and gains."""
 
 IN_HAND = (1.0, 0.9, 0.8)
-"""Costs, as parts of a point's, down to which other points must keep the bound too."""
+"""Parts of a point's cost down to which cheaper points must keep the bound as well."""
 
-KEPT = 0.9
-"""Halves of the groups, of all, on which a choice must keep the loss."""
+LEAST_SHARE_KEPT = 0.9
+"""Share of the halves of groups on which a choice must keep the loss."""
 
 AT_ONCE = 128
-"""Points that are counted at once: each takes a number for every row."""
+"""Points per step, each with one number per row, so that memory stays small."""
 
 HALVES = 40
-"""Times that the groups are parted into halves."""
+"""Random halves of the groups."""
 
 
 def loss_bounds(
@@ -59,11 +57,12 @@ def loss_bounds(
     variance: NDArray[np.float64] | float,
     level: float = LEVEL,
 ) -> NDArray[np.float64]:
-    """Bound the mean loss of new groups by the sums over seen ones.
+    """Bound the mean loss of new groups by the losses of seen groups.
 
-    Shapes: `lost` (..., n_groups), `weights` (n_groups,), `variance` of a row's loss (...,);
-    returns (...), 1 by one group alone. A group's own loss is estimated by shrinking its mean
-    towards all rows', by the variance between groups (DerSimonian & Laird 1986).
+    Shapes: `lost`, sums over the rows of each group, (..., n_groups); `weights` (n_groups,);
+    `variance` of a row's loss (...,). Returns (...), which is 1 for a single group. A group's own
+    loss is estimated by shrinking its mean towards the mean of all rows, by the variance between
+    groups (DerSimonian & Laird 1986).
     """
     n = len(weights)
     if n < 2:
@@ -71,7 +70,7 @@ def loss_bounds(
     share = weights / weights.sum()
     group_mean = lost / weights
     mean = (group_mean @ share)[..., np.newaxis]
-    chance = np.asarray(variance)[..., np.newaxis] / weights
+    chance = np.asarray(variance)[..., np.newaxis] / weights  # variance of a group's mean
     between_variance = np.maximum(((group_mean - mean) ** 2 - chance) @ share, 0.0)[..., np.newaxis]
     total = between_variance + chance
     # shrinkage: mean + between / (between + chance) (group mean - mean)
@@ -89,7 +88,7 @@ def loss_bounds(
 
 
 def _errors(group_mean: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard errors of means over groups; shapes (..., n_groups), (n_groups,), (...,)."""
+    """Standard errors of means over groups: (..., n_groups) and (n_groups,) to (...,)."""
     n = len(share)
     deviation = group_mean - (group_mean @ share)[..., np.newaxis]
     errors: NDArray[np.float64] = np.sqrt(n / (n - 1) * ((share * deviation) ** 2).sum(axis=-1))
@@ -101,16 +100,16 @@ class GroupLosses:
     """Losses of points, by rising cost, in each group of the validation rows."""
 
     costs: NDArray[np.float64]  # (n_points,)
-    lost: NDArray[np.float64]  # (n_points, n_groups): sums over the rows
-    weights: NDArray[np.float64]  # (n_groups,): of the rows
+    lost: NDArray[np.float64]  # (n_points, n_groups): sums of row losses
+    weights: NDArray[np.float64]  # (n_groups,): sums of row weights
     variance: NDArray[np.float64]  # (n_points,): of a row's loss
-    optimism: NDArray[np.float64]  # (n_points,): loss that tuning hides
+    optimism: NDArray[np.float64]  # (n_points,): loss that tuning on the same rows hides
 
     @classmethod
     def of_points(
         cls, points: Sequence[OperatingPoint], records: Sequence[CascadeRecord], reference: float
     ) -> GroupLosses:
-        """Count the losses against the last exit, of accuracy `reference`."""
+        """Sum the losses against the last exit, which has the accuracy `reference`."""
         reference_record = records[-1]
         merits = reference_record.merits
         group_sums = reference_record.splitter.group_sums
@@ -127,9 +126,9 @@ class GroupLosses:
         group_losses = np.concatenate(losses)
         mean_loss = group_losses.sum(axis=1) / weights.sum()
         variance = np.concatenate(squares) / weights.sum() - mean_loss**2
-        hidden = np.array([reference - p.merit for p in points]) - mean_loss
+        optimism = np.array([reference - p.merit for p in points]) - mean_loss
         costs = np.array([p.cost for p in points])
-        return cls(costs, group_losses, weights, variance, np.maximum(hidden, 0.0))
+        return cls(costs, group_losses, weights, variance, np.maximum(optimism, 0.0))
 
     def take(self, points: Sequence[int]) -> GroupLosses:
         """Get the losses of some of the points."""
@@ -145,7 +144,7 @@ class GroupLosses:
         return loss_bounds(lost, weights, self.variance) + self.optimism
 
     def in_hand(self, max_loss: float) -> float:
-        """Find the part of a point's cost down to which cheaper points must keep a loss as well."""
+        """Find the part of a point's cost down to which cheaper points must keep the loss too."""
         rng = np.random.default_rng(0)
         # choose on one half of the groups, check the loss on the other
         halves = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(HALVES)]
@@ -158,12 +157,12 @@ class GroupLosses:
                     continue
                 loss = self.lost[safe[0], checking].sum() / self.weights[checking].sum()
                 n_kept += bool(loss <= max_loss)
-            if n_kept >= KEPT * HALVES:
+            if n_kept >= LEAST_SHARE_KEPT * HALVES:
                 return share
         return IN_HAND[-1]
 
     def nearby(self, bounds: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-        """Take the largest of the bounds of points down to a part of each one's cost."""
+        """Get the largest bound among the points down to the `share` of each point's cost."""
         starts = np.searchsorted(self.costs, share * self.costs * (1 - 1e-9))
         return np.array([bounds[min(a, i) : i + 1].max() for i, a in enumerate(starts)])
 
@@ -174,12 +173,12 @@ def with_group_errors(
     records: Sequence[CascadeRecord],
     max_loss: float,
 ) -> Frontier:
-    """Get the frontier with errors of new groups, and with safer points in addition to its own.
+    """Get the frontier with the errors of new groups, and with safer points among its others.
 
-    An error is the loss of new groups in excess of the validation groups' loss. `points` are all
-    measured points, and `max_loss` is the loss for which the share of cost in hand is found. A
-    safer point sends more rows away than the frontier's and has a lower bound than all cheaper
-    points. Among them is the point that never loses. Without groups the frontier stays as it is.
+    An error is the bound on the loss of new groups less the validation groups' loss. `points` are
+    all measured points, and `max_loss` is the loss for which :meth:`GroupLosses.in_hand` is found.
+    A safer point has a lower bound than all cheaper points; the one that never loses is among them.
+    Without groups the frontier does not change.
     """
     if records[-1].splitter.n_groups is None:
         return frontier
@@ -199,24 +198,24 @@ def with_group_errors(
     losses = losses.take(nearby)
     bounds = losses.nearby(bounds[nearby], losses.in_hand(max_loss))
     with_error = dict(_with_errors([by_cost[i] for i in nearby], bounds, reference))
-    # the frontier's other points need only errors
-    further = [p for p in frontier.others if p not in with_error and p != certain_point]
-    if further:
-        bounds = GroupLosses.of_points(further, records, reference).bounds()
-        further = [p for _, p in _with_errors(further, bounds, reference)]
+    # the frontier's others need only errors
+    others = [p for p in frontier.others if p not in with_error and p != certain_point]
+    if others:
+        bounds = GroupLosses.of_points(others, records, reference).bounds()
+        others = [p for _, p in _with_errors(others, bounds, reference)]
     safer = [p for point, p in with_error.items() if point not in curve]
     certain_one = [] if certain_point is None or certain_point in curve else [certain_point]
     return replace(
         frontier,
         points=tuple(with_error[p] for p in frontier.points),
-        others=(*further, *safer, *certain_one),
+        others=(*others, *safer, *certain_one),
     )
 
 
 def _with_errors(
     points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference: float
 ) -> list[tuple[OperatingPoint, OperatingPoint]]:
-    """Pair points with their copies that have the bounds' excess over their loss as error."""
+    """Pair each point with a copy with the bound less the point's loss as its error."""
     errors = np.maximum(bounds - reference + [p.merit for p in points], 0.0)
     pairs = zip(points, errors.tolist(), strict=True)
     return [(p, msgspec.structs.replace(p, accuracy_error=error)) for p, error in pairs]

@@ -3,18 +3,18 @@
 Bounds are those on loss, mean cost or offload rate and, in addition to one of them, on classes
 (:mod:`.class_guarantee`).
 
-Thresholds tuned on validation rows are too optimistic there. A guarantee says, from calibration
-rows that no choice has seen: "with confidence 0.95 the bound holds on new instances", drawn like
-the calibration rows and independent of each other. It is made by Learn-then-Test with a fixed
-sequence: candidates stand in an order that was fixed without the calibration rows, each is
-tested at the full level (:mod:`.risk_tests`), and the last one before the first failure is
-taken. The number of candidates costs nothing, so :func:`.candidates` sets them as close as the
-validation rows allow.
+Thresholds look better on the validation rows that they were tuned on than they are. A guarantee is
+shown on calibration rows that no choice has seen: "with confidence 0.95 the bound holds on new
+instances", if these are independent and drawn like the calibration rows. The method is
+Learn-then-Test with a fixed sequence: the order of the candidates does not depend on the
+calibration rows, each candidate is tested at the full level (:mod:`.risk_tests`), and the last one
+before the first failure is certified. As many candidates cost no confidence, :func:`.candidates`
+sets them close together.
 
-Where rows have groups, the groups are drawn independently. The promise is then about the mean over
-new groups, which all count alike, and every test is a bet on the groups' means, valid for any
-number of them. Few groups cannot certify much: a loss of 0.01 at confidence 0.95 takes some 330
-that lose nothing, for with fewer the one in 100 that loses everything may be missing.
+Where rows have groups, groups are independent instead of rows. The promise is then about the mean
+over new groups of equal weight, and each test is a bet on the means of the groups, valid for any
+number of groups. Few groups certify little: a loss of 0.01 at confidence 0.95 needs about 330
+groups that lose nothing, because fewer might miss a group in 100 that loses everything.
 
 References
 ----------
@@ -49,17 +49,17 @@ from gatewise_training.operating_points.risk_tests import (
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 TOGETHER = 32
-"""Candidates that are tested in one go."""
+"""Candidates per step of the tests."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A bound to keep, of kind "budget", "max_loss" or "offload_rate", and its confidence."""
+    """A bound of kind "budget", "max_loss" or "offload_rate", and its confidence."""
 
     kind: str
     bound: float
     confidence: float
-    by_class: ClassBounds | None = None  # to keep too
+    by_class: ClassBounds | None = None  # bounds in addition
 
     @classmethod
     def from_bounds(
@@ -69,7 +69,7 @@ class Promise:
         by_class: ClassBounds | None = None,
         **bounds: float | None,
     ) -> Promise:
-        """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None."""
+        """Make the promise of the one bound among `budget`, `max_loss`, `offload_rate`."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
         goals = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
@@ -87,12 +87,12 @@ class Promise:
         return 1.0 - self.confidence
 
     def check_rows(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
-        """Refuse bounds on classes that calibration rows of classes `truth`, (n,), cannot show."""
+        """Raise InputError for bounds that rows of classes `truth`, (n,), cannot certify."""
         if self.by_class:
             check_class_rows(self.by_class, truth, splitter, self.level)
 
     def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
-        """Whether thresholds alone keep the one bound, on any rows with finite scores."""
+        """Whether the thresholds keep the bound on any rows with finite scores."""
         record = cascades[point.chain]
         exits = record.reachable(point.thresholds)
         if self.kind == "max_loss" and self.bound >= 1:
@@ -146,7 +146,7 @@ def certify(
 def checked_records(
     records: CascadeRecord | Sequence[CascadeRecord], promise: Promise, *, weighted: bool
 ) -> Sequence[CascadeRecord]:
-    """Check that records fit together and suit a promise; they come back as a sequence."""
+    """Check that records fit together and suit a promise; get them as a sequence."""
     cascades = [records] if isinstance(records, CascadeRecord) else list(records)
     sizes = {len(record.weights) for record in cascades}
     if len(sizes) != 1 or sizes == {0}:
@@ -170,7 +170,7 @@ def _tested(
     candidates: Sequence[OperatingPoint],
     promise: Promise,
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
-    """Yield each candidate with the method that certifies it, or None."""
+    """Yield each candidate with the name of the test that it passes, or None."""
     reference = cascades[-1]
     level = promise.level
     grouped = reference.splitter.n_groups is not None
@@ -181,14 +181,14 @@ def _tested(
         group = candidates[start : start + TOGETHER]
         owners = [cascades[p.chain] for p in group]
         exits = np.stack([r.exits(p.thresholds) for r, p in zip(owners, group, strict=True)])
-        # test the one bound of all rows, for several candidates at once
+        # the bound on all rows, for several candidates at once
         if promise.kind == "offload_rate" and not grouped:
-            offloaded = _sent(owners, exits)
+            offloaded = _offloaded(owners, exits)
             passed = rate_pvalue(offloaded.sum(axis=1), offloaded.shape[1], promise.bound) <= level
             method = "exact binomial"
         elif promise.kind == "max_loss" and not grouped and is_counted:
             passed = np.ones(len(group), np.bool_)
-            if promise.bound < 1:  # no loss is more
+            if promise.bound < 1:  # no loss exceeds 1
                 lost = _lost(owners, reference, exits)
                 worse = (lost > 0).sum(axis=1)
                 better = (lost < 0).sum(axis=1)
@@ -203,7 +203,7 @@ def _tested(
         for point, record, point_exits, is_passed in zip(group, owners, exits, passed, strict=True):
             certain = promise.is_certain(cascades, point)
             proof = "certain" if certain else method if is_passed else None
-            # each bound is tested at the full level, and all must pass
+            # bounds on classes: each is tested at the full level, and all must pass
             if proof is not None and promise.by_class:
                 answers = record.answers
                 lost = lost_rows(record, reference, point_exits)
@@ -231,13 +231,13 @@ def _risks(
     exits: NDArray[np.int64],
     promise: Promise,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
-    """Values of each candidate's rows, the least and most that they can be, and their bound.
+    """Get each candidate's row values, their lowest and highest possible values, their bound.
 
-    Whether a row is sent, its cost, or "weight * (loss - bound)" by its class.
+    Values are the offloads, the costs, or ``weight * (loss - bound)`` with weights by class.
     """
     if promise.kind == "offload_rate":
         zero = np.zeros(len(owners))
-        return _sent(owners, exits).astype(np.float64), zero, zero + 1, promise.bound
+        return _offloaded(owners, exits).astype(np.float64), zero, zero + 1, promise.bound
     if promise.kind == "budget":
         reachable = [r.reachable(p.thresholds) for r, p in zip(owners, group, strict=True)]
         return (
@@ -257,8 +257,8 @@ def _risks(
     )
 
 
-def _sent(owners: Sequence[CascadeRecord], exits: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each row is sent to the cloud, shape (n_candidates, n)."""
+def _offloaded(owners: Sequence[CascadeRecord], exits: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each row is offloaded, shape (n_candidates, n)."""
     return np.stack([e == r.n_stages for r, e in zip(owners, exits, strict=True)])
 
 

@@ -1,4 +1,4 @@
-"""Bytes of stages as a device keeps them, as tables of C99: close upper bounds, without code."""
+"""Bytes of stages as tables of C99 on a device, without code: close upper bounds."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise.operating_point import OperatingPoint
 
 CODES = {1: 254, 2: 65534}
-"""Thresholds of a feature that ranks of 1 or 2 bytes tell apart, besides missing values."""
+"""Number of thresholds of a feature that ranks of 1 or 2 bytes can tell apart."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedSizes:
-    """Bytes of a cascade's stages as a device keeps them.
+    """Bytes of a cascade's stages on a device.
 
-    `forms` are the forms of the tables, of which the smallest is packed. Each has the bytes of each
-    stage, (n_stages,), and a mask of the thresholds that it needs, (n_stages, n_thresholds). Stages
-    share thresholds, which take 4 bytes each.
+    `forms` are the forms of the tables, of which the smallest is packed. A form has the bytes of
+    the stages, (n_stages,), and a mask of the thresholds that they need, (n_stages, n_thresholds).
+    Stages share thresholds, which take 4 bytes each.
     """
 
     forms: tuple[tuple[NDArray[np.int64], NDArray[np.bool_]], ...]
 
     @classmethod
     def plain(cls, sizes: Sequence[int]) -> PackedSizes:
-        """Sizes of stages that share nothing."""
+        """Make the sizes of stages that share no thresholds."""
         return cls(((np.array(sizes, np.int64), np.zeros((len(sizes), 0), np.bool_)),))
 
     @property
@@ -42,9 +42,9 @@ class PackedSizes:
         return tuple(self.total([s]) for s in range(len(self.forms[0][0])))
 
     def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
-        """Upper bound on the bytes of some of the stages, as a cascade of these alone.
+        """Get an upper bound on the bytes of a cascade of some of the stages.
 
-        The first `free_thresholds` shared thresholds are not counted.
+        `free_thresholds` shared thresholds are not counted.
         """
         numbers = np.array(stages, np.intp)
         return min(
@@ -54,7 +54,7 @@ class PackedSizes:
         )
 
     def kept(self, numbers: Sequence[int]) -> int:
-        """Bytes that a device keeps of some stages, or of the smallest stage without any.
+        """Get the bytes of some stages, or of the smallest stage if there are none.
 
         >>> sizes = PackedSizes.plain((30, 20, 0))
         >>> sizes.kept((0, 1)), sizes.kept(())
@@ -64,21 +64,21 @@ class PackedSizes:
 
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
-    """Sizes of a cascade's stages as a device keeps them."""
+    """Compute the sizes of a cascade's stages on a device."""
     return PackedSizes(tuple(_table_forms(stages)))
 
 
 def packed_bytes(stages: Sequence[Stage]) -> int:
-    """Upper bound on the bytes of a cascade's stages."""
+    """Compute an upper bound on the bytes of a cascade's stages."""
     return packed_sizes(stages).total(range(len(stages)))
 
 
 def _table_forms(
     stages: Sequence[Stage],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """Tables of C: with thresholds as floats and, where there are few, as ranks of 8 or 16 bits.
+    """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 8 or 16 bits.
 
-    Numbers in the tables are as wide as the largest model needs.
+    The numbers of all tables are as wide as the largest model needs.
     """
     columns = {int(c) for stage in stages for c in stage.features}
     forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
@@ -108,20 +108,20 @@ def _table_forms(
         list_bytes = 2 * index_width + edge_bytes
         stage_bytes = [
             _table_bytes(stage, key, *widths)
-            + of_leaves
+            + n_leaf_bytes
             + list_bytes * max(len(stage.features), 1)
             + 6
-            for stage, of_leaves in zip(stages, leaf_bytes, strict=True)
+            for stage, n_leaf_bytes in zip(stages, leaf_bytes, strict=True)
         ]
         shared = all_thresholds[:0] if key == 4 else all_thresholds
-        needed = [np.isin(shared, of_stage) for of_stage in needs]
+        needed = [np.isin(shared, thresholds) for thresholds in needs]
         yield np.array(stage_bytes, np.int64), np.reshape(needed, (len(stage_bytes), len(shared)))
 
 
 def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int = 4) -> int:
-    """Upper bound on the bytes of a tree of `leaves` leaves with `values` values each.
+    """Compute an upper bound on the bytes of a tree with `leaves` leaves of `values` values.
 
-    A value takes `leaf` bytes, a threshold `key`.
+    A value takes `leaf` bytes and a threshold `key` bytes.
     """
     inner = leaves - 1
     return (
@@ -130,19 +130,19 @@ def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int 
 
 
 def slot_width(n_columns: int, *, nan: bool) -> int:
-    """Bytes of a node's test in C, which may carry where NaN goes."""
+    """Get the bytes of a node's test in C, which with `nan` has the direction of NaN."""
     return width(2 * n_columns if nan else max(n_columns - 1, 0))
 
 
 def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
-    """Inner nodes of each tree."""
+    """Count the inner nodes of each tree."""
     bounds = np.append(trees.roots, trees.n_nodes)
     counts: NDArray[np.int64] = np.diff(np.append(0, np.cumsum(trees.feature >= 0))[bounds])
     return counts
 
 
 def _thresholds(stage: Stage) -> NDArray[np.int64]:
-    """Features that a stage's trees test, and the bits of their thresholds."""
+    """Get feature << 32 | bits of the threshold, for each distinct test of a stage's trees."""
     trees = stage.model
     if not isinstance(trees, TreeEnsemble):
         return np.zeros(0, np.int64)
@@ -160,7 +160,7 @@ def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> int:
-    """Bytes of a stage's model, without the numbers of its leaves."""
+    """Compute the bytes of a stage's model without its leaves."""
     model = stage.model
     if isinstance(model, GraphModel):  # has no form in C
         return model.nbytes
@@ -185,9 +185,9 @@ def _numbers(model: LinearModel | KernelModel) -> int:
 
 
 def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
-    """List the stages that may stop or, if none has any bytes, the smallest one as well.
+    """List the stages that may stop an instance, with the smallest one if none of them has bytes.
 
-    A device needs one stage for its own answers when the cloud does not answer.
+    A device needs a stage for its own answers when the cloud does not answer.
     """
     sizes = packed_sizes(stages).alone
     numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]

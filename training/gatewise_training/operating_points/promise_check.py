@@ -16,7 +16,7 @@ from gatewise_training.operating_points.risk_tests import exact_interval
 
 CONFIDENCE = 0.95
 FEW_ROWS = 100
-"""Below this many rows a figure is an interval first."""
+"""On fewer rows, the interval of a figure is written before its value."""
 
 Verdict = Literal["kept", "missed by chance", "broken"]
 
@@ -53,9 +53,9 @@ class MeasuredFigure(NamedTuple):
             mean = float(np.average(values, weights=weights)) if len(values) else np.nan
             return cls(mean, -np.inf, np.inf)
         mean = float(np.average(values, weights=weights))
-        # each row's part in the deviation of the mean
-        parts = weights * (values - mean) / weights.sum()
-        sums = parts if splitter.groups is None else splitter.group_sums(parts)
+        # each row's contribution to the deviation of the mean
+        deviations = weights * (values - mean) / weights.sum()
+        sums = deviations if splitter.groups is None else splitter.group_sums(deviations)
         error = float(np.sqrt(n_units / (n_units - 1) * (sums**2).sum()))
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n_units - 1)) * error
         return cls(mean, mean - reach, mean + reach)
@@ -69,31 +69,31 @@ class MeasuredFigure(NamedTuple):
     ) -> MeasuredFigure:
         """Measure a mean of paired losses, each -1, 0 or 1.
 
-        Of rows that are alike the interval is Agresti and Min's (Statistics in Medicine 24, 2005):
-        two more rows, of which half of one is lost and half of one gained, widen it where few rows
-        differ. Shapes: `losses` (n,), `weights` (n,).
+        Without groups the interval is Agresti and Min's (Statistics in Medicine 24, 2005), which
+        adds half a row to each cell of the table of right and wrong answers, so that it is wider
+        where few rows differ. Shapes: `losses` (n,), `weights` (n,).
         """
         if splitter.groups is not None or not len(losses):
             return cls.mean(losses, weights, splitter).clipped(-1.0, 1.0)
         weights = weights / weights.mean()
         total = weights.sum() + 2.0
         mean = float(weights @ losses / total)
-        # sum of w² (loss - mean)², and of the two further rows: losses of 1, -1, 0, 0
+        # sum of w² (loss - mean)², with half a row each of losses 1, -1, 0, 0
         squares = (weights**2) @ (losses - mean) ** 2 + 1.0 + 2.0 * mean**2
         reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(squares) / total)
         value = float(np.average(losses, weights=weights))
         return cls(value, mean - reach, mean + reach).clipped(-1.0, 1.0)
 
     def ends(self) -> list[float | None]:
-        """Ends of the interval for JSON, None where nothing is known."""
-        return [end if np.isfinite(end) else None for end in (self.low, self.high)]
+        """Get the ends of the interval for JSON, None for an unbounded end."""
+        return [limit if np.isfinite(limit) else None for limit in (self.low, self.high)]
 
     def clipped(self, low: float, high: float) -> MeasuredFigure:
         """Cut the interval off at the limits of its figure."""
         return MeasuredFigure(self.value, max(self.low, low), min(self.high, high))
 
     def text(self, n_rows: int) -> str:
-        """Write the figure with its interval, which stands first where rows are few.
+        """Write the figure with its interval, which comes first where rows are few.
 
         >>> MeasuredFigure(0.714, 0.29, 0.963).text(7)
         '0.29 to 0.96 (on these rows 0.714)'
@@ -106,7 +106,7 @@ class MeasuredFigure(NamedTuple):
 
 
 class KeptBound(NamedTuple):
-    """A bound, and its figure on rows that no choice has seen."""
+    """A bound, and the figure that it limits on rows that no choice has seen."""
 
     name: str
     bound: float
@@ -115,7 +115,7 @@ class KeptBound(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the rows keep the bound, or break it by more than chance explains."""
+        """Verdict on the bound: broken if the whole interval of the figure is beyond it."""
         value, low, high = self.measured
         if self.is_upper:
             is_kept = value <= self.bound + 1e-9
@@ -134,19 +134,17 @@ class KeptBound(NamedTuple):
 
 
 class UnseenRows(NamedTuple):
-    """Rows that no choice has seen, and what the system and its high-cost model make of them.
+    """Rows that no choice has seen, and the answers of a system and its high-cost model.
 
-    Shapes: `truth`, `answers`, `reference` (n,): class indices, -1 for a label without a class;
-    `costs`, `weights` (n,), the latter of classes; `offloaded` (n,). `reference` is None without a
-    high-cost model.
+    All arrays have the shape (n,).
     """
 
-    truth: NDArray[np.int64]
-    answers: NDArray[np.int64]
-    reference: NDArray[np.int64] | None
+    truth: NDArray[np.int64]  # class indices; -1: a label that training has not seen
+    answers: NDArray[np.int64]  # class indices
+    reference: NDArray[np.int64] | None  # answers of the high-cost model, if there is one
     costs: NDArray[np.float64]
     offloaded: NDArray[np.bool_]
-    weights: NDArray[np.float64]
+    weights: NDArray[np.float64]  # class weight of each row
     splitter: RowSplitter
 
     @property
@@ -165,29 +163,22 @@ class UnseenRows(NamedTuple):
 
 @dataclass(frozen=True)
 class PromiseCheck:
-    """Bounds of a system's operating point on rows that no choice has seen.
+    """Bounds of a system's operating point on rows that no choice has seen."""
 
-    `goal` is the first of `bounds` in words, with the figure on validation rows. `accuracy` is the
-    system's on the rows, `expected_accuracy` that on validation rows.
-    """
-
-    goal: str
+    goal: str  # the first of `bounds` in words, with the figure on validation rows
     bounds: tuple[KeptBound, ...]
     accuracy: MeasuredFigure
-    expected_accuracy: float
+    expected_accuracy: float  # on validation rows
     n_rows: int
-    confidence: float | None
+    confidence: float | None  # of a guarantee
     has_groups: bool
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # reasons why the rows may be too similar to training rows
 
     @classmethod
     def of_system(
         cls, system: Any, rows: UnseenRows, *, doubts: Sequence[str] = ()
     ) -> PromiseCheck:
-        """Check the active operating point of a fitted system.
-
-        `doubts` are reasons for which the rows may be too much like those of training.
-        """
+        """Check the active operating point of a fitted system; `doubts` as the attribute."""
         point = system.operating_point_
         frontier = system._reference_frontier()
         ((kind, bound),) = system._goal().items()
@@ -215,10 +206,10 @@ class PromiseCheck:
         return next((v for v in ("broken", "missed by chance") if v in verdicts), "kept")
 
     def lines(self) -> list[str]:
-        """Say what was promised, what the rows show, whether it was kept, and what to do."""
+        """Write the promise, the figures on the rows, the verdict and the advice, a line each."""
         certified = "" if self.confidence is None else f", with confidence {self.confidence:g}"
-        further = [bound.promise for bound in self.bounds[1:]]
-        promised = ", a ".join([self.goal, *further])
+        other_promises = [bound.promise for bound in self.bounds[1:]]
+        promised = ", a ".join([self.goal, *other_promises])
         reached = "; ".join(f"{b.name} {b.measured.text(self.n_rows)}" for b in self.bounds)
         rows = plural(self.n_rows, "row")
         article = "an " if promised[0] in "aeiou" else "a "
@@ -236,7 +227,7 @@ class PromiseCheck:
         ]
 
     def _judgement(self) -> tuple[str, str]:
-        """Say whether the promise was kept, and what to do."""
+        """Get the verdict in words and the advice."""
         missed = listed([f"the {b.name}" for b in self.bounds if b.verdict != "kept"])
         advice = "train on more rows, or keep more in hand (--slack 2)"
         if self.confidence is None:
@@ -279,7 +270,7 @@ class PromiseCheck:
 
 
 def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
-    """Say that rows are less often right than validation rows promised; None if they may be.
+    """Write that the accuracy on rows is below that on validation rows; None if it need not be.
 
     >>> broken_accuracy(0.986, MeasuredFigure(0.965, 0.947, 0.979))
     '98.6 % on validation rows, 94.7 to 97.9 % on these'
@@ -311,7 +302,7 @@ def broken_promise(expected: float, n_right: int, n_rows: int) -> str | None:
 def _goal(
     kind: str, bound: float, system: Any, rows: UnseenRows, expected_loss: float
 ) -> tuple[str, KeptBound]:
-    """Get the goal in words, and its bound on the rows."""
+    """Get the goal in words, and the goal as a bound with its figure on the rows."""
     point = system.operating_point_
     ones = np.ones(len(rows.truth))
     if kind == "budget":
@@ -347,10 +338,10 @@ def _class_bounds(system: Any, rows: UnseenRows) -> list[KeptBound]:
                 name = f"loss of recall of {label}"
                 kept_bounds.append(KeptBound(name, bound, True, rows.lost(of_class)))
             continue
-        chosen = of_class if kind == "recall" else answered
-        if chosen.any():
-            hits = (of_class & answered)[chosen]
-            splitter = rows.splitter.take(chosen)
+        counted = of_class if kind == "recall" else answered
+        if counted.any():
+            hits = (of_class & answered)[counted]
+            splitter = rows.splitter.take(counted)
             measured = MeasuredFigure.share(hits, np.ones(len(hits)), splitter)
             kept_bounds.append(KeptBound(f"{kind} of {label}", bound, False, measured))
     return kept_bounds
@@ -364,5 +355,5 @@ def _is_certain(bound: KeptBound) -> bool:
 
 
 def never_found(recall: Sequence[float | None], classes: Sequence[Any]) -> list[str]:
-    """List the classes that have rows, and of which none is found."""
+    """List the classes with a recall of 0; None stands for a class without rows."""
     return [str(label) for label, share in zip(classes, recall, strict=True) if share == 0.0]

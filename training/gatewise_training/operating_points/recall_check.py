@@ -1,4 +1,4 @@
-"""A remark where an operating point answers a rare class much worse than its reference does."""
+"""Remark on a rare class that an operating point answers much worse than its reference."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gatewise.errors import RecallWarning
 from gatewise_training.operating_points.class_figures import is_rare
 
 FALL = 0.05
-"""Recall that must be lost before it is worth a remark."""
+"""Smallest loss of recall that is remarked on."""
 ROWS = 3
-"""Rows of the class that must be lost, so that chance does not explain them."""
+"""Smallest number of lost rows that chance does not explain."""
 
 
 def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
-    """Say which rare class loses recall at the active operating point of a fitted system.
+    """Write a remark on the rare class that loses most recall at the active operating point.
 
-    None where no rare class does, or its recall is bounded. The text names remedies in Python or,
-    with `as_options`, as options of ``gatewise train``.
+    None if no rare class without a bound loses recall. The remark names remedies in Python or, with
+    `as_options`, as options of ``gatewise train``.
     """
     frontier = system._reference_frontier()
     point = system.operating_point_

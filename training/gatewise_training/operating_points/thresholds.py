@@ -1,14 +1,17 @@
 """Thresholds of a cascade's stages, by exact-cost coordinate descent along the frontier.
 
-For a price ``lam`` of one unit of cost, the thresholds maximise, on validation rows,
-``accuracy - lam * mean cost``. With all thresholds but one fixed, the best value of that one
-is found exactly: sort the rows that reach the stage by their score, and the gain of stopping
-at or above each cut is a running sum. Passes over the stages repeat until nothing changes.
+For a price ``lam`` of one unit of cost, the thresholds maximise on validation rows
 
-Two things keep the thresholds from fitting noise. A stage's worth on a row is not whether it
-happened to be right there but how often it is right at that score (an isotonic fit). And the
-optimism of tuning is subtracted from a setting's figures: how much better thresholds tuned on four
-fifths of the rows do there than on the fifth that they have not seen.
+    accuracy - lam * mean cost.
+
+With all thresholds but one fixed, the best value of that one is found exactly: with the rows that
+reach the stage sorted by score, the gain of stopping at or above each cut is a running sum. Passes
+over the stages repeat until nothing changes.
+
+Two measures keep the thresholds from fitting noise. On a row a stage counts as right with the
+frequency at its score (an isotonic fit) instead of 0 or 1. And the optimism of tuning is subtracted
+from a setting's figures: the gap between its figures on the four fifths of the rows that tuned it
+and on the unseen fifth.
 
 Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.midway`).
 """
@@ -34,12 +37,13 @@ from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.packed_size import PackedSizes
 
 FOLDS = 5
+"""Folds that measure the optimism of tuning."""
 
 EVERY = 5
-"""One price in this many is cross-fitted: optimism changes slowly between them."""
+"""One price in this many is cross-fitted, since optimism changes slowly between prices."""
 
-ROWS_A_CUT = 20
-"""Rows for each threshold tried: with more, the luckiest would be picked."""
+ROWS_PER_CUT = 20
+"""Rows per threshold that is tried; among more thresholds a lucky one would win."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,27 +51,27 @@ class CascadeRecord:
     """Scores, right answers and costs of a cascade's stages on labelled rows."""
 
     scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
-    # (n_stages + 1, n): 1 where the stage's answer is right; the last row is the high-cost model's.
-    # Without one, it is the reference's, which losses are measured against and no row is sent to
+    # (n_stages + 1, n): 1 where a stage's answer is right. The last row is the reference of losses:
+    # the high-cost model or, without one, a model that no row is sent to
     correct: NDArray[np.float64]
-    # (n_stages + 1,) or (n_stages + 1, n): cost of an instance that leaves at each stage, and of an
-    # offloaded one: the same for all rows, or a row's own where features are acquired node by node
+    # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage, and of an
+    # offloaded one; per row where features are acquired node by node
     exit_costs: NDArray[np.float64]
     weights: NDArray[np.float64]  # (n,): of mean 1
     has_cloud: bool = True
     # (n_stages + 1, n): whether the stage's answer is the high-cost model's
     agrees: NDArray[np.bool_] | None = None
-    trees: tuple[int, ...] = ()  # that a decision of each stage evaluates
-    nbytes: tuple[int, ...] = ()  # sizes of the stages' models
-    packed: PackedSizes | None = None  # the same, as a device keeps them
-    # (n_stages + 1,): largest cost of leaving at each exit on any row, these or others. Costs that
-    # are the same for all rows are their own limits
+    trees: tuple[int, ...] = ()  # trees that each stage evaluates per row
+    nbytes: tuple[int, ...] = ()  # bytes of the stages' models
+    packed: PackedSizes | None = None  # bytes of the stages on a device
+    # (n_stages + 1,): largest cost of leaving at each exit on any row, also unseen ones; None where
+    # `exit_costs` are the same for all rows
     cost_limits: NDArray[np.float64] | None = None
-    # (n,): factor of a right answer's weight; costs and rates have only `weights`
+    # (n,): factors of `weights` for right answers, by class; costs and rates have no such factor
     class_weights: NDArray[np.float64] | None = None
     answers: ExitAnswers | None = None
-    given_splitter: RowSplitter | None = None  # of the rows; None: they are alike
-    may_offload: bool = True  # False: an instance that is offloaded would cost too much
+    given_splitter: RowSplitter | None = None  # of the rows; None: splits are random
+    may_offload: bool = True  # False where an offload would cost too much
 
     @property
     def offloads(self) -> bool:
@@ -81,7 +85,7 @@ class CascadeRecord:
 
     @property
     def units(self) -> int:
-        """Number of independent parts of the record: groups, or else rows."""
+        """Number of independent units of the record: groups, or else rows."""
         return self.splitter.n_groups or len(self.weights)
 
     @property
@@ -90,7 +94,7 @@ class CascadeRecord:
         return len(self.scores)
 
     def rows(self, numbers: NDArray[np.intp] | NDArray[np.bool_]) -> CascadeRecord:
-        """Get the same record of some of the rows."""
+        """Get the record of some of the rows."""
         weights = self.weights[numbers]
         costs = self.exit_costs
         return replace(
@@ -107,7 +111,7 @@ class CascadeRecord:
 
     @property
     def worths(self) -> NDArray[np.float64]:
-        """Worth of a right answer by its class, shape (n,), of mean 1."""
+        """Class weight of each row, shape (n,), of mean 1."""
         class_weights = self.class_weights
         if class_weights is None:
             return np.ones(len(self.weights))
@@ -118,7 +122,7 @@ class CascadeRecord:
 
     @property
     def merits(self) -> NDArray[np.float64]:
-        """Weights of right answers, shape (n,): of rows and, where they are given, of classes."""
+        """Weights of right answers, shape (n,): row weights times class weights."""
         return self.weights if self.class_weights is None else self.weights * self.worths
 
     def merit(self) -> float:
@@ -134,7 +138,7 @@ class CascadeRecord:
         return at_exits(self.exit_costs, exits)
 
     def highest_costs(self) -> NDArray[np.float64]:
-        """Get the most that leaving at each exit can cost on any row, shape (n_stages + 1,)."""
+        """Get the largest cost of leaving at each exit on any row, shape (n_stages + 1,)."""
         if self.cost_limits is not None:
             return self.cost_limits
         if self.exit_costs.ndim == 2:
@@ -142,16 +146,16 @@ class CascadeRecord:
         return self.exit_costs
 
     def reachable(self, thresholds: Sequence[float | None]) -> list[int]:
-        """List the exits that a row with finite scores can take; the last is the cloud."""
+        """List the exits that a row with finite scores can take; the last exit is the cloud."""
         return reachable_exits(thresholds, lambda s: bool(np.isnan(self.scores[s]).any()))
 
     def within_cost(self, max_cost: float | None) -> CascadeRecord:
-        """Get the same record, without offloads if one could cost more than `max_cost`."""
+        """Get the record without offloads if one can cost more than `max_cost`, else itself."""
         may_offload = max_cost is None or float(self.highest_costs()[-1]) <= max_cost
         return self if may_offload == self.may_offload else replace(self, may_offload=may_offload)
 
     def lowest_costs(self) -> NDArray[np.float64]:
-        """Get the least that leaving at each exit can cost, shape (n_stages + 1,)."""
+        """Get the smallest cost of leaving at each exit on any row, shape (n_stages + 1,)."""
         return self.exit_costs if self.exit_costs.ndim == 1 else np.zeros(self.n_stages + 1)
 
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
@@ -171,13 +175,13 @@ class CascadeRecord:
         def mean(values: NDArray[Any]) -> float:
             return float((values * weights).sum() / total_weight)  # np.average takes twice the time
 
-        # error of the gain over the reference: sqrt(mean (gain - mean gain)^2 / n), or by groups
+        # error of the gain over the reference: sqrt(mean((gain - mean gain)^2) / n)
         is_right = self.correct[exits, rows]
         gain = is_right - self.correct[-1]
         mean_gain = float((gain * merits).sum() / merits.sum())
         error = (mean((self.worths * (gain - mean_gain)) ** 2) / len(exits)) ** 0.5
         groups = self.splitter.n_groups
-        if groups is not None:  # few groups may happen to agree: never less than of as many rows
+        if groups is not None:  # the larger of both errors, as few groups may agree by chance
             contributions = weights * self.worths * (gain - mean_gain) / total_weight
             error = max(error, self.splitter.clustered_error(contributions))
         # figures by class, and under class weights
@@ -185,7 +189,7 @@ class CascadeRecord:
         if self.class_weights is not None:
             figures["weighted_accuracy"] = float((is_right * merits).sum() / merits.sum())
         open_stages = [s for s, t in enumerate(thresholds) if t is not None]
-        # trees evaluated by a row that leaves at each stage
+        # number of trees that a row evaluates until each exit
         trees_run = np.zeros(self.n_stages + 1)
         for s in open_stages if self.trees else []:
             trees_run[s:] += self.trees[s]
@@ -216,19 +220,19 @@ def tune(
     *,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
-    """Find the best thresholds for each price of cost, warm-started from price to price.
+    """Find the best thresholds for each price of cost, `lams` (n_lams,).
 
-    Shapes: `lams` (n_lams,).
+    The descent starts at the thresholds of the price before.
     """
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")
     last_stage = -1 if record.offloads else record.n_stages - 1
-    # one kernel for all shapes: a copy of a few megabytes is cheaper than compiling another
+    # costs of every row, so that one compiled kernel does for both shapes
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
     correct = record.correct
-    if record.class_weights is not None:  # costs have no class
+    if record.class_weights is not None:  # class weights apply to right answers alone
         correct = correct * record.worths
     rows = _RankedRows(scores, order, correct, costs, record.weights)
     falling_lams = np.sort(np.asarray(lams, np.float64))[::-1].copy()
@@ -250,20 +254,21 @@ def frontier_points(
 ) -> list[OperatingPoint]:
     """List operating points of a candidate cascade along its whole frontier, in no order.
 
-    Tuned settings, for `n_lams` prices of cost from nearly free to prohibitive, have cross-fitted
-    figures. Simple settings have at most one threshold and are measured as they are, so that the
-    cascade never loses to a part of itself: each stage alone, each stage before the cloud with
-    thresholds at `n_cuts` quantiles of its score, and all rows to the cloud. `chain` is the number
-    written into the points. `emphases` are further weights of the classes, shape (n_classes,), to
-    tune under; the points are measured without them.
+    Settings that are tuned for `n_lams` prices of cost, from nearly free to prohibitive, have
+    cross-fitted figures. Simple settings with at most one threshold need no cross-fitting: each
+    stage alone, each stage before the cloud with thresholds at `n_cuts` quantiles of its score, and
+    all rows to the cloud. With them the cascade is at least as good as its parts.
+
+    `chain` is the number of the cascade in the points. `emphases` are class weights, (n_classes,)
+    each, for additional tuning; the points are measured without them.
     """
     # settings that are tuned jointly
     points = _tuned_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
     for weights in emphases if record.n_stages > 1 and record.answers is not None else ():
         assert record.answers is not None
         class_weights = 1.0 if record.class_weights is None else record.class_weights
-        aim = replace(record, class_weights=class_weights * weights[record.answers.truth])
-        points += _tuned_points(record, aim, chain, n_lams, seed)
+        emphasised = replace(record, class_weights=class_weights * weights[record.answers.truth])
+        points += _tuned_points(record, emphasised, chain, n_lams, seed)
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
@@ -278,11 +283,11 @@ def frontier_points(
 
 
 def _tuned_points(
-    record: CascadeRecord, aim: CascadeRecord, chain: int, n_lams: int, seed: int
+    record: CascadeRecord, tuning: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
-    """List the settings jointly tuned on `aim`, the same record under other class weights.
+    """List the settings that are tuned on `tuning`, the record or a copy with other class weights.
 
-    Each is measured on the record, less the optimism of tuning.
+    They are measured on `record`, less the optimism of tuning.
     """
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     crossfit = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
@@ -292,7 +297,7 @@ def _tuned_points(
     for fit_rows, unseen_rows in folds:
         fit_record = record.rows(fit_rows)
         unseen_record = record.rows(unseen_rows)
-        for i, setting in enumerate(tune(smoothed(aim.rows(fit_rows)), lams[crossfit])):
+        for i, setting in enumerate(tune(smoothed(tuning.rows(fit_rows)), lams[crossfit])):
             fit_point = fit_record.measure(setting)
             unseen_point = unseen_record.measure(setting)
             gaps = (
@@ -303,30 +308,29 @@ def _tuned_points(
             optimism[:, i] += np.array(gaps) / len(folds)
     if not folds:
         return []
-    extra_cost, worse, less_weighted = (
+    extra_cost, lost_accuracy, lost_weighted = (
         np.maximum(np.interp(np.arange(n_lams), crossfit, gaps), 0.0) for gaps in optimism
     )
     # figures of all prices, less the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
-    for i, setting in enumerate(tune(smoothed(aim), lams)):
+    for i, setting in enumerate(tune(smoothed(tuning), lams)):
         point = record.measure(setting, chain)
         corrected = msgspec.structs.replace(
             point,
             cost=point.cost + float(extra_cost[i]),
-            accuracy=point.accuracy - float(worse[i]),
+            accuracy=point.accuracy - float(lost_accuracy[i]),
         )
         if point.weighted_accuracy is not None:
-            weighted = point.weighted_accuracy - float(less_weighted[i])
+            weighted = point.weighted_accuracy - float(lost_weighted[i])
             corrected = msgspec.structs.replace(corrected, weighted_accuracy=weighted)
         points.setdefault(setting, corrected)
     return list(points.values())
 
 
 def smoothed(record: CascadeRecord) -> CascadeRecord:
-    """Replace whether a stage was right by how often it is right at that score.
+    """Replace a stage's right and wrong answers by the frequency of right ones at the score.
 
-    Each stage has an isotonic fit, so that a wider margin is never worth less. The high-cost
-    model's row stays.
+    An isotonic fit makes this frequency rise with the score. The reference's row does not change.
     """
     correct = record.correct.copy()
     for s in range(record.n_stages):
@@ -341,7 +345,7 @@ def smoothed(record: CascadeRecord) -> CascadeRecord:
 
 
 def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
-    n_cuts = max(2, min(n_cuts, len(scores) // ROWS_A_CUT))  # each more is one more to be lucky
+    n_cuts = max(2, min(n_cuts, len(scores) // ROWS_PER_CUT))
     distinct = np.unique(scores[~np.isnan(scores)])
     if len(distinct) < 2:
         return []
@@ -350,7 +354,7 @@ def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
 
 
 def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -> float | None:
-    """Get the threshold with which the best `cut` rows stop."""
+    """Get the threshold at which the first `cut` rows of `order` stop."""
     if cut == 0:
         return None
     if cut >= len(order):
@@ -361,20 +365,22 @@ def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -
 
 
 class _RankedRows(NamedTuple):
-    """Labelled rows, ranked by each stage's score."""
+    """Labelled rows with their ranking by each stage's score."""
 
-    scores: Any  # (n_stages, n), float32; -inf never stops
-    order: Any  # (n_stages, n): rows by falling score
-    correct: Any  # (n_stages + 1, n)
-    exit_costs: Any  # (n_stages + 1, n)
-    weights: Any  # (n,)
+    scores: NDArray[np.float32]  # (n_stages, n); -inf never stops
+    order: NDArray[np.intp]  # (n_stages, n): rows by falling score
+    correct: NDArray[np.float64]  # (n_stages + 1, n)
+    exit_costs: NDArray[np.float64]  # (n_stages + 1, n)
+    weights: NDArray[np.float64]  # (n,)
 
 
 @numba.njit(cache=True, nogil=True)
-def _descend(rows: Any, lams: Any, last_stage: int, passes: int) -> Any:
-    """Coordinate descent over "how many rows of the stage's ranking stop", for each price.
+def _descend(
+    rows: _RankedRows, lams: NDArray[np.float64], last_stage: int, passes: int
+) -> NDArray[np.int64]:
+    """Descend over the number of rows of each stage's ranking that stop, (n_lams, n_stages).
 
-    `last_stage` is the stage at which all rows stop, -1 where they go to the cloud.
+    All rows stop at `last_stage`; it is -1 where they go to the cloud instead.
     """
     scores, order, correct, exit_costs, weights = rows
     n_stages, n = scores.shape
@@ -387,12 +393,12 @@ def _descend(rows: Any, lams: Any, last_stage: int, passes: int) -> Any:
     if last_stage >= 0:
         n_stopping[last_stage] = n
     onward_gain = np.empty(n)
-    # from the dearest cost to the cheapest: each price starts at the thresholds of the one before
+    # from the highest price of cost to the lowest, each from the thresholds of the one before
     for price_number in range(len(lams)):
         lam = lams[price_number]
         for _ in range(passes):
             changed = False
-            # from the last stage back: each sees what its successors do with a row
+            # from the last stage back, so that each row's gain behind the stage is known
             for i in range(n):
                 onward_gain[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages, i])
             for s in range(n_stages - 1, -1, -1):
@@ -409,7 +415,7 @@ def _descend(rows: Any, lams: Any, last_stage: int, passes: int) -> Any:
                             if rank[earlier, i] < n_stopping[earlier]:
                                 reached = False
                                 break
-                        # gain of stopping: weight (correct - lam cost), less that of going on
+                        # weight (correct - lam cost) of stopping, less the same of going on
                         if reached:
                             stop_gain = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
                             running += stop_gain - onward_gain[i]

@@ -251,7 +251,7 @@ class OutcomeCascade:
     def _chosen(self, goal: dict[str, Any]) -> Sequence[float | None]:
         """Choose thresholds; with a guarantee, those that pass its tests."""
         if self.guarantee is None:
-            return self._tuned.pick(None, slack=SLACK, **goal).thresholds
+            return self._tuned.choose(None, slack=SLACK, **goal).point.thresholds
         if "budget" in goal and self._stating.exit_costs.ndim == 2:
             raise InputError(
                 "a budget cannot be guaranteed where each row has a cost of its own, as new rows "

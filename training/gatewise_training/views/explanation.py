@@ -14,7 +14,7 @@ from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError
 from gatewise.formats import threshold as threshold_text
 from gatewise_training.data.frames import as_pandas
-from gatewise_training.views.summary import high_cost_name, named
+from gatewise_training.views.summary import feature_labels, high_cost_name
 
 MOST_NAMED = 8
 """Features that a line names."""
@@ -22,13 +22,13 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class ExplainedStage:
-    """The part of one stage, or of the high-cost model, in an answer."""
+    """One step to an answer: a stage or the high-cost model."""
 
     name: str  # "stage 0", ..., or "high-cost model"
     model: str  # such as "35 trees"
-    acquired: tuple[str, ...]  # features that no stage before it acquired
+    acquired: tuple[str, ...]  # features that no earlier stage acquired
     price: float  # price of these features, and of leaving the device
-    label: Any  # its answer, whether it stopped or not
+    label: Any  # its answer, also where it did not stop
     probability: float  # probability of that label
     score: float | None  # stop score; None for the high-cost model
     threshold: float | None  # least score that stops; None never stops
@@ -37,7 +37,7 @@ class ExplainedStage:
 
     @property
     def why(self) -> str:
-        """The comparison that decided."""
+        """The comparison of the score with the threshold, in words."""
         if self.score is None:
             return "no stage was sure enough"
         if np.isnan(self.score):
@@ -52,7 +52,7 @@ class ExplainedStage:
 
     @property
     def features(self) -> str:
-        """The features acquired, of many the first."""
+        """Names of the first features acquired, and the number of the others."""
         listed = self.blocks or self.acquired
         more = len(listed) - MOST_NAMED
         names = ", ".join(listed[:MOST_NAMED]) + f" and {more} more" * (more > 0)
@@ -61,7 +61,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The way of an instance to its answer; prints as a few lines."""
+    """Stages of an instance up to its answer; prints one line per stage."""
 
     label: Any
     probability: float
@@ -78,7 +78,7 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """The answer, by which model, at which cost."""
+        """The answer, the model that gave it and the cost, in words."""
         who = "the high-cost model"
         saved = ""
         if not self.offloaded:
@@ -93,9 +93,9 @@ class Explanation:
     def __str__(self) -> str:
         lines = [self.headline]
         for step in self.steps:
-            place = ", in the cloud" if step.score is None else ""
+            location = ", in the cloud" if step.score is None else ""
             lines.append(
-                f"  {step.name} ({step.model}{place}) acquired {step.features} for "
+                f"  {step.name} ({step.model}{location}) acquired {step.features} for "
                 f"{step.price:.4g}; {str(step.label)!r} {step.probability:.3f}; {step.why}"
             )
         return "\n".join(lines)
@@ -112,7 +112,7 @@ class Explanation:
 
 
 def _one_row(system: Any, x: Any) -> Any:
-    """Make a table of one row of an instance, with names where the system has them."""
+    """Make rows with the one instance `x`, under the system's column names if it has any."""
     if hasattr(system, "signal_input_"):
         return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
     x = as_pandas(x)
@@ -122,9 +122,8 @@ def _one_row(system: Any, x: Any) -> Any:
         if missing:
             raise InputError(f"the instance lacks {missing[0]!r}")
         x = [x[name] for name in system.feature_names_]
-    spec = getattr(
-        system, "instance_", None
-    )  # shape and type of instances that are not rows of a table
+    # shape and type of instances that are not rows of a table
+    spec = getattr(system, "instance_", None)
     if hasattr(x, "columns"):
         rows = x
     else:
@@ -181,7 +180,7 @@ class _Walk:
         self._known = np.zeros(len(self._acquired[0]), np.bool_)
 
     def visit_stage(self, number: int) -> None:
-        """Add a stage; the last one of a system without a cloud always stops."""
+        """Add the step of a stage; without a cloud the last stage always stops."""
         system = self._system
         stage = system.stages_[number]
         threshold = system.operating_point_.thresholds[number]
@@ -200,7 +199,7 @@ class _Walk:
         )
 
     def offload(self) -> None:
-        """Add the high-cost model."""
+        """Add the step of the high-cost model."""
         f0 = self._system.high_cost_model_
         reads = self._system.feature_costs_.mask(f0.features)
         if self._offload is not None:
@@ -225,11 +224,11 @@ class _Walk:
         exit_cost: float,
         **fields: Any,
     ) -> None:
-        """Add a step of some features, a class and its probability, and the cost up to its exit."""
+        """Add a step with the features that it reads, its answer and the cost at its exit."""
         system = self._system
         features = np.flatnonzero(reads & ~self._known).tolist()
         names = tuple(system.feature_names_[k] for k in features)
-        words = named(system, names)
+        words = feature_labels(system, names)
         label = system.classes_[class_index]
         self.steps.append(
             ExplainedStage(

@@ -51,18 +51,17 @@ class FrontierDisplay:
         return display.plot(ax=ax, active=system.operating_point_)
 
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
-        """Draw points faintly, the hull as a line, and a ring around the active operating point.
+        """Draw the points faintly, the hull as a line, and a ring around the active point.
 
-        A dashed line stands at the accuracy that losses are measured against.
-        Dotted lines, where they differ, are the hulls of points that fit on devices of an eighth of
-        the memory, and of an eighth of that.
+        A dashed line marks the accuracy from which losses are measured. Dotted lines are the hulls
+        of the points within an eighth and a 64th of the largest size, where they differ.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
             Where to draw; a new figure by default.
         active : OperatingPoint, optional
-            The one to ring.
+            Operating point with the ring.
 
         Returns
         -------
@@ -79,15 +78,15 @@ class FrontierDisplay:
         for size in self._smaller_sizes():
             curve = self.frontier.within_bytes(size).hull().points
             if set(curve) <= set(points):
-                continue  # only the cheapest of the points: no fit was for this size
+                continue  # no model was fitted for this size
             ax.plot(*_xy(curve), ":", linewidth=1.0, label=f"{self.name} in {byte_size(size)}")
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             label = f"{self.name}, active point".removeprefix(", ")
             ax.plot([active.cost], [active.merit], "o", color=line.get_color(), label=label, **ring)
         names = ("high-cost model", "reference")
-        n_references = sum(str(other.get_label()).endswith(names) for other in ax.lines)
-        # Dashes of two systems with the same high-cost model fill each other's gaps.
+        n_references = sum(str(artist.get_label()).endswith(names) for artist in ax.lines)
+        # offset dashes, so that equal references of several systems stay visible
         dashes = (6.0 * n_references, (6.0, 6.0))
         reference = {"color": line.get_color(), "linestyle": dashes, "linewidth": 1.0}
         has_cloud = any(point.offload_rate for point in points)
@@ -104,7 +103,7 @@ class FrontierDisplay:
         return self
 
     def _smaller_sizes(self) -> list[int]:
-        """Bytes to draw a curve for, where there are points as small: powers of 2."""
+        """List powers of 2, in bytes, for the dotted curves."""
         sizes = [p.bytes for p in (*self.frontier.points, *self.frontier.others)]
         largest = max(p.bytes for p in self.frontier.points)
         powers = [1 << max(largest.bit_length() - 3 * i, 0) for i in (1, 2)]

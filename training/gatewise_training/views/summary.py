@@ -17,13 +17,13 @@ MOST_CLASSES = 6
 
 
 def summary_text(system: Any) -> str:
-    """Write a summary as plain text."""
+    """Write the summary of a fitted system as plain text."""
     table = text_table(STAGE_HEADER, stage_rows(system))
     return "\n".join([headline(system), *(f"  {line}" for line in _lines(system)), "", table])
 
 
 def summary_html(system: Any) -> str:
-    """Write a summary as HTML for a notebook."""
+    """Write the summary of a fitted system as HTML for a notebook."""
     return html_table(headline(system), STAGE_HEADER, stage_rows(system), _lines(system))
 
 
@@ -40,7 +40,7 @@ def headline(system: Any) -> str:
 
 
 def _lines(system: Any) -> list[str]:
-    """Figures of the active operating point, on validation rows or the rows that certify it."""
+    """List figures of the active point on validation rows or, certified, on calibration rows."""
     point, frontier = system.operating_point_, system.frontier_
     rows = "validation rows"
     if point.guarantee is not None:
@@ -63,12 +63,12 @@ def _lines(system: Any) -> list[str]:
         weighted = frontier.reference_weighted_accuracy
         compared = "" if weighted is None else f", {reference} {weighted:.4f}"
         lines.append(f"weighted accuracy {point.weighted_accuracy:.4f}{compared}")
-    further = {
+    scores = {
         "balanced accuracy": point.balanced_accuracy,
         "log loss": point.log_loss,
         "Brier score": point.brier_score,
     }
-    known_scores = [f"{name} {value:.4f}" for name, value in further.items() if value is not None]
+    known_scores = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
     if known_scores:
         lines.append(", ".join(known_scores))
     if point.recall is not None:
@@ -109,7 +109,7 @@ def _guarantee(point: Any) -> str:
 
 
 def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
-    """Say what new groups may lose; where that is nothing since `otherwise`, that they are few."""
+    """Write the largest loss of new groups, or that groups are too few for one (`otherwise`)."""
     loss = frontier.reference_merit - point.merit + point.accuracy_error
     if loss > 0 or not otherwise:
         return f"new groups lose {max(loss, 0.0):.4f} at most, by these groups (confidence 0.8)"
@@ -120,15 +120,15 @@ def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
 
 
 def _recalls(point: Any, frontier: Any) -> str:
-    """Recall by class and the reference's; of many classes the ones with the least recall."""
+    """Write recalls by class and the reference's; the lowest ones if there are many classes."""
     reference = frontier.reference_recall or (None,) * len(point.recall)
     order = sorted(range(len(point.recall)), key=lambda c: point.recall[c] or 0.0)
-    shown = [
+    texts = [
         f"{frontier.classes[c]} {_share(point.recall[c])} ({_share(reference[c])})"
         for c in sorted(order[:MOST_CLASSES])
     ]
-    more = len(point.recall) - len(shown)
-    return ", ".join(shown) + f" and {more} more" * (more > 0)
+    more = len(point.recall) - len(texts)
+    return ", ".join(texts) + f" and {more} more" * (more > 0)
 
 
 def _share(value: float | None) -> str:
@@ -142,12 +142,12 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     names = system.feature_names_
     shares = point.exit_shares
     costs = system._exit_limits(system.stages_)
-    lazy = False
+    has_upper_bounds = False  # of costs, where stages acquire node by node
     rows: list[Sequence[str]] = []
     for s, stage in enumerate(system.stages_):
-        lazy = lazy or stage.acquisition == "node"
+        has_upper_bounds = has_upper_bounds or stage.acquisition == "node"
         used = [names[k] for k in stage.features]
-        words = named(system, used)
+        words = feature_labels(system, used)
         more = len(words) - MOST_NAMED
         listed = ", ".join(words[:MOST_NAMED]) + f" and {more} more" * (more > 0)
         rows.append(
@@ -155,7 +155,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 f"{s}",
                 f"{stage.model_name}, {byte_size(stage.nbytes)}",
                 f"{len(used)}: {listed}",
-                "up to " * lazy + f"{costs[s]:.4g}",
+                "up to " * has_upper_bounds + f"{costs[s]:.4g}",
                 _limit(system, s),
                 percent(shares[s]) if shares else "",
             )
@@ -166,7 +166,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 "cloud",
                 high_cost_name(f0),
                 f"{len(f0.features)}",
-                "up to " * lazy + f"{costs[-1]:.4g}",
+                "up to " * has_upper_bounds + f"{costs[-1]:.4g}",
                 "",
                 percent(shares[-1]) if shares else percent(point.offload_rate),
             )
@@ -182,7 +182,7 @@ def _limit(system: Any, s: int, digits: int = 4) -> str:
 
 
 def draw_stages(system: Any, ax: Any) -> Any:
-    """Draw the share of the answers of each stage and the high-cost model as bars; get `ax`."""
+    """Draw bars of the shares that the stages and the high-cost model answer, on `ax`."""
     stages = system.stages_
     point = system.operating_point_
     f0 = system.high_cost_model_
@@ -214,8 +214,8 @@ def draw_stages(system: Any, ax: Any) -> Any:
     return ax
 
 
-def named(system: Any, features: Sequence[str]) -> Sequence[str]:
-    """Name features for people: by their blocks, where they are computed from a signal."""
+def feature_labels(system: Any, features: Sequence[str]) -> Sequence[str]:
+    """Get the features' names or, for features of a signal, labels of their blocks."""
     if hasattr(system, "signal_input_"):
         labels: list[str] = system.signal_input_.labels(features)
         return labels
