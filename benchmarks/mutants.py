@@ -57,7 +57,7 @@ TARGETS = {
     "training/gatewise_training/prune/solvers/push_relabel.py": (
         "tests/training/prune/test_push_relabel.py"
     ),
-    "export/gatewise_export/c99/layout.py": "tests/export/c99/test_source.py",
+    "export/gatewise_export/c99/layout.py": "tests/export/c99/test_layout.py",
     "edge/gatewise_edge/link/breaker.py": "tests/edge/link/test_breaker.py",
     "edge/gatewise_edge/link/offload.py": "tests/edge/link/test_offload.py",
     "edge/gatewise_edge/link/encoding.py": "tests/edge/link/test_wire.py",

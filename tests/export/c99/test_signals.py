@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from inspect import isabstract
 from pathlib import Path
 from string import Template
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,8 +33,6 @@ from gatewise_export import write_signals
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.signals.kinds import KINDS
-from gatewise_export.c99.signals.memory import Buffer, place_buffers
-from gatewise_export.c99.signals.signal_plan import _is_only_reader, plan_signals
 from gatewise_export.c99.signals.signal_writer import BOUND
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
@@ -236,74 +233,6 @@ def check_features(case: Case, got: NDArray[Any]) -> None:
 
 def ancestors(step: sig.Step) -> set[sig.Step]:
     return {step}.union(*map(ancestors, step.inputs))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_buffers_that_are_needed_at_the_same_time_lie_apart(seed):
-    rng = np.random.default_rng(seed)
-    buffers = [
-        Buffer(f"b{i}", int(rng.integers(1, 99)), frozenset(rng.integers(0, 16, 3).tolist()))
-        for i in range(30)
-    ]
-    offsets, n_floats = place_buffers(buffers, 7)
-    for step in range(20):
-        used = np.zeros(n_floats, int)
-        for buffer in buffers:
-            if step in buffer.steps:
-                used[offsets[buffer.name] :][: buffer.size] += 1
-        assert used.max(initial=0) <= 1
-        assert not used[:7].any()
-    assert n_floats < 7 + sum(buffer.size for buffer in buffers)
-
-
-def test_a_buffer_fills_a_gap_of_its_size():
-    steps = {"a": {0}, "b": {0, 1}, "c": {1}}
-    buffers = [Buffer(name, 8, frozenset(of_buffer)) for name, of_buffer in steps.items()]
-    assert place_buffers(buffers) == ({"a": 0, "b": 8, "c": 0}, 16)
-
-
-def test_memory_is_shared_between_steps(tmp_path):
-    """A transform works in the channel, and its spectrum and the next channel share memory."""
-    channels = [sig.Channels(f"x{i}", (i,)) for i in range(6)]
-    spectra = [sig.Spectrum(channel, 100.0) for channel in channels]
-    blocks = [sig.BandPowers(spectrum, (0.0, 20.0, 50.0)) for spectrum in spectra]
-    made = write_signals(sig.SignalGraph(blocks), (1000, 6), "int16", tmp_path)
-    one = 1024 + 513  # a padded channel and its spectrum
-    assert 4 * one < made.struct_bytes < 4.1 * one
-    # two channels at once: each is read by a block that needs both
-    both = sig.Channels("both", (0, 1))
-    pair = sig.SignalGraph([*blocks[:2], sig.Statistics(sig.Magnitude(both))])
-    made = write_signals(pair, (1000, 6), "int16", tmp_path)
-    assert 4 * 3000 < made.struct_bytes < 4 * 3100
-
-
-def test_a_step_does_not_work_in_an_input_that_its_block_reads_again():
-    class Both:
-        """A block of the channels and of their spectrum."""
-
-        def __init__(self, *inputs: sig.Step) -> None:
-            self.inputs = inputs
-
-    channels = sig.Channels("x")
-    spectrum = sig.Spectrum(channels, 100.0)
-    both = Both(channels, spectrum)
-    graph = SimpleNamespace(steps=(channels, spectrum, both), blocks=(both,))
-    assert not _is_only_reader(graph, spectrum, channels)
-    bands = sig.BandPowers(spectrum, (0.0, 20.0))
-    apart = sig.SignalGraph([bands, sig.Mean(channels)])  # each block reads the channels once
-    assert _is_only_reader(apart, spectrum, channels)
-    assert not _is_only_reader(apart, bands, spectrum)  # which is no part of the window
-
-
-def test_only_steps_that_write_over_the_channels_have_them_read_again():
-    x = acceleration()
-    blocks = [sig.Mean(x), sig.Quantiles(x), sig.Statistics(x), sig.Mean(sig.Magnitude(x))]
-    plan = plan_signals(sig.SignalGraph(blocks), np.zeros((64, 3), np.int16))
-    labels = {code.number: code.step.label for code in plan.codes}
-    overwritten = {labels[code.number]: code.overwritten for code in plan.codes}
-    assert {label for label, steps in overwritten.items() if steps} == {"quantiles(acc)"}
-    # the magnitude lies right behind the channels, which it reads
-    assert plan.offsets["RESULT_4"] == plan.offsets["RESULT_0"] + 3 * 64
 
 
 def test_every_built_in_step_is_among_the_cases():

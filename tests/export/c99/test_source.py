@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,15 @@ from benchmarks.c99.compiled import STRICT, Compiled, build, compiler
 from gatewise.decision import ALWAYS_STOP, labels, split, stops
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
-from gatewise.models.stage import FlatModel, Stage
+from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import lay_out
 from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.writer import write_cascade
 from tests.support import avr
+from tests.support.c_cascades import MARKS, random_cascade, steps
 from tests.support.needs import needs_compiler
-from tests.support.trees import make_trees
 
 pytestmark = [
     needs_compiler,
@@ -38,76 +37,6 @@ pytestmark = [
 Matrix = NDArray[np.float32]
 STOPPED, OFFLOAD, FALLBACK, ERROR = range(4)
 N_CASCADES = 16
-
-#: Values that trees like to compare: zeros of both signs, denormals, epoch-like offsets.
-MARKS = np.array(
-    [0.0, -0.0, 1e-45, -1e-45, 1e-39, 0.5, -0.5, 1e6, 1e6 + 0.0625, 1e6 + 1, -1e6, 3e38], np.float32
-)
-
-# -- random cascades -----------------------------------------------------------------------
-
-
-def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
-    def floats(*shape: int) -> Matrix:
-        return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
-
-    if kind == "linear":
-        return LinearModel(rng.choice(MARKS, k), floats(k), floats(k, n_outputs), floats(n_outputs))
-    if kind == "kernel":
-        marks = int(rng.integers(1, 9))
-        return KernelModel(
-            rng.choice(MARKS, k), floats(k), floats(marks, k), np.float32(rng.random()),
-            floats(marks, n_outputs), floats(n_outputs),
-        )  # fmt: skip
-    form = str(rng.choice(["one", "all", "mixed"]))
-    trees = make_trees(rng, int(rng.integers(0, 9)), k, n_outputs, form=form, marks=MARKS)
-    leaves = str(rng.choice(["floats", "bytes", "few", "pure"]))
-    if leaves == "bytes":
-        return trees.with_byte_leaves()
-    if leaves == "few":  # few distinct numbers, in few distinct rows
-        few = rng.choice(floats(2), (3, trees.value.shape[1]))
-        return replace(trees, value=few[rng.integers(0, 3, trees.n_nodes)])
-    if leaves == "pure":  # as in a forest grown to leaves of one class
-        pure = np.eye(trees.value.shape[1], dtype=np.float32) * np.float32(0.1)
-        return replace(trees, value=pure[rng.integers(0, len(pure), trees.n_nodes)])
-    return trees
-
-
-def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
-    kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated"]))
-    features = rng.permutation(n_features)[: int(rng.integers(0, n_features + 1))]
-    k, n_margins = len(features), 1 if n_classes == 2 else n_classes
-    if kind == "lazy":
-        model = random_plain(rng, "trees", k, n_margins)
-        return Stage(model, features, "softmax", acquisition="node")
-    if kind == "gated":
-        model = random_plain(rng, str(rng.choice(["trees", "linear"])), k, n_margins + 1)
-        return Stage(model, features, "softmax", "column")
-    return Stage(random_plain(rng, kind, k, n_margins), features, "softmax")
-
-
-def random_cascade(seed: int) -> Cascade:
-    rng = np.random.default_rng(seed)
-    n_features, n_classes = int(rng.integers(1, 8)), int(rng.integers(2, 5))
-    stages = [random_stage(rng, n_features, n_classes) for _ in range(int(rng.integers(1, 5)))]
-    rows = rng.choice(MARKS, (12, n_features))
-    thresholds: list[float | None] = []
-    for stage in stages:
-        scores = split(stage.margins(rows), stage.score)[1]
-        some = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
-        thresholds.append(some[int(rng.integers(len(some)))])  # a score itself, hit exactly
-    takes_missing = bool(rng.random() < 0.5)
-    offloads = bool(rng.random() < 0.7)
-    if takes_missing:
-        rows[rng.random(rows.shape) < 0.2] = np.nan
-    return Cascade(
-        title=f"random {seed}", stages=tuple(stages), thresholds=tuple(thresholds),
-        feature_names=tuple(f"f*/{i}\\" for i in range(n_features)),
-        classes=tuple(range(n_classes)), takes_missing=takes_missing, offloads=offloads,
-        cloud_takes_missing=bool(rng.random() < 0.5), rows=rows, lean=bool(rng.random() < 0.4),
-        request=np.flatnonzero(np.random.default_rng(seed).random(n_features) < 0.6),
-    )  # fmt: skip
-
 
 # -- what must come out --------------------------------------------------------------------
 
@@ -301,81 +230,6 @@ def test_a_margin_that_is_nan_goes_on_and_is_the_label_of_numpy(tmp_path):
     assert c(x).exits[0] == 2
 
 
-# -- codes of thresholds ---------------------------------------------------------------------
-
-
-def steps(n_thresholds: int, *, takes_missing: bool) -> Cascade:
-    """A stage of one tree per threshold 0, 1, 2, ...; its margin counts those below the value."""
-    n = n_thresholds
-    stumps = TreeEnsemble(
-        feature=np.tile(np.int32([0, -1, -1]), n),
-        threshold=np.repeat(np.arange(n, dtype=np.float32), 3),
-        left=np.int32([[3 * i + 1, -1, -1] for i in range(n)]).ravel(),
-        right=np.int32([[3 * i + 2, -1, -1] for i in range(n)]).ravel(),
-        nan_left=np.tile([True, False, False], n),
-        value=np.tile(np.float32([0, 0, 1]), n)[:, None],
-        roots=np.arange(0, 3 * n, 3, dtype=np.int32),
-        output=np.zeros(n, np.int32),
-        base=np.zeros(1, np.float32),
-        n_features=1,
-    )
-    return Cascade(
-        title="steps", stages=(Stage(stumps, np.arange(1), "sigmoid"),),
-        thresholds=(ALWAYS_STOP,), feature_names=("x",), classes=(0, 1),
-        takes_missing=takes_missing, offloads=False, cloud_takes_missing=False,
-        rows=np.zeros((0, 1), np.float32),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("takes_missing", "most"), [(False, 255), (True, 254)])
-def test_codes_of_a_byte_tell_as_many_thresholds_apart_as_there_are_numbers(
-    tmp_path, takes_missing, most
-):
-    """n thresholds have n + 1 codes; where NaN is a value, it has the last code for itself."""
-    cascade = steps(most, takes_missing=takes_missing)
-    source = write_cascade(cascade, tmp_path, coded=8)
-    (c,) = build([(source, cascade.outputs)], flags=("-O0",))
-    highest = np.arange(most - 3, most, dtype=np.float32)
-    beside = [np.nextafter(highest, np.float32(way)) for way in (-9, 999)]
-    x = np.concatenate([highest, *beside, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])])
-    said = c(x[:, None])
-    wanted = cascade.stages[0].margins(x[:, None])
-    assert said.outputs[0].tobytes() == wanted.tobytes()
-    assert wanted.max() == most
-    more = steps(most + 1, takes_missing=takes_missing)
-    with pytest.raises(ConversionError, match=f"8-bit codes tell {most} apart: use coded=16"):
-        lay_out(more, 8)
-    assert lay_out(more, 16).coded == 16
-
-
-@pytest.mark.parametrize(
-    ("form", "widths"), [("picks", (2, 1, 1, 2)), ("sparse", (2, 2, 1, 2))], ids=str
-)
-def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
-    """More than 256 distinct rows, numbers or places in the rows."""
-    rng = np.random.default_rng(0)
-    n, n_rows, n_outputs = 500, 600, 8
-    if form == "picks":
-        rows = rng.choice(rng.random(500), (n_rows, n_outputs))
-    else:
-        rows = np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
-    stage = steps(n, takes_missing=False).stages[0]
-    leaves = rows[np.resize(np.arange(n_rows), 3 * n)].astype(np.float32)
-    forest = replace(
-        stage.model, value=leaves, output=np.full(n, -1, np.int32),
-        base=np.zeros(n_outputs, np.float32),
-    )  # fmt: skip
-    cascade = replace(
-        steps(n, takes_missing=False), stages=(Stage(forest, np.arange(1), "softmax"),),
-        classes=tuple(range(n_outputs)),
-    )  # fmt: skip
-    assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
-    (c,) = build([(write_cascade(cascade, tmp_path), cascade.outputs)], flags=("-O0",))
-    assert c.selftest() == 0
-    x = np.arange(-1, n + 1, dtype=np.float32)[:, None]
-    assert c(x).outputs[0].tobytes() == cascade.stages[0].margins(x).tobytes()
-
-
 # -- the self-test without a sample ------------------------------------------------------------
 
 
@@ -410,47 +264,6 @@ def test_made_rows_are_of_the_values_that_the_stages_take():
     values = set(probe_rows(few)[:, 0].tolist())
     beside = [np.nextafter(np.float32(t), np.float32(way)) for t in range(3) for way in (-9, 9)]
     assert {0.0, 1.0, 2.0, *map(float, beside)} <= values
-
-
-# -- stages that no instance reaches -----------------------------------------------------------
-
-
-def test_stages_after_one_that_always_stops_are_left_out():
-    stage = steps(3, takes_missing=False).stages[0]
-    three = replace(steps(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
-    nearly_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
-    for thresholds, n_stages in (
-        ((0.5, ALWAYS_STOP, None), 2),
-        ((ALWAYS_STOP, 0.5, ALWAYS_STOP), 1),
-        ((None, nearly_always, None), 3),
-        ((None, None, None), 3),
-    ):
-        cascade = replace(three, thresholds=thresholds).within_reach()
-        assert (len(cascade.stages), len(cascade.thresholds)) == (n_stages, n_stages)
-        assert cascade.always_stops == (n_stages < 3)
-
-
-def test_lean_holds_the_models_of_stages_that_may_answer():
-    stage = steps(3, takes_missing=False).stages[0]
-    lean = replace(
-        steps(3, takes_missing=False), stages=(stage,) * 3, thresholds=(None, 0.5, None), lean=True
-    )
-    assert lean.holds == (False, True, True)  # the last one answers what no other does
-    assert replace(lean, offloads=True).holds == (False, True, False)
-    assert replace(lean, lean=False).holds == (True, True, True)
-    assert replace(lean, thresholds=(None,) * 3).outputs == (0, 0, 1)
-
-
-def test_features_that_only_a_request_needs():
-    one = replace(
-        steps(3, takes_missing=False), feature_names=("x", "y", "z"), request=np.array([0, 2]),
-        thresholds=(0.5,), offloads=True,
-    )  # fmt: skip
-    assert one.needed_features == {0, 2}
-    assert replace(one, request=None).needed_features == {0, 1, 2}
-    assert replace(one, lean=True).needed_features == {0}
-    assert replace(one, offloads=False).needed_features == {0}
-    assert replace(one, thresholds=(ALWAYS_STOP,)).needed_features == {0}
 
 
 # -- small machines ----------------------------------------------------------------------------

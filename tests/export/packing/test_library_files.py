@@ -130,7 +130,9 @@ def test_a_file_answers_with_the_best_rounds_of_a_booster_that_was_stopped_early
     early = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=2, n_jobs=1)
     early.fit(X[:100], Y[:100], eval_set=[(X[100:], 1 - Y[100:])], verbose=False)
     assert early.best_iteration < 5
-    cat = CatBoostClassifier(iterations=8, verbose=0, thread_count=1).fit(X, Y)
+    cat = CatBoostClassifier(
+        iterations=8, verbose=0, thread_count=1, allow_writing_files=False
+    ).fit(X, Y)
     for model in (early, cat):
         np.testing.assert_allclose(answers_of_file(model), model.predict_proba(X), atol=1e-6)
 

@@ -12,6 +12,9 @@ from gatewise_export.c99.signals.step_code import StepCode
 from gatewise_signals.blocks import images, sound, spectra, time_domain
 from gatewise_signals.steps import LUMINANCE, Channels, Pixels, Step
 
+#: Most terms that numpy, and C, add up without halving them first.
+PART = 128
+
 # -- the window ----------------------------------------------------------------------------
 
 
@@ -53,16 +56,17 @@ def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
 
 
 def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
-    detail = code.scratch(code.length // 2)
-    if step.wavelet == "haar":
-        work = code.scratch_or_input(code.length)
-        code.call_of_rows("haar", float(time_domain.ROOT_HALF), step.levels, detail, work)
-        return
-    low = np.asarray(time_domain.DB4, np.float32)
-    high = low[::-1] * np.asarray([1, -1] * 4, np.float32)
-    filters = code.floats(low, "Daubechies' taps"), code.floats(high, "Those of the details")
-    work = code.scratch_or_input(code.length + 6)  # the samples go on with the first ones
-    code.call_of_rows("wavelet", *filters, step.levels, detail, work)
+    detail = code.scratch(PART)
+    filters = "0", "0"
+    floats = code.length
+    if step.wavelet != "haar":
+        low = np.asarray(time_domain.DB4, np.float32)
+        high = low[::-1] * np.asarray([1, -1] * 4, np.float32)
+        filters = code.floats(low, "Daubechies' taps"), code.floats(high, "Those of the details")
+        floats += 6  # the samples go on with the first ones
+    work = code.scratch_or_input(floats)
+    root_half = float(time_domain.ROOT_HALF)
+    code.call_of_rows("wavelet", *filters, root_half, step.levels, detail, work)
 
 
 # -- frequency -----------------------------------------------------------------------------
@@ -79,6 +83,7 @@ def _transform(code: StepCode, samples: int, work: str) -> tuple[str | int | flo
 
 def _spectrum(code: StepCode, step: spectra.Spectrum) -> None:
     work = code.scratch_or_input(spectra.fft_size(code.length))
+    code.put_result_in_input()
     code.call_of_rows("spectrum", *_transform(code, code.length, work))
 
 
@@ -116,8 +121,9 @@ def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
         return
     # the spectrogram has no result: the mel bands of each frame are computed from its spectrum
     source = step.source
-    size = spectra.fft_size(source.frame)
-    work = code.scratch(size + size // 2 + 1)  # of the transform, and a spectrum
+    work = code.scratch(spectra.fft_size(source.frame))
+    if step.bands <= source.hop:  # then no band is written over samples of a later frame
+        code.put_result_in_input()
     transform = _transform(code, source.frame, work)
     code.call_of_rows("mel_of_frames", source.frame, source.hop, *filters, *transform)
 

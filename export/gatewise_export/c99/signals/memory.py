@@ -8,32 +8,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of `size` floats, needed while `steps` run; other steps may write over it."""
+    """A buffer of `size` floats, needed while `steps` run; other steps may write over it.
+
+    It begins where the buffer called `host` does, if it has one.
+    """
 
     name: str
     size: int
     steps: frozenset[int]
+    host: str | None = None
 
 
 def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, int], int]:
     """Place buffers from `start` on; get their offsets, and the end of the last one.
 
-    The largest buffer comes first, each at the lowest offset where it overlaps no buffer that is
-    needed at the same time. (Greedy by size; the least memory is a problem of bin packing.)
+    The largest buffer comes first, with its guests, each at the lowest offset where it overlaps no
+    buffer that is needed at the same time. (Greedy by size; the least memory is a problem of bin
+    packing.)
 
+    >>> from dataclasses import replace
     >>> channels, power = Buffer("channels", 64, {0, 1}), Buffer("power", 33, {1, 2, 3})
     >>> place_buffers([channels, power, Buffer("bands", 5, {2, 3})])
     ({'channels': 0, 'power': 64, 'bands': 0}, 97)
+    >>> place_buffers([channels, replace(power, host="channels"), Buffer("bands", 5, {2, 3})])
+    ({'channels': 0, 'power': 0, 'bands': 33}, 64)
     """
     offsets: dict[str, int] = {}
-    finished: list[Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: (-b.size, min(b.steps))):
-        rivals = [b for b in finished if b.steps & buffer.steps]
+    placed: list[Buffer] = []
+    hosts = [buffer for buffer in buffers if buffer.host is None]
+    for host in sorted(hosts, key=lambda b: (-b.size, min(b.steps))):
+        group = [host, *(b for b in buffers if b.host == host.name)]
+        rivals = [(b.size, r) for b in group for r in placed if r.steps & b.steps]
         offset = start
-        for rival in sorted(rivals, key=lambda b: offsets[b.name]):
-            if offset + buffer.size <= offsets[rival.name]:
-                break
-            offset = max(offset, offsets[rival.name] + rival.size)
-        offsets[buffer.name] = offset
-        finished.append(buffer)
-    return offsets, max((offsets[b.name] + b.size for b in finished), default=start)
+        while ends := [
+            offsets[r.name] + r.size
+            for size, r in rivals
+            if offset < offsets[r.name] + r.size and offsets[r.name] < offset + size
+        ]:
+            offset = min(ends)
+        offsets |= dict.fromkeys((b.name for b in group), offset)
+        placed += group
+    return offsets, max((offsets[b.name] + b.size for b in placed), default=start)

@@ -115,11 +115,13 @@ def _codes(
     codes = []
     for number, step in enumerate(steps):
         inputs = [s for i in step.inputs for s in ([i] if i in shapes else i.inputs)]
+        # of a mel spectrogram without its own input: that spectrogram
+        reader = step if all(i in shapes for i in step.inputs) else step.inputs[0]
         code = StepCode(
             step=step,
             number=number,
             shape=shapes[step],
-            may_overwrite=len(inputs) == 1 and _is_only_reader(graph, step, inputs[0]),
+            may_overwrite=len(inputs) == 1 and _is_only_reader(graph, reader, inputs[0]),
             input_steps=[steps.index(s) for s in inputs],
             input_shapes=[shapes[s] for s in inputs] or [window.shape],
             tables=tables,
@@ -155,12 +157,22 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
     for code in codes:
         for i in code.input_steps:
             sizes[i] = max(sizes[i], code.input_floats)
-    results = [
-        Buffer(f"RESULT_{i}", size, frozenset(needed_steps[i])) for i, size in enumerate(sizes)
-    ]
+    results = []
+    for i, code in enumerate(codes):
+        host = code.input_steps[0] if code.result_in_input else None
+        if host is not None and not needed_steps[host] & needed_steps[i] <= {i}:
+            host = None  # the input is computed again while the result is needed
+        results.append(
+            Buffer(
+                name=f"RESULT_{i}",
+                size=sizes[i],
+                steps=frozenset(needed_steps[i]),
+                host=None if host is None else f"RESULT_{host}",
+            )
+        )
     # no other buffer is ever written over features
     always = frozenset(range(len(codes)))
-    features = [replace(results[i], steps=always) for i in sorted(block_steps)]
+    features = [replace(results[i], steps=always, host=None) for i in sorted(block_steps)]
     offsets, n_floats = place_buffers(features)
     shared = [buffer for buffer in results if buffer.name not in offsets]
     shared += [

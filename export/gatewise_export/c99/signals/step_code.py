@@ -60,11 +60,31 @@ class SignalTables:
 class StepCode:
     """The call that computes a step for one window.
 
-    `number`: of the step in C. `input_steps`: numbers of the steps that it reads; none where it
-    reads the window. `input_shapes` and `shape`: of these results and of its own. `may_overwrite`:
-    the call may work in its input, which is then read from the window again where it is needed.
-    `work` and `input_floats`: floats that the call works in, apart and in its input. `overwritten`:
-    steps that read the window alone, over whose results the call writes.
+    Attributes
+    ----------
+    step : Step
+    number : int
+        Number of the step in C.
+    shape : tuple of int
+        Shape of its result.
+    input_steps : list of int
+        Numbers of the steps that it reads; none where it reads the window.
+    input_shapes : list of tuple of int
+        Shapes of their results.
+    tables : SignalTables
+    may_overwrite : bool
+        Whether it may write over its input, which is read from the window again where another step
+        needs it.
+    inputs : list of str
+        Its inputs in C.
+    work, input_floats : int
+        Floats that the call works in, apart from its input and in it.
+    result_in_input : bool
+        Whether the result begins where the input does.
+    overwritten : set of int
+        Steps that read the window alone, over whose results the call writes.
+    text : str
+        The call.
     """
 
     step: Step
@@ -77,6 +97,7 @@ class StepCode:
     inputs: list[str] = field(init=False)
     work: int = field(default=0, init=False)
     input_floats: int = field(default=0, init=False)
+    result_in_input: bool = field(default=False, init=False)
     overwritten: set[int] = field(default_factory=set, init=False)
     text: str = field(default="", init=False)
 
@@ -119,6 +140,13 @@ class StepCode:
         self.input_floats = floats
         self.overwritten.update(self.input_steps)
         return self.inputs[0]
+
+    def put_result_in_input(self) -> None:
+        """Let the result begin where the input does, if that may be overwritten.
+
+        Not where a second channel comes behind the first, over which the result could reach.
+        """
+        self.result_in_input = self.may_overwrite and self.rows == 1
 
     def table(self, values: NDArray[Any] | Sequence[int], about: str) -> str:
         """Add a table of whole numbers; its name."""

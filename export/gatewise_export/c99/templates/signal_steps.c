@@ -88,28 +88,54 @@ static float total_of_few(const float *x, const float *y, uint32_t n, float firs
         sum += term(x + i, y + i, first, centre, kind);
     return sum;
 }
+//// halves_type
+
+/* Halves of a sum that were added up or wait, in the order of numpy's sums. */
+typedef struct {
+    float left[16];
+    uint32_t later[16]; /* length of the right half, until it begins */
+    uint32_t depth;
+} halves_type;
+//// first_part
+
+/* Halve n terms, and the first half again, down to 128; return the length of the first part. */
+static uint32_t first_part(halves_type *halves, uint32_t n)
+{
+    for (; n > 128; n = n / 2 - n / 2 % 8)
+        halves->later[halves->depth++] = n - (n / 2 - n / 2 % 8);
+    return n;
+}
+//// next_part
+
+/* Add the sum of a part to those before; return the length of the next part, 0 behind the last. */
+static uint32_t next_part(halves_type *halves, float *sum)
+{
+    uint32_t n;
+    while (halves->depth && !halves->later[halves->depth - 1])
+        *sum = halves->left[--halves->depth] + *sum;
+    if (!halves->depth)
+        return 0;
+    halves->left[halves->depth - 1] = *sum;
+    n = halves->later[halves->depth - 1];
+    halves->later[halves->depth - 1] = 0;
+    return first_part(halves, n);
+}
 //// total
 
-/* Sum of n terms in the order of numpy's sums: halves, and halves of them, down to 128. */
+/* Sum of n terms in the order of numpy's sums. */
 static float total(const float *x, const float *y, uint32_t n, float first, float centre, int kind)
 {
-    float left[16];
-    uint32_t later[16], depth = 0; /* length of the right half, until it begins */
-    for (;;) {
-        float sum;
-        for (; n > 128; n = n / 2 - n / 2 % 8)
-            later[depth++] = n - (n / 2 - n / 2 % 8);
+    halves_type halves;
+    float sum;
+    halves.depth = 0;
+    n = first_part(&halves, n);
+    do {
         sum = total_of_few(x, y, n, first, centre, kind);
         x += n;
         y += n;
-        while (depth && !later[depth - 1])
-            sum = left[--depth] + sum;
-        if (!depth)
-            return sum;
-        left[depth - 1] = sum;
-        n = later[depth - 1];
-        later[depth - 1] = 0;
-    }
+        n = next_part(&halves, &sum);
+    } while (n);
+    return sum;
 }
 //// mean_of
 
@@ -309,42 +335,46 @@ static void autocorrelation(const float *x, uint32_t rows, uint32_t n, const uin
         }
     }
 }
-//// level_power
+//// split_sample
 
-static float level_power(const float *x, uint32_t n)
+/* Mean and detail of two samples, or under filters of 8 taps of eight; `low` is 0 for Haar's. */
+static void split_sample(const float *x, const float *low, const float *high, float root_half,
+                         float *mean, float *detail)
 {
-    return logf(total(x, x, n, 0.0f, 0.0f, SQUARE) / (float)n + 1e-12f);
-}
-//// haar
-
-/* It may work in x. */
-static void haar(const float *x, uint32_t rows, uint32_t n, float root_half, uint32_t levels,
-                 float *detail, float *work, float *out)
-{
-    uint32_t c, i, level;
-    for (c = 0; c < rows; c++, x += n) {
-        float first = x[0];
-        float centre = centre_of(x, n);
-        uint32_t length = n;
-        for (i = 0; i < n; i++)
-            work[i] = (x[i] - first) - centre;
-        for (level = 0; level < levels; level++) {
-            length /= 2;
-            for (i = 0; i < length; i++) {
-                float even = work[2 * i], odd = work[2 * i + 1];
-                detail[i] = (even - odd) * root_half;
-                work[i] = (even + odd) * root_half;
-            }
-            *out++ = level_power(detail, length);
-        }
-        *out++ = level_power(work, length);
+    if (low) {
+        *detail = total_of_few(x, high, 8, 0.0f, 0.0f, WEIGHTED);
+        *mean = total_of_few(x, low, 8, 0.0f, 0.0f, WEIGHTED);
+    } else {
+        *detail = (x[0] - x[1]) * root_half;
+        *mean = (x[0] + x[1]) * root_half;
     }
+}
+//// split_level
+
+/* Replace 2 n samples by n means; return the sum of the squares of the details, which are in memory
+   part by part. */
+static float split_level(float *x, uint32_t n, const float *low, const float *high, float root_half,
+                         float *detail)
+{
+    halves_type halves;
+    float *mean = x;
+    float sum;
+    uint32_t i;
+    halves.depth = 0;
+    n = first_part(&halves, n);
+    do {
+        for (i = 0; i < n; i++, x += 2, mean++)
+            split_sample(x, low, high, root_half, mean, detail + i);
+        sum = total_of_few(detail, detail, n, 0.0f, 0.0f, SQUARE);
+        n = next_part(&halves, &sum);
+    } while (n);
+    return sum;
 }
 //// wavelet
 
-/* With filters of 8 taps; the samples go on with the first ones. It may work in x. */
+/* Logarithmic powers of the details of each level, and of the last means. It may work in x. */
 static void wavelet(const float *x, uint32_t rows, uint32_t n, const float *low, const float *high,
-                    uint32_t levels, float *detail, float *work, float *out)
+                    float root_half, uint32_t levels, float *detail, float *work, float *out)
 {
     uint32_t c, i, level;
     for (c = 0; c < rows; c++, x += n) {
@@ -354,17 +384,14 @@ static void wavelet(const float *x, uint32_t rows, uint32_t n, const float *low,
         for (i = 0; i < n; i++)
             work[i] = (x[i] - first) - centre;
         for (level = 0; level < levels; level++) {
+            float squares;
             length /= 2;
-            for (i = 0; i < 6; i++)
+            for (i = 0; low && i < 6; i++) /* the samples go on with the first ones */
                 work[2 * length + i] = work[i];
-            for (i = 0; i < length; i++) {
-                const float *at = work + 2 * i;
-                detail[i] = total(at, high, 8, 0.0f, 0.0f, WEIGHTED);
-                work[i] = total(at, low, 8, 0.0f, 0.0f, WEIGHTED);
-            }
-            *out++ = level_power(detail, length);
+            squares = split_level(work, length, low, high, root_half, detail);
+            *out++ = logf(squares / (float)length + 1e-12f);
         }
-        *out++ = level_power(work, length);
+        *out++ = logf(total(work, work, length, 0.0f, 0.0f, SQUARE) / (float)length + 1e-12f);
     }
 }
 //// tilt
@@ -413,41 +440,59 @@ static void fft(float *z, uint32_t n, const float *turn, uint32_t pace)
         }
     }
 }
+//// bin_power
+
+/* Squared magnitude of bin k of 2 m real numbers, from their transform as m complex ones. */
+static float bin_power(const float *z, uint32_t m, uint32_t k, const float *turn, uint32_t pace)
+{
+    const float *a = z + 2 * (k % m), *b = z + 2 * ((m - k) % m);
+    float c = k < m ? READ_FLOAT(turn + 2 * k * pace) : -1.0f;
+    float s = k < m ? READ_FLOAT(turn + 2 * k * pace + 1) : 0.0f;
+    float even = 0.5f * (a[0] + b[0]), even_im = 0.5f * (a[1] - b[1]);
+    float odd = 0.5f * (a[1] + b[1]), odd_im = 0.5f * (b[0] - a[0]);
+    float re = even + (c * odd - s * odd_im), im = even_im + (c * odd_im + s * odd);
+    return re * re + im * im;
+}
 //// power
 
-/* Squared magnitudes of the transform of 2 m real numbers: m + 1; z is written over. */
-static void power(float *z, uint32_t m, const float *turn, uint32_t pace, float *out)
+/* Squared magnitudes of the transform of 2 m real numbers, in place: the first m; the last one is
+   returned. */
+static float power(float *z, uint32_t m, const float *turn, uint32_t pace)
 {
+    float last;
     uint32_t k;
     fft(z, m, turn, 2 * pace);
-    for (k = 0; k <= m; k++) {
-        const float *a = z + 2 * (k % m), *b = z + 2 * ((m - k) % m);
-        float c = k < m ? READ_FLOAT(turn + 2 * k * pace) : -1.0f;
-        float s = k < m ? READ_FLOAT(turn + 2 * k * pace + 1) : 0.0f;
-        float even = 0.5f * (a[0] + b[0]), even_im = 0.5f * (a[1] - b[1]);
-        float odd = 0.5f * (a[1] + b[1]), odd_im = 0.5f * (b[0] - a[0]);
-        float re = even + (c * odd - s * odd_im), im = even_im + (c * odd_im + s * odd);
-        out[k] = re * re + im * im;
+    last = bin_power(z, m, m, turn, pace);
+    z[0] = bin_power(z, m, 0, turn, pace);
+    for (k = 1; 2 * k <= m; k++) { /* bins k and m - k are made of the same two numbers */
+        float low = bin_power(z, m, k, turn, pace);
+        z[2 * (m - k)] = bin_power(z, m, m - k, turn, pace);
+        z[2 * k] = low;
     }
+    for (k = 1; k < m; k++)
+        z[k] = z[2 * k];
+    return last;
 }
 //// spectrum_of
 
 /* Power spectrum of n centred samples under a window, padded to `size`. The window is symmetric:
    hann[i] = hann[n - i], and the table holds its first half. It works in `size` floats,
-   which may be those of x. */
+   which may be those of x and of out. */
 static void spectrum_of(const float *x, uint32_t n, const float *hann, float squares, uint32_t size,
                         const float *turn, uint32_t pace, float *work, float *out)
 {
     float first = x[0];
     float centre = centre_of(x, n);
+    float last;
     uint32_t i;
     for (i = 0; i < n; i++)
         work[i] = ((x[i] - first) - centre) * READ_FLOAT(hann + (i <= n / 2 ? i : n - i));
     for (; i < size; i++)
         work[i] = 0.0f;
-    power(work, size / 2, turn, pace, out);
-    for (i = 0; i <= size / 2; i++)
-        out[i] /= squares;
+    last = power(work, size / 2, turn, pace);
+    for (i = 0; i < size / 2; i++)
+        out[i] = work[i] / squares;
+    out[size / 2] = last / squares;
 }
 //// spectrum
 
@@ -552,17 +597,17 @@ static void mel_bands(const float *x, uint32_t frames, uint32_t bins, const uint
 }
 //// mel_of_frames
 
-/* The same from the samples: each frame's spectrum is computed behind `size` floats to work in. */
+/* The same from the samples, over which the bands of their frames may be written. */
 static void mel_of_frames(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
                           const uint32_t *first, const float *weight, const uint32_t *start,
                           uint32_t bands, const float *hann, float squares, uint32_t size,
                           const float *turn, uint32_t pace, float *work, float *out)
 {
-    uint32_t c, at;
+    uint32_t c, begin;
     for (c = 0; c < rows; c++, x += n)
-        for (at = 0; at + frame <= n; at += hop, out += bands) {
-            spectrum_of(x + at, frame, hann, squares, size, turn, pace, work, work + size);
-            mel_bands(work + size, 1, size / 2 + 1, first, weight, start, bands, out);
+        for (begin = 0; begin + frame <= n; begin += hop, out += bands) {
+            spectrum_of(x + begin, frame, hann, squares, size, turn, pace, work, work);
+            mel_bands(work, 1, size / 2 + 1, first, weight, start, bands, out);
         }
 }
 //// over_frames

@@ -1,0 +1,48 @@
+"""A cascade at its operating point: the stages, models and features that C needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gatewise.decision import ALWAYS_STOP
+from tests.support.c_cascades import steps
+
+
+def test_stages_after_one_that_always_stops_are_left_out():
+    stage = steps(3, takes_missing=False).stages[0]
+    three = replace(steps(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
+    nearly_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
+    for thresholds, n_stages in (
+        ((0.5, ALWAYS_STOP, None), 2),
+        ((ALWAYS_STOP, 0.5, ALWAYS_STOP), 1),
+        ((None, nearly_always, None), 3),
+        ((None, None, None), 3),
+    ):
+        cascade = replace(three, thresholds=thresholds).within_reach()
+        assert (len(cascade.stages), len(cascade.thresholds)) == (n_stages, n_stages)
+        assert cascade.always_stops == (n_stages < 3)
+
+
+def test_lean_holds_the_models_of_stages_that_may_answer():
+    stage = steps(3, takes_missing=False).stages[0]
+    lean = replace(
+        steps(3, takes_missing=False), stages=(stage,) * 3, thresholds=(None, 0.5, None), lean=True
+    )
+    assert lean.holds == (False, True, True)  # the last one answers what no other does
+    assert replace(lean, offloads=True).holds == (False, True, False)
+    assert replace(lean, lean=False).holds == (True, True, True)
+    assert replace(lean, thresholds=(None,) * 3).outputs == (0, 0, 1)
+
+
+def test_features_that_only_a_request_needs():
+    one = replace(
+        steps(3, takes_missing=False), feature_names=("x", "y", "z"), request=np.array([0, 2]),
+        thresholds=(0.5,), offloads=True,
+    )  # fmt: skip
+    assert one.needed_features == {0, 2}
+    assert replace(one, request=None).needed_features == {0, 1, 2}
+    assert replace(one, lean=True).needed_features == {0}
+    assert replace(one, offloads=False).needed_features == {0}
+    assert replace(one, thresholds=(ALWAYS_STOP,)).needed_features == {0}

@@ -1,0 +1,109 @@
+"""Cascades made by hand and at random, to be written as C."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import ALWAYS_STOP, split
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import FlatModel, Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.c99.cascade import Cascade
+from tests.support.trees import make_trees
+
+Matrix = NDArray[np.float32]
+
+#: Values that trees like to compare: zeros of both signs, denormals, epoch-like offsets.
+MARKS = np.array(
+    [0.0, -0.0, 1e-45, -1e-45, 1e-39, 0.5, -0.5, 1e6, 1e6 + 0.0625, 1e6 + 1, -1e6, 3e38], np.float32
+)
+
+
+def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
+    def floats(*shape: int) -> Matrix:
+        return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
+
+    if kind == "linear":
+        return LinearModel(rng.choice(MARKS, k), floats(k), floats(k, n_outputs), floats(n_outputs))
+    if kind == "kernel":
+        marks = int(rng.integers(1, 9))
+        return KernelModel(
+            rng.choice(MARKS, k), floats(k), floats(marks, k), np.float32(rng.random()),
+            floats(marks, n_outputs), floats(n_outputs),
+        )  # fmt: skip
+    form = str(rng.choice(["one", "all", "mixed"]))
+    trees = make_trees(rng, int(rng.integers(0, 9)), k, n_outputs, form=form, marks=MARKS)
+    leaves = str(rng.choice(["floats", "bytes", "few", "pure"]))
+    if leaves == "bytes":
+        return trees.with_byte_leaves()
+    if leaves == "few":  # few distinct numbers, in few distinct rows
+        few = rng.choice(floats(2), (3, trees.value.shape[1]))
+        return replace(trees, value=few[rng.integers(0, 3, trees.n_nodes)])
+    if leaves == "pure":  # as in a forest grown to leaves of one class
+        pure = np.eye(trees.value.shape[1], dtype=np.float32) * np.float32(0.1)
+        return replace(trees, value=pure[rng.integers(0, len(pure), trees.n_nodes)])
+    return trees
+
+
+def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
+    kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated"]))
+    features = rng.permutation(n_features)[: int(rng.integers(0, n_features + 1))]
+    k, n_margins = len(features), 1 if n_classes == 2 else n_classes
+    if kind == "lazy":
+        model = random_plain(rng, "trees", k, n_margins)
+        return Stage(model, features, "softmax", acquisition="node")
+    if kind == "gated":
+        model = random_plain(rng, str(rng.choice(["trees", "linear"])), k, n_margins + 1)
+        return Stage(model, features, "softmax", "column")
+    return Stage(random_plain(rng, kind, k, n_margins), features, "softmax")
+
+
+def random_cascade(seed: int) -> Cascade:
+    rng = np.random.default_rng(seed)
+    n_features, n_classes = int(rng.integers(1, 8)), int(rng.integers(2, 5))
+    stages = [random_stage(rng, n_features, n_classes) for _ in range(int(rng.integers(1, 5)))]
+    rows = rng.choice(MARKS, (12, n_features))
+    thresholds: list[float | None] = []
+    for stage in stages:
+        scores = split(stage.margins(rows), stage.score)[1]
+        some = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
+        thresholds.append(some[int(rng.integers(len(some)))])  # a score itself, hit exactly
+    takes_missing = bool(rng.random() < 0.5)
+    offloads = bool(rng.random() < 0.7)
+    if takes_missing:
+        rows[rng.random(rows.shape) < 0.2] = np.nan
+    return Cascade(
+        title=f"random {seed}", stages=tuple(stages), thresholds=tuple(thresholds),
+        feature_names=tuple(f"f*/{i}\\" for i in range(n_features)),
+        classes=tuple(range(n_classes)), takes_missing=takes_missing, offloads=offloads,
+        cloud_takes_missing=bool(rng.random() < 0.5), rows=rows, lean=bool(rng.random() < 0.4),
+        request=np.flatnonzero(np.random.default_rng(seed).random(n_features) < 0.6),
+    )  # fmt: skip
+
+
+def steps(n_thresholds: int, *, takes_missing: bool) -> Cascade:
+    """A stage of one tree per threshold 0, 1, 2, ...; its margin counts those below the value."""
+    n = n_thresholds
+    stumps = TreeEnsemble(
+        feature=np.tile(np.int32([0, -1, -1]), n),
+        threshold=np.repeat(np.arange(n, dtype=np.float32), 3),
+        left=np.int32([[3 * i + 1, -1, -1] for i in range(n)]).ravel(),
+        right=np.int32([[3 * i + 2, -1, -1] for i in range(n)]).ravel(),
+        nan_left=np.tile([True, False, False], n),
+        value=np.tile(np.float32([0, 0, 1]), n)[:, None],
+        roots=np.arange(0, 3 * n, 3, dtype=np.int32),
+        output=np.zeros(n, np.int32),
+        base=np.zeros(1, np.float32),
+        n_features=1,
+    )
+    return Cascade(
+        title="steps", stages=(Stage(stumps, np.arange(1), "sigmoid"),),
+        thresholds=(ALWAYS_STOP,), feature_names=("x",), classes=(0, 1),
+        takes_missing=takes_missing, offloads=False, cloud_takes_missing=False,
+        rows=np.zeros((0, 1), np.float32),
+    )  # fmt: skip
