@@ -2,18 +2,234 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.c99.compiled import build
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.layout import lay_out
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.layout import FRAMES, PackedTrees, lay_out, pack_trees
 from gatewise_export.c99.writer import write_cascade
 from tests.support.c_cascades import steps
 from tests.support.needs import needs_compiler
+
+
+def stump(feature: int, threshold: float, *, nan_left: bool = False, output: int = 0) -> Tree:
+    """A tree of one test: 0 to the left, 1 to the right."""
+    return Tree([feature, -1, -1], [threshold, 0, 0], [1, -1, -1], [2, -1, -1], nan_left, output)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Nodes of one tree; inner nodes send NaN to the left if `nan_left`."""
+
+    feature: list[int]
+    threshold: list[float]
+    left: list[int]
+    right: list[int]
+    nan_left: bool = False
+    output: int = 0
+
+
+def ensemble(*trees: Tree, n_features: int, n_outputs: int = 1) -> TreeEnsemble:
+    sizes = [len(tree.feature) for tree in trees]
+    roots = np.cumsum([0, *sizes[:-1]])
+
+    def below(side: str) -> NDArray[np.int32]:
+        children = [np.array(getattr(tree, side)) for tree in trees]
+        moved = [np.where(c < 0, -1, c + root) for c, root in zip(children, roots, strict=True)]
+        return np.concatenate(moved).astype(np.int32)
+
+    feature = np.concatenate([tree.feature for tree in trees]).astype(np.int32)
+    nan_left = np.repeat([tree.nan_left for tree in trees], sizes) & (feature >= 0)
+    return TreeEnsemble(
+        feature=feature,
+        threshold=np.concatenate([tree.threshold for tree in trees]).astype(np.float32),
+        left=below("left"),
+        right=below("right"),
+        nan_left=nan_left,
+        value=np.arange(sum(sizes), dtype=np.float32)[:, None],
+        roots=roots.astype(np.int32),
+        output=np.array([tree.output for tree in trees], np.int32),
+        base=np.arange(n_outputs, dtype=np.float32),
+        n_features=n_features,
+    )
+
+
+def cascade_of_trees(*stages: Stage, **changes: Any) -> Cascade:
+    return replace(
+        steps(1, takes_missing=False),
+        stages=stages,
+        **({"thresholds": (0.5,) * len(stages)} | changes),
+    )
+
+
+#: Tests feature 1; to the left feature 0 at 2.0, whose right child is a test of feature 1 again.
+DEEP = Tree(
+    [1, 0, -1, 1, -1, -1, -1],
+    [4.0, 2.0, 0, 1.0, 0, 0, 0],
+    [1, 2, -1, 4, -1, -1, -1],
+    [6, 3, -1, 5, -1, -1, -1],
+    nan_left=True,
+)
+
+
+def test_packed_trees_count_the_inner_nodes_to_the_left():
+    trees = ensemble(DEEP, stump(2, 7.0), n_features=3)
+    packed = pack_trees(trees, np.array([5, 3, 4]), takes_missing=True)
+    assert packed.start.tolist() == [0, 3, 4]
+    assert packed.slot.tolist() == [3, 5, 3, 4]
+    assert packed.threshold.tolist() == [4.0, 2.0, 1.0, 7.0]
+    assert packed.skip.tolist() == [2, 0, 0, 0]
+    assert packed.nan_left.tolist() == [True, True, True, False]
+    assert packed.leaves.small is not None
+    assert (packed.leaves.small * packed.leaves.step).tolist() == [2, 4, 5, 6, 8, 9]
+    assert packed.base.tolist() == [0]
+    assert packed.code is None
+    refused = pack_trees(trees, np.array([5, 3, 4]), takes_missing=False)
+    assert not refused.nan_left.any()
+
+
+def test_slots_are_the_features_of_all_stages_in_order():
+    first = Stage(ensemble(stump(0, 1.0), n_features=2), np.array([7, 2]), "sigmoid")
+    second = Stage(ensemble(stump(1, 1.0), n_features=2), np.array([2, 4]), "sigmoid")
+    layout = lay_out(cascade_of_trees(first, second, thresholds=(0.5, None)), None)
+    assert layout.columns.tolist() == [2, 4, 7]
+    assert layout.n_slots == layout.n_values == 3
+    assert [stage.slots.tolist() for stage in layout.stages] == [[2, 0], [0, 1]]
+    assert [stage.score for stage in layout.stages] == ["margin", None]
+    assert [stage.lazy for stage in layout.stages] == [False, False]
+    assert [stage.n_margins for stage in layout.stages] == [1, 1]
+    assert [forest.slot.tolist() for forest in layout.forests] == [[2], [1]]
+    assert (layout.coded, layout.edges, layout.n_outputs) == (None, (), 1)
+
+
+def test_a_stage_without_its_model_acquires_its_features():
+    stage = Stage(ensemble(stump(0, 1.0), n_features=1), np.array([3]), "sigmoid")
+    cascade = cascade_of_trees(stage, stage, thresholds=(None, 0.5), lean=True, offloads=True)
+    left_out, present = lay_out(cascade, 8).stages
+    assert (left_out.model, left_out.n_margins, left_out.score) == (None, 0, None)
+    assert left_out.slots.tolist() == present.slots.tolist() == [0]
+    assert isinstance(present.model, PackedTrees)
+    lazy = Stage(stage.model, stage.features, "sigmoid", acquisition="node")
+    assert lay_out(cascade_of_trees(lazy), None).stages[0].lazy
+
+
+def test_codes_count_the_thresholds_below():
+    first = Stage(ensemble(DEEP, n_features=2), np.array([0, 1]), "sigmoid")
+    second = Stage(ensemble(stump(0, 3.0), n_features=1), np.array([1]), "sigmoid")
+    layout = lay_out(cascade_of_trees(first, second, takes_missing=True), 8)
+    assert layout.coded == 8
+    assert [edges.tolist() for edges in layout.edges] == [[2.0], [1.0, 3.0, 4.0]]
+    assert [forest.code.tolist() for forest in layout.forests] == [[2, 0, 0], [1]]
+    assert layout.nan_code == 255
+    assert lay_out(cascade_of_trees(first, second), 16).nan_code == 65535
+
+
+def test_a_layout_without_thresholds_has_no_codes():
+    line = LinearModel(*np.ones((2, 3), "f4"), np.ones((3, 1), "f4"), np.ones(1, "f4"))
+    layout = lay_out(cascade_of_trees(Stage(line, np.arange(3), "sigmoid")), 8)
+    assert layout.coded is None
+    assert layout.forests == ()
+    assert layout.nan_flag == 0
+    assert layout.types["skip_type"] == "uint8_t"
+
+
+def test_more_thresholds_than_codes_are_refused_with_a_form_that_holds_them():
+    more = steps(65536, takes_missing=False)
+    with pytest.raises(ConversionError, match=r"'x' has 65536 .* tell 65535 apart: use coded='fl"):
+        lay_out(more, 16)
+
+
+@pytest.mark.parametrize(
+    ("n_features", "flag"), [(1, 1 << 7), (128, 1 << 7), (129, 1 << 15), (32769, 1 << 31)]
+)
+def test_the_flag_of_nan_is_the_bit_above_all_slots(n_features, flag):
+    trees = ensemble(stump(n_features - 1, 0.5, nan_left=True), n_features=n_features)
+    stage = Stage(trees, np.arange(n_features), "sigmoid")
+    layout = lay_out(replace(cascade_of_trees(stage), takes_missing=True), None)
+    assert layout.nan_flag == flag
+    assert layout.types["slot_type"] == f"uint{flag.bit_length()}_t"
+    assert lay_out(cascade_of_trees(stage), None).nan_flag == 0
+
+
+def test_types_are_the_smallest_that_hold_all_numbers():
+    n = 300
+    stage = Stage(
+        ensemble(*(stump(0, i) for i in range(n)), n_features=1), np.array([260]), "sigmoid"
+    )
+    types = lay_out(replace(cascade_of_trees(stage)), 16).types
+    assert types == {
+        "column_type": "uint16_t",  # feature 260
+        "list_type": "uint8_t",
+        "slot_type": "uint8_t",
+        "code_type": "uint16_t",
+        "key_type": "uint16_t",
+        "skip_type": "uint8_t",
+        "start_type": "uint16_t",  # 300 inner nodes
+        "row_type": "uint8_t",
+        "bound_type": "uint8_t",
+        "pick_type": "uint8_t",
+        "output_type": "uint8_t",
+        "edge_start_type": "uint16_t",
+    }
+    plain = lay_out(replace(cascade_of_trees(stage)), None).types
+    assert (plain["key_type"], plain["code_type"]) == ("float", "uint8_t")
+    assert plain["edge_start_type"] == "uint8_t"
+
+
+@pytest.mark.parametrize(
+    ("n_features", "coded", "flags", "size"),
+    [
+        (1, None, 4, 16),  # 4 (1 value + 1 output + 1), a flag and 3 of padding
+        (4, None, 4, 28),
+        (5, None, 8, 36),
+        (3, 8, 5, 28),  # 3 codes and 5 flags
+        (3, 16, 6, 32),  # 6 bytes of codes and 6 flags
+        (4, 8, 4, 32),
+    ],
+)
+def test_an_instance_ends_at_a_whole_word(n_features, coded, flags, size):
+    trees = ensemble(stump(0, 1.0), n_features=n_features)
+    layout = lay_out(cascade_of_trees(Stage(trees, np.arange(n_features), "sigmoid")), coded)
+    assert layout.n_flags == flags
+    assert layout.instance_bytes == size
+    assert size % 4 == 0
+
+
+def test_a_cascade_that_reads_nothing_has_one_value():
+    layout = lay_out(cascade_of_trees(Stage(constant(), np.arange(0), "sigmoid")), None)
+    assert (layout.n_slots, layout.n_values) == (0, 1)
+    assert layout.instance_bytes == 16
+
+
+def constant() -> LinearModel:
+    return LinearModel(
+        np.zeros(0, "f4"), np.zeros(0, "f4"), np.zeros((0, 1), "f4"), np.ones(1, "f4")
+    )
+
+
+def test_the_stack_holds_the_inputs_of_the_widest_kernel_machine():
+    def machine(k: int) -> Stage:
+        rows = np.ones((2, k), np.float32)
+        model = KernelModel(
+            rows[0], rows[0], rows, np.float32(1), np.ones((2, 1), "f4"), np.ones(1, "f4")
+        )
+        return Stage(model, np.arange(k), "sigmoid")
+
+    layout = lay_out(cascade_of_trees(machine(2), machine(5), machine(3)), None)
+    assert layout.widest_kernel == 5
+    assert layout.stack_bytes == FRAMES + 20
+    plain = lay_out(cascade_of_trees(Stage(constant(), np.arange(0), "sigmoid")), None)
+    assert (plain.widest_kernel, plain.stack_bytes) == (0, FRAMES)
 
 
 @needs_compiler
