@@ -91,7 +91,7 @@ def test_packed_trees_count_the_inner_nodes_to_the_left():
     assert packed.skip.tolist() == [2, 0, 0, 0]
     assert packed.nan_left.tolist() == [True, True, True, False]
     assert packed.leaves.small is not None
-    assert (packed.leaves.small * packed.leaves.step).tolist() == [2, 4, 5, 6, 8, 9]
+    assert (packed.leaves.small * packed.leaves.step).ravel().tolist() == [2, 4, 5, 6, 8, 9]
     assert packed.base.tolist() == [0]
     assert packed.code is None
     refused = pack_trees(trees, np.array([5, 3, 4]), takes_missing=False)
