@@ -95,6 +95,9 @@ TABLE: dict[str, Entry] = {
     "monitor": Entry(
         "gatewise_export.commands.monitor_cli", "Estimate the true accuracy from labels.", "parquet"
     ),
+    "refit": Entry(
+        "gatewise_export.commands.refit_cli", "Learn a release from kept instances.", "export"
+    ),
     "report": Entry(
         "gatewise_sim.report.report_command", "Show reports, side by side in one table.", "sim"
     ),

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -84,7 +85,7 @@ class FigureData:
         for name in ("a", "d"):
             predictions = getattr(self.archive, name) @ self.archive.weights
             corrections = getattr(self.labelled, name) - tuning * getattr(self.predicted, name)
-            sums.append(tuning * predictions + corrections @ self.labelled.weights)
+            sums.append(float(tuning * predictions + corrections @ self.labelled.weights))
         return (sums[0] / sums[1] if sums[1] > 0 else math.nan), sums[1]
 
     def moments(self, theta: float) -> tuple[float, float, float]:
@@ -113,12 +114,18 @@ class FigureData:
 
 
 def estimated(
-    data: FigureData, *, level: float = 0.05, tuning: float | None = None, span: float = 1.0
+    data: FigureData,
+    *,
+    level: float = 0.05,
+    tuning: float | None = None,
+    span: float = 1.0,
+    one_look: bool = False,
 ) -> TrueFigure:
     """Estimate a figure; its interval fails with probability `level`, over all looks together.
 
     `tuning` fixes lambda; by default it is chosen. `span` is the largest residual: 1 for shares, 2
-    for differences of them.
+    for differences of them. With `one_look` the interval is a normal one, for rows that are looked
+    at once.
     """
     n_labels = int(np.count_nonzero(data.labelled.d > 0))
     if not n_labels:
@@ -131,7 +138,8 @@ def estimated(
     v0, v1, v2 = data.moments(theta)
     unseen = _UNSEEN * span**2 * float(data.labelled.weights.max()) ** 2
     variance = max(v0 - 2 * v1 * chosen + v2 * chosen**2, 0.0) + unseen
-    half_width = boundary(n_labels, level) * math.sqrt(variance) / denominator
+    n_errors = NormalDist().inv_cdf(1 - level / 2) if one_look else boundary(n_labels, level)
+    half_width = n_errors * math.sqrt(variance) / denominator
     return TrueFigure(theta, theta - half_width, theta + half_width, chosen, n_labels)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
 from gatewise_export.archive.choice import read_choices
-from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimated
+from gatewise_export.archive.estimate import FigureData, Terms, estimated
 from gatewise_export.archive.folder import read_archive
 from gatewise_export.archive.labels import TruthRows, labelled_rows
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_shard
@@ -218,29 +218,30 @@ def metrics_text(report: MonitorReport) -> str:
 
 
 def difference_data(
-    rows: ArchivedRows, labelled: TruthRows, old: NDArray[Any], new: NDArray[Any]
+    rows: ArchivedRows,
+    labelled: TruthRows,
+    old: NDArray[Any],
+    new: NDArray[Any],
+    of_class: int | None = None,
 ) -> FigureData:
-    """Data of the difference in accuracy of two systems on the same instances, new less old.
+    """Data of the difference in accuracy, or recall, of two systems on the same instances.
 
     `old` and `new` are their answers on the rows, and after these on the labelled ones.
     """
     n = len(rows)
-    one = np.ones(len(labelled))
+    d = np.ones(len(labelled)) if of_class is None else (labelled.truth == of_class).astype(float)
     right = (new[n:] == labelled.truth).astype(np.float64) - (old[n:] == labelled.truth)
-    by_model = [
-        predictions(part, new_answers, None).a - predictions(part, old_answers, None).a
-        for part, old_answers, new_answers in (
-            (rows, old[:n], new[:n]),
-            (labelled.rows, old[n:], new[n:]),
+    of_new, of_new_labelled, of_old, of_old_labelled = (
+        predictions(part, answers, of_class)
+        for part, answers in (
+            (rows, new[:n]),
+            (labelled.rows, new[n:]),
+            (rows, old[:n]),
+            (labelled.rows, old[n:]),
         )
-    ]
-    return FigureData(
-        archive=Terms(by_model[0], np.ones(n), rows.weights),
-        labelled=Terms(right, one, labelled.weights),
-        predicted=Terms(by_model[1], one, labelled.rows.weights),
     )
-
-
-def estimated_difference(data: FigureData, level: float = 0.05) -> TrueFigure:
-    """Estimate a difference of accuracies, from -1 to 1, with its interval."""
-    return estimated(data, level=level, span=2.0)
+    return FigureData(
+        archive=replace(of_new, a=of_new.a - of_old.a),
+        labelled=Terms(right * d, d, labelled.weights),
+        predicted=replace(of_new_labelled, a=of_new_labelled.a - of_old_labelled.a),
+    )

@@ -66,6 +66,10 @@ def test_a_broken_promise_ends_the_command_with_an_alarm(labelled, tmp_path, cap
     file = tmp_path / "truth.prom"
     assert main(["monitor", str(path), "--metrics", str(file)]) == 1  # 0.99 was promised
     done = capsys.readouterr()
+    assert main(["monitor", str(path), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["alarm"]
+    assert document["figures"][0]["low"] < document["figures"][0]["value"]
     assert "accuracy" in done.out
     assert "less often right" in done.err
     assert 'gatewise_true_accuracy{model="tiny",version="1",system="deployed"} 0.' in (

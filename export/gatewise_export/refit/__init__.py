@@ -1,0 +1,1 @@
+"""A release that is learned from old rows and kept instances, and compared with the old one."""

@@ -1,0 +1,168 @@
+"""Refits on kept instances: better where they are, and not called so where rows do not show it."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from gatewise.cli import main
+from gatewise.errors import InputError
+from gatewise_export.archive.choice import choose, write_choice
+from gatewise_export.archive.labels import add_labels
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.packing.bundle_writer import pack
+from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.refit.refit import RefitSettings, refit_bundle
+from tests.export.archive.test_folder import NOW, folder
+
+pytest.importorskip("pyarrow")
+
+NAMES = ("a", "b", "regime")
+QUICK = {"n_stages": 2, "families": ("linear",)}
+
+
+def world(n, seed, *, shifted=False, new_class=False):
+    """Rows whose class turns its sign with the regime, which only a forest can follow."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3)).astype(np.float32)
+    X[:, 2] = 1.0 if shifted else 0.0
+    margin = X[:, 0] + 0.3 * X[:, 1]
+    y = np.where((margin > 0) ^ shifted, "yes", "no")
+    if new_class:
+        appears = rng.random(n) < 0.3
+        X[appears, 1] += 8.0
+        y[appears] = "new"
+    return X, y
+
+
+def table(X):
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=NAMES)
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """A bundle fitted before the shift, whose high-cost model knows both regimes."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    from gatewise_training import FeatureCosts, StagedCascade
+
+    X, y = (np.concatenate(p) for p in zip(world(600, 0), world(600, 1, shifted=True), strict=True))
+    forest = RandomForestClassifier(25, min_samples_leaf=3, random_state=0).fit(table(X), y)
+    path = tmp_path_factory.mktemp("refit")
+    X, y = world(600, 2)
+    X_val, y_val = world(400, 3)
+    np.savez(path / "train.npz", X=X, y=y, feature_names=np.array(NAMES))
+    costs = FeatureCosts([1.0, 1.0, 1.0], names=NAMES)
+    system = StagedCascade(
+        forest, feature_costs=costs, random_state=0, offload_rate=0.1, **QUICK
+    ).fit(table(X), y, validation=(table(X_val), y_val))
+    pack(system, path / "bundle", sample=X[:32], name="turn", version="7")
+    return path
+
+
+def keep(path, bundle, X, y, n_labels, *, share=0.2):
+    """Keep what a fleet would have sent of these rows, and label some."""
+    bundle = Bundle.open(bundle)
+    manifest = bundle.manifest
+    outcome = graph_outcome(bundle, X)
+    rng = np.random.default_rng(0)
+    offloaded = outcome.exits == len(manifest.stages)
+    sent = offloaded | (rng.random(len(X)) < share)
+    order = manifest.cloud_inputs()
+    rows = ArchivedRows(
+        ids=np.array([f"{i:032x}-0" for i in range(len(X))]),
+        device=np.full(len(X), "pi-1"),
+        time=NOW + np.arange(len(X), dtype=float),
+        X=X[:, order],
+        cloud_label=outcome.cloud_labels.astype(np.int32),
+        probabilities=outcome.cloud_probabilities.astype(np.float32),
+        device_label=np.where(offloaded, -1, outcome.labels).astype(np.int32),
+        confidence=np.full(len(X), np.nan, np.float32),
+        sent_chance=np.where(offloaded, 1.0, share),
+        stored_chance=np.ones(len(X)),
+        late=np.zeros(len(X), bool),
+    ).take(sent)
+    facts = ShardFacts(
+        model=manifest.name, version=manifest.version, classes=manifest.classes,
+        inputs=manifest.cloud.inputs, shape=(3,), accuracy=0.95,
+    )  # fmt: skip
+    folder(path).add(rows, facts, NOW)
+    choice = choose(path, n_labels, rng)
+    write_choice(path, choice, "1")
+    truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y)}
+    add_labels(path, {i: truth[i] for i in choice.rows.ids.tolist()}, by="truth", at=NOW)
+
+
+def settings(deployed, kept, out, **fields):
+    given = {"parameters": QUICK, "offload_rate": 0.1, "train": str(deployed / "train.npz")}
+    return RefitSettings(bundle=deployed / "bundle", kept=kept, out=out, **given | fields)
+
+
+def accuracy(path, X, y):
+    bundle = Bundle.open(path)
+    return np.mean(np.array(bundle.manifest.classes)[graph_outcome(bundle, X).labels] == y)
+
+
+def test_after_a_shift_the_new_release_is_better_and_called_so(deployed, tmp_path):
+    X, y = world(2500, 10, shifted=True)
+    keep(tmp_path / "kept", deployed / "bundle", X, y, 150)
+    new, report = refit_bundle(
+        settings(deployed, tmp_path / "kept", tmp_path / "new", kept_share=0.9)
+    )
+    assert new.manifest.title == "turn 8"
+    X, y = world(1000, 11, shifted=True)
+    before = accuracy(deployed / "bundle", X, y)
+    after = accuracy(tmp_path / "new", X, y)
+    assert after > before + 0.1
+    assert report.verdict == "better"
+    total = report.comparisons[0]
+    assert total.low <= after - before <= total.high
+    parts = [comparison.part for comparison in report.comparisons]
+    assert parts == ["all", "class no", "class yes", "earlier half", "later half"]
+
+
+def test_without_a_shift_it_is_not_called_better(deployed, tmp_path, capsys):
+    X, y = world(1500, 20)
+    keep(tmp_path / "kept", deployed / "bundle", X, y, 60)
+    toml = tmp_path / "quick.toml"
+    toml.write_text('[parameters]\nn_stages = 2\nfamilies = ["linear"]\n')
+    arguments = ["--train", deployed / "train.npz", "--kept", tmp_path / "kept"]
+    arguments += ["--out", tmp_path / "new", "--settings", toml, "--offload-rate", 0.1, "--json"]
+    assert main(["refit", str(deployed / "bundle"), *map(str, arguments)]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "not shown"
+    assert (tmp_path / "new" / "manifest.json").exists()
+
+
+def test_a_class_that_appears_takes_a_new_high_cost_model(deployed, tmp_path):
+    X, y = world(1500, 30, new_class=True)
+    keep(tmp_path / "kept", deployed / "bundle", X, y, 150)
+    with pytest.raises(InputError, match="--high-cost new"):
+        refit_bundle(settings(deployed, tmp_path / "kept", tmp_path / "new"))
+    new, report = refit_bundle(
+        settings(deployed, tmp_path / "kept", tmp_path / "new", high_cost="new")
+    )
+    assert new.manifest.classes == ("new", "no", "yes")
+    X, y = world(1000, 31, new_class=True)
+    assert accuracy(tmp_path / "new", X, y) > accuracy(deployed / "bundle", X, y) + 0.15
+    assert report.verdict == "better"
+    gained = {c.part: c.difference for c in report.comparisons}
+    assert gained["class new"] > 0.5
+
+
+def test_too_few_labels_and_other_bundles_are_refused(deployed, tmp_path):
+    X, y = world(300, 40)
+    keep(tmp_path / "kept", deployed / "bundle", X, y, 10)
+    with pytest.raises(InputError, match="a refit takes at least 20"):
+        refit_bundle(settings(deployed, tmp_path / "kept", tmp_path / "new"))
+    from tests.support import small_bundle
+
+    other = small_bundle.write_bundle(tmp_path / "other")
+    elsewhere = msgspec.structs.replace(
+        settings(deployed, tmp_path / "kept", tmp_path / "new"), bundle=other.path
+    )
+    with pytest.raises(InputError, match="kept instances lack"):
+        refit_bundle(elsewhere)
