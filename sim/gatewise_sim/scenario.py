@@ -19,8 +19,8 @@ from gatewise.formats import DAY, read_clock, read_span
 from gatewise.imports import import_object, object_path
 from gatewise.settings import FileOption, Settings, file_settings, option_words
 from gatewise_edge.device.answer import OwnPolicy
-from gatewise_edge.device.offload_budget import OffloadBudget
 from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.offload_rules import OffloadBudget
 from gatewise_sim.fleet.link import PROFILES, LinkProfile, read_profile
 from gatewise_sim.fleet.outages import Outages
 from gatewise_sim.fleet.workload import Arrivals, RowMix, Workload, draw_arrivals, read_workload

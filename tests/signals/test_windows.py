@@ -147,3 +147,25 @@ def test_lateness_beyond_four_quartiles_of_jitter_is_a_gap(late, gaps):
     windower.push([0], time=time + 1.0 + late)
     windower.reset()
     assert windower.gaps == gaps
+
+
+@pytest.mark.parametrize(("late", "gaps"), [(0.5, 0), (0.6, 1), (1.0, 1)])
+def test_before_jitter_is_known_half_an_interval_late_is_a_gap(late, gaps):
+    windower = Windower(10, rate_hz=1.0)
+    for time in (0.0, 1.0, 2.0 + late):
+        windower.push([0], time=time)
+    windower.reset()
+    assert windower.gaps == gaps
+
+
+@pytest.mark.parametrize(("late", "gaps"), [(0.8, 0), (0.95, 1)])
+def test_lateness_counts_from_the_mean_rate_of_the_clock(late, gaps):
+    """Each push of four samples comes 0.4 intervals late: half an interval more is a gap."""
+    windower = Windower(1000, rate_hz=1.0)
+    time = 0.0
+    for _ in range(21):
+        windower.push([0, 0, 0, 0], time=time)
+        time += 4.4
+    windower.push([0], time=time - 0.4 + late)
+    windower.reset()
+    assert (windower.gaps, windower.samples) == (gaps, 85)

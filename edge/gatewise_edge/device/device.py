@@ -28,12 +28,12 @@ from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
 from gatewise_edge.device.installed import BlockFunction, InstalledBundle
-from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stages import Runner
 from gatewise_edge.device.unseen_cells import UnseenCells
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import most_rows
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.uplink import Uplink
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import Reading
@@ -152,14 +152,7 @@ class Device:
         self._installed = self._install(opened)
         self._clock = clock
         self._guard = min(_GUARD, self.deadline_ms / 1e4)
-        self._uplink = Uplink(
-            link,
-            limit=offloading.outstanding,
-            breaker=offloading.new_breaker(),
-            bound=offloading.new_budget(),
-            private=offloading.private,
-            clock=clock,
-        )
+        self._uplink = Uplink(link, offloading, clock)
         self._flow = RowFlow(
             self._uplink,
             policy=policy,

@@ -10,10 +10,9 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.encoding import decode_response, encode_request
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import (
@@ -27,23 +26,12 @@ from gatewise_edge.link.messages import (
     new_id,
 )
 from gatewise_edge.link.offload import InFlight, Offloads
+from gatewise_edge.link.offload_rules import OffloadRules
 
 _LOG = logging.getLogger(__name__)
 
 #: Seconds before a deadline at which no request is made any more.
 _SHORTEST_TIME: Final = 0.001
-
-
-class Bound(Protocol):
-    """A bound on offloads over time."""
-
-    def take(self, now: float) -> bool:
-        """Take the right to an offload; False if the bound leaves none now."""
-        ...
-
-    def give_back(self) -> None:
-        """Give back the right to an offload that was not made."""
-        ...
 
 
 class Uplink:
@@ -53,35 +41,20 @@ class Uplink:
     ----------
     link : Link or None
         The way to the cloud.
-    limit : int
-        Largest number of requests in flight.
-    breaker : Breaker or None
-        Blocks requests while the cloud does not reply.
-    bound : Bound or None
-        A bound on offloads over time.
-    private : bool
-        Whether requests ask workers to keep nothing of their instances.
+    rules : OffloadRules
+        When requests may be made.
     clock : callable
         Seconds, steady.
     """
 
-    def __init__(
-        self,
-        link: Link | None,
-        *,
-        limit: int,
-        breaker: Breaker | None,
-        bound: Bound | None = None,
-        private: bool = False,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, link: Link | None, rules: OffloadRules, clock: Callable[[], float]) -> None:
         self._link = link
-        self._private = private
+        self._private = rules.private
         self._clock = clock
         self._served = True  # whether a worker has the model, as far as is known
-        self._breaker = breaker
-        self._bound = bound
-        self._offloads = Offloads(limit, on_outcome=self._inform_breaker)
+        self._breaker = rules.new_breaker()
+        self._budget = rules.new_budget()
+        self._offloads = Offloads(rules.outstanding, on_outcome=self._inform_breaker)
         self._bytes_up = 0
         self._bytes_down = 0
         # Guards the fields above. Never held while the link sends: the link's callback takes it.
@@ -139,7 +112,7 @@ class Uplink:
             if len(self._offloads) >= self._offloads.limit:
                 self._offloads.counts.full += 1
                 return "full"
-            if self._bound is not None and not self._bound.take(now):
+            if self._budget is not None and not self._budget.take(now):
                 return "offload-limit"
             if self._breaker is not None and not self._breaker.admit(now, deadline):
                 self._give_back()
@@ -154,8 +127,8 @@ class Uplink:
             self._give_back()
 
     def _give_back(self) -> None:
-        if self._bound is not None:
-            self._bound.give_back()
+        if self._budget is not None:
+            self._budget.give_back()
 
     def send(
         self,

@@ -15,7 +15,7 @@ from gatewise.console import note
 from gatewise.imports import import_object
 from gatewise.settings import with_options
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.offload_budget import OffloadRules
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.service.home_assistant import HomeAssistant
 from gatewise_edge.service.outputs import AnswerFile, AnswerLog, AnswerPublisher

@@ -13,8 +13,8 @@ from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
 from gatewise.settings import FileOption
 from gatewise_edge.device.answer import Policy
-from gatewise_edge.device.offload_budget import Implausible
 from gatewise_edge.device.stages import Runner
+from gatewise_edge.link.offload_rules import Implausible
 from gatewise_edge.sensors.signal_source import SignalOptions
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]

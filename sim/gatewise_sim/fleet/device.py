@@ -16,10 +16,10 @@ import numpy as np
 from gatewise_edge.device.answer import DecisionPoint, OwnPolicy
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import AUDIT_PATIENCE
-from gatewise_edge.device.offload_budget import OffloadBudget
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark, Response
 from gatewise_edge.link.offload import InFlight, OffloadCounts, Offloads, RoundTrip
+from gatewise_edge.link.offload_rules import OffloadBudget
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.link import (
     PUBACK_BYTES,

@@ -11,9 +11,9 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.sensors import Sensors
 from tests.support.small_bundle import NAMES, FakeLink, cloud_says, respond, sample_rows
 from tests.support.waiting import wait_until

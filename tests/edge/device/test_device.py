@@ -14,11 +14,11 @@ from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.edge.virtual_time import Clock, answer_in_virtual_time

@@ -8,8 +8,8 @@ import pytest
 from gatewise.errors import InputError
 from gatewise.value_ranges import TrainingRanges
 from gatewise_edge import Device
-from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, BundleError
 from tests.support.machine_table import machine_table, make_raw_bundle

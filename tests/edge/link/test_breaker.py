@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
+from gatewise_edge.link.offload_rules import OffloadRules
 from tests.edge.virtual_time import Clock
 from tests.edge.virtual_time import answer_in_virtual_time as answer
 from tests.support.small_bundle import FakeLink, respond

@@ -12,13 +12,13 @@ from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.messages import MAX_TTL_MS, MOST_SHARED, most_rows
 from gatewise_edge.link.offload import RoundTrip
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.wire import MAX_PAYLOAD
 from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond

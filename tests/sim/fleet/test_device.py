@@ -14,11 +14,11 @@ from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.offload_budget import OffloadRules
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.offload import RoundTrip
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_sim.experiment.row_table import table_by_stage
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.device import audit_seed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.device.offload_budget import OffloadBudget
+from gatewise_edge.link.offload_rules import OffloadBudget
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,13 @@ class OffloadRules:
         self.new_budget()
 
     def new_breaker(self) -> Breaker | None:
-        """Get the breaker, or make the one with its defaults; None: there is none."""
+        """Get the breaker, or make the one with its defaults; None where requests have none."""
         if isinstance(self.breaker, bool):
             return Breaker() if self.breaker else None
         return self.breaker
 
     def new_budget(self) -> OffloadBudget | None:
-        """Make the bound on offloads over time; None: there is none."""
+        """Make the bound on offloads over time; None without one."""
         return None if self.max_offloads is None else OffloadBudget.parse(self.max_offloads)
 
 
