@@ -32,8 +32,24 @@ def exit_costs(
 ) -> NDArray[np.float64]:
     """Get the cost of leaving at each stage and, last, of an offloaded instance.
 
-    Shapes: `acquired` (n_features,), `offload` (n_features,); returns (n_stages + 1,).
+    Parameters
+    ----------
+    costs : FeatureCosts
+    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+        Features that each stage acquires.
+    offload : ndarray of bool, optional
+        Features that a request carries; without them nothing is offloaded.
+    request : float, default 0
+        Price of an offload without its features.
+    union : bool, default True
+        Whether an offloaded instance also pays for features of the stages.
 
+    Returns
+    -------
+    ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
+
+    Examples
+    --------
     Two rows visit a stage that acquires for the first of them one feature of two:
 
     >>> costs = FeatureCosts([1.0, 2.0, 4.0])
@@ -42,15 +58,15 @@ def exit_costs(
            [7., 7.]])
     """
     paid: Acquired = np.zeros(costs.n_features, bool)
-    out = []
-    for more in acquired:
-        paid = paid | more
-        out.append(_price(costs, paid))
+    prices = []
+    for of_stage in acquired:
+        paid = paid | of_stage
+        prices.append(_price(costs, paid))
     if offload is None:
-        out.append(out[-1])
+        prices.append(prices[-1])
     else:
-        out.append(_price(costs, paid | offload if union else offload) + request)
-    return np.stack(np.broadcast_arrays(*out))
+        prices.append(_price(costs, paid | offload if union else offload) + request)
+    return np.stack(np.broadcast_arrays(*prices))
 
 
 def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -59,9 +75,10 @@ def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np
 
 
 def last_exit_within(costs: NDArray[np.float64], most: float) -> int:
-    """Get the last exit that costs at most `most`, of rising costs (n_exits,); -1 for none of them.
+    """Get the last of some exits with a cost up to `most`; -1 if the first one costs more.
 
-    An instance that gets no further never costs more, whatever its scores are.
+    The `costs`, (n_exits,), rise. An instance that leaves at this exit or before costs no more,
+    whatever its scores are.
 
     >>> last_exit_within(np.array([1.0, 3.0, 7.0]), 3.0)
     1

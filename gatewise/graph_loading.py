@@ -1,8 +1,8 @@
-"""A trial of a given graph, or a booster's file, in a child process, with bounded memory and time.
+"""Load a given graph, or a booster's file, in a child process first, with bounded memory and time.
 
-Some graphs cost far more than their size says: onnxruntime computes constants as it loads, so that
-1.4 MB may take a minute and gigabytes. The child loads the graph and runs it once; only then does
-the process that wants it load it. Run as a program, this module is the child.
+Some graphs cost far more than their size suggests: onnxruntime computes constants as it loads, so
+that 1.4 MB may take a minute and gigabytes. The child loads the graph and runs it once; the parent
+loads it afterwards. Run as a program, this module is the child.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ImportError:  # only on Unix
     resource = None  # type: ignore[assignment]
 
 _STATUS: Final = Path("/proc/self/status")
-#: Limits of a bundle that states none, and what they grow by with each byte of the graph.
+#: Limits of a bundle that states none, and their growth with each byte of the graph.
 _BYTES: Final = 1 << 30
 _BYTES_PER_BYTE: Final = 8
 _SECONDS: Final = 10.0
@@ -47,7 +47,7 @@ class LoadLimits(Record, frozen=True):
     seconds: Amount
 
 
-#: What an operator allows by default, whatever a bundle states.
+#: Largest limits that an operator allows by default; a bundle may state smaller ones.
 LOAD_BOUND: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
 
 #: Graphs that passed in this process, with their rows and limits.
@@ -69,10 +69,10 @@ def check_loads(
 ) -> None:
     """Load a graph and run it on rows `x` in a child process, once for each graph and `x`.
 
-    With a `library` the content is a booster of `n_classes` in its form. The limits are those that
-    its bundle has `stated`, or grow with the graph. Raises GraphLoadError with the reason if they
-    exceed the `bound`, the graph does not load or run, or it takes more than they allow. Memory is
-    limited on Linux alone.
+    With a `library` the content is a booster of `n_classes` in its form. The bundle has `stated`
+    the limits; without them they grow with the graph. Raises GraphLoadError with the reason if the
+    limits exceed the `bound`, or if the graph does not load and run within them. Memory is limited
+    on Linux alone.
     """
     limits = _limits(len(graph), stated, bound)
     task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
@@ -112,7 +112,8 @@ def _limits(n_bytes: int, stated: LoadLimits | None, bound: LoadLimits) -> LoadL
             seconds=min(_SECONDS + _SECONDS_PER_BYTE * n_bytes, bound.seconds),
         )
     for name in ("bytes", "seconds"):
-        need, allowed = getattr(stated, name), getattr(bound, name)
+        need = getattr(stated, name)
+        allowed = getattr(bound, name)
         if need > allowed:
             raise GraphLoadError(
                 f"its bundle states that loading takes up to {need:g} {name}, and {allowed:g} are "
@@ -125,10 +126,10 @@ def _limits(n_bytes: int, stated: LoadLimits | None, bound: LoadLimits) -> LoadL
 
 
 def _main() -> None:
-    head, _, rest = sys.stdin.buffer.read().partition(b"\n")
+    head, _, content = sys.stdin.buffer.read().partition(b"\n")
     task = json.loads(head)
     size = task["size"]
-    x = np.frombuffer(rest[size:], task["dtype"]).reshape(task["shape"])
+    x = np.frombuffer(content[size:], task["dtype"]).reshape(task["shape"])
     library = task["library"]
     # the library itself is loaded before memory is bounded
     if library is None:
@@ -138,10 +139,10 @@ def _main() -> None:
     _limit(int(task["bytes"]), task["seconds"])
     try:
         if library is None:
-            session = open_session(rest[:size])
+            session = open_session(content[:size])
             session.run(None, {session.get_inputs()[0].name: x})
         else:
-            BoosterFile(library, rest[:size], task["n_classes"]).predict_proba(x)
+            BoosterFile(library, content[:size], task["n_classes"]).predict_proba(x)
     except Exception as error:  # the libraries' own errors share no base
         print(one_line(error))
         sys.exit(1)

@@ -44,7 +44,7 @@ def import_object(what: str, path: str) -> Any:
     2
     """
     module, _, attribute = path.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+    if not all(name.isidentifier() for name in (*module.split("."), *attribute.split("."))):
         raise InputError(f"{what}: give module:name, as package.module:function")
     folder = os.getcwd()
     if folder not in sys.path:

@@ -36,7 +36,7 @@ class ValueRanges:
 
     @classmethod
     def of_rows(cls, rows: NDArray[Any]) -> Self:
-        """Measure rows of shape (n, n_columns); NaN is no value."""
+        """Measure rows of shape (n, n_columns); NaN does not count."""
         n_rows, n_columns = rows.shape
         counts = np.zeros(n_columns)
         sums = np.zeros(n_columns)
@@ -57,7 +57,7 @@ class ValueRanges:
 
     @classmethod
     def from_table(cls, table: NDArray[Any], n_columns: int) -> Self:
-        """Make the ranges of a :meth:`table`; InputError if it is none of so many columns."""
+        """Read the ranges of a :meth:`table`; InputError if it has another number of columns."""
         if table.shape != (3, n_columns) or table.dtype != np.float32:
             raise InputError(f"ranges of shape {table.shape} for {n_columns} columns")
         return cls(*table)
@@ -83,9 +83,9 @@ class TrainingRanges:
     Attributes
     ----------
     features : ValueRanges
-        Those of the features, in their order; of the values of an array, one for all of them.
+        Ranges of the features, in their order; of an array, one range for all of its values.
     channels : ValueRanges or None
-        Those of the channels of windows.
+        Ranges of the channels of windows.
     varies : ndarray of bool, shape (n_channels,), or None
         Whether a channel varied within each training window: a dead sensor does not.
     """
@@ -116,9 +116,9 @@ class TrainingRanges:
         cls, arrays: Mapping[str, NDArray[Any]], n_features: int, n_channels: int = 0
     ) -> Self:
         """Read :meth:`arrays`; InputError if one is missing, or of another shape or type."""
-        wanted = {"features", "channels", "varies"} if n_channels else {"features"}
-        if set(arrays) != wanted:
-            raise InputError(f"arrays {sorted(arrays)} in place of {sorted(wanted)}")
+        names = {"features", "channels", "varies"} if n_channels else {"features"}
+        if set(arrays) != names:
+            raise InputError(f"arrays {sorted(arrays)} in place of {sorted(names)}")
         features = ValueRanges.from_table(arrays["features"], n_features)
         if not n_channels:
             return cls(features)

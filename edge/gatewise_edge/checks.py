@@ -11,12 +11,15 @@ from gatewise.errors import InputError
 from gatewise.prices import LARGEST_REQUEST
 from gatewise_edge.errors import WireError
 
+#: Largest number of bytes of a name: every name is a level of a topic and a label of a metric.
 MAX_NAME: Final = 64
 #: Largest number of bytes of a message.
 MAX_PAYLOAD: Final = LARGEST_REQUEST
 
-_NO_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
-_RESERVED: Final = frozenset({"model", "dead"})
+#: Separators and wildcards of topics (MQTT 3.1.1, section 4.7), and control characters.
+_NOT_IN_A_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
+#: Levels that stand where a device's id does: gw/v1/model/... and gw/v1/dead/...
+_RESERVED_IDS: Final = frozenset({"model", "dead"})
 
 
 def check_id(value: object) -> bytes:
@@ -53,10 +56,10 @@ def check_level(what: str, value: str) -> str:
     return _level(what, value) if type(value) is str else check_text(what, value, 1, MAX_NAME)
 
 
-@lru_cache(maxsize=4096)  # names come again in each message; a refused one is not kept
+@lru_cache(maxsize=4096)  # the same names come in each message
 def _level(what: str, value: str) -> str:
     check_text(what, value, 1, MAX_NAME)
-    if _NO_LEVEL.search(value):
+    if _NOT_IN_A_LEVEL.search(value):
         raise WireError("name", f"{what} {value!r} holds '/', '+', '#' or a control character")
     return value
 
@@ -64,7 +67,7 @@ def _level(what: str, value: str) -> str:
 def check_device(device: str) -> str:
     """Return a device id: a topic level, not ``model`` and not ``dead``; or raise WireError."""
     check_level("device id", device)
-    if device in _RESERVED:
+    if device in _RESERVED_IDS:
         raise WireError("name", f"device id {device!r} is reserved")
     return device
 

@@ -17,21 +17,25 @@ class Stopped(BaseException):
 class Stop:
     """Whether a stop was requested; a context manager for the main thread.
 
-    An exception out of a signal handler may come between any two steps and lose what the first
-    has just read. So it is raised only within :meth:`interrupts`, around waits that lose nothing;
-    other code checks :attr:`requested`. A second signal ends the program at once.
+    An exception out of a signal handler may come between any two steps, and lose the value that
+    the first has just read. Therefore it is raised only within :meth:`interrupts`, around waits
+    that lose nothing; other code checks :attr:`requested`. A second signal ends the program at
+    once.
 
-    `requested`: the signal's name; empty while none has come.
+    Attributes
+    ----------
+    requested : str
+        Name of the signal that came; empty before.
     """
 
     def __init__(self) -> None:
         self.requested = ""
-        self._waits = False
-        self._before: dict[int, Any] = {}
+        self._may_interrupt = False
+        self._former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._on_signal)
+            self._former_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,13 +44,13 @@ class Stop:
     @contextmanager
     def interrupts(self) -> Iterator[None]:
         """Let a signal end a wait within the block, with Stopped."""
-        self._waits = True
+        self._may_interrupt = True
         try:
             if self.requested:
                 raise Stopped
             yield
         finally:
-            self._waits = False
+            self._may_interrupt = False
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless a stop is requested."""
@@ -56,9 +60,9 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = signal.Signals(number).name
         self._restore()
-        if self._waits:
+        if self._may_interrupt:
             raise Stopped
 
     def _restore(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
+        while self._former_handlers:
+            signal.signal(*self._former_handlers.popitem())

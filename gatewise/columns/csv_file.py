@@ -106,9 +106,9 @@ class _Decimals:
         self._comma = self._thousands = ""
 
     def pointed(self, row: list[str], line: int) -> list[str]:
-        """Write the numbers of a row with points; InputError if one may be 1000 times as large.
+        """Write the numbers of a row with decimal points.
 
-        Beside decimal commas 1.234 may well be 1234.
+        InputError if the file has decimal commas and a number such as 1.234, which may mean 1234.
         """
         for k, cell in enumerate(row):
             # 1,5 -> 1.5; 1.234 may be 1234, unless no other number has a comma
@@ -121,8 +121,8 @@ class _Decimals:
                 self._comma = cell if "," in cell else self._comma
         if self._thousands and self._comma:
             raise InputError(
-                f"{self._path}, {self._thousands} may have separators of thousands, as there are "
-                f"decimal commas ({self._comma!r}): write all numbers without such separators, or "
-                "all decimals with points"
+                f"{self._path}, {self._thousands} is ambiguous: the file has decimal commas "
+                f"({self._comma!r}), so its point may separate thousands. Remove separators of "
+                "thousands, or write decimals with points"
             )
         return row

@@ -67,8 +67,6 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
     features: FeatureNames
     fill: Fill | None = None
 
-    #: What a cell must be, in errors.
-    wanted: ClassVar[str]
     #: Whether cells of a file are read as their texts, not as numbers where they all are.
     is_text: ClassVar[bool] = True
     #: Whether a missing cell is one more category, and so needs no filling.
@@ -123,7 +121,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
             raise InputError(f"column {self.name!r}: {error}") from None
 
     def is_unseen(self, values: Sequence[float]) -> bool:
-        """Whether the values of its features are those of a category that training has not seen."""
+        """Whether the values of its features encode a category that training has not seen."""
         return False
 
     @cached_property
@@ -139,7 +137,6 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
 class NumberColumn(Column, frozen=True, tag="number"):
     """A column of numbers."""
 
-    wanted: ClassVar[str] = "a number"
     is_text: ClassVar[bool] = False
 
     @classmethod
@@ -160,7 +157,6 @@ class NumberColumn(Column, frozen=True, tag="number"):
 class BooleanColumn(Column, frozen=True, tag="boolean"):
     """A column of true and false."""
 
-    wanted: ClassVar[str] = "true or false"
     is_text: ClassVar[bool] = False
 
     @classmethod
@@ -192,7 +188,6 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
 
     categories: Categories
 
-    wanted: ClassVar[str] = f"text of at most {MAX_CELL_BYTES} bytes"
     takes_missing: ClassVar[bool] = True
     max_distinct: ClassVar[int | None] = MAX_LEARNED_CATEGORIES
 
@@ -265,8 +260,6 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
 
     parts: TimeParts
     format: Text = cells.ISO
-
-    wanted: ClassVar[str] = "a date"
 
     def __post_init__(self) -> None:
         super().__post_init__()

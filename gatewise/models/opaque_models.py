@@ -26,28 +26,39 @@ Function = Callable[[NDArray[np.float32]], Any]
 class PythonModel:
     """A Python object that gives probabilities: a function, an instance, or a class of such.
 
-    `given` is a function of the rows; or an object with ``predict_proba`` and perhaps ``classes_``,
-    the labels of its columns; or a class whose instances are such, made without arguments.
-    `classes` are the data's labels, sorted: the order of the columns that come out. `spec`,
-    ``python:module:attribute``, is where the object, or its class, can be imported. InputError if
-    it is nothing of the kind, or has other classes than the data.
+    Parameters
+    ----------
+    source : callable, object or class
+        A function of the rows; an object with ``predict_proba`` and perhaps ``classes_``, the
+        labels of its columns; or a class of such objects, made without arguments.
+    classes : sequence
+        The data's labels, sorted: the order of the columns of probabilities.
+    spec : str, optional
+        Import path of the object or its class, ``python:module:attribute``.
 
+    Raises
+    ------
+    InputError
+        If the source has another form, or a class that the data lacks.
+
+    Examples
+    --------
     >>> model = PythonModel(lambda X: np.tile([0.25, 0.75], (len(X), 1)), ["no", "yes"])
     >>> model.predict_proba(np.zeros((1, 4), np.float32))
     array([[0.25, 0.75]])
     """
 
-    def __init__(self, given: Any, classes: Sequence[Any], spec: str | None = None) -> None:
-        self.spec = _import_path(given) if spec is None else spec
-        if isinstance(given, type):
-            given = given()
-        self._call: Function = getattr(given, "predict_proba", given)
+    def __init__(self, source: Any, classes: Sequence[Any], spec: str | None = None) -> None:
+        self.spec = _import_path(source) if spec is None else spec
+        if isinstance(source, type):
+            source = source()
+        self._call: Function = getattr(source, "predict_proba", source)
         if not callable(self._call):
             raise InputError(
                 f"{self.spec} is neither a function of the rows nor an object with predict_proba"
             )
         self.n_classes = len(classes)
-        self.model = getattr(given, "__self__", given)
+        self.model = getattr(source, "__self__", source)
         """The object that answers: of a bound method, its owner."""
         own_classes = list(getattr(self.model, "classes_", classes))
         data_classes = list(classes)
@@ -68,7 +79,9 @@ def _probabilities(output: Any, shape: tuple[int, int], source: str) -> NDArray[
     try:
         chances = np.asarray(output, np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{source} gave no matrix of numbers: {one_line(error)}") from error
+        raise InputError(
+            f"{source} did not return a matrix of numbers: {one_line(error)}"
+        ) from error
     if chances.shape != shape:
         raise InputError(
             f"{source} gave an array of shape {chances.shape}: it must give probabilities of "
@@ -80,9 +93,9 @@ def _probabilities(output: Any, shape: tuple[int, int], source: str) -> NDArray[
     return chances
 
 
-def _import_path(given: Any) -> str:
+def _import_path(source: Any) -> str:
     """Import path of an object or its class, which a worker has to serve."""
-    if getattr(given, "__self__", None) is not None:  # a bound method: its object has to be served
-        given = given.__self__
-    owner = given if hasattr(given, "__qualname__") else type(given)
+    if getattr(source, "__self__", None) is not None:  # a bound method: its object is served
+        source = source.__self__
+    owner = source if hasattr(source, "__qualname__") else type(source)
     return f"{PYTHON}{owner.__module__}:{owner.__qualname__}"

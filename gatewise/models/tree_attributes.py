@@ -19,51 +19,52 @@ def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
     n_nodes = model.n_nodes
     n_trees = model.n_trees
     tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
-    number = np.arange(n_nodes) - model.roots[tree]  # from 0 in each tree
-    inner = model.feature >= 0
+    node_in_tree = np.arange(n_nodes) - model.roots[tree]
+    is_inner = model.feature >= 0
 
     def child(side: NDArray[np.int32]) -> NDArray[np.int64]:
-        return np.where(inner, side - model.roots[tree], 0)
+        return np.where(is_inner, side - model.roots[tree], 0)
 
-    leaf, target, weight = _leaf_weights(model, tree, inner)
+    leaf, target, weight = _leaf_weights(model, tree, is_inner)
     attributes: dict[str, Any] = {
         "n_targets": model.n_outputs,
         "aggregate_function": "SUM",
         "post_transform": "NONE",
         "base_values": model.base + np.float32(0),  # -0 becomes 0, as in a sum with 0
         "nodes_treeids": tree,
-        "nodes_nodeids": number,
-        "nodes_featureids": np.where(inner, model.feature, 0),
-        "nodes_values": np.where(inner, model.threshold, np.float32(0)),
-        "nodes_modes": np.array([b"LEAF", b"BRANCH_LEQ"])[inner.astype(np.intp)],
+        "nodes_nodeids": node_in_tree,
+        "nodes_featureids": np.where(is_inner, model.feature, 0),
+        "nodes_values": np.where(is_inner, model.threshold, np.float32(0)),
+        "nodes_modes": np.array([b"LEAF", b"BRANCH_LEQ"])[is_inner.astype(np.intp)],
         "nodes_truenodeids": child(model.left),
         "nodes_falsenodeids": child(model.right),
         "target_treeids": tree[leaf],
-        "target_nodeids": number[leaf],
+        "target_nodeids": node_in_tree[leaf],
         "target_ids": target,
         "target_weights": weight,
     }
-    if (model.nan_left & inner).any():
-        attributes["nodes_missing_value_tracks_true"] = (model.nan_left & inner).astype(np.int64)
+    if (model.nan_left & is_inner).any():
+        attributes["nodes_missing_value_tracks_true"] = (model.nan_left & is_inner).astype(np.int64)
     return attributes
 
 
 def _leaf_weights(
-    model: TreeEnsemble, tree: NDArray[np.intp], inner: NDArray[np.bool_]
+    model: TreeEnsemble, tree: NDArray[np.intp], is_inner: NDArray[np.bool_]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
     """Node, target and weight of every entry, leaf by leaf."""
-    leaves = np.flatnonzero(~inner)
+    leaves = np.flatnonzero(~is_inner)
     output = model.output[tree[leaves]]
-    scalar = np.flatnonzero(output >= 0)
-    whole = np.flatnonzero(output < 0)
+    has_one_output = np.flatnonzero(output >= 0)
+    has_all_outputs = np.flatnonzero(output < 0)
     weight = np.zeros((len(leaves), model.n_outputs), np.float32)
-    weight[scalar, output[scalar]] = model.value[leaves[scalar], 0]
-    weight[whole] = model.value[leaves[whole]] if len(whole) else 0
+    weight[has_one_output, output[has_one_output]] = model.value[leaves[has_one_output], 0]
+    if len(has_all_outputs):
+        weight[has_all_outputs] = model.value[leaves[has_all_outputs]]
     # Adding a 0 changes no sum, so most zeros are left out; but a leaf needs an entry, and
     # onnxruntime forgets the base of a target that no entry reached.
-    keep = weight != 0
-    keep[tree[leaves] == 0] |= model.base != 0
-    bare = ~keep.any(axis=1)
-    keep[bare, np.maximum(output[bare], 0)] = True
-    row, target = np.nonzero(keep)
+    has_entry = weight != 0
+    has_entry[tree[leaves] == 0] |= model.base != 0
+    lacks_entries = ~has_entry.any(axis=1)
+    has_entry[lacks_entries, np.maximum(output[lacks_entries], 0)] = True
+    row, target = np.nonzero(has_entry)
     return leaves[row], target, weight[row, target]

@@ -16,7 +16,7 @@ LEAF = -1
 """Feature and children of a leaf."""
 FLOAT32_MAX = np.finfo(np.float32).max
 LIGHTGBM_ZERO = np.float32(1e-35)
-"""LightGBM takes numbers that are not larger for 0."""
+"""Largest number that LightGBM takes for 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +38,12 @@ def float32_below(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """
     with np.errstate(over="ignore"):
         rounded = np.asarray(threshold, np.float64).astype(np.float32)
-        above = rounded.astype(np.float64) > threshold
-        return np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        is_above = rounded.astype(np.float64) > threshold
+        return np.where(is_above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
 def forest_nodes(estimators: Sequence[Any]) -> list[Nodes]:
-    """Fitted trees of scikit-learn; values are those that they keep, class shares or sums."""
+    """Fitted trees of scikit-learn, with their own values: class shares or sums."""
     trees = []
     for estimator in estimators:
         tree = estimator.tree_
@@ -135,8 +135,8 @@ def _beside_zero(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """Round LightGBM's thresholds for float32 rows; those near 0 divide at the end of its zero."""
     is_near = np.abs(threshold) <= LIGHTGBM_ZERO
     below_zero = np.nextafter(-LIGHTGBM_ZERO, np.float32(-np.inf))
-    end = np.where(threshold >= 0, LIGHTGBM_ZERO, below_zero)
-    return np.where(is_near, end, float32_below(threshold)).astype(np.float32)
+    zero_edge = np.where(threshold >= 0, LIGHTGBM_ZERO, below_zero)
+    return np.where(is_near, zero_edge, float32_below(threshold)).astype(np.float32)
 
 
 def places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

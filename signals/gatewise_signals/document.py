@@ -7,8 +7,8 @@
                {"kind": "statistics", "source": 0}]}
 
 A step names the steps that it reads by their number, each below its own; a setting at its default
-is left out. Prices stand with the feature groups, which bear the steps' labels; ``prices``, if it
-is there, is the table that they were measured by.
+is left out. Prices stand with the feature groups, which have the steps' labels; ``prices``, where
+present, is the table of the measurement.
 """
 
 from __future__ import annotations

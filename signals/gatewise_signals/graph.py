@@ -43,7 +43,7 @@ class SignalGraph:
     Raises
     ------
     InputError
-        If blocks are missing or stand twice, or two different steps have the same label.
+        If there is no block, a block occurs twice, or two different steps have the same label.
 
     Examples
     --------
@@ -68,8 +68,8 @@ class SignalGraph:
         double = next((label for label in labels if labels.count(label) > 1), None)
         if double is not None or len(set(self.blocks)) != len(self.blocks):
             raise InputError(
-                f"blocks: {double or 'one'} stands twice; give each once, channels and functions "
-                "names of their own, and equal steps the same price"
+                f"blocks: {double or 'one'} occurs twice; list each block once, with distinct "
+                "names of channels and functions, and equal prices of equal steps"
             )
         self.feature_names = tuple(name for block in self.blocks for name in block.names)
         # features of a block are consecutive columns

@@ -292,7 +292,7 @@ class SignalInput:
             return windows.reshape(len(windows), self.n_values).astype(np.float32)
 
 
-def as_windows(given: Any) -> NDArray[Any]:
+def as_windows(windows: Any) -> NDArray[Any]:
     """Bring windows into one array of numbers, shape (n, ...).
 
     They may be an array; a list of arrays or DataFrames of equal length; or a DataFrame with an
@@ -304,29 +304,30 @@ def as_windows(given: Any) -> NDArray[Any]:
     InputError
         If windows differ in length, or are not numbers.
     """
-    is_list = isinstance(given, list | tuple)
-    tables = _is_table(given) or (is_list and any(map(_is_table, given)))
+    is_list = isinstance(windows, list | tuple)
+    tables = _is_table(windows) or (is_list and any(map(_is_table, windows)))
     if is_list:
-        x = _stacked(given, tables)
+        x = _stacked(windows, tables)
     elif tables:
-        x = _by_instance(given) if getattr(given.index, "nlevels", 1) > 1 else given.to_numpy()
+        has_levels = getattr(windows.index, "nlevels", 1) > 1
+        x = _by_instance(windows) if has_levels else windows.to_numpy()
     else:
-        x = np.asarray(given)
+        x = np.asarray(windows)
     if x.dtype.kind not in "fiub":
         advice = ": give an index (instance, time), or an array" if tables else ""
         raise InputError(f"windows must be numbers, not {x.dtype}{advice}")
     return x
 
 
-def _is_table(given: Any) -> bool:
-    """Whether it is a DataFrame; pandas itself is not needed."""
-    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+def _is_table(windows: object) -> bool:
+    """Whether windows are a DataFrame; pandas itself is not needed."""
+    return hasattr(windows, "columns") and hasattr(windows, "to_numpy")
 
 
-def _stacked(given: Sequence[Any], tables: bool) -> NDArray[Any]:
+def _stacked(windows: Sequence[Any], tables: bool) -> NDArray[Any]:
     """Windows of a list, all of one length and with the same columns."""
     if tables:
-        heads = [list(window.columns) if _is_table(window) else None for window in given]
+        heads = [list(window.columns) if _is_table(window) else None for window in windows]
         differing = next((k for k, head in enumerate(heads) if head != heads[0]), None)
         if differing is not None:
             raise InputError(
@@ -334,9 +335,9 @@ def _stacked(given: Sequence[Any], tables: bool) -> NDArray[Any]:
                 "all the same, in one order"
             )
     try:
-        return np.asarray([w.to_numpy() for w in given] if tables else given)
+        return np.asarray([w.to_numpy() for w in windows] if tables else windows)
     except ValueError as error:
-        lengths = [len(window) if hasattr(window, "__len__") else 0 for window in given]
+        lengths = [len(window) if hasattr(window, "__len__") else 0 for window in windows]
         _check_lengths(lengths, range(len(lengths)))
         raise InputError(f"windows must be an array, all of one length: {error}") from None
 

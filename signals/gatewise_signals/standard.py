@@ -205,7 +205,7 @@ def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> li
 def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
     """Name of a signal and of its axis: ``acc_x`` is acc's x, and so is ``accx`` among all three.
 
-    A channel that is no axis is a signal of its own, with its name twice.
+    A channel without an axis is a signal of its own, whose name is returned twice.
     """
     stem = name[:-1]
     axis = name[-1:].lower()
@@ -246,7 +246,7 @@ def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block
 
 
 def _of_sound(signal: Signal, rate: float, samples: int | None) -> list[Block]:
-    """Blocks of sound and vibration: what beats slowly in a fast signal, and its timbre."""
+    """Blocks of sound and vibration: slow beats of a fast signal, and its timbre."""
     # the largest power of two within 32 ms of samples
     frame = 1 << round(FRAME_SECONDS * rate).bit_length() - 1
     envelope = Envelope(signal, 8)

@@ -43,8 +43,8 @@ class Step(ABC):
     Attributes
     ----------
     price : float or None
-        Of the computation itself, without the steps that it reads, for one window: microseconds
-        after :func:`.measured`, or any other unit. None: not priced yet. No part of equality.
+        Price of the computation for one window, without the steps that it reads: microseconds
+        after :func:`.measured`, or any other unit. None: not priced yet. Not compared.
     measured : PriceTable or None
         The table that the price is from, if it was measured.
     """
@@ -192,8 +192,8 @@ class Channels(Signal):
         rows = windows[:, :, np.newaxis] if windows.ndim == 2 else windows
         if rows.ndim != 3 or not rows.shape[1] or rows.shape[2] <= max(self.indices):
             raise InputError(
-                f"signal {self.name!r}: windows of shape {windows.shape[1:]}; it reads (samples, "
-                f"channels) with channels {self.indices}, of at least one sample"
+                f"signal {self.name!r}: needs windows of shape (samples, channels) that contain "
+                f"channels {self.indices}; got {windows.shape[1:]}"
             )
         channels = rows.transpose(0, 2, 1)[:, _as_slice(self.indices)]
         return scaled(channels, self.scale)
@@ -306,11 +306,11 @@ def centred(x: Values) -> Values:
     return distances
 
 
-def per_channel(channels: tuple[str, ...], what: tuple[str, ...]) -> tuple[str, ...]:
+def per_channel(channels: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
     """Names of the same features of each channel; the channel is named if there are several."""
     if len(channels) == 1:
-        return what
-    return tuple(f"{channel}.{word}" for channel in channels for word in what)
+        return words
+    return tuple(f"{channel}.{word}" for channel in channels for word in words)
 
 
 def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:

@@ -83,8 +83,8 @@ MAX_JITTER = 4.0
 class _TimedPush:
     """Samples from number `start` of the stream on, the first at `time`.
 
-    They are `late` sample intervals behind the time that follows from the push before, which began
-    `n_before` samples earlier; 0 without one.
+    They come `late` sample intervals after the time that follows from the previous push, which
+    began `n_before` samples earlier. Both are 0 without a previous push.
     """
 
     start: int
@@ -149,11 +149,11 @@ class Windower:
         self._skip = 0  # samples before the next window, where the hop is longer than a window
         self._used = 0  # samples of the buffer that a window has held
         self._pushes: deque[_TimedPush] = deque()  # of the samples in the buffer
-        self._unchecked: deque[_TimedPush] = deque()  # those that a gap may be before
-        # lateness of the latest pushes and the samples that they follow
+        self._unchecked: deque[_TimedPush] = deque()  # pushes that may follow a gap
+        # lateness of the latest pushes, and the number of samples that each follows
         self._latest: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
         self._seconds = 0.0  # from the first time to the latest
-        self._n_timed = 0  # samples meanwhile
+        self._n_timed = 0  # samples in these seconds
 
     @property
     def is_timed(self) -> bool:
@@ -166,7 +166,7 @@ class Windower:
         return self._n_timed / self._seconds if self._seconds > 0 else None
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:
-        """Take samples that follow each other; get the windows that they complete.
+        """Take samples that follow each other; return the windows that they complete.
 
         Parameters
         ----------
@@ -246,7 +246,10 @@ class Windower:
 
     def _drift_and_jitter(self) -> tuple[float, float]:
         """Usual lateness per sample, and how far pushes usually are from it; 0 if not known yet."""
-        latest = [*self._latest, *((push.late, push.n_before) for push in self._unchecked)]
+        latest = [
+            *self._latest,
+            *((timed_push.late, timed_push.n_before) for timed_push in self._unchecked),
+        ]
         if len(latest) < MIN_TIMES:
             return 0.0, 0.0
         drift = sorted(late / n for late, n in latest)[len(latest) // 2]

@@ -16,8 +16,8 @@ from gatewise.errors import InputError
 from gatewise_edge.device.answer import Route
 from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark
 
-#: An answer of rank u among the latest ones (0: the least certain, 1: the most certain) is audited
-#: with probability ``min(1, EVEN * share + excess * exp(-u / UNCERTAIN))``.
+#: An answer of rank u among the latest ones (0: the least confident, 1: the most confident) is
+#: audited with probability ``min(1, EVEN * share + excess * exp(-u / UNCERTAIN))``.
 _EVEN: Final = 0.2
 _UNCERTAIN: Final = 0.08
 #: Number of latest answers that are ranked; with fewer than WARM every probability is `share`.
@@ -28,13 +28,26 @@ _WARM: Final = 40
 class AuditSampler:
     """The probability to audit an answer: `share` on average, more for the least certain ones.
 
-    Most answers that differ from the high-cost model's are among the answers with the smallest
-    confidence (largest probability) of the latest, whichever stage gave them. Evidence grows
-    fastest with a probability in proportion to the chance of disagreement; a fixed part stays for
-    the errors that confidence does not show.
+    The confidence of an answer is its largest probability. Most answers that differ from the
+    high-cost model's are among the least confident of the latest, whichever stage gave them.
+    Evidence grows fastest if an answer is audited with a probability in proportion to its chance
+    of disagreement. A fixed part of the share goes to all answers alike, for the errors that
+    confidence does not show.
 
-    `rng` draws which answers are audited.
+    Parameters
+    ----------
+    share : float
+        Mean probability, above 0 and up to 1.
+    rng : random.Random, optional
+        Draws which answers are audited.
 
+    Raises
+    ------
+    InputError
+        If the share is out of range.
+
+    Examples
+    --------
     >>> sampler = AuditSampler(0.02)
     >>> [round(sampler.probability(confidence), 4) for confidence in (0.6, 0.9)]
     [0.02, 0.02]

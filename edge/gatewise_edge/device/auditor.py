@@ -66,8 +66,8 @@ class Auditor:
     def audit(self, pending: Pending, answer: Answer) -> None:
         """Send an answered instance to the high-cost model if it is chosen.
 
-        What is not at hand is acquired on a thread: the answer does not wait for it, and no later
-        instance either. While that thread is busy nothing is audited.
+        Features that are not at hand are acquired on a thread of its own: neither the answer nor a
+        later instance waits for them. While that thread is busy nothing is audited.
         """
         installed = pending.installed
         reading = pending.reading
@@ -104,7 +104,7 @@ class Auditor:
                 on_answer=partial(self._count, mark),
             )
         except SensorError:
-            return  # no evidence: what fails is taken to fail for right and wrong answers alike
+            return  # no evidence: a sensor fails for right and wrong answers alike
         except Exception:
             _LOG.exception("an answer could not be audited")
         finally:

@@ -43,11 +43,12 @@ class RowFlow:
         installed = pending.installed
         if self._policy == "cloud-only":
             return self._offload(pending, "cloud-only")
-        stopped = self._run_stages(pending)
+        has_stopped = self._run_stages(pending)
         may_offload = installed.has_cloud and self._policy != "edge-only"
-        if pending.reading.implausible and self._offload_implausible and may_offload and stopped:
+        is_doubtful = self._offload_implausible and bool(pending.reading.implausible)
+        if has_stopped and is_doubtful and may_offload:
             return self._offload(pending, "implausible")
-        if stopped:
+        if has_stopped:
             return self._local(pending, "edge", "stopped")
         if pending.error is not None:
             failure = _reason(pending.error)
@@ -143,10 +144,10 @@ class RowFlow:
     def _offload(self, pending: Pending, reason: str) -> Answer | Pending:
         installed = pending.installed
         reading = pending.reading
-        # A request that would be in vain is not made, nor are its features acquired.
-        refused = self._uplink.admit(pending.deadline)
-        if refused is not None:
-            return self._fall_back(pending, _reason(pending.error, refused))
+        # Without a chance of a response the request's features are not acquired either.
+        refusal = self._uplink.admit(pending.deadline)
+        if refusal is not None:
+            return self._fall_back(pending, _reason(pending.error, refusal))
         takes_nan = installed.cloud_takes_nan
         instances = reading.acquire_file(installed.request_inputs, MAX_FILE)
         if instances is None:

@@ -1,8 +1,8 @@
-"""The bundle that a device answers with: all that follows from it, as one object.
+"""The bundle that a device answers with, and all that follows from it, as one object.
 
-Each instance holds the object that it began with. So a device takes over a new bundle by putting
-another object in place, and an instance under way ends with the stages, prices, sensors and model
-version that it began with.
+Each instance holds the object that it began with. To take over a new bundle, a device replaces the
+object; an instance under way ends with the stages, prices, sensors and model version that it began
+with.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ class InstalledBundle:
     manifest : Manifest
         The bundle's.
     stages : tuple of DeviceStage
-        Those that run. The manifest's cap on the cost of an instance may leave out the last ones,
-        and the cloud.
+        Stages that run. The manifest's cap on the cost of an instance may leave out the last
+        stages, and the cloud.
     n_stages : int
-        Of the bundle; as an exit it stands for the high-cost model.
+        Number of the bundle's stages; as an exit it stands for the high-cost model.
     has_cloud : bool
         Whether an instance may be offloaded.
     stages_take_nan, cloud_takes_nan : bool
-        Whether NaN is a value there.
+        Whether NaN is a value to the stages, and to the high-cost model.
     request_inputs : ndarray of intp
         Features that a request carries, in this order.
     dtype : dtype
-        Of a request's values.
+        Type of a request's values.
     offload_price, request_price : float
-        Price of an offload without its features, answered and not.
+        Price of an offload without its features, if it is answered and if it is not.
     meter : Meter
         Prices of features.
     source : FeatureSource or None
-        The device's sensors, if there are any.
+        The device's sensors.
     row_names : tuple of str or None
-        Names of the values of rows; None: an encoder's rows, or floats that are features.
+        Names of the values of rows; None: rows of the encoder's columns, or of float features.
     columns : ndarray of intp or None
-        Positions of the bundle's features in a row; None: all, in this order.
+        Positions of the bundle's features in a row; None if the row has these features, in order.
     row_shape : tuple of int or None
         Shape of a row of float32 features; None where such an array may be something else.
     block_reader : BlockingReader or None
@@ -114,16 +114,16 @@ class InstalledBundle:
         block_reader: BlockingReader | None = None,
         check_ranges: bool = True,
     ) -> Self:
-        """Load a bundle and prove that it computes the same here as where it was packed.
+        """Load a bundle and check that it computes the same here as where it was packed.
 
         If the device `offloads` instances, their features need sensors and must fit a message. Rows
-        have the features `row_names`, matched here by name; without them the bundle's own. Without
-        `functions` at all, instances are features that were computed elsewhere: no block is run or
-        tested. With `check_ranges` values are compared with those in training.
+        have the features `row_names`, by default the bundle's. If `functions` is None, rows hold
+        features that were computed elsewhere, and no block is run or tested. With `check_ranges`
+        values are compared with the ranges of the training rows.
 
-        Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
-        otherwise here, InputError if sensors or rows do not fit it, a block's function is not among
-        `functions`, or a request would be too large.
+        Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes other
+        outputs here, InputError if sensors or rows do not fit it, `functions` lacks a block's
+        function, or a request would be too large.
         """
         if functions is not None:
             bundle = bundle.with_functions(functions)
@@ -175,7 +175,7 @@ class InstalledBundle:
         )
 
     def typed(self, X: NDArray[np.float32]) -> NDArray[Any]:
-        """Get values in the type of the bundle's instances or windows, if all are of it."""
+        """Cast values to the type of a request, unless a value would change."""
         if self.dtype == X.dtype:
             return X
         with np.errstate(all="ignore"):
@@ -238,7 +238,7 @@ class InstalledBundle:
         return X
 
     def source_of(self, row: ArrayLike | RawRow | bytes | None) -> FeatureSource | Values:
-        """Source of an instance's values, or all of them: the row, else the sensors.
+        """Values of a row, or the source that they are read from: without a row, the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
@@ -275,7 +275,7 @@ class InstalledBundle:
 
 
 def _limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits | None]:
-    """Plausible values of the features and of a window's channels; None: all."""
+    """Plausible values of the features and of a window's channels; None if any value is."""
     ranges = bundle.ranges()
     if ranges is None:
         return None, None
@@ -320,11 +320,11 @@ def _row_shape(bundle: Bundle, row_names: tuple[str, ...] | None) -> tuple[int, 
     return None if manifest.signal is not None and manifest.signal.shape == shape else shape
 
 
-def _positions(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp] | None:
-    """Positions of the wanted features in a row; None where the orders are the same."""
-    if names == wanted:
+def _positions(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
+    """Positions of the features among the names of a row; None where the orders are the same."""
+    if names == features:
         return None
-    missing = [name for name in wanted if name not in names]
+    missing = [name for name in features if name not in names]
     if missing:
         raise InputError(f"the rows have no feature {missing[0]!r}, which the bundle needs")
-    return np.array([names.index(name) for name in wanted], np.intp)
+    return np.array([names.index(name) for name in features], np.intp)

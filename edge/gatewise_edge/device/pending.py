@@ -15,10 +15,28 @@ from gatewise_edge.sensors.feature_reader import Reading
 class Pending(msgspec.Struct, eq=False):
     """An instance without an answer. Times in seconds on the device's clock.
 
-    `installed` is the bundle that it began with, `outputs` come from its finished stages, and
-    `error` is that of the feature that ended the stages. `reason`: why it is offloaded. With a
-    `group` its values wait in `values` for a request of many rows.
-    It was sent in `request`, as row `row`.
+    Attributes
+    ----------
+    installed : InstalledBundle
+        The bundle that it began with.
+    reading : Reading
+        Its features, as far as they are acquired.
+    started, deadline : float
+        When it began, and when its answer is due.
+    outputs : list of StageOutput
+        Outputs of its finished stages.
+    group : list of Pending or None
+        Instances that share a request; None: it has a request of its own.
+    error : SensorError or None
+        Failure of the feature that ended the stages.
+    reason : str
+        Why it is offloaded.
+    values : ndarray, bytes or None
+        Values that wait for the group's request.
+    request : InFlight or None
+        The request that carries it.
+    row : int
+        Its row in the request.
     """
 
     installed: InstalledBundle

@@ -1,4 +1,4 @@
-"""Test that a bundle computes the same here as where it was packed."""
+"""Self-test of a bundle: it computes the same here as where it was packed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def self_test(
     and trees that acquire node by node run one row at a time, as instances come to a device.
 
     Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires node
-    by node must acquire the same features. A given graph's sums are not Gatewise's: on another kind
-    of machine its margins may differ by :data:`CLOSE`, and rows where they do may exit elsewhere.
+    by node must acquire the same features. A given graph adds in an order of its own: on another
+    kind of machine its margins may differ by :data:`CLOSE`, and such rows may exit elsewhere.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def self_test(
     Raises
     ------
     SelfTestError
-        If anything differs; it says in how many rows.
+        If anything differs; the message names the number of rows.
     BundleError
         If the bundle has no usable sample.
     """

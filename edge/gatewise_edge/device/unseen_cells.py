@@ -17,7 +17,7 @@ FIRST_CELLS: Final = 20
 class UnseenCells:
     """Cells of each column of categories, and how many of them training has not seen.
 
-    A column of unseen categories alone says nothing to a model: its texts are written otherwise
+    A column with unseen categories alone tells a model nothing: its texts are spelled differently
     than in training, or come from another source. Not thread-safe.
     """
 
@@ -26,7 +26,7 @@ class UnseenCells:
         self._unseen: dict[str, int] = {}
 
     def count(self, encoder: RowEncoder, reading: Reading) -> bool:
-        """Count the acquired cells of an instance; get whether one of them is unseen."""
+        """Count the acquired cells of an instance; return whether one of them is unseen."""
         has_unseen = False
         for c, column in enumerate(encoder.columns):
             features = slice(encoder.starts[c], encoder.starts[c + 1])
@@ -39,8 +39,8 @@ class UnseenCells:
                 self._unseen[name] = self._unseen.get(name, 0) + 1
             if self._cells[name] == FIRST_CELLS and name in self.columns:
                 _LOG.warning(
-                    "column %r has had %d cells, all of them categories that training has not "
-                    "seen: are its texts written as they were there?",
+                    "column %r: none of its first %d cells has a category of the training rows; "
+                    "check that its texts are spelled as in training",
                     name,
                     FIRST_CELLS,
                 )
@@ -48,7 +48,7 @@ class UnseenCells:
 
     @property
     def columns(self) -> list[str]:
-        """Columns of which all cells so far are unseen, if these are enough to say so."""
+        """Columns with FIRST_CELLS cells or more, all of them unseen."""
         return [
             name
             for name, n_cells in self._cells.items()

@@ -32,8 +32,14 @@ from gatewise.errors import InputError
 class BreakerCounts:
     """Counts of a breaker.
 
-    `breaker_opened`: times it opened from closed. `breaker_probes`: requests let through to see
-    whether the cloud is back. `breaker_blocked`: requests that it blocked.
+    Attributes
+    ----------
+    breaker_opened : int
+        How often it opened from closed.
+    breaker_probes : int
+        Requests let through to see whether the cloud is back.
+    breaker_blocked : int
+        Requests that it blocked.
     """
 
     breaker_opened: int = 0
@@ -45,11 +51,27 @@ class BreakerCounts:
 class Breaker:
     """Decide whether a request may be made.
 
-    `failures` requests in a row without a reply open it, or a `share` of the last `window`. Pauses
-    are drawn between half of their mean and one and a half of it, by `draw` in [0, 1): the first
-    takes `pause` seconds on average, each further one twice as long, up to `longest`. `counts`
-    counts its states. InputError if a setting is out of range.
+    Parameters
+    ----------
+    failures : int, default 5
+        Requests in a row without a reply that open it.
+    share, window : float and int, default 0.8 of 20
+        It also opens when this share of the latest requests had no reply.
+    pause, longest : float, default 1 and 30
+        Mean seconds of the first pause, and of the longest; each is twice as long as the one
+        before.
+    draw : callable, default random.random
+        Draws from [0, 1): a pause lasts ``mean * (0.5 + draw())`` seconds.
+    counts : BreakerCounts
+        Counts of its states.
 
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Examples
+    --------
     >>> breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
     >>> for now in (1.0, 2.0):
     ...     breaker.record(False, sent=now - 0.5, now=now)
@@ -69,11 +91,11 @@ class Breaker:
     counts: BreakerCounts = field(default_factory=BreakerCounts)
     state: Literal["closed", "open", "half-open"] = field(default="closed", init=False)
     _silent: deque[bool] = field(default_factory=deque, init=False)
-    _in_a_row: int = field(default=0, init=False)
-    _openings: int = field(default=0, init=False)
-    _until: float = field(default=-math.inf, init=False)
-    #: When the state last changed: earlier requests do not count.
-    _since: float = field(default=-math.inf, init=False)
+    _n_silent_in_a_row: int = field(default=0, init=False)
+    _n_openings: int = field(default=0, init=False)
+    _paused_until: float = field(default=-math.inf, init=False)
+    #: Requests sent before the state last changed do not count.
+    _changed_at: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
         for name in ("failures", "window"):
@@ -95,13 +117,13 @@ class Breaker:
         """
         if self.state == "closed":
             return True
-        if now < self._until:
+        if now < self._paused_until:
             self.counts.breaker_blocked += 1
             return False
         if self.state == "open":
             self.state = "half-open"
-            self._since = now
-        self._until = until
+            self._changed_at = now
+        self._paused_until = until
         self.counts.breaker_probes += 1
         return True
 
@@ -109,40 +131,40 @@ class Breaker:
         """Take back at `now` an admitted request that was not made after all."""
         if self.state == "half-open":
             self.counts.breaker_probes -= 1
-            self._until = now
+            self._paused_until = now
 
     def record(self, replied: bool, *, sent: float, now: float) -> None:
         """Update at `now` with a request `sent` before: `replied` to, if by an error, or not."""
         if replied:
             # However old the request is, the reply came now.
-            self._in_a_row = 0
+            self._n_silent_in_a_row = 0
             self._silent.append(False)
             if self.state != "closed":
                 self._close(now)
             return
         if self.state == "closed":
-            if sent < self._since:
+            if sent < self._changed_at:
                 return
-            self._in_a_row += 1
+            self._n_silent_in_a_row += 1
             self._silent.append(True)
             is_full = len(self._silent) == self.window
             is_mostly_silent = is_full and sum(self._silent) >= self.share * self.window
-            if self._in_a_row >= self.failures or is_mostly_silent:
+            if self._n_silent_in_a_row >= self.failures or is_mostly_silent:
                 self.counts.breaker_opened += 1
                 self._open(now)
-        elif self.state == "half-open" and sent >= self._since:
+        elif self.state == "half-open" and sent >= self._changed_at:
             self._open(now)
 
     def _open(self, now: float) -> None:
-        mean = min(self.longest, self.pause * 2.0 ** min(self._openings, 60))
-        self._openings += 1
+        mean = min(self.longest, self.pause * 2.0 ** min(self._n_openings, 60))
+        self._n_openings += 1
         self.state = "open"
-        self._since = now
-        self._until = now + mean * (0.5 + self.draw())
+        self._changed_at = now
+        self._paused_until = now + mean * (0.5 + self.draw())
 
     def _close(self, now: float) -> None:
         self.state = "closed"
-        self._since = now
-        self._openings = self._in_a_row = 0
+        self._changed_at = now
+        self._n_openings = self._n_silent_in_a_row = 0
         self._silent.clear()
-        self._until = -math.inf
+        self._paused_until = -math.inf

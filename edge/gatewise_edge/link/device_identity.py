@@ -18,16 +18,20 @@ from typing import Final
 _LOG = logging.getLogger(__name__)
 
 #: Seconds since the last takeover after which the trouble is over: reconnects take up to a minute.
-_FRESH: Final = 120.0
+_TROUBLE_SECONDS: Final = 120.0
 #: The first may be a broker that came back with messages retained long ago.
-_EVIDENCE: Final = 2
+_MIN_TAKEOVERS: Final = 2
 
 
 class DeviceIdentity:
     """Mark of a process on its device's session topic; counts marks of other processes there.
 
-    `mark`: 32 hexadecimal digits. `takeovers`: how often another mark had taken the place of this
-    one.
+    Attributes
+    ----------
+    mark : bytes
+        32 hexadecimal digits.
+    takeovers : int
+        How often another mark had taken the place of this one.
     """
 
     def __init__(self, device: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,34 +39,37 @@ class DeviceIdentity:
         self.takeovers = 0
         self._device = device
         self._clock = clock
-        self._in_place = False
-        self._last = 0.0
+        self._is_on_topic = False
+        self._last_takeover = 0.0
         self._reading = threading.Lock()
 
     def read(self, payload: bytes) -> None:
         """Take a message of the session topic; messages come in their order."""
         with self._reading:
             if payload == self.mark:
-                self._in_place = True
+                self._is_on_topic = True
                 return
-            if not self._in_place or not payload:  # an older process, or one that has ended
+            if not self._is_on_topic or not payload:  # an older process, or one that has ended
                 return
-            self._in_place = False
+            self._is_on_topic = False
             self.takeovers += 1
-            self._last = self._clock()
+            self._last_takeover = self._clock()
             count = self.takeovers
         # A takeover a second would fill the log: at 2, 4, 8, ...
-        if count >= _EVIDENCE and count & (count - 1) == 0:
-            _LOG.error("%s (%d takeovers of the connection)", self._says(), count)
+        if count >= _MIN_TAKEOVERS and count & (count - 1) == 0:
+            _LOG.error("%s (%d takeovers of the connection)", self._description(), count)
 
     @property
     def trouble(self) -> str | None:
         """That another device uses this id; None if none was noticed lately."""
-        if self.takeovers < _EVIDENCE or self._clock() - self._last > _FRESH:
+        if (
+            self.takeovers < _MIN_TAKEOVERS
+            or self._clock() - self._last_takeover > _TROUBLE_SECONDS
+        ):
             return None
-        return self._says()
+        return self._description()
 
-    def _says(self) -> str:
+    def _description(self) -> str:
         return (
             f"another device uses the id {self._device}: the broker gives the connection now to "
             "one, now to the other; give each an id of its own (--device)"

@@ -1,9 +1,9 @@
 """Acquire one instance's features on demand, each once, and meter their cost.
 
-A :class:`FeatureSource` provides values, a :class:`Reading` requests from it the
-features that a stage or the cloud needs. The cost of an instance is that of its acquired features:
-own costs, and each touched group's shared cost once, as in training. Values that a source delivers
-unasked are kept, and cost nothing until they are acquired.
+A :class:`FeatureSource` provides values; a :class:`Reading` requests from it the features that a
+stage or the cloud needs. The cost of an instance is that of its acquired features: own costs, and
+each touched group's shared cost once, as in training. A source may deliver more values than were
+requested; they cost nothing until they are acquired.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from gatewise_signals.signal_input import SignalInput
 
 #: Number of values up to which Python's sum takes less time than two of numpy's calls.
 _FEW: Final = 64
-#: Number of values up to which a row at hand is checked as a whole, in place of each stage's part.
+#: Number of values up to which a row at hand is checked once, and not again by each stage.
 _CHECKED_AT_ONCE: Final = 1024
 
-#: Stages of which the limits are kept.
+#: Number of stages whose limits are kept.
 _MOST_STAGES: Final = 256
 
 Values = NDArray[np.float32]
@@ -48,21 +48,29 @@ class FeatureSource(Protocol):
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """Enter the values of `features`, and perhaps of more, in `known`, and that it has them.
+        """Enter the values of `features`, and perhaps of others, in `known`.
 
-        With `spare` a failed sensor is entered there and the others are read; else, or if a sensor
-        does not return within `timeout` seconds, it raises SensorError. An infinite `timeout` is
-        that of an audit, which keeps no instance waiting.
+        With `spare` the failure of a sensor is entered there, and the other sensors are read.
+        Without it a failure raises SensorError, as does a sensor that does not return within
+        `timeout` seconds. The `timeout` of an audit, for which no instance waits, is infinite.
         """
         ...
 
 
 class Meter:
-    """Costs of sets of features, remembered, since instances visit one of a few sets.
+    """Costs of sets of features, cached because instances acquire one of a few sets.
 
-    `charge` gives the cost of a mask's bytes, exactly ``costs.price(mask)``, and its indices;
-    `every` is the mask of all features, `names` are the names of their columns. `limits` are the
-    least and the largest plausible value of each feature, or None.
+    Attributes
+    ----------
+    costs : FeatureCosts
+    names : tuple of str
+        Name of each feature's column.
+    limits : tuple of ndarray, or None
+        Least and largest plausible value of each feature.
+    every : ndarray of bool, shape (n_features,)
+        Mask of all features.
+    charge : callable
+        Cost of a mask, given as its bytes, exactly ``costs.price(mask)``, and its indices.
     """
 
     def __init__(
@@ -114,13 +122,28 @@ class Meter:
 class Reading:
     """One instance with its features acquired step by step.
 
-    `source` is all their values, or where they are read from, in as many seconds as `remaining`
-    gives then. `values` are NaN where nothing was read, `have` marks the read ones, and `failures`
-    holds the error of each failed sensor's features: it is not read again for the same instance.
-    `acquired`, a mask of shape (n_features,), marks features that are paid for: also those with a
-    refused value, but not those that could not be read, however often it was tried.
-    `implausible` is the name of the first column or channel with a value far outside of those in
-    training; empty: none was acquired.
+    Parameters
+    ----------
+    source : FeatureSource or ndarray of float32, shape (n_features,)
+        All values, or where they are read from.
+    meter : Meter
+    remaining : callable
+        Seconds that a read may take now.
+
+    Attributes
+    ----------
+    values : ndarray of float32, shape (n_features,)
+        NaN where nothing was read.
+    have : ndarray of bool, shape (n_features,)
+        Features that were read.
+    failures : dict of int to SensorError
+        Errors of failed sensors, by feature: they are not read again for this instance.
+    acquired : ndarray of bool, shape (n_features,)
+        Features that are paid for. A feature with a refused value is paid for, a feature that
+        could not be read is not, however often that was tried.
+    implausible : str
+        Name of the first acquired column or channel with a value far outside of those in training;
+        empty without one.
     """
 
     def __init__(
@@ -172,15 +195,15 @@ class Reading:
         self.have[features] = True
 
     def fail(self, features: Iterable[int], failure: SensorError, *, spare: bool) -> None:
-        """Enter that `features` cannot be read; raise the failure unless `spare`."""
+        """Enter the failure of `features`, and raise it unless `spare`."""
         self.failures |= dict.fromkeys(features, failure)
         if not spare:
             raise failure
 
     def acquire_file(self, features: NDArray[np.intp], most: int) -> bytes | None:
-        """Acquire `features` as the JPEG file that the instance is; None if it is another instance.
+        """Acquire `features` as the JPEG file that the instance is.
 
-        None as well if it has more than `most` bytes, or could not be decoded.
+        None if the instance is not a file, has more than `most` bytes, or could not be decoded.
         """
         content: bytes | None = getattr(self._source, "content", None)
         if content is None or len(content) > most or self._troubled:
@@ -193,9 +216,9 @@ class Reading:
     ) -> Values:
         """Values of `features`, float32, each read once for the instance.
 
-        `allow_missing` says whether NaN may be among them; with `spare` a sensor that fails
-        gives one as well. Raises SensorError if a sensor fails or blocks, or a value is refused;
-        what failed or was refused before raises again at once.
+        With `allow_missing` NaN is a value. With `spare` a sensor that fails gives NaN. Raises
+        SensorError if a sensor fails or blocks, or a value is refused; for a feature that failed
+        or was refused before it raises the same error at once.
         """
         if self._is_sound:
             self.acquired[features] = True
@@ -222,9 +245,9 @@ class Reading:
         if not _all_finite(values):
             self._refuse(features, values, allow_missing)
         if self._meter.limits is not None:
-            outside = self._meter.first_outside(features, values)
-            if outside is not None:
-                self._note_implausible(outside)
+            feature = self._meter.first_outside(features, values)
+            if feature is not None:
+                self._note_implausible(feature)
         return values
 
     def one_by_one(self, features: Sequence[int], *, allow_missing: bool) -> Callable[[int], float]:
@@ -273,9 +296,10 @@ class Reading:
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:
-    """Values of all features, given a row; InputError if it is not a row of `n_values` numbers.
+    """Values of all features in a row; InputError if it does not hold `n_values` numbers.
 
-    `columns` are the row's positions of the bundle's features; without them it is in their order.
+    `columns` are the positions of the bundle's features in the row; without them the row is in
+    the order of the features.
     """
     if not isinstance(row, np.ndarray) or row.dtype != np.float32:
         try:
@@ -302,7 +326,7 @@ class JpegSource:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """Decode the image; all its values fail together, with `spare` and without."""
+        """Decode the image; all its values fail together, with `spare` and without it."""
         try:
             known.values[:] = decode_jpeg(self.content, self._spec)
         except InputError as error:
@@ -311,11 +335,11 @@ class JpegSource:
 
 
 class RawRowSource:
-    """A source with the raw cells of a row, each encoded when its column is acquired.
+    """A source with the raw cells of a row; a cell is encoded when its column is acquired.
 
-    `row` is a mapping by column, or cells in the order `columns`, by default the encoder's. A bad
-    cell is a failed sensor; a column that a mapping lacks is missing, like an empty cell.
-    InputError if it is not such a row, or lacks all columns.
+    `row` is a mapping by column, or cells in the order `columns`, by default the encoder's. A cell
+    that cannot be encoded counts as a failed sensor, and a column that a mapping lacks as an empty
+    cell. InputError if the row has another form, or lacks all columns.
     """
 
     def __init__(
@@ -347,10 +371,16 @@ class RawRowSource:
 
 @dataclass(frozen=True, eq=False)
 class ChannelLimits:
-    """Plausible values of a window's channels, with their `names`.
+    """Plausible values of a window's channels.
 
-    `lowest` and `highest` are the least and the largest value, `varies` says whether the channel
-    varied within each window in training.
+    Attributes
+    ----------
+    names : sequence of str
+        Names of the channels.
+    lowest, highest : ndarray of float32, shape (n_channels,)
+        Least and largest plausible value.
+    varies : ndarray of bool, shape (n_channels,)
+        Whether the channel varied within each window of training.
     """
 
     names: Sequence[str]
@@ -370,8 +400,8 @@ class WindowSource:
     """A source with one window at hand, each block of which is computed once, when it is read.
 
     The window's own values, where they are columns, cost nothing. A block that cannot be computed
-    is a failed sensor, and one that is a function, run by the `reader`, a late one if it is not
-    done in time. InputError if it is not such a window.
+    counts as a failed sensor. A block that is a function is run by the `reader`, and counts as a
+    late sensor if it is not done in time. InputError if the window has another shape or type.
 
     `implausible` is the name of the first channel with values far outside of those in training, or
     without any change, where it always varied; empty: every channel is plausible.

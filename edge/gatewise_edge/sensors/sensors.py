@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -37,9 +37,18 @@ GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
 class SensorCounts:
     """Counts of one sensor's reads.
 
-    `reads`: calls of its function, the repeated ones among them. `retries`: calls after one that
-    failed. `failures`: instances for which every read failed. `late`: instances for which it did
-    not return in time. `hung`: reads that were left behind with their thread.
+    Attributes
+    ----------
+    reads : int
+        Calls of its function, repeated ones included.
+    retries : int
+        Calls after a call that failed.
+    failures : int
+        Instances for which every call failed.
+    late : int
+        Instances for which it did not return in time.
+    hung : int
+        Calls that were left behind with their thread.
     """
 
     reads: int = 0
@@ -51,10 +60,10 @@ class SensorCounts:
 
 @dataclass(slots=True, eq=False)
 class _ReadState:
-    """State of one sensor's reads, whichever bundle they are for.
+    """State of one sensor's reads, which bundles share.
 
-    The lock `reading` is held while its function runs; `n_waits` instances have given up waiting
-    for the read that is under way.
+    The lock `reading` is held while its function runs. `n_waits` is the number of instances that
+    have given up waiting for the read that is under way.
     """
 
     counts: SensorCounts = field(default_factory=SensorCounts)
@@ -208,18 +217,18 @@ class Sensors:
             )
             sensors.update(dict.fromkeys(sensor.members, sensor))
 
-        def given_by(name: str, group: int) -> bool:
-            """Whether a group, by index, is `name`, or requires it and has no sensor itself."""
-            sensor_function = costs.group_names[group] if group >= 0 else None
-            if sensor_function is None or sensor_function in self._groups:
-                return sensor_function == name
+        def provides(name: str, group: int) -> bool:
+            """Whether sensor `name` reads a group: its own, or one that requires it."""
+            group_name = costs.group_names[group] if group >= 0 else None
+            if group_name is None or group_name in self._groups:
+                return group_name == name
             return name in (costs.group_names[g] for g in costs.requires[group])
 
-        # a feature's sensor_function sensor goes before that of its group
+        # a feature's own sensor goes before that of its group
         for name, group in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
-            inside = [k for k, g in enumerate(costs.group.tolist()) if given_by(name, g)]
+            inside = [k for k, g in enumerate(costs.group.tolist()) if provides(name, g)]
             among = list(dict.fromkeys(column_of[k] for k in inside))
             group_columns = [c for c in among if columns[c] not in self._features]
             add(name, group_columns, partial(_group_cells, name, group, among, columns))
@@ -238,10 +247,10 @@ class Sensors:
         self._reader.close()
 
 
-def _by_name(what: str, given: Any, names: Any) -> dict[str, float]:
-    """Settings by name of the sensor; the name "" is for unlisted sensors."""
+def _by_name(what: str, setting: float | Mapping[str, float], names: Set[str]) -> dict[str, float]:
+    """Values of a setting by name of the sensor; the name "" is for unlisted sensors."""
     default = math.inf if what == "timeout" else 0
-    table = dict(given) if isinstance(given, Mapping) else {"": given}
+    table = dict(setting) if isinstance(setting, Mapping) else {"": setting}
     for name, value in table.items():
         if name and name not in names:
             raise InputError(f"{what} for {name!r}: there is no such sensor")
@@ -254,14 +263,14 @@ def _by_name(what: str, given: Any, names: Any) -> dict[str, float]:
 
 @dataclass(slots=True, eq=False)
 class _Sensor:
-    """A function that gives the values of some features; `read` calls it on one thread at a time.
+    """A function that gives the values of some features; one thread at a time calls it.
 
-    `latest` is the end of the last of `n_read` reads.
+    `latest` is the outcome of the last of `n_read` reads.
     """
 
     label: str
     members: tuple[int, ...]
-    take: Callable[[], dict[int, float]]
+    call: Callable[[], dict[int, float]]
     state: _ReadState
     retries: float
     timeout: float
@@ -294,7 +303,7 @@ class _Sensor:
             tries += 1
             self.state.counts.reads += 1
             try:
-                return self.take()
+                return self.call()
             except Exception as error:
                 # A driver may raise anything; the device must still answer.
                 if tries > self.retries or time.monotonic() + self.wait >= until:
@@ -359,20 +368,20 @@ class _BoundSensors:
                 if not spare or k not in known.failures or time.monotonic() >= until:
                     raise
 
-    def _run(self, wanted: list[int], known: Reading, until: float, spare: bool) -> None:
-        """Read on the other thread, in one go."""
-        call = partial(self._read_in_turn, wanted, known, until, spare)
+    def _run(self, features: list[int], known: Reading, until: float, spare: bool) -> None:
+        """Read features on the reader's thread, in one call."""
+        call = partial(self._read_in_turn, features, known, until, spare)
         try:
             self._reader.run(call, until - time.monotonic())
         except StillReading as still:
-            label = still.label or self._sensors[wanted[0]].label
+            label = still.label or self._sensors[features[0]].label
             raise self._late(label, known, abandoned=still.abandoned) from None
 
     def _read_in_turn(
-        self, wanted: list[int], known: Reading, until: float, spare: bool, job: ReaderCall | None
+        self, features: list[int], known: Reading, until: float, spare: bool, job: ReaderCall | None
     ) -> None:
         """Read on this thread; a `job` gets the name of each sensor that is read."""
-        for k in wanted:
+        for k in features:
             if known.have[k] or k in known.failures:
                 continue
             if time.monotonic() >= until:
@@ -396,7 +405,7 @@ class _BoundSensors:
                 known.enter(index, values[index])
 
     def _late(self, label: str, known: Reading, *, abandoned: bool = False) -> SensorError:
-        """Enter that a sensor, by its label, is late for an instance; return the error."""
+        """Enter the failure of the late sensor `label` for an instance, and return it."""
         error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")
         for k, sensor in self._sensors.items():
             if sensor.label == label:

@@ -45,7 +45,7 @@ class Endpoints(ThreadingHTTPServer):
         self.metrics = metrics
         self.trouble = trouble
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._since: dict[socket.socket, float] = {}
+        self._started: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         try:
             super().__init__((host, port), _Handler)
@@ -72,13 +72,13 @@ class Endpoints(ThreadingHTTPServer):
         """Serve a connection on a thread of its own, if there may be one more."""
         with self._lock:
             now = time.monotonic()
-            for connection, since in self._since.items():
-                if now - since > _LONGEST:
+            for connection, started in self._started.items():
+                if now - started > _LONGEST:
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)  # its thread ends, and makes room
-            full = len(self._since) >= _MOST
+            full = len(self._started) >= _MOST
             if not full:
-                self._since[request] = now
+                self._started[request] = now
         if full:
             self.shutdown_request(request)
             return
@@ -90,7 +90,7 @@ class Endpoints(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         """Close a connection, so that another may be served."""
         with self._lock:
-            self._since.pop(request, None)
+            self._started.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -86,10 +86,19 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
 class HomeAssistant:
     """Publishes a device's answers with the sums of the day; a context manager. Thread-safe.
 
-    `write` publishes an answer's line on ``gw/v1/<device>/answers``; it gets it with
-    ``confidence`` (null for a value), ``cost_today`` and ``share_offloaded``, once a second at
-    most; the last one of a second goes when it is over. A line that is an error is left out.
-    `today` gives the day.
+    Answers are published once per second or less often: the last one of a second is published at
+    its end. An error is not published.
+
+    Parameters
+    ----------
+    link : MqttLink
+    prefix : str
+        Discovery prefix of Home Assistant.
+    write : callable
+        Publishes a line on ``gw/v1/<device>/answers``. It gets the answer's line and
+        ``confidence`` (null for a value), ``cost_today`` and ``share_offloaded``.
+    clock, today : callable
+        Steady seconds, and the day.
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class HomeAssistant:
         self._config = json.dumps(config).encode()
         self._announced = False
         self._write = write
-        self._held: dict[str, Any] | None = None
+        self._latest: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
         self._due = clock()
         self._day = today()
@@ -131,7 +140,7 @@ class HomeAssistant:
             self._cost += document["cost"]
             self._answers += 1
             self._offloaded += document["route"] == "cloud"
-            self._held = document | {
+            self._latest = document | {
                 "confidence": max(document["probabilities"], default=None),
                 "cost_today": round(self._cost, 9),
                 "share_offloaded": round(self._offloaded / self._answers, 6),
@@ -149,20 +158,20 @@ class HomeAssistant:
             self._due = self._clock() + _EVERY
             self._publish()
         elif self._timer is None:
-            self._timer = threading.Timer(wait, self._time_is_over)
+            self._timer = threading.Timer(wait, self._on_timer)
             self._timer.daemon = True
             self._timer.start()
 
-    def _time_is_over(self) -> None:
+    def _on_timer(self) -> None:
         with self._writing:
             self._timer = None
-            if self._held is not None:
+            if self._latest is not None:
                 self._publish_when_due()
 
     def _publish(self) -> None:
-        if self._held is not None:
-            self._write(self._held)
-            self._held = None
+        if self._latest is not None:
+            self._write(self._latest)
+            self._latest = None
 
     def __enter__(self) -> Self:
         self._announce()

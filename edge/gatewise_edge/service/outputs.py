@@ -42,9 +42,16 @@ def json_line(document: dict[str, Any]) -> str:
 class AnswerFile:
     """A file that gets a line for each answer, appended in one piece; a context manager.
 
-    Without a `path` it is standard output. Thread-safe. Where the disk takes a part of a line, the
-    rest goes before the next line. A full disk does not end the device: `n_lost` counts the lines
-    that it did not take, and `trouble` says why while it takes none.
+    Without a `path` it is standard output. Thread-safe. If the disk takes only a part of a line,
+    the remainder is written before the next line. A full disk does not end the device.
+
+    Attributes
+    ----------
+    name : str
+    n_lost : int
+        Lines that the disk did not take.
+    trouble : str or None
+        Why it takes none now.
     """
 
     def __init__(self, path: Path | None = None, *, option: str = "--out") -> None:
@@ -61,8 +68,8 @@ class AnswerFile:
                 raise InputError(f"{option} {path}: {error.strerror}") from None
         self.n_lost = 0
         self.trouble: str | None = None
-        #: End of a line of which the disk has taken the beginning.
-        self._rest = b""
+        #: End of a line whose beginning the disk has taken.
+        self._remainder = b""
         self._writing = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
@@ -70,29 +77,29 @@ class AnswerFile:
         line = json_line(document).encode() + b"\n"
         with self._writing:
             try:
-                self._write_rest()
-                self._rest = line
-                self._write_rest()
+                self._write_remainder()
+                self._remainder = line
+                self._write_remainder()
             except BrokenPipeError:  # the reader of a pipe has gone: nothing is left to do
                 raise
             except OSError as error:
-                if self._rest == line:
-                    self._rest = b""
-                # The rest of a line that is begun follows, once the disk has room.
-                self.n_lost += not (self._rest and line.endswith(self._rest))
+                if self._remainder == line:
+                    self._remainder = b""
+                # The remainder of a line follows once the disk has room.
+                self.n_lost += not (self._remainder and line.endswith(self._remainder))
                 self._note(error)
                 return
             if self.trouble is not None:
                 _LOG.warning("%s is written again; %d lines are lost", self.name, self.n_lost)
             self.trouble = None
 
-    def _write_rest(self) -> None:
-        while self._rest:
+    def _write_remainder(self) -> None:
+        while self._remainder:
             if self._file is None:
-                print(self._rest.decode(), end="", flush=True)
-                self._rest = b""
+                print(self._remainder.decode(), end="", flush=True)
+                self._remainder = b""
             else:
-                self._rest = self._rest[os.write(self._file, self._rest) :]
+                self._remainder = self._remainder[os.write(self._file, self._remainder) :]
 
     def _note(self, error: OSError) -> None:
         trouble = f"{self.name} cannot be written: {error.strerror}"
@@ -111,10 +118,10 @@ class AnswerFile:
 class AnswerLog(AnswerFile):
     """The answers of ``--resume``, one line for each row of a file. Thread-safe.
 
-    `path` is made if it is not there; its first line names the content of the file `data`.
-    `answered` are the rows with a line: they are never answered again. A killed process leaves
-    whole lines and perhaps the beginning of one, which is cut off. Raises InputError if it belongs
-    to other data, or cannot be read or written.
+    The first line of `path`, which is made if it does not exist, names the content of the file
+    `data`. `answered` are the rows with a line: they are not answered again. A killed process
+    leaves whole lines and perhaps the beginning of one, which is cut off. Raises InputError if the
+    log belongs to other data, or cannot be read or written.
     """
 
     def __init__(self, path: Path, data: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a device's retained status says of the release that it runs."""
+"""The retained status of a device: the release that it runs, and how that release does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWERS: Final = ("edge", "cloud", "fallback", "errors")
 
 
 class ReleaseStatus:
-    """Publishes the release that runs, the last that failed, and how this one does.
+    """Publishes the release that runs, the last one that failed, and the running one's counts.
 
     The first report comes after `first` seconds, the next ones after twice as many each, up to an
     hour; `due` is when, on `clock`. Without a link nothing is published. docs/wire.md defines

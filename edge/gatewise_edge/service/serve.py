@@ -30,12 +30,23 @@ Write = Callable[[dict[str, Any]], None]
 
 
 class Smoothing:
-    """The filter of ``--smooth``, written as `text`.
+    """The filter of ``--smooth``, over the labels of windows that follow each other.
 
-    `first` are the classes of the bundle that the device was set up with, `classes` gives the
-    classes of the one that runs. An instance without an answer does not count. `delay` is in
-    windows; `changed` counts the answers whose smoothed label differs. Raises InputError if the
-    text is not a filter for these classes.
+    Parameters
+    ----------
+    text : str
+        The filter, as the option has it; InputError if it is not one for these classes.
+    first : sequence
+        Classes of the bundle that the device was set up with.
+    classes : callable
+        Gives the classes of the bundle that runs.
+
+    Attributes
+    ----------
+    delay : int
+        Windows by which a change that lasts shows later.
+    changed : int
+        Answers whose smoothed label differs from their own.
     """
 
     def __init__(
@@ -49,7 +60,7 @@ class Smoothing:
         self.changed = 0
 
     def restart(self) -> None:
-        """Forget the answers so far: the next instance does not follow them."""
+        """Forget the answers so far, because samples were lost before the next instance."""
         self._labels.reset()
 
     def add(self, answer: Answer) -> Any:
@@ -89,10 +100,10 @@ def run_loop(
     ended = threading.Event()
     writing = threading.Lock()
 
-    def answer_one(number: int, instance: Instance, known: Mapping[str, Any]) -> None:
+    def answer_one(number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
         beat.begin(number)
         try:
-            if smoothing is not None and "gap" in known:
+            if smoothing is not None and "gap" in fields:
                 smoothing.restart()
             outcome = _classify(classify, instance)
             if isinstance(outcome, Answer):
@@ -101,7 +112,7 @@ def run_loop(
                 beat.note_failure()
             for observe in observers:
                 observe(outcome)
-            document = {"row": number, **known, **_described(outcome, smoothing)}
+            document = {"row": number, **fields, **_described(outcome, smoothing)}
             if log is not None:
                 log.write(document)
             with writing:
@@ -114,10 +125,12 @@ def run_loop(
         finally:
             beat.end(number)
 
-    due = _due(instances, stop, limit, interval, frozenset() if log is None else log.answered)
+    due_instances = _due(
+        instances, stop, limit, interval, frozenset() if log is None else log.answered
+    )
     # one after the other, on this thread
     if parallel == 1:
-        for item in due:
+        for item in due_instances:
             answer_one(*item)
             if ended.is_set():
                 return
@@ -126,14 +139,14 @@ def run_loop(
     free = threading.Semaphore(parallel)
     failures: list[BaseException] = []
 
-    def finish(answered: Future[None]) -> None:
-        if (failure := answered.exception()) is not None:
+    def finish(task: Future[None]) -> None:
+        if (failure := task.exception()) is not None:
             failures.append(failure)
             ended.set()
         free.release()
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
-        for item in due:
+        for item in due_instances:
             free.acquire()
             pool.submit(answer_one, *item).add_done_callback(finish)
             if ended.is_set():
@@ -181,29 +194,30 @@ def _due(
     interval: float,
     answered: Set[int],
 ) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
-    """Instances that have no answer, numbered, when they are due; on a stop request, those held.
+    """Instances that have no answer, each with its number and fields, when they are due.
 
-    Their fields begin with ``at``, the time in Unix seconds at which they were taken.
+    A stop request ends it, but for the instances that were taken from their writer already. Fields
+    begin with ``at``, the time in Unix seconds at which the instance was taken.
     """
     number = -1
     count = 0
-    due = time.monotonic()
+    due_at = time.monotonic()
     while count != limit and not (stop.requested and not instances.held):
         number += 1
         with suppress(Stopped):
             if interval and not stop.requested and number not in answered:
-                stop.pause(due - time.monotonic())
+                stop.pause(due_at - time.monotonic())
         if stop.requested and not instances.held:
             return
         try:
-            instance, known = next(instances)
+            instance, fields = next(instances)
         except (StopIteration, Stopped):
             return
         if number not in answered:
             count += 1
-            due = max(due, time.monotonic()) + interval
+            due_at = max(due_at, time.monotonic()) + interval
             # lines that an outage holds back are published later, with the instance's own time
-            yield number, instance, {"at": round(time.time(), 3), **known}
+            yield number, instance, {"at": round(time.time(), 3), **fields}
 
 
 class AnswerTotals:

@@ -61,9 +61,10 @@ class Notifier:
 class Heartbeat:
     """Signs of life from a thread, for as long as the device answers.
 
-    It is alive while it waits for an instance, however long. It is not while an instance takes
-    longer than `patience` seconds, nor once failures alone have come for that time: then no sign is
-    given, and the manager restarts the service. `status` gives a line that goes with each sign.
+    The device is alive while it waits for an instance, however long. It is not alive while an
+    instance takes longer than `patience` seconds, or after failures alone for that time: no sign is
+    given then, and the manager restarts the service. `status` gives the line that goes with each
+    sign.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Heartbeat:
         self._status = status
         self._clock = clock
         self._since: dict[int, float] = {}
-        #: When the first and the latest failure since the last answer were, or None.
+        #: Times of the first and the latest failure since the last answer.
         self._first_failure: float | None = None
         self._latest_failure = 0.0
         self._ended = threading.Event()

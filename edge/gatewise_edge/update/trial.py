@@ -12,7 +12,9 @@ from gatewise_edge.device.answer import Answer
 
 #: Answers of the version before that a new one is compared with.
 _REMEMBERED: Final = 200
+#: Number of bad answers from which a trial may fail.
 _FEWEST_BAD: Final = 3
+#: Share of bad answers that a version may have, whatever the one before had.
 _TOLERATED: Final = 0.2
 
 
@@ -34,9 +36,12 @@ class Trial:
         self._clock = clock
         self._lock = threading.Lock()
         self._before: deque[bool] = deque(maxlen=_REMEMBERED)
-        self._began = self._spent = 0.0
+        self._began = 0.0
+        self._spent = 0.0
         self.deadline_ms = float("inf")
-        self.running, self.good, self.bad = False, 0, 0
+        self.running = False
+        self.good = 0
+        self.bad = 0
 
     def begin(
         self,
@@ -45,20 +50,24 @@ class Trial:
         seconds: float = 0.0,
         before: tuple[int, int] | None = None,
     ) -> None:
-        """Count on from these; an instance begun before now is another version's.
+        """Begin, or go on from the counts of an earlier start; see :attr:`counts`.
 
-        `before` is :attr:`before` when the trial began, which a restart forgot; None: as it is.
+        An instance that was begun before now is not counted. `before` replaces :attr:`before`,
+        which a restart has lost.
         """
         with self._lock:
             if before is not None:
                 late, n_seen = before
                 self._before.clear()
                 self._before.extend(i < late for i in range(n_seen))
-            self.running, self._began = True, self._clock()
-            self.good, self.bad, self._spent = good, bad, seconds
+            self.running = True
+            self._began = self._clock()
+            self._spent = seconds
+            self.good = good
+            self.bad = bad
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         with self._lock:
             self.running = False
 
@@ -75,11 +84,11 @@ class Trial:
 
     @property
     def counts(self) -> dict[str, float]:
-        """What :meth:`begin` goes on from."""
+        """Counts that :meth:`begin` goes on from."""
         return {"good": self.good, "bad": self.bad, "seconds": self.seconds}
 
     def observe(self, end: Answer | Exception) -> bool:
-        """Count an answer, or the error in its place; whether there is something to note."""
+        """Count an answer, or the error in its place; return whether the verdict may be due."""
         with self._lock:
             bad = not isinstance(end, Answer) or end.latency_ms > self.deadline_ms
             if not self.running:
@@ -93,7 +102,7 @@ class Trial:
 
     @property
     def verdict(self) -> Literal["passed", "failed"] | None:
-        """What the answers say so far; None: not enough, or it is over."""
+        """Outcome of the trial; None while it is open, and once it has ended."""
         if not self.running:
             return None
         n_seen = self.good + self.bad

@@ -1,4 +1,4 @@
-"""Over-the-air updates: what the repository offers is fetched, checked, adopted, watched."""
+"""Over-the-air updates: fetch the release on offer, check it, run it, and leave one that fails."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Updater:
     """Keep a device at the release that its repository offers it.
 
     Make it before the link is opened, then the device, then :meth:`start`; see
-    :mod:`gatewise_edge.update`. It checks at intervals, and when a message on the model's topic
-    says that there is news; what that message holds is not used. A new release is on trial at
-    first; the last one that passed stays beside it and comes back if it fails
-    (:class:`gatewise_edge.update.trial.Trial`). Nothing here blocks answering.
+    :mod:`gatewise_edge.update`. It checks at intervals, and after a message on the model's topic,
+    whose content is not used. A new release is on trial first. The release that passed its trial
+    last is kept, and runs again if the new one fails (:class:`gatewise_edge.update.trial.Trial`).
+    Nothing here blocks answering.
 
     Parameters
     ----------
@@ -248,8 +248,10 @@ class Updater:
             return not self._stopping
 
     def _account(self) -> None:
-        """Save what a trial, or a release that was put off, has had of time and answers."""
-        now, state, trial = self._clock(), self.store.state, self._trial
+        """Save the counts of a trial, and the time that a release is still put off."""
+        now = self._clock()
+        state = self.store.state
+        trial = self._trial
         passed = now - self._accounted
         answered = trial.running and trial.good > 0
         if passed < _SAVES and not (answered and state.starts):
@@ -276,8 +278,8 @@ class Updater:
         offered = [offer for offer in offers if offer.is_for(self._id)]
         valid = {offer.digest for offer in offers if offer.rollout}
         successor = next(filter(self._may_take, offered), None)
-        # Only a successor that is here already may come before the way back: to fetch one takes
-        # time, and may fail.
+        # A withdrawn release is left before its successor is fetched, which takes time and may
+        # fail.
         if successor is None or not self.store.is_whole(successor.digest):
             self._leave_withdrawn(valid)
         try:
@@ -287,7 +289,8 @@ class Updater:
         finally:
             self._leave_withdrawn(valid)
             self._forget_withdrawn(valid)
-        self._trouble, self._failures = None, 0
+        self._trouble = None
+        self._failures = 0
         self._count("checks")
 
     def _leave_withdrawn(self, valid: Set[str]) -> None:
@@ -342,7 +345,8 @@ class Updater:
 
     def _adopt(self, digest: str, name: str) -> None:
         """Run a whole release, on trial unless it has passed one before."""
-        device, before = self._device, self.store.state
+        device = self._device
+        before = self.store.state
         assert device is not None
         bad_before, answers_before = self._trial.before
         saved = self.store.save(

@@ -105,7 +105,7 @@ class SignalBlock(Block):
 
     @property
     @abstractmethod
-    def what(self) -> tuple[str, ...]:
+    def feature_words(self) -> tuple[str, ...]:
         """Short names of the features of a channel."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class SignalBlock(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return per_channel(self.source.channels, self.what)
+        return per_channel(self.source.channels, self.feature_words)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         features = self.values(inputs[0])
@@ -143,10 +143,10 @@ class _NamedFeatures(Block):
         if not self.features or len(set(self.features)) < len(self.features):
             raise InputError(f"block {self.name!r}: names are {self.features}; give each once")
 
-    def _as_features(self, found: Any, n: int) -> Values:
+    def _as_features(self, output: Any, n: int) -> Values:
         """Check the output of the user's code and shape it as (n, n_features)."""
         try:
-            values = np.ascontiguousarray(found, np.float32)
+            values = np.ascontiguousarray(output, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"{self.label} gave no numbers: {one_line(error)}") from error
         if values.shape == (n,) and len(self.features) == 1:

@@ -77,7 +77,7 @@ class BandPowers(SignalBlock):
             raise InputError(f"bands: edges are {self.edges}; one band has two")
 
     @property
-    def what(self) -> tuple[str, ...]:
+    def feature_words(self) -> tuple[str, ...]:
         bands = zip(self.edges[:-1], self.edges[1:], strict=True)
         return tuple(f"{low:g}-{high:g}Hz" for low, high in bands)
 
@@ -114,7 +114,7 @@ class SpectralMoments(SignalBlock):
     """
 
     kind: ClassVar[str] = "moments"
-    what: ClassVar[tuple[str, ...]] = ("centroid", "spread", "entropy", "rolloff", "peak")
+    feature_words: ClassVar[tuple[str, ...]] = ("centroid", "spread", "entropy", "rolloff", "peak")
     source: Spectrum
     rolloff: float = 0.85
 
@@ -168,7 +168,7 @@ class Goertzel(SignalBlock):
         check_rising("goertzel: hz", self.hz, 0, self.rate_hz / 2)
 
     @property
-    def what(self) -> tuple[str, ...]:
+    def feature_words(self) -> tuple[str, ...]:
         return tuple(f"{f:g}Hz" for f in self.hz)
 
     def values(self, x: Values) -> Values:

@@ -136,7 +136,7 @@ class Mean(SignalBlock):
     """Mean of the samples: the cheapest block."""
 
     kind: ClassVar[str] = "mean"
-    what: ClassVar[tuple[str, ...]] = ("mean",)
+    feature_words: ClassVar[tuple[str, ...]] = ("mean",)
 
     def values(self, x: Values) -> Values:
         return means(x)[..., np.newaxis]
@@ -153,7 +153,14 @@ class Statistics(SignalBlock):
     """
 
     kind: ClassVar[str] = "statistics"
-    what: ClassVar[tuple[str, ...]] = ("std", "skewness", "kurtosis", "rms", "crest", "range")
+    feature_words: ClassVar[tuple[str, ...]] = (
+        "std",
+        "skewness",
+        "kurtosis",
+        "rms",
+        "crest",
+        "range",
+    )
 
     def values(self, x: Values) -> Values:
         out = np.empty((*x.shape[:-1], 6), np.float32)
@@ -198,7 +205,7 @@ class Quantiles(SignalBlock):
         check_rising("quantiles: at", self.at, 0, 1)
 
     @property
-    def what(self) -> tuple[str, ...]:
+    def feature_words(self) -> tuple[str, ...]:
         return tuple(f"q{100 * q:g}" for q in self.at)
 
     def values(self, x: Values) -> Values:
@@ -219,7 +226,7 @@ class ZeroCrossings(SignalBlock):
     """
 
     kind: ClassVar[str] = "crossings"
-    what: ClassVar[tuple[str, ...]] = ("rate", "change")
+    feature_words: ClassVar[tuple[str, ...]] = ("rate", "change")
 
     def values(self, x: Values) -> Values:
         out = np.zeros((*x.shape[:-1], 2), np.float32)
@@ -255,7 +262,7 @@ class Autocorrelation(SignalBlock):
             check_whole("autocorrelation: a lag", lag, 1, 1 << 20)
 
     @property
-    def what(self) -> tuple[str, ...]:
+    def feature_words(self) -> tuple[str, ...]:
         return tuple(f"lag{lag}" for lag in self.lags)
 
     def values(self, x: Values) -> Values:
@@ -303,7 +310,7 @@ class WaveletEnergies(SignalBlock):
             raise InputError(f"wavelet: {self.wavelet!r} is not known; give 'haar' or 'db4'")
 
     @property
-    def what(self) -> tuple[str, ...]:
+    def feature_words(self) -> tuple[str, ...]:
         return (*(f"level{k}" for k in range(1, self.levels + 1)), "rest")
 
     def values(self, x: Values) -> Values:

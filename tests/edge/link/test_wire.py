@@ -294,3 +294,50 @@ def test_a_file_is_a_jpeg_and_nothing_else():
     assert wire.decode_request(write_map(entries)).jpeg == b"file"
     with pytest.raises(WireError, match="'f' is not 'jpeg'"):
         wire.decode_request(write_map(entries | {"f": "png"}))
+
+
+AUDIT = {"a": 1, "ap": 1, "an": 0, "ac": 0}
+
+
+@pytest.mark.parametrize(
+    ("key", "low", "high"),
+    [
+        ("a", 0, 65_535),
+        ("ap", 1, 1_000_000),
+        ("an", 0, 65_535),
+        ("ac", 0, 1_000_000),
+        ("pr", 0, 1),
+        ("late", 0, 366 * 86_400),
+        ("ttl", 0, 86_400_000),
+    ],
+)
+def test_a_number_of_a_request_is_within_its_bounds(key, low, high):
+    for value in (low, high):
+        wire.decode_request(write_map(message(**(AUDIT | {key: value}))))
+    for value in (low - 1, high + 1):
+        with pytest.raises(WireError, match=f"{key} must lie in {low} to {high}"):
+            wire.decode_request(write_map(message(**(AUDIT | {key: value}))))
+
+
+def test_marks_of_a_request_travel_only_where_they_are_set():
+    X = np.ones((1, 2), np.float32)
+    plain = cbor2.loads(wire.encode_request(request_of(X)))
+    assert plain.keys() == {"v", "id", "m", "mv", "ttl", "n", "k", "x", "crc"}
+    marked = wire.encode_request(request_of(X, private=True, late_s=9))
+    entries = cbor2.loads(marked)
+    assert {key: entries[key] for key in entries.keys() - plain.keys()} == {"pr": 1, "late": 9}
+    request = wire.decode_request(marked)
+    assert (request.private, request.late_s) == (True, 9)
+    assert not wire.decode_request(write_map(message(pr=0))).private
+
+
+@pytest.mark.parametrize(
+    ("key", "low", "high"), [("us", 0, 2**40), ("c", 2, 65_535), ("n", 1, 4096)]
+)
+def test_a_number_of_a_response_is_within_its_bounds(key, low, high):
+    answer = Response(id=ID, model="m", version="1", labels=[0], probabilities=[[0.5, 0.5]])
+    entries = cbor2.loads(wire.encode_response(answer))
+    del entries["crc"]
+    for value in (low - 1, high + 1):
+        with pytest.raises(WireError, match=f"{key} must lie in {low} to {high}"):
+            wire.decode_response(write_map(entries | {key: value}))

@@ -261,7 +261,7 @@ class Peak(SignalBlock):
     """A block that C knows nothing of."""
 
     kind: ClassVar[str] = "peak"
-    what: ClassVar[tuple[str, ...]] = ("peak",)
+    feature_words: ClassVar[tuple[str, ...]] = ("peak",)
 
     def values(self, x):
         return x.max(axis=-1, keepdims=True)
