@@ -47,7 +47,7 @@ TARGETS = {
         "tests/training/operating_points/test_thresholds.py"
     ),
     "training/gatewise_training/operating_points/frontier.py": (
-        "tests/training/operating_points/test_candidate_points.py"
+        "tests/training/operating_points/test_frontier.py"
     ),
     "training/gatewise_training/operating_points/guarantee.py": (
         "tests/training/operating_points/test_guarantee.py"

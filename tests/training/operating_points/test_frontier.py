@@ -1,11 +1,16 @@
-"""The choice of a point: on the hull, and a little further where that pays."""
+"""The frontier: which points are on it, its hull, and the choice of a point at every boundary."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
+from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
-from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.class_figures import ClassBounds
+from gatewise_training.operating_points.frontier import Frontier, LossError
 
 
 def frontier(*figures: tuple[float, float], error: float = 0.001) -> Frontier:
@@ -46,7 +51,7 @@ def test_a_little_more_is_spent_where_it_gains(
     assert ("it costs 1.5% more and gains 0.0020" in reason) == is_taken
 
 
-def test_other_goals_choose_as_they_did_and_say_so() -> None:
+def test_other_goals_say_why_a_point_is_chosen() -> None:
     curve = frontier(*ADULT)
     assert curve.choose(None, budget=3.52) == (
         curve.points[1], "the most accurate point that costs at most 3.52"
@@ -56,3 +61,301 @@ def test_other_goals_choose_as_they_did_and_say_so() -> None:
         9.0,
         "the most accurate point, as none keeps a loss of 0 for certain",
     )
+
+
+def test_the_next_point_is_taken_at_exactly_two_percent_and_one_error() -> None:
+    gain = 1 / 128
+    for cost, error, chosen in ((51.0, gain, 51.0), (51.01, gain, 50.0), (51.0, 1.01 * gain, 50.0)):
+        curve = frontier((0.0, 0.0), (50.0, 0.5), (cost, 0.5 + gain), (1e3, 0.875), error=error)
+        assert [p.cost for p in curve.hull().points] == [0.0, 50.0, cost, 1e3]
+        assert curve.choose(None, max_loss=0.375).point.cost == chosen
+
+
+def test_a_single_point_of_the_hull_within_the_loss_is_taken() -> None:
+    curve = frontier((1.0, 0.5), (2.0, 0.875))
+    point, reason = curve.choose(None, max_loss=0.25)
+    assert (point.cost, reason) == (2.0, "the cheapest point of the hull within a loss of 0.25")
+
+
+def test_a_free_point_gives_no_share_of_its_cost() -> None:
+    curve = frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
+    assert curve.choose(None, max_loss=0.125).point.cost == 0.0
+
+
+def test_a_loss_is_kept_at_its_bound_and_with_the_errors_in_hand() -> None:
+    curve = frontier((1.0, 0.75), (4.0, 0.875), error=0.0625)
+    assert curve.at(max_loss=0.125).cost == 1.0  # exactly the bound
+    assert curve.at(max_loss=0.1249).cost == 4.0
+    assert curve.at(max_loss=0.125, slack=1.0).cost == 4.0
+    assert curve.at(max_loss=0.1875, slack=1.0).cost == 1.0  # .125 and one error of .0625
+    assert curve.at(max_loss=0.25, slack=3.0).cost == 4.0
+
+
+def test_a_point_off_the_hull_is_taken_where_none_on_it_keeps_the_loss() -> None:
+    points = [
+        OperatingPoint((c,), cost=c, accuracy=a, offload_rate=0.0, accuracy_error=e)
+        for c, a, e in ((1.0, 0.5, 0.0), (5.0, 0.625, 0.0), (6.0, 0.875, 0.5))
+    ]
+    curve = Frontier.from_points(points, reference_accuracy=0.875)
+    assert [p.cost for p in curve.hull().points] == [1.0, 6.0]
+    point, reason = curve.choose(None, max_loss=0.25, slack=1.0)
+    assert (point.cost, reason) == (5.0, "the cheapest point within a loss of 0.25")
+
+
+def test_others_are_safer_points_only_where_rows_have_groups() -> None:
+    for groups, cost in ((None, 4.0), (5, 6.0)):
+        unsafe = OperatingPoint(
+            (1.0,), cost=4.0, accuracy=0.9, offload_rate=0.0, accuracy_error=0.5,
+            validation_groups=groups,
+        )  # fmt: skip
+        safe, safer = (
+            OperatingPoint((2.0,), cost=c, accuracy=0.875, offload_rate=1.0) for c in (6.0, 7.0)
+        )
+        curve = Frontier((unsafe,), 0.875, others=(safer, safe))
+        assert curve.choose(None, max_loss=0.01, slack=1.0).point.cost == cost
+
+
+def test_a_loss_below_the_least_is_an_error_with_the_least() -> None:
+    curve = frontier((1.0, 0.5), (4.0, 0.75))
+    with pytest.raises(LossError, match=r"loses at most 0\.1; the least is 0\.125") as caught:
+        curve.at(max_loss=0.1)
+    assert caught.value.least == 0.125
+    assert curve.at(max_loss=0.125).cost == 4.0
+
+
+def test_a_budget_is_kept_at_its_bound() -> None:
+    curve = frontier((1.0, 0.5), (4.0, 0.75))
+    assert curve.at(budget=4.0).cost == 4.0
+    assert curve.at(budget=3.99).cost == 1.0
+    assert curve.at(budget=1.0).cost == 1.0
+    with pytest.raises(InputError, match=r"costs at most 0\.99; the cheapest costs 1"):
+        curve.at(budget=0.99)
+    with pytest.raises(InputError, match="costs at most 0;"):
+        curve.at(budget=0.0)
+
+
+def test_an_offload_rate_takes_the_most_accurate_point_and_the_cheapest_of_equals() -> None:
+    def point(cost: float, accuracy: float, rate: float) -> OperatingPoint:
+        return OperatingPoint((cost,), cost=cost, accuracy=accuracy, offload_rate=rate)
+
+    curve = Frontier.from_points(
+        [point(1.0, 0.5, 0.5), point(4.0, 0.9, 0.75)], reference_accuracy=1
+    )
+    surface = curve.with_less_offload(
+        [*curve.points, point(6.0, 0.75, 0.25), point(5.0, 0.75, 0.25), point(7.0, 0.25, 0.25)]
+    )
+    assert [p.cost for p in surface.others] == [5.0]
+    both = Frontier(surface.points, 1.0, others=(point(6.0, 0.75, 0.25), *surface.others))
+    assert both.at(offload_rate=0.25).cost == 5.0
+    assert both.at(offload_rate=0.75).cost == 4.0
+    assert both.at(offload_rate=0.7499).cost == 5.0
+    assert both.at(offload_rate=1.0).cost == 4.0
+    with pytest.raises(InputError, match=r"offloads at most 0\.2; least 0\.25"):
+        both.at(offload_rate=0.2)
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        ({}, "exactly one of"),
+        ({"budget": 1.0, "max_loss": 0.1}, "exactly one of"),
+        ({"budget": -0.001}, "budget must be a number of at least 0"),
+        ({"budget": float("inf")}, "budget must be"),
+        ({"max_loss": 1.001}, "max_loss is a share, from 0 to 1, not 1.001"),
+        ({"offload_rate": 5.0}, "offload_rate is a share"),
+        ({"offload_rate": "0.1"}, "offload_rate must be a number"),
+    ],
+)
+def test_a_goal_that_is_no_goal_is_refused(goal: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        frontier(*ADULT).choose(None, **goal)
+
+
+def test_goals_at_their_limits_are_goals() -> None:
+    curve = frontier(*ADULT)
+    assert curve.at(max_loss=1).cost == 1.0
+    assert curve.at(max_loss=0.0).cost == 9.0
+    assert curve.at(offload_rate=0).cost == 9.0
+    assert curve.at(budget=2.5).cost == 1.0  # a budget is no share
+
+
+def test_the_hull_leaves_out_points_on_and_below_its_lines() -> None:
+    assert [p.cost for p in frontier((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.8)).hull().points] == [
+        1,
+        4,
+    ]
+    concave = frontier((1, 0.2), (2, 0.5), (3, 0.7), (4, 0.8))
+    assert concave.hull().points == concave.points
+
+
+def test_a_frontier_needs_a_point() -> None:
+    with pytest.raises(InputError, match="at least one operating point"):
+        Frontier.from_points([], reference_accuracy=1.0)
+
+
+# -- sizes ---------------------------------------------------------------------------------
+
+
+def sized(*figures: tuple[float, float, int]) -> list[OperatingPoint]:
+    return [
+        OperatingPoint((c,), cost=c, accuracy=a, offload_rate=0.0, bytes=b) for c, a, b in figures
+    ]
+
+
+def test_points_within_bytes_are_a_frontier_of_their_own() -> None:
+    points = sized((1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200))
+    curve = Frontier.from_points(points, reference_accuracy=1.0).with_small(points)
+    assert [p.cost for p in curve.points] == [1.0, 2.0]
+    assert [p.cost for p in curve.others] == [3.0]
+    small = curve.within_bytes(200)
+    assert [p.cost for p in small.points] == [1.0, 3.0]
+    assert [p.cost for p in curve.within_bytes(199).points] == [1.0]
+    assert curve.choose(None, 200, budget=9.0).point.cost == 3.0
+    assert curve.at(budget=9.0, max_bytes=399).cost == 3.0
+    with pytest.raises(TooLargeError) as caught:
+        curve.within_bytes(99)
+    assert caught.value.smallest == 100
+    one_byte = Frontier.from_points(sized((1.0, 0.5, 1)), reference_accuracy=1.0)
+    assert one_byte.within_bytes(1).points == one_byte.points
+    for number in (0, 1.5, "100"):
+        with pytest.raises(InputError, match="whole number of at least 1"):
+            curve.within_bytes(number)  # type: ignore[arg-type]
+
+
+def test_small_points_are_the_curves_of_sizes_that_grow_by_half() -> None:
+    # sizes 100, 150, 225, 337: each finds the best point up to it
+    points = sized((9.0, 0.9, 400), (8.0, 0.2, 100), (7.5, 0.15, 150), (7.0, 0.1, 337))
+    only = Frontier.from_points(points[:1], reference_accuracy=1.0)
+    surface = only.with_small(points)
+    assert [p.bytes for p in surface.others] == [100, 150, 337]
+    assert only.with_small(points[:1]).others == ()
+    assert only.with_small([]).others == ()
+    tiny = sized((1.0, 0.5, 1), (2.0, 0.75, 4))
+    assert Frontier.from_points(tiny[1:], reference_accuracy=1.0).with_small(tiny).others == (
+        tiny[0],
+    )
+
+
+def test_points_within_a_cost_have_one() -> None:
+    points = [
+        OperatingPoint((c,), cost=c, accuracy=c / 10, offload_rate=0.0, max_cost=m)
+        for c, m in ((1.0, 2.0), (4.0, 6.0), (5.0, None))
+    ]
+    curve = Frontier.from_points(points, reference_accuracy=1.0)
+    assert [p.cost for p in curve.within_cost(6.0).points] == [1.0, 4.0]
+    assert [p.cost for p in curve.within_cost(5.9).points] == [1.0]
+    with pytest.raises(InputError, match=r"the lowest cap possible is 2\.0"):
+        curve.within_cost(1.0)
+
+
+# -- classes -------------------------------------------------------------------------------
+
+
+def by_class(cost: float, accuracy: float, recall: tuple[float, float]) -> OperatingPoint:
+    return OperatingPoint(
+        (cost,),
+        cost=cost,
+        accuracy=accuracy,
+        offload_rate=0.0,
+        recall=recall,
+        precision=(0.9, 0.9),
+        balanced_accuracy=sum(recall) / 2,
+    )
+
+
+POINTS = [
+    by_class(1.0, 0.9, (0.95, 0.5)),
+    by_class(2.0, 0.85, (0.8, 0.75)),
+    by_class(3.0, 0.8, (0.7, 0.8)),
+]
+
+
+def bounded(**bounds: dict[str, float]) -> ClassBounds:
+    return ClassBounds.from_mappings(("ok", "fault"), **bounds)
+
+
+def test_points_that_serve_a_class_stand_behind_the_curve() -> None:
+    curve = Frontier.from_points(
+        POINTS, reference_accuracy=0.95, classes=("ok", "fault"), class_rows=(100, 100)
+    )
+    assert [p.cost for p in curve.points] == [1.0]
+    assert [p.cost for p in curve.with_others(POINTS, None).others] == [2.0]  # balanced accuracy
+    surface = curve.with_others(POINTS, bounded(min_recall={"fault": 0.7}))
+    assert {p.cost for p in surface.others} == {2.0, 3.0}
+    assert surface.at(budget=9.0, min_recall={"fault": 0.75}).cost == 2.0
+    assert surface.at(budget=9.0, min_recall={"fault": 0.76}).cost == 3.0
+    point, reason = surface.choose(bounded(min_recall={"fault": 0.7}), budget=9.0)
+    assert point.cost == 2.0
+    assert reason.endswith(", of those that keep min_recall fault=0.7")
+
+
+def test_errors_about_bounded_points_name_the_bounds() -> None:
+    surface = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
+    bounds = bounded(min_recall={"fault": 0.78})
+    with pytest.raises(InputError, match=r"at most 2;.*of those that keep min_recall fault=0.78"):
+        surface.choose(bounds, budget=2.0)
+    with pytest.raises(LossError):
+        surface.choose(bounds, max_loss=0.01)
+    with pytest.raises(InputError, match=r"recall of 'fault' reaches 0\.800 at most"):
+        surface.choose(bounded(min_recall={"fault": 0.9}), budget=9.0)
+
+
+def test_a_bounded_share_keeps_errors_in_hand_only_if_a_point_can() -> None:
+    surface = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
+    # standard error of .7 on 100 rows: sqrt(.7 .3 / 100) = .046
+    bounds = bounded(min_recall={"fault": 0.7})
+    assert [p.cost for p in surface.within(bounds)] == [2.0, 3.0]
+    assert [p.cost for p in surface.within(bounds, slack=1.0)] == [2.0, 3.0]
+    assert [p.cost for p in surface.within(bounds, slack=2.0)] == [3.0]
+    assert [p.cost for p in surface.within(bounds, slack=5.0)] == [2.0, 3.0]  # none: 0 errors
+    with pytest.raises(InputError, match=r"reaches 0\.800 at most"):
+        surface.within(bounded(min_recall={"fault": 0.81}))  # a quarter of an error outside
+
+
+def test_losses_by_class_are_a_goal_or_a_bound_of_another_goal() -> None:
+    surface = Frontier(
+        tuple(POINTS[:1]),
+        0.95,
+        tuple(POINTS[1:]),
+        ("ok", "fault"),
+        (100, 100),
+        reference_recall=(1.0, 0.875),
+    )
+    losses = {"fault": 0.125}
+    assert surface.at(max_loss=losses).cost == 2.0
+    assert surface.at(max_loss=losses, budget=9.0).cost == 2.0
+    assert surface.at(max_loss=losses, offload_rate=1.0).cost == 2.0
+    assert surface.at(max_loss={"fault": 0.1}, budget=9.0).cost == 3.0
+    with pytest.raises(InputError, match="costs at most 1;"):
+        surface.at(max_loss=losses, budget=1.0)
+
+
+# -- for people ----------------------------------------------------------------------------
+
+
+def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
+    points = [
+        OperatingPoint((c,), cost=c, accuracy=a, offload_rate=0.0, weighted_accuracy=w)
+        for c, a, w in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
+    ]
+    curve = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
+    assert (curve.weighted, len(curve.points), curve.reference_merit) == (True, 2, 0.8)
+    assert "weighted accuracy 0.5000 to 0.7500; reference 0.8000" in repr(curve)
+    assert curve.at(max_loss=0.06).cost == 2.0
+    assert ">weighted accuracy</th>" in curve._repr_html_()
+
+
+def test_a_frame_and_a_page_mark_the_hull_and_the_curve() -> None:
+    plain = frontier(*ADULT)
+    surface = Frontier(plain.points, 0.875, others=(POINTS[1],), classes=("ok", "fault"))
+    assert "4 points: cost 1 to 9, accuracy 0.8000 to 0.8750" in repr(surface)
+    assert repr(surface).endswith("reference 0.8750, 1 others)")
+    assert "others" not in repr(plain)
+    frame = surface.to_frame()
+    assert frame["hull"].tolist() == [True, False, True, True, False]
+    assert frame["on_curve"].tolist() == [True] * 4 + [False]
+    assert frame["recall fault"].tolist()[-1] == 0.75
+    assert np.isnan(frame["precision ok"].tolist()[0])
+    html = plain._repr_html_()
+    assert html.count("hull") == 3
+    assert "weighted" not in html

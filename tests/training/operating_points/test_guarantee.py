@@ -1,3 +1,5 @@
+"""Guarantees: promises at their limits, the tests that certify them, and the terms they state."""
+
 from __future__ import annotations
 
 import json
@@ -9,9 +11,16 @@ import pytest
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.guarantee import Promise, certify
+from gatewise_training.operating_points.guarantee import (
+    Promise,
+    certify,
+    checked_records,
+    lost_rows,
+)
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 TIMES = 500
@@ -177,3 +186,182 @@ def test_rows_that_cannot_calibrate_are_refused():
         certify([], [], promise(budget=1))
     with pytest.raises(InputError, match="between 0 and 1"):
         certify(replace(good, correct=good.correct * 2.0), [], promise(max_loss=0.1))
+    with pytest.raises(InputError, match="answers of all exits"):
+        certify(good, [], promise(max_loss=0.1, by_class=bounds(min_recall={0: 0.5})))
+    weighted = replace(good, weights=np.linspace(0.5, 1.5, 10))
+    assert checked_records(weighted, promise(budget=1), weighted=True) == [weighted]
+    soft = replace(good, correct=good.correct * 0.5)
+    assert certify(soft, [], promise(budget=1)) is None  # a budget needs no right or wrong
+
+
+# -- promises ------------------------------------------------------------------------------
+
+
+def bounds(**by_class):
+    return ClassBounds.from_mappings((0, 1), **by_class)
+
+
+def test_promises_reach_to_their_limits():
+    for terms in ({"max_loss": 0.0}, {"max_loss": 1.0}, {"offload_rate": 1}, {"budget": 0}):
+        ((kind, bound),) = terms.items()
+        made = promise(**terms, offload_rate=None) if kind != "offload_rate" else promise(**terms)
+        assert (made.kind, made.bound, made.confidence, made.by_class) == (kind, bound, 0.95, None)
+    assert promise(0.9, budget=1e9).level == pytest.approx(0.1)
+    for terms in ({"max_loss": 1.001}, {"offload_rate": -0.001}, {"budget": float("inf")}):
+        with pytest.raises(InputError):
+            promise(**terms)
+    with pytest.raises(InputError, match="between 0 and 1, not 0"):
+        promise(0.0, budget=1.0)
+    assert promise(budget=1.0, by_class=bounds()).by_class is None
+    few = RowSplitter(3)
+    promise(budget=1.0).check_rows(np.zeros(3, np.int64), few)
+    with pytest.raises(InputError, match="calibration rows of this class"):
+        promise(budget=1.0, by_class=bounds(min_recall={0: 0.9})).check_rows(
+            np.zeros(3, np.int64), few
+        )
+
+
+def test_thresholds_alone_keep_what_no_row_can_break():
+    rows = record(12, 50)
+    cloud_only, edge_only, mixed = (
+        rows.measure(t) for t in ((None,) * 3, (ALWAYS_STOP, None, None), (1.0, None, ALWAYS_STOP))
+    )
+
+    def certain(point, cascades=(rows,), **terms):
+        return promise(**terms).is_certain(cascades, point)
+
+    assert certain(cloud_only, max_loss=0.0)
+    assert not certain(edge_only, max_loss=0.999)
+    assert certain(edge_only, max_loss=1.0)
+    assert certain(edge_only, offload_rate=0.0)
+    assert not certain(cloud_only, offload_rate=0.99)
+    assert [certain(mixed, budget=b) for b in (5.99, 6.0)] == [False, True]
+    assert [certain(cloud_only, budget=b) for b in (11.99, 12.0)] == [False, True]
+    alone = record(12, 50, has_cloud=False)
+    last = alone.measure((None, None, ALWAYS_STOP))
+    assert certain(last, (alone,), offload_rate=0.0)
+    assert certain(last, (alone,), max_loss=0.0)
+    assert not certain(alone.measure((1.0, None, ALWAYS_STOP)), (alone,), max_loss=0.0)
+    other = record(13, 50, has_cloud=False)
+    assert not certain(
+        last, (alone, other), max_loss=0.0
+    )  # the reference is the other's last stage
+
+
+# -- tests at their limits -----------------------------------------------------------------
+
+
+def counted(n_offloaded, n, **changes):
+    """One stage that answers all rows but the first ones, always right; the cloud is, too."""
+    scores = np.ones((1, n), np.float32)
+    scores[0, :n_offloaded] = -1
+    r = CascadeRecord(scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n))
+    return replace(r, **changes)
+
+
+def test_an_offload_rate_is_certified_up_to_the_binomial_tail():
+    """59 rows without an offload show a rate of .05: .95 ** 59 = .0485; 58 do not."""
+    for n, is_certified in ((58, False), (59, True)):
+        r = counted(0, n)
+        point = r.measure((0.5,))
+        assert (certify(r, [point], promise(offload_rate=0.05)) is not None) == is_certified
+    one = counted(1, 93)  # with one offload it takes 93
+    assert certify(one, [one.measure((0.5,))], promise(offload_rate=0.05)) is not None
+    few = counted(1, 92)
+    assert certify(few, [few.measure((0.5,))], promise(offload_rate=0.05)) is None
+
+
+def test_a_loss_is_certified_where_few_rows_are_worse_than_better():
+    n = 400
+    for n_worse, n_better, is_certified in ((0, 0, True), (8, 0, False), (8, 12, True)):
+        correct = np.ones((2, n))
+        correct[0, :n_worse] = 0
+        correct[1, n_worse : n_worse + n_better] = 0
+        r = counted(0, n, correct=correct)
+        found = certify(r, [r.measure((0.5,))], promise(max_loss=0.02))
+        assert (found is not None) == is_certified
+    worst = counted(0, n, correct=np.vstack([np.zeros(n), np.ones(n)]))
+    certain = certify(worst, [worst.measure((0.5,))], promise(max_loss=1.0))
+    assert certain.guarantee["method"] == "certain"
+
+
+def test_a_budget_is_certified_by_a_bet_within_the_costs_that_can_be():
+    r = counted(20, 400)  # mean cost 1.2
+    point = r.measure((0.5,))
+    assert certify(r, [point], promise(budget=1.5)).guarantee["method"] == "betting"
+    assert certify(r, [point], promise(budget=1.21)) is None
+    assert certify(r, [point], promise(budget=5.0)).guarantee["method"] == "certain"
+    assert certify(r, [point], promise(budget=1.0)) is None  # no cost is lower
+
+
+def test_a_weighted_loss_is_a_bet_on_weighted_rows():
+    n = 600
+    truth = np.arange(n) % 2
+    correct = np.ones((2, n))
+    correct[0, truth == 1] = np.arange(n // 2) >= 15  # 15 of the second class are lost
+    for weight, is_certified in ((1.0, True), (30.0, False)):
+        r = counted(
+            0,
+            n,
+            correct=correct,
+            class_weights=np.where(truth == 1, weight, 1.0),
+            answers=ExitAnswers(truth, np.stack([truth, truth]), 2),
+        )
+        found = certify(r, [r.measure((0.5,))], promise(max_loss=0.048))
+        assert (found is not None) == is_certified
+        if found is not None:
+            assert found.guarantee["method"] == "betting"
+            assert found.guarantee["loss"] == "weighted accuracy"
+
+
+def test_groups_are_bets_and_are_counted():
+    for n_groups, is_certified in ((10, False), (200, True)):
+        groups = np.arange(1000) % n_groups
+        r = counted(0, 1000, given_splitter=RowSplitter(1000, groups))
+        for terms in ({"offload_rate": 0.05}, {"max_loss": 0.05}, {"budget": 1.2}):
+            found = certify(r, [r.measure((0.5,))], promise(**terms))
+            assert (found is not None) == is_certified, terms
+            if found is not None:
+                assert found.guarantee["method"] == "betting on groups"
+                assert found.guarantee["calibration_groups"] == n_groups
+                assert found.guarantee["calibration_rows"] == 1000
+
+
+def test_bounds_on_classes_are_tested_too_and_stated():
+    n = 400
+    truth = np.arange(n) % 2
+    answers = np.stack([truth, truth])
+    for n_missed, is_certified in ((2, True), (30, False)):
+        stage_answers = truth.copy()
+        stage_answers[np.flatnonzero(truth == 1)[:n_missed]] = 0
+        answers = np.stack([stage_answers, truth])
+        r = counted(
+            0, n, correct=(answers == truth).astype(float), answers=ExitAnswers(truth, answers, 2)
+        )
+        terms = promise(
+            max_loss=0.2, by_class=bounds(min_recall={1: 0.9}, max_loss={1: 0.1, 0: 0.05})
+        )
+        found = certify(r, [r.measure((0.5,))], terms)
+        assert (found is not None) == is_certified
+        if found is not None:
+            assert found.guarantee["method"] == (
+                "exact paired difference; by class exact binomial, exact paired difference"
+            )
+            assert found.guarantee["min_recall 1"] == 0.9
+            assert found.guarantee["unused max_loss 1"] == 0.9  # .01 of .1 is lost
+            assert found.guarantee["unused max_loss 0"] == 1.0
+
+
+def test_many_candidates_are_tested_in_steps_as_one():
+    r = counted(0, 200)
+    order = [r.measure((t,)) for t in np.linspace(0.1, 0.9, 70).tolist()]
+    assert certify(r, order, promise(offload_rate=0.05)).thresholds == order[-1].thresholds
+    broken = counted(100, 200)
+    assert certify(broken, order, promise(offload_rate=0.05)) is None
+
+
+def test_lost_rows_are_those_where_the_reference_alone_is_right():
+    correct = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
+    r = counted(0, 4, correct=correct)
+    assert lost_rows(r, r, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
+    assert lost_rows(r, r, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]
