@@ -86,6 +86,7 @@ TABLE: dict[str, Entry] = {
         "gatewise_edge.service.enrol_cli", "Get a device's certificate with a token.", "edge"
     ),
     "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
+    "serve": Entry("gatewise_cloud.http.serve_cli", "Serve a bundle's cascade over HTTP.", "serve"),
     "broker": Entry(
         "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
     ),

@@ -32,6 +32,7 @@ from gatewise_edge.sensors.feature_reader import (
     WindowSource,
     row_values,
 )
+from gatewise_edge.sensors.fetched_row import FetchedRow
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import in_order
 from gatewise_export.bundle.bundle import Bundle
@@ -249,6 +250,8 @@ class InstalledBundle:
             if self.source is None:
                 raise InputError("no instance: give a row, or give the device sensors")
             return self.source
+        if isinstance(instance, FetchedRow):
+            return instance.bind(self.manifest.feature_names, self.manifest.encoder)
         if hasattr(instance, "to_dict") and np.ndim(instance) == 1:  # a Series
             cells = instance.to_dict()
             named = any(isinstance(name, str) for name in cells)

@@ -1,0 +1,77 @@
+"""The OpenAPI document of ``gatewise serve``, and a page that shows it."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+from gatewise import __version__
+from gatewise_cloud.http.protocol import model_metadata
+from gatewise_export.bundle.manifest import Manifest
+
+_OBJECT = {"type": "object"}
+
+
+def openapi_document(manifest: Manifest) -> dict[str, Any]:
+    """Describe the pages for one bundle, with an example of each request."""
+    metadata = model_metadata(manifest)
+    model = f"/v2/models/{manifest.name}"
+    names = list(manifest.column_names)
+    is_raw = manifest.encoder is not None
+    instance: Any = dict.fromkeys(names, "...") if is_raw else [0.0] * len(names)
+    inputs = [
+        tensor | {"shape": [1, *tensor["shape"][1:]], "data": ["..."] if is_raw else instance}
+        for tensor in metadata["inputs"]
+    ]
+    pages = {
+        "/v2": _page("get", "Name and version of the server."),
+        "/v2/health/live": _page("get", "Whether the server is alive."),
+        "/v2/health/ready": _page("get", "Whether the server can answer."),
+        model: _page("get", "Inputs and outputs of the model."),
+        f"{model}/ready": _page("get", "Whether the model can answer."),
+        f"{model}/infer": _page(
+            "post", "Answer rows, Open Inference Protocol.", {"inputs": inputs}
+        ),
+        "/predict": _page("post", "Answer rows, plain JSON.", {"instances": [instance]}),
+        "/healthz": _page("get", "Health, for supervisors."),
+        "/metrics": _page("get", "Metrics for Prometheus.", media="text/plain"),
+    }
+    title = f"{manifest.name} {manifest.version}"
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": __version__},
+        "paths": pages,
+    }
+
+
+def _page(
+    method: str, summary: str, example: Any = None, media: str = "application/json"
+) -> dict[str, Any]:
+    schema = {"type": "string"} if media == "text/plain" else _OBJECT
+    answer = {"description": "The answer.", "content": {media: {"schema": schema}}}
+    operation: dict[str, Any] = {"summary": summary, "responses": {"200": answer}}
+    if example is not None:
+        content = {"application/json": {"schema": _OBJECT, "example": example}}
+        operation["requestBody"] = {"required": True, "content": content}
+        operation["responses"]["400"] = {"description": "The request is wrong: `error` says why."}
+    return {method: operation}
+
+
+def openapi_page(document: dict[str, Any]) -> str:
+    """Write the document as a page that needs nothing from elsewhere."""
+    sections = []
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            example = json.dumps(body["example"], indent=1) if body else ""
+            sections.append(
+                f"<h2><code>{method.upper()} {html.escape(path)}</code></h2>"
+                f"<p>{html.escape(operation['summary'])}</p>"
+                + (f"<pre>{html.escape(example)}</pre>" if example else "")
+            )
+    title = html.escape(document["info"]["title"])
+    return (
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>"
+        f"<p><a href=openapi.json>openapi.json</a></p>{''.join(sections)}"
+    )

@@ -1,0 +1,149 @@
+"""Requests and responses of the Open Inference Protocol, version 2, for a bundle. Pure, no I/O.
+
+A request holds either one matrix of all columns or a tensor for each column, by name. Source:
+https://github.com/kserve/open-inference-protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_edge.device.answer import Answer
+from gatewise_export.bundle.manifest import Manifest
+
+MATRIX: Final = "x"
+"""Name of the one tensor that holds all columns."""
+NUMBERS: Final = frozenset(
+    {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"}
+    | {"FP16", "FP32", "FP64"}
+)
+TEXT: Final = "BYTES"
+MOST_ROWS: Final = 4096
+
+Row = NDArray[np.float32] | dict[str, Any]
+Parameters = dict[str, Any]
+
+
+class InputTensor(msgspec.Struct):
+    """A tensor of a request; `data` is flat or nested, in row-major order."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any]
+    parameters: Parameters = {}
+
+
+class RequestedOutput(msgspec.Struct):
+    """An output that a request names."""
+
+    name: str
+    parameters: Parameters = {}
+
+
+class InferRequest(msgspec.Struct):
+    """The body of ``.../infer``."""
+
+    inputs: list[InputTensor]
+    id: str | None = None
+    outputs: list[RequestedOutput] = []
+    parameters: Parameters = {}
+
+
+def model_metadata(manifest: Manifest) -> dict[str, Any]:
+    """Describe the bundle as a model of the protocol."""
+    n_columns = len(manifest.column_names)
+    inputs = [{"name": MATRIX, "datatype": "FP32", "shape": [-1, n_columns]}]
+    if manifest.encoder is not None:
+        inputs = [{"name": name, "datatype": TEXT, "shape": [-1]} for name in manifest.column_names]
+    return {
+        "name": manifest.name,
+        "versions": [manifest.version],
+        "platform": "gatewise",
+        "inputs": inputs,
+        "outputs": [
+            {"name": "label", "datatype": TEXT, "shape": [-1]},
+            {"name": "class_index", "datatype": "INT64", "shape": [-1]},
+            {"name": "probabilities", "datatype": "FP32", "shape": [-1, len(manifest.classes)]},
+            {"name": "route", "datatype": TEXT, "shape": [-1]},
+            {"name": "cost", "datatype": "FP64", "shape": [-1]},
+        ],
+    }
+
+
+def rows_of(request: InferRequest, columns: Sequence[str]) -> list[Row]:
+    """Get the rows of a request: floats in the order of `columns`, or cells by name.
+
+    Raises InputError if a tensor is unknown, of another size than its shape, or of no such type.
+    """
+    tensors = {tensor.name: tensor for tensor in request.inputs}
+    if len(tensors) != len(request.inputs) or not tensors:
+        raise InputError("inputs must be tensors of different names, at least one")
+    if set(tensors) == {MATRIX} and MATRIX not in columns:
+        matrix = _values(tensors[MATRIX])
+        if matrix.dtype == object or matrix.ndim != 2 or matrix.shape[1] != len(columns):
+            raise InputError(f"input {MATRIX!r} must be numbers of shape [n, {len(columns)}]")
+        return list(matrix.astype(np.float32))
+    unknown = [name for name in tensors if name not in columns]
+    if unknown:
+        raise InputError(f"input {unknown[0]!r} is none of {MATRIX}, {', '.join(columns)}")
+    values = {name: _values(tensor).reshape(-1) for name, tensor in tensors.items()}
+    n_rows = {len(column) for column in values.values()}
+    if len(n_rows) != 1:
+        raise InputError("inputs must have the same number of rows")
+    cells = {name: column.tolist() for name, column in values.items()}
+    return [{name: cells[name][i] for name in cells} for i in range(n_rows.pop())]
+
+
+def _values(tensor: InputTensor) -> NDArray[Any]:
+    if tensor.datatype not in NUMBERS and tensor.datatype != TEXT:
+        raise InputError(f"input {tensor.name!r}: no datatype {tensor.datatype!r} is taken")
+    if not tensor.shape or min(tensor.shape) < 0 or tensor.shape[0] > MOST_ROWS:
+        raise InputError(
+            f"input {tensor.name!r}: shape {tensor.shape} has no 0 to {MOST_ROWS} rows"
+        )
+    is_text = tensor.datatype == TEXT
+    try:
+        # null is a missing value, which the protocol's JSON has no number for
+        values = np.array(tensor.data, object if is_text else np.float64)
+        return values.reshape(tensor.shape)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"input {tensor.name!r}: data are no {tensor.datatype} of shape {tensor.shape}"
+        ) from None
+
+
+def infer_response(
+    request: InferRequest, manifest: Manifest, answers: Sequence[Answer]
+) -> dict[str, Any]:
+    """Write the answers as the outputs that a request names, by default all."""
+    columns: Mapping[str, Sequence[Any]] = {
+        "label": [str(a.label) for a in answers],
+        "class_index": [a.class_index for a in answers],
+        "probabilities": [p for a in answers for p in a.probabilities.tolist()],
+        "route": [a.route for a in answers],
+        "cost": [a.cost for a in answers],
+    }
+    described = {output["name"]: output for output in model_metadata(manifest)["outputs"]}
+    names = [output.name for output in request.outputs] or list(described)
+    unknown = [name for name in names if name not in described]
+    if unknown:
+        raise InputError(f"no output {unknown[0]!r}; there are {', '.join(described)}")
+    response: dict[str, Any] = {
+        "model_name": manifest.name,
+        "model_version": manifest.version,
+        "outputs": [
+            described[name]
+            | {"shape": [len(answers), *described[name]["shape"][1:]], "data": columns[name]}
+            for name in names
+        ],
+    }
+    if request.id is not None:
+        response["id"] = request.id
+    return response

@@ -1,0 +1,119 @@
+"""The sub-command ``gatewise serve``: a bundle's cascade over HTTP."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import uvicorn
+
+from gatewise.console import note
+from gatewise.errors import InputError
+from gatewise.imports import import_object
+from gatewise_cloud.http.app import CascadeService, FetchFeatures
+from gatewise_cloud.http.backend_link import BackendLink
+from gatewise_cloud.models.backend_choice import chosen_backend
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.device import Device
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.service.edge_metrics import EdgeMetrics
+from gatewise_export.bundle.bundle import Bundle
+
+if TYPE_CHECKING:
+    from gatewise_edge.link.link import Link
+
+
+def serve(
+    bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: a free one.")] = 8080,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    broker: Annotated[
+        str | None, typer.Option(help="Broker whose workers answer hard rows: mqtt(s)://host.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Id of this service on the broker; by default random.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|python:MODULE:ATTRIBUTE",
+            help="Server that answers hard rows instead: http://host:8000/v2/models/NAME.",
+        ),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Coroutine function that fetches features which a stage needs.",
+        ),
+    ] = None,
+    deadline_ms: Annotated[float, typer.Option(min=1, help="Time for an answer, in ms.")] = 500.0,
+    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
+    cert_file: Annotated[Path | None, typer.Option(help="Certificate for mqtts://.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    public_key: Annotated[
+        Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
+    ] = None,
+) -> None:
+    """Serve a bundle's cascade over HTTP: Open Inference Protocol v2, and plain JSON.
+
+    Stages answer in this process; hard rows go to a worker over MQTT (--broker) or to a Triton,
+    KServe or MLServer behind (--backend), and without either the last stage answers as fallback.
+    --features MODULE:FUNCTION names ``async def fetch(names, cells)``: it gets the columns that
+    the next stage needs and that a request left out, and returns their cells by name. There is no
+    password and no TLS: stand behind a proxy that has them.
+
+    Example:
+
+        gatewise serve bundle --port 8080 --broker mqtt://localhost
+
+        curl localhost:8080/predict -d '{"instances": [{"age": 41, "pressure": 120}]}'
+    """
+    if broker is not None and backend is not None:
+        raise InputError("give --broker or --backend, not both")
+    fetch = None if features is None else _fetch_function(features)
+    opened = Bundle.open(bundle, public_key=public_key, for_device=True)
+    link: Link | None = None
+    if broker is not None:
+        link = MqttLink(
+            broker, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+        )
+    if backend is not None:
+        model = CloudModel.from_bundle(opened, backend=chosen_backend(backend)(opened.manifest))
+        link = BackendLink(model)
+    # the metrics observe the device that they read from
+    metrics: EdgeMetrics | None = None
+
+    def observe(end: Answer | Exception) -> None:
+        if metrics is not None:
+            metrics.observe(end)
+
+    with Device(
+        opened,
+        link=link,
+        deadline_ms=deadline_ms,
+        row_names=opened.manifest.column_names,
+        observe=observe,
+    ) as cascade:
+        metrics = EdgeMetrics(cascade, link=link)
+        app = CascadeService(cascade, metrics, fetch=fetch).app()
+        settings = uvicorn.Config(app, host=host, port=port, log_level="warning")
+        listener = settings.bind_socket()
+        listener.listen()  # from the line on that names it, connections wait and are not refused
+        bound_port = listener.getsockname()[1]
+        note(f"{opened.manifest.title} at http://{host}:{bound_port}/docs")
+        uvicorn.Server(settings).run(sockets=[listener])
+
+
+commands: dict[str, Callable[..., None]] = {"serve": serve}
+
+
+def _fetch_function(spec: str) -> FetchFeatures:
+    function: FetchFeatures = import_object(spec, spec)
+    if not inspect.iscoroutinefunction(function):
+        raise InputError(f"--features {spec} must be a coroutine function: async def")
+    return function

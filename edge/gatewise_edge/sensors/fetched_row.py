@@ -1,0 +1,86 @@
+"""An instance with some values at hand; the others are fetched when a stage needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.columns.encoders import RowEncoder
+from gatewise.errors import one_line
+from gatewise_edge.errors import SensorError
+
+if TYPE_CHECKING:
+    from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
+
+Fetch = Callable[[Sequence[str], float], Mapping[str, Any]]
+"""Gets names of columns and the seconds that are left; returns their cells by name."""
+
+
+class FetchedRow:
+    """An instance for :meth:`.Device.answer`; a function fetches its absent columns.
+
+    Parameters
+    ----------
+    cells : mapping of str to cell
+        What is known already.
+    fetch : callable
+        ``fetch(names, seconds)`` returns the cells of columns that the next stage, or the request,
+        needs; a column that it leaves out, and all of them where it raises, cannot be had.
+    """
+
+    def __init__(self, cells: Mapping[str, Any], fetch: Fetch) -> None:
+        self._cells = dict(cells)
+        self._fetch = fetch
+
+    def bind(self, names: Sequence[str], encoder: RowEncoder | None) -> FeatureSource:
+        """Get the source of a bundle's features, or of the features that its columns become."""
+        return _FetchedSource(self._cells, self._fetch, names, encoder)
+
+
+class _FetchedSource:
+    """Cells at hand and fetched ones as a :class:`.FeatureSource`."""
+
+    def __init__(
+        self, cells: dict[str, Any], fetch: Fetch, names: Sequence[str], encoder: RowEncoder | None
+    ) -> None:
+        self._cells = cells
+        self._fetch = fetch
+        self._encoder = encoder
+        self._columns = names if encoder is None else encoder.names
+        self._column_of = range(len(names)) if encoder is None else encoder.column_of
+
+    def read(
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+    ) -> None:
+        columns = dict.fromkeys(self._column_of[k] for k in features.tolist() if not known.have[k])
+        absent = [self._columns[c] for c in columns if self._columns[c] not in self._cells]
+        trouble = "it was not fetched"
+        if absent:
+            try:
+                self._cells |= self._fetch(absent, timeout)
+            except Exception as error:  # of the user's function: the device must still answer
+                trouble = f"it could not be fetched: {one_line(error) or type(error).__name__}"
+        for column in columns:
+            self._enter(column, known, trouble, spare=spare)
+
+    def _enter(self, column: int, known: Reading, trouble: str, *, spare: bool) -> None:
+        name = self._columns[column]
+        members = [column] if self._encoder is None else list(self._encoder.members(column))
+        failure = SensorError(name, f"column {name!r}: {trouble}")
+        if name in self._cells:
+            cell = self._cells[name]
+            try:
+                if self._encoder is None:
+                    values: Sequence[float] = [np.nan if cell is None else float(cell)]
+                else:
+                    values = self._encoder.cell(column, cell)
+            except (TypeError, ValueError) as error:
+                failure = SensorError(name, f"column {name!r}: {one_line(error)}")
+            else:
+                for k, value in zip(members, values, strict=True):
+                    known.enter(k, value)
+                return
+        known.fail(members, failure, spare=spare)

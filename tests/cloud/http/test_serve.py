@@ -1,0 +1,279 @@
+"""``gatewise serve``, as a real process: both protocols, hard rows, fetched features."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import urllib3
+
+pytest.importorskip("uvicorn")
+
+from gatewise_cloud import MosquittoBroker, Worker
+from gatewise_export import Bundle
+from tests.support import small_bundle
+
+EASY = [1, 0, 0, 0, 0, 0]
+HARD = small_bundle.HARD
+
+FETCH = """\
+import asyncio
+calls = []
+async def fetch(names, cells):
+    await asyncio.sleep(0)
+    calls.append(names)
+    if cells.get("f") == 9:
+        raise RuntimeError("the store is away")
+    print(*names, flush=True)
+    return {name: {"a": 0.1, "c": 0.1, "e": 2.0}.get(name, 0.0) for name in names}
+def plain(names, cells):
+    return {}
+class Cloud:
+    classes = ("no", "yes")
+def answer(X):
+    p = 1 / (1 + 2.718281828 ** (-10.0 * X[:, 2].astype(float)))
+    import numpy as np
+    return np.column_stack([1 - p, p])
+"""
+
+
+class Service:
+    """A client of a served bundle."""
+
+    def __init__(self, url: str, lines: list[str]) -> None:
+        self.lines = lines
+        self._pool = urllib3.PoolManager()
+        self._url = url
+
+    def get(self, path: str) -> tuple[int, Any]:
+        response = self._pool.request("GET", self._url + path)
+        is_json = response.headers["Content-Type"] == "application/json"
+        return response.status, response.json() if is_json else response.data.decode()
+
+    def post(self, path: str, document: Any) -> tuple[int, Any]:
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        response = self._pool.request("POST", self._url + path, body=body)
+        return response.status, response.json()
+
+    def predict(self, *instances: Any) -> list[dict[str, Any]]:
+        status, document = self.post("/predict", {"instances": list(instances)})
+        assert status == 200, document
+        return list(document["predictions"])
+
+
+@contextmanager
+def serving(bundle: Bundle, folder: Path, *words: str) -> Iterator[Service]:
+    """Serve a bundle from a process of its own on a free port."""
+    (folder / "my_store.py").write_text(FETCH)
+    command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), "--port", "0", *words]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if url := re.search(r"at (http://\S+)/docs", line):
+                    break
+            else:
+                pytest.fail("".join(lines))
+            output = process.stdout
+            reader = threading.Thread(target=lambda: lines.extend(output), daemon=True)
+            reader.start()
+            yield Service(url[1], lines)
+        finally:
+            process.terminate()
+            process.wait(20)
+            reader.join(10)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Bundle:
+    return small_bundle.write_bundle(tmp_path_factory.mktemp("served") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def service(bundle, tmp_path_factory) -> Iterator[Service]:
+    """The small bundle, hard rows over MQTT to a real worker."""
+    folder = tmp_path_factory.mktemp("serve")
+    with (
+        MosquittoBroker() as broker,
+        Worker(bundle.path, broker.url),
+        serving(bundle, folder, "--broker", broker.url, "--deadline-ms", "20000") as service,
+    ):
+        yield service
+
+
+def tensor(rows: Any) -> dict[str, Any]:
+    X = np.array(rows, float)
+    return {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": X.ravel().tolist()}
+
+
+def test_the_protocol_answers_as_the_device_does(service, bundle):
+    rows = np.random.default_rng(0).normal(0, 0.4, (200, 6)).astype(np.float32)
+    status, document = service.post("/v2/models/small/infer", {"id": "7", "inputs": [tensor(rows)]})
+    assert status == 200, document
+    assert (document["id"], document["model_name"], document["model_version"]) == (
+        "7",
+        "small",
+        "7",
+    )
+    outputs = {output["name"]: output for output in document["outputs"]}
+    assert outputs["probabilities"]["shape"] == [200, 2]
+    assert len(outputs["probabilities"]["data"]) == 400
+    # the same rows by the rules of the bundle: |4a| >= 1, |4c| >= 1, else e's sign
+    a, c, e = 4 * rows[:, 0], 4 * rows[:, 2], rows[:, 4]
+    edge = (np.abs(a) >= 1) | (np.abs(c) >= 1)
+    expected = np.where(np.abs(a) >= 1, a > 0, np.where(np.abs(c) >= 1, c > 0, e > 0))
+    assert outputs["class_index"]["data"] == expected.astype(int).tolist()
+    assert outputs["route"]["data"] == np.where(edge, "edge", "cloud").tolist()
+    assert outputs["label"]["data"] == np.where(expected, "yes", "no").tolist()
+
+
+def test_one_tensor_for_each_column_and_chosen_outputs(service):
+    inputs = [
+        {"name": name, "datatype": "FP64", "shape": [2, 1], "data": [[x], [y]]}
+        for name, x, y in zip("abcdef", EASY, HARD, strict=True)
+    ]
+    path = "/v2/models/small/versions/7/infer"
+    status, document = service.post(path, {"inputs": inputs, "outputs": [{"name": "route"}]})
+    assert status == 200, document
+    (output,) = document["outputs"]
+    assert output["data"] == ["edge", "cloud"]
+
+
+def test_plain_json_says_what_was_acquired_and_paid(service):
+    easy, hard = service.predict(EASY, dict(zip("abcdef", HARD, strict=True)))
+    assert (easy["label"], easy["route"], easy["acquired"]) == ("yes", "edge", ["a", "b"])
+    assert (hard["label"], hard["route"]) == ("no", "cloud")
+    assert hard["acquired"] == ["a", "b", "c", "e"]
+    assert hard["cost"] > easy["cost"] == 1.5
+
+
+def test_a_missing_value_that_no_one_can_do_without_is_an_error(service):
+    (missing,) = service.predict({"b": 1})
+    assert "'a'" in missing["error"]
+    status, document = service.post("/v2/models/small/infer", {"inputs": [tensor([[np.inf] * 6])]})
+    assert status == 400
+    assert "error" in document
+
+
+def test_pages_about_the_service(service):
+    assert service.get("/v2/health/ready")[0] == service.get("/healthz")[0] == 200
+    assert service.get("/v2/models/small/ready") == (200, {"name": "small", "ready": True})
+    assert service.get("/v2")[1]["name"] == "gatewise"
+    status, model = service.get("/v2/models/small")
+    assert (status, model["inputs"][0]["shape"]) == (200, [-1, 6])
+    assert service.get("/v2/models/other")[0] == 404
+    assert service.get("/v2/models/small/versions/8")[0] == 404
+    service.predict(EASY)
+    text = service.get("/metrics")[1]
+    assert float(re.search(r'gatewise_answers_total\{route="edge"\} (\S+)', text)[1]) >= 1
+    document = service.get("/openapi.json")[1]
+    assert "/docs" not in document["paths"]
+    assert "POST /predict" in service.get("/docs")[1]
+
+
+def test_the_examples_of_the_openapi_document_work(service):
+    paths = service.get("/openapi.json")[1]["paths"]
+    posts = {path: page["post"] for path, page in paths.items() if "post" in page}
+    assert set(posts) == {"/predict", "/v2/models/small/infer"}
+    for path, page in posts.items():
+        example = page["requestBody"]["content"]["application/json"]["example"]
+        status, document = service.post(path, example)
+        assert status == 200, document
+    for path, page in paths.items():
+        assert "get" not in page or service.get(path)[0] == 200, path
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/predict", b"{", "truncated"),
+        ("/predict", {"rows": []}, "unknown field"),
+        ("/predict", {"instances": [[1, 2]]}, None),
+        ("/v2/models/small/infer", {"inputs": []}, "at least one"),
+        ("/v2/models/small/infer", {"inputs": [tensor([[1, 2]])]}, "[n, 6]"),
+        (
+            "/v2/models/small/infer",
+            {"inputs": [tensor([EASY]) | {"shape": [2, 6]}]},
+            "no FP32 of shape [2, 6]",
+        ),
+        ("/v2/models/small/infer", {"inputs": [tensor([EASY]) | {"name": "z"}]}, "none of x"),
+        (
+            "/v2/models/small/infer",
+            {"inputs": [tensor([EASY])], "outputs": [{"name": "z"}]},
+            "no output 'z'",
+        ),
+    ],
+)
+def test_wrong_requests_say_why(service, path, body, message):
+    status, document = service.post(path, body)
+    if message is None:  # the row alone is wrong
+        assert "error" in document["predictions"][0]
+    else:
+        assert status == 400
+        assert message in document["error"]
+
+
+def test_requests_at_the_same_time_all_have_answers(service):
+    results: list[list[dict[str, Any]]] = []
+
+    def ask() -> None:
+        results.extend(service.predict(row) for row in (EASY, HARD) * 20)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    routes = [predictions[0]["route"] for predictions in results]
+    assert sorted(routes) == ["cloud"] * 160 + ["edge"] * 160
+
+
+def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
+    words = ("--features", "my_store:fetch", "--backend", "python:my_store:answer")
+    with serving(bundle, tmp_path, *words, "--deadline-ms", "20000") as service:
+        (answer,) = service.predict({})
+        assert (answer["label"], answer["route"]) == ("yes", "cloud")
+        assert answer["acquired"] == ["a", "b", "c", "e"]
+        (answer,) = service.predict({"a": 1.0, "b": 0.0})
+        assert (answer["route"], answer["acquired"]) == ("edge", ["a", "b"])
+        (failed,) = service.predict({"f": 9})
+        assert "the store is away" in failed["error"]
+        (fallback,) = service.predict({"f": 9, "a": 0.1, "b": 0.1})
+        assert fallback["route"] == "fallback"
+    fetched = [line.strip() for line in service.lines if re.fullmatch("[a-f ]+\n", line)]
+    assert fetched == ["a b", "c", "e"]
+
+
+def test_without_a_cloud_hard_rows_are_fallbacks(bundle, tmp_path):
+    with serving(bundle, tmp_path) as service:
+        (answer,) = service.predict(HARD)
+        assert (answer["route"], answer["reason"]) == ("fallback", "no-link")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--broker", "mqtt://x", "--backend", "http://x/v2/models/m"), "not both"),
+        (("--features", "my_store:plain"), "async def"),
+        (("--features", "my_store:absent"), "my_store"),
+    ],
+)
+def test_wrong_calls_say_what_to_do(bundle, tmp_path, words, message):
+    (tmp_path / "my_store.py").write_text(FETCH)
+    command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
