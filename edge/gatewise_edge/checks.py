@@ -29,6 +29,14 @@ def check_id(value: object) -> bytes:
     return value
 
 
+def check_size(payload: bytes) -> None:
+    """Refuse a message that is too large, by WireError."""
+    if len(payload) > MAX_PAYLOAD:
+        raise WireError(
+            "size", f"a message of {len(payload)} bytes: the largest allowed is {MAX_PAYLOAD}"
+        )
+
+
 def check_int(what: str, value: object, low: int, high: int) -> int:
     """Return an integer between `low` and `high`, or raise WireError."""
     if type(value) is not int:

@@ -279,3 +279,20 @@ def test_the_first_unknown_group_is_named():
 def test_the_first_feature_without_a_price_is_named():
     with pytest.raises(InputError, match="group of 'x', which is no feature"):
         FeatureCosts({"a": 1.0}, group={"x": "g", "y": "g"})
+
+
+def test_members_and_groups_of_a_feature():
+    costs = FeatureCosts(
+        [1.0, 2.0, 3.0, 4.0],
+        group=["a", None, "a", "b"],
+        shared={"a": 10.0, "b": 20.0},
+        requires={"b": "a"},
+    )
+    assert [costs.members(k).tolist() for k in range(4)] == [[0, 2], [1], [0, 2], [3]]
+    assert [costs.paid_groups(k).tolist() for k in range(4)] == [[0], [], [0], [0, 1]]
+    assert costs.shared_alone.tolist() == [10.0, 30.0]
+    assert costs.alone.tolist() == [11.0, 2.0, 13.0, 34.0]
+    assert costs.remaining(costs.mask([2])).tolist() == [1.0, 2.0, 0.0, 24.0]
+    assert costs.remaining(costs.mask([3])).tolist() == [1.0, 2.0, 3.0, 0.0]
+    assert costs.total == 40.0
+    assert costs.prerequisites == {"b": ("a",)}

@@ -38,8 +38,8 @@ _LONGEST_PAUSE: Final = 60.0
 class BrokerConnection:
     """A connection with a clean session, kept up by a thread of its own. Thread-safe.
 
-    All callbacks are called on the network thread, one at a time and without a lock held; what
-    they raise is logged.
+    All callbacks are called on the network thread, one at a time and without a lock held; their
+    errors are logged.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class DeviceIdentity:
 
     @property
     def trouble(self) -> str | None:
-        """That another device uses this id; None if none was noticed lately."""
+        """Description of another device that uses this id; None if none was noticed lately."""
         if (
             self.takeovers < _MIN_TAKEOVERS
             or self._clock() - self._last_takeover > _TROUBLE_SECONDS

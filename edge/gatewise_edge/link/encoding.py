@@ -3,11 +3,11 @@
 A message is one CBOR map (RFC 8949) with text keys and a checksum; numbers travel as RFC 8746 typed
 arrays, never one by one. docs/wire.md lists every key, its type and its limits.
 
-A decoder checks everything. A payload is at most :data:`MAX_PAYLOAD` bytes and exactly one map of
-at most 32 entries, definite lengths, no key twice, nothing nested in it, no CBOR tag but typed
-arrays; every type, range and shape is checked. Keys that are not known are ignored, so that
-version 1 may grow. Infinite values are refused; NaN, the mark of a missing value, only passes where
-the caller allows it.
+A decoder checks everything. A payload has up to :data:`.MAX_PAYLOAD` bytes and is one map of up to
+32 entries, with definite lengths, distinct keys, no nested values, and no CBOR tags but those of
+typed arrays; every type, range and shape is checked. Unknown keys are ignored, so that version 1
+may grow. Infinite values are refused. NaN, the mark of a missing value, passes only where the
+caller allows it.
 
 >>> import numpy as np
 >>> request = Request(id=bytes(16), model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.instances import JPEG
-from gatewise_edge.checks import MAX_NAME, MAX_PAYLOAD, check_id, check_int, check_text
+from gatewise_edge.checks import MAX_NAME, check_id, check_int, check_size, check_text
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
     MAX_CLASSES,
@@ -66,11 +66,10 @@ Decoded = TypeVar("Decoded")
 
 
 def write_map(message: dict[str, Any]) -> bytes:
-    """Encode a message with its checksum; WireError if it is larger than :data:`MAX_PAYLOAD`."""
+    """Encode a message with its checksum; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     covered = cbor2.dumps(message | {"crc": bytes(4)})[:-4]
     payload: bytes = covered + _checksum(covered)
-    if len(payload) > MAX_PAYLOAD:
-        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may go")
+    check_size(payload)
     return payload
 
 
@@ -84,7 +83,7 @@ def _typed_array(array: NDArray[Any], dtype: str | np.dtype[Any]) -> cbor2.CBORT
 
 
 def encode_request(request: Request) -> bytes:
-    """Encode a request; WireError if it is larger than :data:`MAX_PAYLOAD`."""
+    """Encode a request; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     return write_map(_request_entries(request))
 
 
@@ -110,7 +109,7 @@ def _request_entries(request: Request) -> dict[str, Any]:
 
 
 def encode_response(response: Response) -> bytes:
-    """Encode a response; WireError if it is larger than :data:`MAX_PAYLOAD`."""
+    """Encode a response; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     message = response_entries(response)
     for key, dtype in {"y": "<u2", "p": "<f4"}.items():
         if key in message:
@@ -297,8 +296,7 @@ _NO_TAG_RUNS: Final = _NoTagRuns()
 
 def _read_map(payload: bytes) -> dict[Any, Any]:
     """Decode a message from an untrusted sender; WireError if it is malformed."""
-    if len(payload) > MAX_PAYLOAD:
-        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may be")
+    check_size(payload)
     stream = io.BytesIO(payload)
     try:
         entries = cbor2.CBORDecoder(

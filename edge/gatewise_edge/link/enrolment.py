@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from gatewise.errors import InputError
 from gatewise_edge.errors import LinkError
 
-#: Bytes of a request or a response at most.
+#: Largest number of bytes of a request or a response.
 MAX_BODY: Final = 16384
 _TIMEOUT: Final = 20.0
 
@@ -55,11 +55,11 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     key_file = folder / "device.key"
     if key_file.exists():
         raise InputError(f"{key_file} is there already: enrol into another folder")
-    # Whoever answers: the digest in the token tells whether this is the right authority.
-    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    stranger.check_hostname = False
-    stranger.verify_mode = ssl.CERT_NONE
-    authority = _fetch(f"{url}/ca.crt", stranger)
+    # No certificate is trusted yet: the digest in the token proves the authority.
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
+    authority = _fetch(f"{url}/ca.crt", unverified)
     try:
         is_known = hmac.compare_digest(ca_digest(authority), digest)
     except ValueError:

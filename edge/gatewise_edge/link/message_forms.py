@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gatewise.documents import unique_json
 from gatewise.errors import InputError
-from gatewise_edge.checks import MAX_PAYLOAD
+from gatewise_edge.checks import MAX_PAYLOAD, check_size
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.encoding import (
     WIRE_VERSION,
@@ -44,10 +44,16 @@ Row = list[float | None]
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """How a request was written, and so its response is: where it goes, and how large it may be.
+    """Form of a request and of its response.
 
-    `answer_bytes` gives the bytes at most of the answer to one instance, from the number of
-    classes.
+    Attributes
+    ----------
+    decode_request, encode_response : callable
+        Read a request, write a response.
+    response_topic : callable
+        Topic of the responses to a device.
+    answer_bytes : callable
+        Largest number of bytes of the answer to one instance, from the number of classes.
     """
 
     decode_request: Callable[..., Request]
@@ -86,8 +92,7 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
 
     The reason is ``json`` for all but a JSON object.
     """
-    if len(payload) > MAX_PAYLOAD:
-        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may be")
+    check_size(payload)
     request_id = _request_id(payload)
     try:
         message = _REQUEST.decode(payload)
@@ -108,7 +113,9 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
             private=bool(message.pr),
         )
         if X.nbytes > MAX_PAYLOAD:
-            raise WireError("size", f"{X.nbytes} bytes of values; at most {MAX_PAYLOAD} may be")
+            raise WireError(
+                "size", f"{X.nbytes} bytes of values: the most allowed are {MAX_PAYLOAD}"
+            )
         if not allow_missing and request.has_missing:
             raise WireError("missing", "the instances hold a missing value")
         return request
@@ -122,15 +129,14 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
 
 
 def encode_json_response(response: Response) -> bytes:
-    """Encode a response as JSON; WireError if it is larger than :data:`MAX_PAYLOAD`."""
+    """Encode a response as JSON; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     document = response_entries(response) | {"id": response.id.hex()}
     if "y" in document:
         document["y"] = document["y"].tolist()
         # The shortest decimals that are read back as the same float32.
         document["p"] = [[float(str(p)) for p in row] for row in document["p"]]
     payload = _ENCODER.encode(document)
-    if len(payload) > MAX_PAYLOAD:
-        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may go")
+    check_size(payload)
     return payload
 
 
@@ -152,7 +158,7 @@ def _matrix(x: list[Any]) -> NDArray[np.float32]:
     """Values of a request, shape (rows, columns), from rows or one row."""
     rows = x if x and isinstance(x[0], list) else [x]
     if len(rows) > MAX_ROWS:
-        raise WireError("range", f"'x' has {len(rows)} rows; at most {MAX_ROWS} may be")
+        raise WireError("range", f"'x' has {len(rows)} rows: the most allowed are {MAX_ROWS}")
     if any(not isinstance(row, list) or len(row) != len(rows[0]) for row in rows):
         raise WireError("shape", "'x' has rows of different lengths")
     values = [math.nan if value is None else value for row in rows for value in row]

@@ -146,10 +146,10 @@ class MqttLink:
     def watch(self, topic: str, handle: Receive) -> None:
         """Subscribe to one more topic, again on every connection; call this before opening.
 
-        `topic` may be a filter such as ``gw/v1/model/<name>/manifest``. A broker that denies it is
-        logged; the link works without it. `handle` gets each message's payload, unchecked, on
-        the network thread, perhaps more than once; it must not block, and
-        what it raises is logged. InputError if the link is open already, or the topic is watched.
+        `topic` may be a filter such as ``gw/v1/model/<name>/manifest``. If the broker denies it,
+        that is logged and the link works without it. `handle` gets each message's payload,
+        unchecked and perhaps more than once, on the network thread; it must not block, and its
+        errors are logged. InputError if the link is open, or the topic is watched already.
         """
         if self._open:
             raise InputError(f"topic {topic}: watch it before the link is opened")
@@ -164,7 +164,7 @@ class MqttLink:
 
     @property
     def trouble(self) -> str | None:
-        """That another device uses this id, while it does."""
+        """Description of another device that uses this id; None without one."""
         return self._identity.trouble
 
     @property

@@ -108,12 +108,26 @@ class InFlight:
 class OffloadCounts:
     """Counts of requests and responses.
 
-    `sent`, `retries`: requests opened and handed to the link, and how many of them a second time.
-    `answered`, `refused`, `timeouts`, `unsent`: outcomes; they sum to `sent` once nothing is out
-    (an unsent one was opened in vain). `full`: requests not opened since too many were in flight.
-    `late`, `duplicates`, `unknown`, `mismatched`, `invalid`: responses not used: after the
-    deadline; to a request answered already; to no request; with another model, version or row
-    count; unreadable.
+    Attributes
+    ----------
+    sent : int
+        Requests opened; the sum of their outcomes once none is in flight.
+    retries : int
+        Requests of which a second copy was sent.
+    answered, refused, timeouts, unsent : int
+        Outcomes of requests.
+    full : int
+        Requests that were not opened because too many were in flight.
+    late : int
+        Responses after the deadline.
+    duplicates : int
+        Responses to a request that has an answer.
+    unknown : int
+        Responses to no request.
+    mismatched : int
+        Responses with another model, version or row count.
+    invalid : int
+        Responses that cannot be decoded.
     """
 
     sent: int = 0
@@ -132,15 +146,15 @@ class OffloadCounts:
 
 @dataclass(slots=True)
 class RoundTrip:
-    """Smoothed round-trip time in seconds, and how long to wait before a retry.
+    """Smoothed round-trip time in seconds, and the time to wait before a retry.
 
-    Jacobson's estimator with the gains of RFC 6298. A retry waits twice the round trip, or for
-    the mean plus four deviations where the link (or a busy machine) varies by more than that.
+    Jacobson's estimator with the gains of RFC 6298. A retry waits twice the round trip, or the
+    mean plus four deviations if that is longer.
 
-    The response to a retried request may be to either copy. One that comes too soon or too late
-    after the retry to be the retry's is the first one's, and measures from there. Any other
-    does not count (Karn), but the next retry waits longer: a link that became slower is measured
-    before it drowns in retries.
+    The response to a request that was sent twice may be to either copy. If it comes too soon or too
+    late after the retry to be the second copy's, it is the first copy's and is measured from there.
+    Otherwise it is not measured (Karn's rule), but the next retry waits longer, so that a link that
+    became slower is measured before retries flood it.
     """
 
     smoothed: float | None = None
@@ -181,11 +195,20 @@ class RoundTrip:
 
 @dataclass(slots=True)
 class Offloads:
-    """Requests in flight, at most `limit`; audits are not counted.
+    """Requests in flight, and the latest that are settled.
 
-    `remember` settled requests are kept, to distinguish a late response from an unknown one.
-    `on_outcome` gets each request as it is settled, and the time. Until `hold_until` no request
-    should be made: the workers said that they are busy until then.
+    Parameters
+    ----------
+    limit : int, default 32
+        Largest number of requests in flight; audits are not counted.
+    remember : int, default 256
+        Number of settled requests by which a late response is told from an unknown one.
+    round_trip, counts
+        Measured time, and counts.
+    on_outcome : callable, optional
+        Gets each request when it is settled, and the time.
+    hold_until : float
+        Time before which no request should be made, because the workers are busy.
     """
 
     limit: int = 32
@@ -246,9 +269,9 @@ class Offloads:
         return True
 
     def receive(self, response: Response, now: float) -> InFlight | None:
-        """Match a response with its request, and return that if this settles it.
+        """Match a response with its request; return the request if the response settles it.
 
-        None if the response was counted and not used, or if a retry may still do better.
+        None if the response is not used, or if a retry may still bring an answer.
         """
         flight = self._unsettled.get(response.id)
         if flight is None:

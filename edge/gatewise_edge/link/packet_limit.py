@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from gatewise_edge.checks import MAX_PAYLOAD
 
-#: Bytes of a packet at most. Payloads above :data:`MAX_PAYLOAD` but below it are answered with the
-#: reason, or counted as dead letters, and the connection stays.
+#: Largest number of bytes of a packet. A payload above :data:`MAX_PAYLOAD` in a smaller packet is
+#: answered with the reason, or counted as a dead letter, and the connection stays.
 MAX_PACKET: Final = 2 * MAX_PAYLOAD
 
 

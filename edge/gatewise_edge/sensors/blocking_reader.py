@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ReaderCall:
     """A call on the reader's thread.
 
-    The call writes to `label` the name of the sensor that it reads, for error messages. Once the
-    caller has given up and another thread has taken over, `abandoned` is true.
+    The call writes the name of the sensor that it reads to `label`, for error messages.
+    `abandoned` is true once the caller has given up and another thread has taken over.
     """
 
     call: Callable[[ReaderCall], Any]

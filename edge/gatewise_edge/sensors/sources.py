@@ -164,7 +164,7 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
     # columns that the file lacks
     columns = () if encoder is None else encoder.columns
     filled_columns = {column.name for column in columns if column.fill is not None}
-    for names, what in (
+    for names, treatment in (
         (
             [n for n in table.absent if n in filled_columns],
             "filled in every row, as empty cells in training",
@@ -178,15 +178,16 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
         if names:
             more = len(names) - _MOST_SHOWN
             listed = ", ".join(names[:_MOST_SHOWN]) + (f" (and {more} more)" if more > 0 else "")
-            note(f"{data} has no column {listed}: {what}")
+            note(f"{data} has no column {listed}: {treatment}")
     errors = table.bad
     if errors and encoder is not None:  # the device knows which cells it needs
         more_rows = f" (and {len(errors) - 1} more rows)" if len(errors) > 1 else ""
         note(f"{errors[min(errors)]}{more_rows}: a failed sensor, where a stage needs the cell")
         errors = {}
-    rows = zip(table.rows, table.kept, strict=True)
+    rows = zip(table.rows, table.passed_on, strict=True)
     return InstanceSource(
-        [(errors.get(i, row), {"kept": kept} if kept else {})] for i, (row, kept) in enumerate(rows)
+        [(errors.get(i, row), {"kept": cells} if cells else {})]
+        for i, (row, cells) in enumerate(rows)
     )
 
 

@@ -28,15 +28,25 @@ Values = NDArray[np.float64]
 class TableRows:
     """Rows of a CSV file.
 
-    `rows` are arrays of features or, for an encoder, lists of cells; `lines` are where they stand
-    in the file, `kept` the cells of the columns that are passed on, row by row. `ignored` columns
-    are not features, `absent` ones are: their values are missing in all rows. `bad` are the errors
-    of cells that are not of their column's kind, the first one of each row.
+    Attributes
+    ----------
+    rows : ndarray of float64, shape (n, n_features), or list of list of str
+        Features or, for an encoder, cells.
+    lines : list of int
+        Line of each row in the file.
+    passed_on : list of dict
+        Cells of the columns that are passed on, by row.
+    ignored : tuple of str
+        Columns that are not features.
+    absent : tuple of str
+        Features without a column: their values are missing in all rows.
+    bad : dict of int to InputError
+        First cell of each row that is not of its column's kind.
     """
 
     rows: Values | list[list[str]]
     lines: list[int]
-    kept: list[dict[str, str]]
+    passed_on: list[dict[str, str]]
     ignored: tuple[str, ...]
     absent: tuple[str, ...]
     bad: dict[int, InputError] = field(default_factory=dict)
@@ -76,11 +86,11 @@ def read_table(
     # the rows
     lines = []
     cells = []
-    kept = []
+    passed_on = []
     for line, row in rows_of_file:
         lines.append(line)
         cells.append([row[k] if k >= 0 else "" for k in columns])
-        kept.append({name: row[k] for name, k in kept_columns.items()})
+        passed_on.append({name: row[k] for name, k in kept_columns.items()})
     if not cells:
         raise InputError(f"{path} has a header and no rows")
     # their cells
@@ -93,7 +103,7 @@ def read_table(
     bad = {i: InputError(f"{path}, line {lines[i]}: {text}") for i, text in reversed(errors)}
     if bad and not partial:
         raise bad[min(bad)]
-    return TableRows(rows, lines, kept, ignored, absent, bad)
+    return TableRows(rows, lines, passed_on, ignored, absent, bad)
 
 
 def _numbers(

@@ -9,10 +9,10 @@
     <folder>/lock                            held by the one process that updates
 
 A folder of a release is named by the SHA-256 of its ``release.json``, which lists the hash of every
-other file: whether it is whole shows without the state. It gets its name by a rename when it is. A
-copy of the state that is cut off, or in which a bit has flipped, is not used; the other one is.
-Where both are lost, nothing is removed: what the folder holds is found by its hashes.
-A store that cannot be written is logged, and the device runs what it holds.
+other file, so that the files alone show whether it is whole. It gets its name by a rename once it
+is whole. If a copy of the state is cut off or damaged, the other one is used. If both are lost, no
+release is removed, because the folders are found by their hashes. If the store cannot be written,
+that is logged, and the device runs the releases in it.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Store:
         self.state, self._lost = read_state(self.folder)
 
     def save(self, **changes: Any) -> bool:
-        """Change the state; whether it is on the disk, too."""
+        """Change the state; return whether the change is also on the disk."""
         self.state = replace(self.state, number=self.state.number + 1, **changes)
         try:
             write_state(self.folder, self.state)
@@ -249,7 +249,7 @@ class Store:
                 )
             for name, spec in missing.items():
                 path = fresh / name
-                content = self._held(name, spec.sha256, first)
+                content = self._copy_of(name, spec.sha256, first)
                 if content is None:
                     fetch(name, path)
                 else:
@@ -268,8 +268,8 @@ class Store:
             self._note(error)
             raise UpdateError("store", str(self.trouble)) from None
 
-    def _held(self, name: str, sha256: str, first: Path | None) -> bytes | None:
-        """Content of a file, if another release or the first bundle holds it."""
+    def _copy_of(self, name: str, sha256: str, first: Path | None) -> bytes | None:
+        """Content of a file in another release or in the first bundle, if they have it."""
         for folder in self.bundles.iterdir():
             with contextlib.suppress(OSError):
                 content = (folder / name).read_bytes()

@@ -185,5 +185,5 @@ def test_a_response_has_no_more_bytes_than_are_reckoned_with(form):
     wide = Response(
         id=ID, model="m", version="1", labels=np.zeros(4096, int), probabilities=np.ones((4096, 8))
     )
-    with pytest.raises(WireError, match="at most 131072 may go"):
+    with pytest.raises(WireError, match="the largest allowed is 131072"):
         form.encode_response(wide)
