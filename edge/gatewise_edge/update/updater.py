@@ -421,12 +421,14 @@ class Updater:
         assert self._device is not None
         for digest in dict.fromkeys([*digests, ""]):
             try:
-                self._device.adopt(self._open(digest))
+                bundle = self._open(digest)
+                # Saved first: if the device is killed in between, it starts with this one.
+                self.store.save(active=digest, proved=digest, starts=0)
+                self._device.adopt(bundle)
             except GatewiseError as error:
                 _LOG.error("%s does not come back: %s", digest or self._first, error)
                 continue
             self._running = digest
-            self.store.save(active=digest, proved=digest, starts=0)
             self.store.tidy()
             break
         self._status.begin(self._device)
