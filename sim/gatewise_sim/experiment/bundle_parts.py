@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -11,10 +10,9 @@ from numpy.typing import NDArray
 
 from gatewise import formats
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_signals.graph import SignalGraph
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.results import RowTable
-from gatewise_sim.report.document import ExampleInstance, StageResult, StepUse
+from gatewise_sim.report.document import ExampleInstance, StageResult
 
 FloatArray = NDArray[np.float64]
 
@@ -138,52 +136,3 @@ def _cell_text(cell: Any) -> str:
     if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
         return "missing"
     return formats.number(cell) if isinstance(cell, float) else str(cell)
-
-
-# -- steps of blocks ------------------------------------------------------------------------------
-
-
-def step_computation(
-    manifest: Manifest, sets: NDArray[np.bool_]
-) -> Callable[[FloatArray], dict[str, StepUse]] | None:
-    """Function from instances by set of features to the use of each step; None without blocks.
-
-    `sets`, shape (n_sets, n_features), are a :class:`RowTable`'s.
-    """
-    signal = manifest.signal
-    if signal is None:
-        return None
-    computed = _computed_steps(signal.graph, sets)
-    labels = [step.label for step in signal.graph.steps]
-    price = {group.name: group.shared for group in manifest.groups}
-    prices = signal.prices
-
-    def use(counts: FloatArray) -> dict[str, StepUse]:
-        shares = counts @ computed / max(float(counts.sum()), 1e-300)
-        uses = {}
-        for label, share in zip(labels, shares.tolist(), strict=True):
-            microjoules = None if prices is None else prices.microjoules(label)
-            uses[label] = StepUse(
-                share=share,
-                price=price[label],
-                ms=None if prices is None else prices.microseconds[label] / 1e3,
-                joules=None if microjoules is None else microjoules / 1e6,
-            )
-        return uses
-
-    return use
-
-
-def _computed_steps(graph: SignalGraph, sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a set of features needs each step, shape (n_sets, n_steps).
-
-    Features behind the blocks' are values of a window: nothing computes them.
-    """
-    blocks = np.array(graph.block_of)
-    computed = np.zeros((len(sets), len(graph.steps)), np.bool_)
-    for number, features in enumerate(sets[:, : len(blocks)]):
-        computed[number, [graph.step_of_block[b] for b in np.unique(blocks[features])]] = True
-    for step in reversed(range(len(graph.steps))):  # each stands behind the steps that it needs
-        for needed in graph.needed[step]:
-            computed[:, needed] |= computed[:, step]
-    return computed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -37,7 +37,6 @@ from gatewise_sim.report.document import (
     JouleUse,
     LatencyHistogram,
     PolicyResult,
-    StepUse,
     TimelineBin,
 )
 from gatewise_sim.scenario import Scenario
@@ -52,9 +51,7 @@ _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 class PolicyFigures:
     """Figures of one policy's run.
 
-    `energy` and `prices` say what devices draw and what things cost; `feature_names` are the
-    bundle's; `computation` gives the use of steps of blocks from the instances by the set of
-    features that they acquired, shape (n_sets,).
+    `energy` is what devices draw, `prices` what things cost, and `feature_names` are the bundle's.
     """
 
     run: FleetRun
@@ -63,7 +60,6 @@ class PolicyFigures:
     energy: DeviceEnergy
     prices: Prices | None
     feature_names: Sequence[str]
-    computation: Callable[[FloatArray], dict[str, StepUse]] | None = None
 
     def result(self, key: str, name: str, engine: EngineName) -> PolicyResult:
         """Lay the run out for the report; InputError if no instance came."""
@@ -75,7 +71,6 @@ class PolicyFigures:
         radio = self.scenario.link_profile.radio
         active_day = active / run.devices / (run.seconds / DAY)
         idle_day = (radio.idle_w + self.energy.idle_w) * DAY
-        sets = np.bincount(self._acquired_sets, minlength=len(self.table.sets)).astype(np.float64)
         return PolicyResult(
             key=key,
             name=name,
@@ -99,7 +94,6 @@ class PolicyFigures:
             reasons=self._reasons(),
             timeline=self._timeline(),
             classes=self._classes(),
-            computation={} if self.computation is None else self.computation(sets),
             audit=self._audit(),
         )
 

@@ -23,7 +23,6 @@ from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.bundle_parts import (
     choose_examples,
     stage_results,
-    step_computation,
 )
 from gatewise_sim.experiment.operating_point import at_goal, frontier_points, on_disk
 from gatewise_sim.experiment.policies import POLICIES, PolicyContext, system_policy
@@ -97,7 +96,6 @@ class Prepared:
             energy=self.energy,
             prices=self.prices,
             feature_names=self.bundle.manifest.feature_names,
-            computation=step_computation(self.bundle.manifest, table.sets),
         )
         return figures.result(policy.key, policy.name, engine)
 

@@ -99,19 +99,6 @@ class JouleUse(ReportRecord, frozen=True, kw_only=True):
         return self.radio + self.features + self.stages
 
 
-class StepUse(ReportRecord, frozen=True, kw_only=True):
-    """Computation of one step of a bundle's blocks.
-
-    `share` is the share of the instances for which it was computed, `price` is in the unit of the
-    feature costs, and `ms` and `joules` are of one computation, where the bundle states them.
-    """
-
-    share: float
-    price: float
-    ms: float | None = None
-    joules: float | None = None
-
-
 class AuditUse(ReportRecord, frozen=True, kw_only=True):
     """Audits of the devices' own answers.
 
@@ -209,7 +196,6 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     reasons: dict[str, float]
     timeline: tuple[TimelineBin, ...]
     classes: tuple[ClassResult, ...]
-    computation: dict[str, StepUse] = msgspec.field(default_factory=dict)
     audit: AuditUse | None = None
 
 

@@ -28,7 +28,6 @@ from gatewise_sim.report.plots.examples import pictures_plot
 from gatewise_sim.report.plots.run_plots import (
     breakdown_plot,
     classes_plot,
-    computation_plot,
     frontier_limits,
     frontier_plot,
     latency_plot,
@@ -46,7 +45,7 @@ _POLICIES: Final = {
     "thresholds": "Thresholds: as the operating point decides, in place of the policy given.",
 }
 #: Columns of a policy that have tables of their own, or are plots alone.
-_NOT_IN_CSV: Final = ("histogram", "computation", "timeline", "classes")
+_NOT_IN_CSV: Final = ("histogram", "timeline", "classes")
 
 
 def render(report: Report) -> str:
@@ -188,12 +187,6 @@ def _latency(report: Report) -> Section:
 
 def _spending(report: Report) -> Section:
     figures = [Plot(breakdown_plot(p), p.title, p.unit) for p in tables.breakdowns(report)]
-    system = report.system.name
-    for use in tables.computations(report):
-        mean = use.form(sum(use.policies[system].values()))
-        once = use.form(sum(use.once.values()))
-        note = f"computed once (pale), and per instance: {mean} of {once} {use.unit} in all"
-        figures.append(Plot(computation_plot(use, system), f"Steps of blocks, {use.unit}", note))
     page_tables = []
     if report.stages:
         page_tables.append(tables.stage_table(report))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,7 +18,6 @@ from gatewise_sim.report.document import (
     Figure,
     PolicyResult,
     Report,
-    StepUse,
 )
 from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
 
@@ -228,8 +227,7 @@ def twin_table(report: Report) -> PageTable | None:
 class Spending:
     """Spending of each policy per instance, split into parts.
 
-    `policies` are the amounts of the parts by the policy's name, the system first; `once` is the
-    amount of each part where it is computed once.
+    `policies` are the amounts of the parts by the policy's name, the system first.
     """
 
     key: str
@@ -237,7 +235,6 @@ class Spending:
     unit: str
     form: Format
     policies: dict[str, dict[str, float]]
-    once: dict[str, float] = field(default_factory=dict)
 
 
 def breakdowns(report: Report) -> list[Spending]:
@@ -288,29 +285,6 @@ def _idle_joules(report: Report) -> float:
         return 0.0
     drawn = system.joules_per_device_day * days * devices / system.instances
     return max(0.0, drawn - system.joules.total)
-
-
-def computations(report: Report) -> list[Spending]:
-    """Split the computation of blocks into steps, in each known unit; empty without blocks."""
-    kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
-        ("milliseconds", number, lambda use: use.ms),
-        ("joules", joules, lambda use: use.joules),
-        ("price", number, lambda use: use.price),
-    ]
-    spendings: list[Spending] = []
-    for unit, form, amount_of in kinds:
-        amounts = {step: amount_of(use) for step, use in report.system.computation.items()}
-        once = {step: amount for step, amount in amounts.items() if amount is not None}
-        # The unit of prices is one of the others, where these are known.
-        if not once or (unit == "price" and spendings):
-            continue
-        policies = {
-            policy.name: {s: use.share * once[s] for s, use in policy.computation.items()}
-            for policy in report.policies
-        }
-        key = f"computation-{unit}"
-        spendings.append(Spending(key, unit.capitalize(), unit, form, policies, once))
-    return spendings
 
 
 def details(report: Report) -> list[PageTable]:

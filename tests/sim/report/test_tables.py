@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gatewise_sim.report import tables
-from gatewise_sim.report.document import ExampleInstance, StageResult, StepUse
-from gatewise_sim.report.run_page import render
+from gatewise_sim.report.document import ExampleInstance, StageResult
 from gatewise_sim.report.tables import print_report
 from tests.sim.report.reports import live, made_up
 
@@ -104,23 +103,3 @@ def test_a_run_on_a_terminal(capsys):
     assert "lost" not in lines
     assert "offloading every instance" in out
     assert "but assumed" in out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("joules", "units"), [(None, ["milliseconds"]), (2e-5, ["milliseconds", "joules"])]
-)
-def test_computation_is_split_by_step_and_policy(joules, units):
-    report = made_up()
-    each = {"price": 8.0, "ms": 0.25, "joules": joules}
-    policies = tuple(
-        replace(p, computation={"fft": StepUse(share=0.5 if p.key == "system" else 1.0, **each)})
-        for p in report.policies
-    )
-    found = tables.computations(replace(report, policies=policies))
-    assert [f.unit for f in found] == units
-    assert found[0].policies["Gatewise"] == {"fft": 0.125}
-    assert found[0].policies["All cloud"] == {"fft": 0.25}
-    assert found[0].once == {"fft": 0.25}
-    assert tables.computations(report) == []
-    assert "What blocks compute" in render(replace(report, policies=policies))

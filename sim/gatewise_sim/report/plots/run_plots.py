@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ from gatewise_sim.report.plots.style import (
 )
 from gatewise_sim.report.tables import Spending
 
-_LABEL_LENGTH = 36
 #: How much longer the axis of accuracy may become for operating points far below.
 _LONGEST_AXIS = 4.0
 #: Share of an axis within which two marks cover each other, and the sizes of marks that do.
@@ -268,31 +267,6 @@ def _write_at_bars(axes: Axes, lengths: Sequence[float], texts: Sequence[str]) -
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelcolor=COLOURS["ink"])
     axes.set_xticks([])
-
-
-def computation_plot(spent: Spending, policy: str) -> Markup:
-    """Plot the price of each step of blocks, once and per instance under a policy, as bars."""
-    once: Mapping[str, float] = spent.once
-    mean = spent.policies[policy]
-    steps = list(once)
-    rows = range(len(steps))
-
-    def paint(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        axes.barh(rows, list(once.values()), 0.62, color=COLOURS["line"], label="once")
-        means = [mean[step] for step in steps]
-        axes.barh(rows, means, 0.62, color=COLOURS["system"], label="per instance")
-        axes.set_yticks(rows, [_shortened(step) for step in steps])
-        _write_at_bars(axes, list(once.values()), [spent.form(x) for x in means])
-        figure.legend(loc="outside lower left", ncols=2)
-
-    texts = "; ".join(f"{s} {spent.form(mean[s])} of {spent.form(once[s])}" for s in steps)
-    title = f"What blocks compute, {spent.unit}"
-    return draw(paint, spent.key, title, description=f"{texts}.", height=56 + 20.0 * len(steps))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LABEL_LENGTH else f"{text[: _LABEL_LENGTH - 1]}…"
 
 
 def classes_plot(classes: Sequence[ClassResult]) -> Markup:
