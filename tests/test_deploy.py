@@ -8,13 +8,12 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from gatewise.cli import build
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.broker_files import access_list, secure_config
 from gatewise_cloud.broker.broker_init import init_broker
@@ -23,36 +22,12 @@ from gatewise_export.archive.true_figures import metrics_text, monitor
 from tests.export.archive.archived_rows import FACTS, archived
 from tests.export.archive.test_folder import NOW, folder
 from tests.support import small_bundle
+from tests.support.deploy_files import CONTAINER, DEPLOY, ROOT, check_command, read
 from tests.support.mosquitto import SecureBroker
 from tests.support.needs import find_program
 from tests.support.ports import free_port
 
-ROOT = Path(__file__).parents[1]
-#: As the README has it for the containers.
-CONTAINER = {
-    "at": "/mosquitto/config",
-    "data": "/mosquitto/data",
-    "plugin": "/usr/lib/mosquitto_dynamic_security.so",
-    "bind_ids": False,
-}
-DEPLOY = ROOT / "deploy"
-KUBERNETES = DEPLOY / "kubernetes"
 bundle = small_bundle.bundle
-
-
-def read(path):
-    return [d for d in yaml.safe_load_all((DEPLOY / path).read_text()) if d is not None]
-
-
-def check_command(words):
-    """Every option of a `gatewise` command line exists."""
-    name, *rest = words
-    command = build(name)
-    if rest and rest[0] in getattr(command, "commands", {}):
-        command = command.commands[rest[0]]
-    known = {word for p in command.params for word in (*p.opts, *p.secondary_opts)}
-    used = [word.partition("=")[0] for word in rest if word.startswith("--")]
-    assert set(used) <= known, f"{name}: {set(used) - known} do not exist"
 
 
 def test_every_yaml_file_parses():
@@ -342,141 +317,7 @@ def test_alerts_fire_when_they_should():
     assert len(tested) >= 7
 
 
-# -- Kubernetes --------------------------------------------------------------------------------
-
-
-def manifests():
-    return [
-        document
-        for path in sorted(KUBERNETES.rglob("*.yaml"))
-        if path.name != "kustomization.yaml"
-        for document in read(path.relative_to(DEPLOY))
-    ]
-
-
-def of_kind(*kinds):
-    return [d for d in manifests() if d["kind"] in kinds]
-
-
-def test_every_file_is_in_a_kustomization():
-    for path in KUBERNETES.rglob("kustomization.yaml"):
-        (kustomization,) = read(path.relative_to(DEPLOY))
-        beside = {p.name for p in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
-        listed = kustomization["resources"]
-        assert beside == {r for r in listed if r.endswith(".yaml")}
-        assert all((path.parent / r).exists() for r in listed)
-        assert kustomization["namespace"] == "gatewise"
-
-
-@pytest.mark.parametrize("way", ["base", "keda", "hpa"])
-def test_kustomize_builds_them(way):
-    kubectl = find_program("kubectl", "a binary of kubernetes.io")
-    done = subprocess.run([kubectl, "kustomize", KUBERNETES / way], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
-    assert {"Namespace", "Deployment", "StatefulSet", "NetworkPolicy"} <= {d["kind"] for d in built}
-    for document in built:
-        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "gatewise"
-
-
-def test_an_autoscaler_alone_says_how_many_and_images_have_digests():
-    (deployment,) = of_kind("Deployment")
-    assert "replicas" not in deployment["spec"]
-    pod = deployment["spec"]["template"]["spec"]
-    assert pod["topologySpreadConstraints"]
-    for name in ("base", "fill"):
-        (kustomization,) = read(f"kubernetes/{name}/kustomization.yaml")
-        (image,) = kustomization["images"]
-        assert image["name"] == pod["containers"][0]["image"] == "gatewise"
-        assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"])
-    (claim,) = of_kind("PersistentVolumeClaim")
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-
-
-@pytest.mark.parametrize("way", ["base", "keda", "hpa", "fill"])
-def test_kubernetes_takes_the_manifests_by_schema(way):
-    kubectl = find_program("kubectl", "a binary of kubernetes.io")
-    kubeconform = find_program("kubeconform", "a binary of github.com/yannh/kubeconform")
-    built = subprocess.run(
-        [kubectl, "kustomize", KUBERNETES / way], capture_output=True, check=True
-    )
-    checked = subprocess.run(
-        [kubeconform, "-strict", "-ignore-missing-schemas"], input=built.stdout, capture_output=True
-    )
-    assert checked.returncode == 0, checked.stdout
-
-
-def test_manifests_fit_together():
-    for document in manifests():
-        assert {"apiVersion", "kind", "metadata"} <= set(document)
-        assert re.fullmatch(r"[a-z0-9-]+", document["metadata"]["name"])
-    workloads = {d["metadata"]["name"]: d for d in of_kind("Deployment", "StatefulSet")}
-    ports = {}
-    readme = (DEPLOY / "README.md").read_text()
-    claims = {d["metadata"]["name"] for d in of_kind("PersistentVolumeClaim")}
-    maps = {d["metadata"]["name"]: d for d in of_kind("ConfigMap")}
-    for name, workload in workloads.items():
-        template = workload["spec"]["template"]
-        labels = template["metadata"]["labels"]
-        assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        pod = template["spec"]
-        assert pod["securityContext"]["runAsNonRoot"]
-        volumes = {v["name"]: v for v in pod["volumes"]}
-        for claim in workload["spec"].get("volumeClaimTemplates", []):
-            volumes[claim["metadata"]["name"]] = claim
-        for volume in volumes.values():
-            if "secret" in volume:
-                secret = volume["secret"]["secretName"]
-                assert f"create secret generic {secret} " in readme
-            if "persistentVolumeClaim" in volume:
-                assert volume["persistentVolumeClaim"]["claimName"] in claims
-        for container in pod["containers"]:
-            assert {m["name"] for m in container["volumeMounts"]} <= set(volumes)
-            assert "limits" in container["resources"]
-            assert not container["securityContext"]["allowPrivilegeEscalation"]
-            named = {p["name"]: p["containerPort"] for p in container["ports"]}
-            ports[name] = named
-            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                if probe in container:
-                    (how,) = [v for v in container[probe].values() if isinstance(v, dict)]
-                    assert how["port"] in named
-            for source in container.get("envFrom", []):
-                given = maps[source["configMapRef"]["name"]]["data"]
-                for variable in re.findall(r"\$\((\w+)\)", " ".join(container["args"])):
-                    assert variable in given
-    for service in of_kind("Service"):
-        (target,) = [
-            name
-            for name, w in workloads.items()
-            if service["spec"]["selector"].items()
-            <= w["spec"]["template"]["metadata"]["labels"].items()
-        ]
-        assert all(p["targetPort"] in ports[target] for p in service["spec"]["ports"])
-    for scaler in of_kind("HorizontalPodAutoscaler", "ScaledObject"):
-        assert scaler["spec"]["scaleTargetRef"]["name"] in workloads
-    allowed = {
-        port["port"]
-        for policy in of_kind("NetworkPolicy")
-        for rule in policy["spec"].get("ingress", [])
-        for port in rule["ports"]
-    }
-    assert allowed == {number for named in ports.values() for number in named.values()}
-
-
-def test_the_workers_command_exists():
-    (deployment,) = of_kind("Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    check_command(container["args"])
-
-
-def test_mosquitto_on_kubernetes_finds_its_files(tmp_path):
-    """What the secret of the README holds is what the configuration names."""
-    made = init_broker(tmp_path, hosts=["b"], **CONTAINER)
-    readme = (DEPLOY / "README.md").read_text()
-    (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
-    held = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}
-    named = re.findall(r"^\w+ (/mosquitto/config/\S+)$", made.config.read_text(), re.M)
-    assert {Path(path).name for path in named} | {"mosquitto.conf"} == held
+# -- the README --------------------------------------------------------------------------------
 
 
 def test_the_commands_of_the_readme():
