@@ -82,7 +82,10 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
         samples = []
         while device.poll() is None:
             n_lines = output.lines
-            samples.append({"answers": n_lines} | {n: _held(pid) for n, pid in processes.items()})
+            sample = {"answers": n_lines} | {n: _held(pid) for n, pid in processes.items()}
+            if device.poll() is not None:  # it ended meanwhile, and holds nothing any more
+                break
+            samples.append(sample)
             note(f"{n_lines:,} of {messages:,} answers")
             output.ended.wait(5.0 if messages > QUICK else 0.5)
         seconds = time.monotonic() - started

@@ -65,6 +65,9 @@ TARGETS = {
     "edge/gatewise_edge/update/store.py": "tests/edge/update/test_store.py",
     "edge/gatewise_edge/update/trial.py": "tests/edge/update/test_trial.py",
     "cloud/gatewise_cloud/worker/batcher.py": "tests/cloud/worker/test_batcher.py",
+    "cloud/gatewise_cloud/broker/comparison.py": "tests/cloud/broker/test_comparison.py",
+    "cloud/gatewise_cloud/broker/rollout.py": "tests/cloud/broker/test_rollout.py",
+    "cloud/gatewise_cloud/broker/rollout_report.py": "tests/cloud/broker/test_rollout.py",
 }
 
 #: Boundaries, signs, constants and conditions, of cosmic-ray's operators.
@@ -195,7 +198,8 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
     try:
         # Before pytest: it reads modules that it is given, for their examples, from the disk.
         importlib.import_module(finder.name)
-        options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--doctest-modules"]
+        options = ["-x", "-q", "-m", "not slow", "--doctest-modules"]
+        options += ["-p", "no:xdist", "-p", "no:cacheprovider"]
         return int(pytest.main([*options, str(ROOT / tests), str(ROOT / mutant.module)]))
     except Exception:  # the module cannot even be imported
         return 1
