@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
 from tests.support.processes import run_python
+
+ROOT = Path(__file__).parents[2]
 
 HEAVY = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
@@ -45,3 +53,19 @@ def test_answers_and_checks_load_nothing_heavy(bundle):
 def test_the_help_and_importing_the_package_load_nothing_at_all():
     loaded = set(run_python(NOTHING_YET).split())
     assert not loaded & {*HEAVY, "numpy", "onnxruntime", "paho", "cbor2"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "has_onnxruntime"), [("aarch64", True), ("armv7l", False), ("armv6l", False)]
+)
+def test_the_extra_of_devices_resolves_on_32_bit_arm(machine, has_onnxruntime):
+    """onnxruntime has no wheels there; numpy runs the stages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = map(Requirement, project["optional-dependencies"]["edge"])
+    names = {
+        requirement.name
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"platform_machine": machine})
+    }
+    assert ("onnxruntime" in names) == has_onnxruntime
+    assert "paho-mqtt" in names

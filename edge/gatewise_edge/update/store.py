@@ -18,7 +18,6 @@ that is logged, and the device runs the releases in it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -43,6 +42,7 @@ from gatewise.documents import (
     encode_json,
     plain_values,
 )
+from gatewise.file_lock import lock_file
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.storage import replace_file, sync_folder
@@ -299,12 +299,12 @@ class Store:
         if self._lock is not None:
             return
         try:
-            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             self._note(error)
             return
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor, waits=False)
         except OSError:
             os.close(descriptor)
             raise UpdateError("store", f"store {self.folder} is kept by another process") from None

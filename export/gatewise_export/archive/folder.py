@@ -7,7 +7,6 @@ that weigh by its inverse stay unbiased. The shards with the largest chance are 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import secrets
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import msgspec
 import numpy as np
 
 from gatewise.errors import InputError
+from gatewise.file_lock import lock_file
 from gatewise_export.archive.shard import (
     ArchivedRows,
     ShardFacts,
@@ -144,7 +144,7 @@ class ArchiveFolder:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.path / _LOCK).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file.fileno())
             yield
 
 

@@ -15,7 +15,6 @@ repository as it was.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Tar
 from tuf.api.serialization import DeserializationError
 
 from gatewise.errors import InputError
+from gatewise.file_lock import lock_file
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest_records import FileSpec
 from gatewise_export.bundle.repacking import repack
@@ -313,7 +313,7 @@ class Repository:
     def _changing(self, *, load: bool = True) -> Iterator[None]:
         """Lock the repository for one writer, and read what the writer before it has written."""
         with (self.folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_file(lock.fileno())
             if load:
                 self._load()
             yield

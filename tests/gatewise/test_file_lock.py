@@ -1,0 +1,49 @@
+"""A lock keeps a second process out; nothing that trains, packs or simulates needs POSIX's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gatewise.file_lock import lock_file
+from tests.support.processes import run_python
+
+HOLD = """\
+import sys
+from gatewise.file_lock import lock_file
+file = open(sys.argv[1], "w")
+lock_file(file.fileno())
+print("held", flush=True)
+sys.stdin.read()
+"""
+#: Modules that Python has not on Windows.
+POSIX_ALONE = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
+
+
+def test_a_second_process_waits_or_is_refused(tmp_path):
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLD, path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with path.open("w") as file:
+            with pytest.raises(OSError):
+                lock_file(file.fileno(), waits=False)
+            holder.communicate("")  # it ends, and the lock with it
+            lock_file(file.fileno())
+
+
+def test_training_packing_and_simulating_need_no_module_of_posix():
+    code = (
+        f"import sys\nfor name in {POSIX_ALONE!r}: sys.modules[name] = None\n"
+        "import gatewise as gw\n"
+        "for name in gw.__all__: getattr(gw, name)\n"
+        "from gatewise import cli\n"
+        "for name in cli.TABLE: cli.build(name)\n"
+        "print('built')"
+    )
+    assert run_python(code).splitlines()[-1] == "built"
