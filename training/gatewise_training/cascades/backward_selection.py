@@ -1,8 +1,8 @@
 """Backward elimination: nested feature sets, from all of them down to the cheapest useful one.
 
-The counterpart of a penalty: a boosted model is fitted on the remaining features, and the features
-or groups with the least gain for their price go. It keeps features that only work together, which a
-penalty on first uses, growing from nothing, may never find.
+A boosted model is fitted on the remaining features, and the features or groups with the least gain
+for their price are dropped, again and again. This keeps features that are useful only together,
+which a penalty on first uses may never find because it starts from no features.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gatewise_training.learners.boosting import (
 )
 
 ROWS = 20_000
-"""Rows used to choose features: a choice needs fewer than a model."""
+"""Largest number of rows for a choice of features, which needs fewer than a model."""
 
 STEP = 0.2
-"""Share of the price that goes at a time, at least one feature or group."""
+"""Share of the price that one step drops, at least one feature or group."""
 
 MANY_SETS = 16
-"""Number of sets that about a hundred features or groups yield."""
+"""Length of a path from which on it gives a second sequence; 100 features give about 16 sets."""
 
 
 def backward_sequences(
@@ -35,8 +35,8 @@ def backward_sequences(
 ) -> list[list[NDArray[np.intp]]]:
     """Find nested sets by backward elimination; arguments as for :func:`.nested_sets`.
 
-    Where features are many and the sets' costs far apart, there is a second sequence of cheap sets
-    between them: a budget between the costs of two sets may allow a much better one.
+    From many features there is a second sequence, of cheap sets between those of the first, because
+    a budget between the costs of two sets may allow a much better one.
     """
     costs = problem.costs
     max_cost = LARGEST_SHARE * costs.total if limit is None else limit
@@ -45,10 +45,10 @@ def backward_sequences(
     by_price = np.argsort(costs.alone, kind="stable")
     is_left = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
-    while costs.price(is_left) > 0:  # free features stay: nothing is saved without them
+    while costs.price(is_left) > 0:  # free features save nothing, and stay
         dropped = len(units) - sum(bool(is_left[unit].any()) for unit in units)
         problem.report(dropped, 2 * len(units), "choosing features")
-        # of equal columns the booster splits on the first: let it be the cheapest
+        # cheapest columns first: among equal columns the booster splits on the first
         gain = boosted_gains(problem, rows, by_price[is_left[by_price]])
         is_left = _without_least(gain, is_left, units, costs)
         if is_left.any() and costs.price(is_left) <= max_cost:
@@ -91,7 +91,7 @@ def _without_least(
     units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
-    """Drop units without gain, then the least gain for its price until a step is done."""
+    """Drop units without gain, and then units with the least gain for their price, for a step."""
     is_left = is_left.copy()
     cost_before = costs.price(is_left)
     # gain per saved price of each unit that is left
@@ -108,8 +108,8 @@ def _without_least(
         is_left[units[worst_unit]] = False
         worth[worst_unit] = np.inf
         if is_few and costs.price(is_left) < cost_before:
-            break  # of the last few, one at a time
-        # units that shared a price with it may save more now
+            break  # the last few are dropped one by one
+        # units of the same group may save more now
         has_changed = np.isfinite(worth) & (group_of == group_of[worst_unit]) & (group_of >= 0)
         changed = np.isfinite(worth) if costs.prerequisites else has_changed
         for u in np.flatnonzero(changed).tolist():
@@ -123,7 +123,7 @@ def _worth(
     is_left: NDArray[np.bool_],
     costs: FeatureCosts,
 ) -> float:
-    """Gain of a unit for the price that the rest saves without it."""
+    """Gain of a unit divided by the price that dropping it saves."""
     g = int(costs.group[unit[0]])
     if g < 0:
         price_saved = float(costs.own[unit[is_left[unit]]].sum())

@@ -20,7 +20,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.stage_bounds import TreeShape
 
 SettingsFit = Callable[[Rows], list[Stage]]
-"""Fits of one stage for each of several settings that start from one another."""
+"""Maps row indices to fitted stages, one per setting, where each setting starts from the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,11 @@ class UnseenAnswers:
     labels : ndarray of int64, shape (n_validation,)
     probabilities : ndarray of float64, shape (n_validation, n_classes)
     row_probabilities : ndarray of float64, shape (n, n_classes), or None
-        For all rows of the plan; None: the model's own.
+        Probabilities of all rows of the plan; None: the model's own.
     calibration_labels : ndarray of int64, shape (n_calibration,), or None
-        None: the model's own.
+        Labels of the calibration rows; None: the model's own.
     tree_shape : TreeShape or None
-        The best shape of boosted trees on the columns of `cloud_plan`, where the fit tried some.
+        Best shape of boosted trees on the columns of `cloud_plan`, if it was searched.
     """
 
     model: HighCostModel
@@ -72,7 +72,7 @@ class Problem:
         The same rows with the columns of `cloud_plan`.
     high_cost : UnseenAnswers or None
     tree_shape : TreeShape or None
-        The best shape of boosted trees on the columns of `plan`, where it is known.
+        Best shape of boosted trees on the columns of `plan`, if it is known.
     """
 
     plan: ValidationSplit

@@ -1,9 +1,9 @@
 """Forward selection: nested feature sets, grown by the error reduction per unit of cost.
 
-A step adds the feature, or the group of features that are acquired together, that reduces the error
-most per unit of cost. Candidates are compared by leave-one-out errors of a small kernel machine,
-which have a closed form, so that hundreds of candidates take seconds. Forward selection finds the
-one cheap feature, or the one cheap group, that a penalised booster misses.
+Each step adds the feature, or the group of features acquired together, with the largest reduction
+of the error per unit of cost. Errors are leave-one-out errors of a small kernel machine, which have
+a closed form, so that hundreds of candidates take seconds. Forward selection finds a single cheap
+feature or group that a penalised booster misses.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.kernel_fitting import left_out_error
 
 LARGEST_SHARE = 0.75
-"""Cost at which to stop, as a share of the cost of all features: a small machine may find that
-more features only hurt, where a stage's larger model does not."""
+"""Cost at which to stop, as a share of the cost of all features. Beyond it the small machine may
+lose accuracy by more features where the larger model of a stage would not."""
 
 ROWS = 1200
-"""Rows that candidates are compared on."""
+"""Largest number of rows for the comparison of candidates."""
 
-MOST_TRIED = 12
-"""Candidates tried again in one step; the first step tries all."""
+MAX_TRIALS = 12
+"""Largest number of candidates that a step tries; the first step tries all."""
 
 
 def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
@@ -74,13 +74,13 @@ def forward_sets(
     blocks = plan.splitter.take(rows).blocks(problem.seed)
     acquired = np.zeros(costs.n_features, bool)
     error = left_out_error(x[:, acquired], y, n_classes, weight, blocks=blocks)
-    # error reduction per cost at each unit's last trial: hardly ever less than now (lazy greedy)
+    # error reduction per cost at each unit's last trial, an upper bound on it now (lazy greedy)
     worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
     max_cost = LARGEST_SHARE * costs.total if limit is None else limit
     while np.any(worth > -np.inf) and costs.price(acquired) < max_cost:
         problem.report(len(path), 2 * len(units), "choosing features")
-        # try the unit of most promise until one keeps it
+        # try the most promising unit until it stays the most promising one
         errors: dict[int, float] = {}
         while (best_unit := int(np.argmax(worth))) not in errors:
             added = costs.mask(units[best_unit])
@@ -89,7 +89,7 @@ def forward_sets(
             )
             price = max(costs.price(added, acquired=acquired), 1e-9)
             worth[best_unit] = (error - errors[best_unit]) / price
-            if path and len(errors) >= MOST_TRIED:
+            if path and len(errors) >= MAX_TRIALS:
                 best_unit = max(errors, key=lambda p: float(worth[p]))
                 break
         # add the best unit, unless it would exceed the limit
@@ -105,7 +105,7 @@ def forward_sets(
 def spread(
     path: list[NDArray[np.bool_]], costs: FeatureCosts, n_stages: int
 ) -> list[NDArray[np.intp]]:
-    """Pick sets with geometrically spread costs, the first and the last among them."""
+    """Pick `n_stages` sets with geometrically spread costs, with the first and the last set."""
     price = np.array([costs.price(features) for features in path])
     if len(path) > n_stages:
         targets = np.geomspace(max(price[0], 1e-9), max(price[-1], 1e-9), n_stages)

@@ -1,8 +1,8 @@
 """Answers of the high-cost model on rows that it has not seen.
 
-A model that is fitted here gives out-of-fold answers. A fitted one may have seen the rows: it is
-measured on validation rows of the user's own, by predictions that the user gives, by clones that
-are fitted without the rows, or, where it cannot be cloned, in comparison with models of our own.
+A model that is trained here gives out-of-fold answers. A fitted model may have seen the rows. It is
+measured on the user's validation rows, by the user's out-of-fold predictions, or by clones that are
+fitted without the rows. If it cannot be cloned, it is compared with models of our own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import train_high_cost_model
 
 WARNING_LEVEL = 7
-"""Frames from a warning of this module up to the caller of `fit`."""
+"""Stack level of a warning of this module that names the caller of `fit`."""
 
 
 def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
@@ -82,7 +82,7 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
 def _by_predictions(
     model: HighCostModel, problem: Problem, table: Table, predictions: NDArray[np.float64]
 ) -> UnseenAnswers:
-    """Take the out-of-fold probabilities that the user gives of the training rows."""
+    """Take the user's out-of-fold probabilities of the training rows."""
     plan = problem.cloud_plan
     rows = plan.validation_rows
     if table.validation is not None:
@@ -98,7 +98,7 @@ def _by_predictions(
 
 
 def _by_clones(system: ClassifierFit, model: HighCostModel, problem: Problem) -> UnseenAnswers:
-    """Take the answers of clones that are fitted without the rows, and without class weights."""
+    """Take the answers of clones that are fitted without the rows and without class weights."""
     plan = problem.cloud_plan
     if system.class_weights_ is not None:
         plan = replace(plan, weight=plan.weight / system.class_weights_[plan.y])
@@ -119,7 +119,7 @@ def _by_clones(system: ClassifierFit, model: HighCostModel, problem: Problem) ->
 def _by_comparison(
     system: ClassifierFit, model: HighCostModel, problem: Problem, reason: str
 ) -> UnseenAnswers:
-    """Take the model's own answers; warn if they are better than can be on unseen rows."""
+    """Take the model's own answers; warn if only memory explains their accuracy."""
     plan = problem.cloud_plan
     rows = plan.validation_rows
     all_labels, chances = model.answers(plan.x)

@@ -1,7 +1,7 @@
 """A gate that is learned behind a fixed low-cost model: boosted trees on its margins.
 
-Adapt's gate with the low-cost model fixed: it finds the instances that the model gets wrong and
-the high-cost model right. Its trees become part of the low-cost model's graph.
+Adapt's gate with the low-cost model fixed finds the instances that this model gets wrong and the
+high-cost model right. The gate's trees become part of the low-cost model's graph.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.graph_files import GraphTail
 
-LEAST_WRONG = 10
-"""Rows of each kind that a gate is learned from."""
+LEAST_ROWS = 10
+"""Smallest number of rows to offload, and of rows to answer, for a gate."""
 
 
 def with_learned_gate(
@@ -30,17 +30,17 @@ def with_learned_gate(
     wrong: NDArray[np.bool_],
     columns: NDArray[np.intp],
 ) -> Stage:
-    """Fit a gate and put it behind the stage's model; it reads margins and columns of the instance.
+    """Fit a gate on the margins and some columns, and append it to the stage's graph.
 
-    Shapes: `x` (n, n_features), `margins` (n, n_outputs) the stage's on these rows, `wrong` (n,)
-    whether it should have offloaded them.
+    Shapes: `x` (n, n_features); `margins` (n, n_outputs) of the stage; `wrong` (n,): rows that
+    should be offloaded.
     """
     if not isinstance(stage.model, GraphModel):
         raise InputError(
             "gate='learned' takes an ONNX file or a classifier that becomes one as "
             "low_cost_model, no forest or boosted trees: they have gate='threshold'"
         )
-    if not LEAST_WRONG <= int(wrong.sum()) <= len(wrong) - LEAST_WRONG:
+    if not LEAST_ROWS <= int(wrong.sum()) <= len(wrong) - LEAST_ROWS:
         raise InputError(
             f"the low-cost model is wrong and the high-cost model right on {wrong.sum()} of "
             f"{len(wrong)} rows: too few to learn a gate; give more rows, or gate='threshold'"
@@ -54,7 +54,7 @@ def with_learned_gate(
 
 
 def _appended(model: GraphModel, gate: TreeEnsemble, columns: NDArray[np.intp]) -> GraphModel:
-    """Append the gate's trees; the last output is the gate's, negated."""
+    """Append the gate's trees; their negated output becomes the last output of the graph."""
     tail = GraphTail(model.content)
     for node in tail.model.graph.node:
         node.output[:] = ["gw_margins" if name == "margins" else name for name in node.output]

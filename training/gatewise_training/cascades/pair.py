@@ -1,4 +1,4 @@
-"""PairCascade: two given models, and a threshold on the first one's margin between them."""
+"""PairCascade: two given models, and a threshold on the margin of the low-cost one."""
 
 from __future__ import annotations
 
@@ -50,57 +50,58 @@ from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 LEAST_ROWS = 40
-"""Half of them choose thresholds, the other half state what these do."""
-TOGETHER = 256
-"""Instances that the high-cost model gets at a time."""
+"""Smallest number of rows: half choose thresholds, the other half measure them."""
+
+BATCH_ROWS = 256
+"""Instances per call of the high-cost model."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PairCascade(CascadeClassifier):
     """Two given models of any kind; instances with a narrow low-cost margin are offloaded.
 
-    Nothing is refitted. On rows that neither model was trained on, labelled or not, a threshold is
-    learned on the difference of the low-cost model's two largest margins, or of a binary model on
-    the absolute value of its margin. Half of the rows, drawn at random, choose the thresholds; the
-    other half state the figures of each: cost, offload rate, accuracy and its exact
-    (Clopper-Pearson) 95 % interval, which hold on new rows. Without labels, accuracy is the
+    Nothing is refitted. The stop score is the difference of the low-cost model's two largest
+    margins or, for a binary model, the absolute value of its margin. Thresholds are learned on rows
+    that neither model was trained on, labelled or not. Half of the rows, drawn at random, choose
+    the thresholds. The other half measure each: cost, offload rate, accuracy and its exact
+    (Clopper-Pearson) 95 % interval, all valid for new rows. Without labels, accuracy is the
     agreement with the high-cost model, and ``operating_point_.measured`` says so.
 
     Parameters
     ----------
     low_cost_model, high_cost_model : fitted classifier, or path, bytes or OnnxModel of an ONNX file
-        A booster or a booster's file is taken as in :class:`StagedCascade`. A classifier like
-        scikit-learn's takes instances flattened. An ONNX graph takes one tensor
-        of numbers in any shape that the instances fit, channels first or last, and gives logits or
-        probabilities (of two classes perhaps one column), or a high-cost one labels alone. The
-        scaling of pixels belongs to the graph. A high-cost model may also be opaque, as for
-        :class:`StagedCascade`: a function or an import path.
+        Boosters and their files: see :class:`StagedCascade`. A classifier like scikit-learn's gets
+        flattened instances. An ONNX graph takes one tensor of numbers, channels first or last, and
+        gives logits or probabilities, which for two classes may be one column; a high-cost graph
+        may give labels alone. The graph scales pixels itself. A high-cost model may also be a
+        function or an import path, as for :class:`StagedCascade`.
     classes : array-like of shape (n_classes,), optional
         Labels in the order of the graphs' scores, where no model names its own and they are not
         0, 1, ...
     gate : {"threshold", "learned"}, default "threshold"
         Learned: Adapt's gate with the low-cost model fixed. Boosted trees on the low-cost model's
         margins (and `gate_features`) find the instances that it gets wrong and the high-cost model
-        right. Two fifths of the rows fit it, a fifth choose thresholds, the rest state figures. It
-        pays from a few thousand rows on; not for forests and boosted trees.
+        right. Two fifths of the rows fit the gate, one fifth chooses thresholds, two fifths measure
+        them. A learned gate needs a few thousand rows, and is refused for forests and boosted
+        trees.
     gate_features : array-like of str or int, default ()
-        Values of the flat instance, by name or number, that a learned gate reads in addition.
+        Values of the flattened instance that a learned gate reads in addition, by name or number.
     encoding : {"jpeg"}, optional
-        Instances are images of uint8 that devices may be given as JPEG files: they decode them for
-        the low-cost model and send the files as they are.
+        Instances are images of uint8 that devices get as JPEG files. Devices decode them for the
+        low-cost model, and send the files themselves to the high-cost model.
     feature_costs : FeatureCosts, optional
         Prices of an instance's values; by default 1 for all of them together.
     cloud_prices : CloudPrices, optional
         By default a request costs 1.
     guarantee : float, optional
-        As for all cascades, certified on the rows that state figures. For the other bounds see
-        :class:`.CascadeClassifier`.
+        Confidence of the bounds, certified on the rows that measure thresholds. For the other
+        bounds see :class:`.CascadeClassifier`.
     random_state : int, RandomState or None
-        Of the choice of these rows.
+        Source of the random split of the rows.
     allow_missing : bool, default False
         Whether NaN is a value to both models.
     class_weight : None
-        Refused, since nothing is fitted: give `min_recall`.
+        Refused, since nothing is fitted; use `min_recall`.
 
     Attributes
     ----------
@@ -109,7 +110,7 @@ class PairCascade(CascadeClassifier):
     low_cost_bytes_, request_bytes_ : int
         Size of the low-cost model, and of a request with one instance.
     labelled_ : bool
-        Whether accuracy is that of labels.
+        Whether there were labels, so that accuracy is not an agreement.
 
     Examples
     --------
@@ -160,10 +161,10 @@ class PairCascade(CascadeClassifier):
         y : array-like of shape (n,), optional
             Their labels.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row: whole groups choose or state figures, which
-            are about new groups.
+            Subject, machine or recording of each row. Whole groups choose thresholds or measure
+            them, so that figures are valid for new groups.
         time : array-like of shape (n,), optional
-            Numbers or dates: the earlier rows choose, the later ones state figures.
+            Numbers or dates. Earlier rows choose thresholds, later rows measure them.
 
         Returns
         -------
@@ -190,7 +191,7 @@ class PairCascade(CascadeClassifier):
         self.class_weights_ = None
         self._read_bounds()
         self._check_prices()
-        # split the rows: to fit a gate, to tune thresholds, to state figures
+        # split the rows: fit a gate, tune thresholds, state their figures
         splitter = RowSplitter.checked(len(x), groups, time)
         rows = splitter.order(check_random_state(self.random_state))
         share = (1, 2)
@@ -206,7 +207,7 @@ class PairCascade(CascadeClassifier):
         reference = y_index if y is None else _answers(f0, x)
         if self._assumes_order and y is not None:
             _check_order(self.classes_, reference, y_index)
-        if splitter.is_random and y is not None:  # else a file sorted by class would look so
+        if splitter.is_random and y is not None:  # without labels, rows sorted by class would warn
             warn_of_similar_neighbours(x, y_index, stacklevel=2)
         outputs = stage.margins(x)
         if self.gate == "learned":
@@ -228,7 +229,7 @@ class PairCascade(CascadeClassifier):
         return self
 
     def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
-        """Choose thresholds on the tuning record; measure them on the other one."""
+        """Choose thresholds on the tuning record; measure them on the stating record."""
         self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
         points = self._tuned_points([tuning])
@@ -251,7 +252,7 @@ class PairCascade(CascadeClassifier):
         low, high = exact_interval(round(point.accuracy * n), n)
         if (count := record.splitter.n_groups) is not None and count > 1:
             right = record.correct[record.exits(point.thresholds), np.arange(n)]
-            # one such error is as wide as one of a normal distribution; the interval takes t's own
+            # the error is widened to a normal distribution's; the interval has Student's quantile
             error = record.splitter.clustered_error((right - point.accuracy) / n)
             error *= stats.t.ppf(0.975, count - 1) / stats.t.ppf(stats.norm.cdf(1.0), count - 1)
             low = min(low, max(point.accuracy - float(error), 0.0))
@@ -262,8 +263,8 @@ class PairCascade(CascadeClassifier):
     def _measured(self) -> Literal["accuracy", "agreement"]:
         return "accuracy" if self.labelled_ else "agreement"
 
-    def _choose(self, **wanted: float | None) -> OperatingPoint:
-        """Pick a threshold by its figures on the tuning rows; get its figures on the other rows."""
+    def _choose(self, **goal: float | None) -> OperatingPoint:
+        """Pick a threshold by its figures on tuning rows; get its point with the stated figures."""
         bounds = self.class_bounds_
         if self.calibration_ is not None:
             self.choice_ = ""  # a certified point states its guarantee
@@ -271,12 +272,12 @@ class PairCascade(CascadeClassifier):
             max_bytes = self.max_bytes_
             if max_bytes is not None:
                 tuned = tuned.within_bytes(max_bytes)
-            point = self.calibration_.certify(tuned, bounds, self.max_instance_cost_, **wanted)
+            point = self.calibration_.certify(tuned, bounds, self.max_instance_cost_, **goal)
             return msgspec.structs.replace(point, measured=self._measured)
-        chosen, self.choice_ = self._tuned.choose(
-            bounds, self.max_bytes_, slack=self.slack_, **wanted
+        tuned_point, self.choice_ = self._tuned.choose(
+            bounds, self.max_bytes_, slack=self.slack_, **goal
         )
-        return self._stated[chosen]
+        return self._stated[tuned_point]
 
     def _cap_cost(self, max_cost: float) -> None:
         self._tuned = self._tuned.within_cost(max_cost)
@@ -289,7 +290,7 @@ class PairCascade(CascadeClassifier):
     def _read_models(
         self, x: NDArray[np.float32], y: ArrayLike | None
     ) -> tuple[NDArray[Any], Stage, HighCostModel]:
-        """Bring both models to one order of classes: low-cost stage and high-cost model."""
+        """Read the classes and both models; their answers are in the order of the classes."""
         shape = self.instance_.shape
         missing = self.allow_missing
         low = GivenClassifier.probed(
@@ -302,7 +303,7 @@ class PairCascade(CascadeClassifier):
         if isinstance(high, FormedGraph):
             high.form = high.named(classes.tolist())
         if low.classes is not None and set(low.classes) == set(classes.tolist()):
-            classes = np.asarray(low.classes)  # in its order ties go to the class that it answers
+            classes = np.asarray(low.classes)  # its order keeps its answers where margins tie
         stage = low.stage(classes, np.arange(x.shape[1]))
         names = getattr(self, "feature_names_in_", None)
         f0 = HighCostModel.given(high, classes, x.shape[1], names)
@@ -311,7 +312,7 @@ class PairCascade(CascadeClassifier):
         return classes, stage, f0
 
     def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
-        """Labels of the classes: as given, as a model names them, of y, or 0, 1, ..."""
+        """Get the labels of the classes: the setting, a model's, those of y, or 0, 1, ..."""
         if isinstance(high, FormedGraph):
             of_high = high.form.names
             n_high = high.form.n_classes
@@ -350,7 +351,7 @@ class PairCascade(CascadeClassifier):
     # -- rows ------------------------------------------------------------------------------
 
     def _first_rows(self, X: Any) -> NDArray[np.float32]:
-        """Take the first rows, which define the shape and type of instances."""
+        """Read the rows of the fit, which define the shape and type of instances."""
         spec, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < LEAST_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
@@ -370,7 +371,7 @@ class PairCascade(CascadeClassifier):
         return self.instance_.flat(X, allow_missing=self.allow_missing)
 
     def _check_names(self, X: Any, *, reset: bool) -> None:
-        """Keep the names of the columns, or check that they are the fit's, in its order."""
+        """Set the names of the columns, or check that they have the names and order of the fit."""
         try:
             _check_feature_names(self, X, reset=reset)
         except (TypeError, ValueError) as error:
@@ -412,7 +413,7 @@ class PairCascade(CascadeClassifier):
 
 
 def _check_order(classes: NDArray[Any], answers: NDArray[np.int64], y: NDArray[np.int64]) -> None:
-    """Refuse labels in an assumed order if another order of the scores fits them better."""
+    """Raise InputError if another order of the scores fits the labels better."""
     counts = np.zeros((len(classes), len(classes)))
     np.add.at(counts, (answers, y), 1)
     _, order = linear_sum_assignment(-counts)
@@ -427,5 +428,5 @@ def _check_order(classes: NDArray[Any], answers: NDArray[np.int64], y: NDArray[n
 
 
 def _answers(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Class indices that the high-cost model gives, (n,), some rows at a time."""
-    return np.concatenate([f0.labels(x[i : i + TOGETHER]) for i in range(0, len(x), TOGETHER)])
+    """Get the class indices of the high-cost model, (n,), in batches."""
+    return np.concatenate([f0.labels(x[i : i + BATCH_ROWS]) for i in range(0, len(x), BATCH_ROWS)])

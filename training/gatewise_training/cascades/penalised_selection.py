@@ -17,10 +17,10 @@ from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 LARGEST_SHARE = 0.6
-"""Cost of the largest set that is looked for, as a share of the cost of all features."""
+"""Cost of the largest set, as a share of the cost of all features."""
 
 SELECTION_ROWS = 20_000
-"""Rows used to choose features: a choice needs fewer than a model."""
+"""Largest number of rows for a choice of features, which needs fewer than a model."""
 
 
 def nested_sets(
@@ -28,7 +28,7 @@ def nested_sets(
 ) -> list[NDArray[np.intp]]:
     """Find nested feature sets with geometrically growing costs.
 
-    `limit` is a cost that no set may exceed and that the largest one approaches.
+    No set costs more than `limit`, and the largest set comes close to it.
     """
     costs = problem.costs
     chooser = _Chooser(problem, limit)
@@ -54,7 +54,7 @@ def nested_sets(
 
 
 class _Chooser:
-    """Feature sets of penalised boosted models, by bisection on the penalty."""
+    """Choice of feature sets by boosted models, with bisection on the penalty."""
 
     def __init__(self, problem: Problem, limit: float | None) -> None:
         self._limit = math.inf if limit is None else limit
@@ -70,16 +70,16 @@ class _Chooser:
         coarse = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
         self._params = tree_params(seed) | coarse | log_loss_params(n_classes)
         self._rounds = 40 if n_classes > 2 else 60
-        self._data = lgb.Dataset(  # binned once for all penalties
+        self._data = lgb.Dataset(  # binned once, for all penalties
             plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
         )
 
     def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
-        """Find the set, `paid` included, with the cost closest to `target` on a log scale.
+        """Find the superset of `paid` with the cost closest to `target` on a log scale.
 
-        To within 3 %, or half of the least price.
+        A gap of 3 %, or of half the smallest price, is close enough.
         """
-        low = 1e-3  # penalty of the summed loss per mean feature price
+        low = 1e-3  # in units of the summed loss per mean feature price
         high = 1e5
         best_features = paid
         smallest_gap = math.inf
@@ -111,7 +111,7 @@ class _Chooser:
         return self._with_free_members(paid | used)
 
     def _with_free_members(self, features: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Add members of touched groups that have no price of their own."""
+        """Add the features without an own price of all groups that `features` touch."""
         for g in np.unique(self._costs.group[features]):
             if g >= 0:
                 features = features | ((self._costs.group == g) & (self._costs.own == 0))

@@ -35,45 +35,45 @@ from gatewise_training.learners.model_families import FAMILIES, families_for, fa
 from gatewise_training.learners.stage_bounds import Bounds, grid_of
 
 FEW_UNITS = 32
-"""Up to this many features and groups, forward selection is cheap enough to be tried always."""
+"""Largest number of features and groups for which forward selection is always tried."""
 
 PROBES = {"low": 6, "normal": 3, "high": 1}
-"""By effort: one feature set in this many tries all families."""
+"""One feature set in this many tries all model families, by effort."""
 
 SHARES = (1, 2, 4)
-"""Stages that share the bytes of a device, as far as their sizes go."""
+"""Numbers of stages among which the bytes of a device are divided."""
 
-ROWS_A_STAGE = 50
-"""Validation rows that a stage must have: a threshold is a parameter too."""
+ROWS_PER_STAGE = 50
+"""Smallest number of validation rows per stage, whose threshold is fitted on them."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class StagedCascade(WindowSettings, CascadeClassifier):
-    """Cheap stages first, each on more features; hard instances go to the cloud.
+    """Stages on growing feature sets; hard instances go to the cloud.
 
-    On each feature set the best of several model families answers if its margin is wide enough;
-    else the next stage runs.
+    A stage is the best of several model families on its feature set. It answers an instance if its
+    margin is wide enough; otherwise the next stage runs.
 
     Further parameters: see :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------
     n_stages : int, default 10
-        Largest number of stages; on few rows one for each 50 validation rows.
+        Largest number of stages. There is at most one per 50 validation rows.
     effort : {"normal", "low", "high"}
-        Time for the search. Low and normal try every model family on some feature sets only. Low
-        leaves forward selection out, but for features that come free with others (blocks), where
-        it takes the penalty's place.
+        Time for the search. Low and normal try all model families on some feature sets only. Low
+        also leaves out forward selection, except for features of blocks, where forward selection
+        replaces the penalty.
     families : sequence of str, optional
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, up to 16,000 rows svm and up to 5,000 random-boosting; with
         `allow_missing` boosting alone is tried.
     first_stages : sequence, default ()
-        Given models as stages before its own, in this order: fitted classifiers, ONNX files, or
-        pairs of a model and its columns, by name or number (by default all, or the columns of the
-        table that it was fitted on). Nothing is refitted; without `validation=`, clones of a
-        classifier measure it, and a model that cannot be cloned must not have seen the rows. The
-        frontier also has points without them.
+        Given models that become stages before the fitted ones, in this order: fitted classifiers,
+        ONNX files, or pairs of a model and its columns, by name or number (by default all columns,
+        or those of the table that it was fitted on). They are not refitted. Without `validation=`,
+        clones of a classifier measure it; a model that cannot be cloned must not have seen the
+        rows. The frontier also has points without these stages.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting is tried.
 
@@ -83,7 +83,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     families_ : tuple of str
         The family of each stage.
     frontier_, operating_point_, high_cost_model_
-        And more, as for all cascades: see ``BudgetedModel`` and ``BudgetedClassifier``.
+        As for all cascades, with other attributes: see ``BudgetedModel`` and ``ClassifierFit``.
 
     Notes
     -----
@@ -124,7 +124,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return super()._with_high_cost_model(problem, table)
 
     def _check_costs(self) -> None:
-        """Refuse, before anything is fitted, a budget with which no stage can acquire anything."""
+        """Raise InputError before the fit if the budget pays for no feature."""
         super()._check_costs()
         if self.budget is None or self.first_stages:
             return
@@ -166,24 +166,25 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 bounds,
                 lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
                 PROBES[self.effort],
-                # a stage that is small enough stays: less room allows no better one
+                # a best stage that is small enough remains the best within smaller bounds
                 {
-                    features: selected
-                    for features, selected in best.items()
-                    if bounds.admit(selected.stage)
+                    key: stage_before
+                    for key, stage_before in best.items()
+                    if bounds.admit(stage_before.stage)
                 },
             )
             best = selection.select([features for sets in sequences for features in sets])
             too_large += selection.too_large
             for sets in sequences:
-                steps = [best[s] for s in (tuple(c.tolist()) for c in sets) if s in best]
-                if steps:
-                    stages = tuple(s.stage for s in steps)
-                    outputs = tuple(s.outputs for s in steps)
+                keys = [tuple(columns.tolist()) for columns in sets]
+                selected = [best[key] for key in keys if key in best]
+                if selected:
+                    stages = tuple(s.stage for s in selected)
+                    outputs = tuple(s.outputs for s in selected)
                     candidates.append(FittedStages(stages, outputs))
         if candidates:
             return candidates
-        # explain that no stage fits
+        # no stage is small enough
         if self.max_bytes is not None and too_large:
             raise TooLargeError("no stage", self.max_bytes, min(too_large), "allow more")
         smallest = min(too_large, default=0)
@@ -192,7 +193,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         )
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
-        """List bounds of stages: with `max_bytes` for one stage alone, and for several."""
+        """List the bounds on a stage; with `max_bytes`, for each number of stages in SHARES."""
         alone = self._set_limit(problem.costs) is not None
         bounds = Bounds(alone=alone)
         families = self._families_to_try(len(problem.plan.fit_rows))
@@ -216,20 +217,20 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return families or usable
 
     def _most_stages(self, problem: Problem) -> int:
-        return max(1, min(self.n_stages, len(problem.plan.validation_rows) // ROWS_A_STAGE))
+        return max(1, min(self.n_stages, len(problem.plan.validation_rows) // ROWS_PER_STAGE))
 
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
-        """Nested feature sets, found in up to three ways; equal sets are fitted once."""
+        """Find sequences of nested feature sets in up to three ways."""
         problem, columns = narrowed(problem)
         n = self._most_stages(problem)
         limit = self._set_limit(problem.costs)
         has_few_units = len(acquisition_units(problem.costs)) <= FEW_UNITS
         if has_few_units and come_in_blocks(problem.costs) and not self.allow_missing:
-            # the penalty of a first use charges each feature of a block for all of it
+            # a penalty on first uses would charge each feature of a block for the whole block
             sequences = [forward_sets(problem, n_stages=n, limit=limit)]
         else:
             sequences = [nested_sets(problem, n_stages=n, limit=limit)]
-            # with many classes a penalty may jump from no feature to nearly all
+            # with many classes a small change of the penalty may add nearly all features
             is_sparse = len(sequences[0]) <= n // 2
             if not self.allow_missing and (is_sparse or (has_few_units and self.effort != "low")):
                 sequences.append(forward_sets(problem, n_stages=n, limit=limit))
@@ -237,7 +238,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return [[columns[features] for features in sets] for sets in sequences if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:
-        """Get the largest cost of a set: the cap, if an offload would be above it."""
+        """Get the largest cost of a feature set: the cap on an instance, if no offload fits it."""
         max_cost = self.max_instance_cost
         if max_cost is None:
             return None

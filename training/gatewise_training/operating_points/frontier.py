@@ -184,7 +184,7 @@ class Frontier:
         return replace(self, others=(*self.others, *smaller))
 
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add the curve of accuracy against offload rate to the others."""
+        """Add the `points` on the curve of accuracy against offload rate to the others."""
         listed = {*self.points, *self.others}
         curve = [p for p in undominated(points, _MERIT, _RATE) if p not in listed]
         return replace(self, others=(*self.others, *curve))
