@@ -131,15 +131,11 @@ def _case(
     seconds = (time.perf_counter() - started) / resamplings
     risks = np.array([_risk(point, kind, reference) for point in true])
     broken = risks > bound + 1e-12
-    row_sets = None
+    class_figures = None
     if loss == "classes":
-        lost = np.array([_worst_class(pool[p.chain], p.thresholds) for p in true])
-        broken |= lost > class_loss + 1e-12
-        row_sets = {
-            "bound": class_loss,
-            "violated": int((lost > class_loss + 1e-12).sum()) / resamplings,
-            "unused": 1 - float(lost.mean()) / class_loss if true else None,
-        }
+        losses = np.array([_worst_class(pool[p.chain], p.thresholds) for p in true])
+        broken |= losses > class_loss + 1e-12
+        class_figures = _class_figures(losses, class_loss, resamplings)
     return {
         "kind": kind,
         "bound": bound,
@@ -149,13 +145,24 @@ def _case(
         "violated": int(broken.sum()) / resamplings,
         "violated_at_most": _allowed(resamplings),
         "unused": 1 - float(risks.mean()) / bound if true else None,
-        "parts": row_sets,
+        "parts": class_figures,
         "unused_by_binomial": _floor(kind, bound),
         "accuracy": _mean(p.accuracy for p in true),
         "cost": _mean(p.cost for p in true),
         "offload_rate": _mean(p.offload_rate for p in true),
         "methods": {m: methods.count(m) for m in sorted(set(methods))},
         "seconds": {"candidates": round(laid_out, 3), "certify": round(seconds, 4)},
+    }
+
+
+def _class_figures(
+    losses: NDArray[np.float64], bound: float, resamplings: int
+) -> dict[str, float | None]:
+    """Compare the largest loss of a class, of each certified point, with its bound."""
+    return {
+        "bound": bound,
+        "violated": int((losses > bound + 1e-12).sum()) / resamplings,
+        "unused": 1 - float(losses.mean()) / bound if len(losses) else None,
     }
 
 

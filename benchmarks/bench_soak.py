@@ -40,8 +40,6 @@ QUICK = 20_000
 #: Shares of the messages at which the processes are shown.
 SHOWN = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
 FIGURES = ("memory_mb", "threads", "files")
-GROWTH_MB = 3.0
-"""Memory that a process may add between a tenth of the messages and the last."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

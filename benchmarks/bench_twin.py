@@ -217,24 +217,6 @@ def markdown(document: dict[str, Any]) -> str:
         for cell in document["cells"]
         for row in cell["rows"]
     ]
-    runs = []
-    for cell in document["cells"]:
-        differing = [name for name, same in cell["same_decisions"].items() if not same]
-        timings, late = cell["timings"], cell["behind_ms"]
-        runs.append(
-            (
-                cell["bundle"],
-                str(cell["devices"]),
-                cell["link"],
-                str(cell["instances"]),
-                f"other {', '.join(differing)}" if differing else "all",
-                f"{late['p50']:.2f} / {late['p99']:.2f}",
-                f"{cell['load_before']:.1f}",
-                ", ".join(f"{ms:.3f}" for ms in timings["edge_ms"]),
-                f"{timings['run_us']:.0f} + {timings['instance_us']:.0f} n",
-                f"{timings['hop_ms']:.3f}",
-            )
-        )
     lines = [
         "# The twin: virtual time beside a live run",
         "",
@@ -267,10 +249,29 @@ def markdown(document: dict[str, Any]) -> str:
                 "run us",
                 "hop ms",
             ),
-            runs,
+            [_run_row(cell) for cell in document["cells"]],
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
+    """Name the instances, the decisions that differ, and the service times of a cell."""
+    differing = [name for name, same in cell["same_decisions"].items() if not same]
+    timings = cell["timings"]
+    late = cell["behind_ms"]
+    return (
+        cell["bundle"],
+        str(cell["devices"]),
+        cell["link"],
+        str(cell["instances"]),
+        f"other {', '.join(differing)}" if differing else "all",
+        f"{late['p50']:.2f} / {late['p99']:.2f}",
+        f"{cell['load_before']:.1f}",
+        ", ".join(f"{ms:.3f}" for ms in timings["edge_ms"]),
+        f"{timings['run_us']:.0f} + {timings['instance_us']:.0f} n",
+        f"{timings['hop_ms']:.3f}",
+    )
 
 
 if __name__ == "__main__":

@@ -77,15 +77,7 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         "| share of the whole cost kept | ours | OR-tools' maximum flow | making its graph | |",
         "| --- " * 5 + "|",
     ]
-    for cut in found["cuts"]:
-        if "ortools_cpu" not in cut:
-            lines.append(f"| {cut['share']:.0%} | {cut['cpu']:.3f} | {maxflow.MISSING} | | |")
-            continue
-        ratio = cut["ortools_cpu"] / max(cut["cpu"], 1e-9)
-        lines.append(
-            f"| {cut['share']:.0%} | {cut['cpu']:.3f} | {cut['ortools_cpu']:.3f} "
-            f"| {cut['ortools_build_cpu']:.3f} | {_times(ratio)} |"
-        )
+    lines += [_cut_row(cut) for cut in found["cuts"]]
     lines += [
         "",
         "OR-tools counts in integers; its cuts equal ours within that rounding. One price that "
@@ -95,15 +87,7 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         "| trees | instances | first uses | min cut | HiGHS | Dantzig-Wolfe | primal-dual | gap |",
         "| --- " * 8 + "|",
     ]
-    for row in found["solvers"]:
-        dual = row["primal_dual"]
-        lines.append(
-            f"| {row['trees']} | {row['instances']:,} | {row['uses']:,} | {row['cut_cpu']:.4f} | "
-            + " | ".join(_solver(row[s]) for s in ("highs", "dantzig_wolfe", "primal_dual"))
-            + f" | {dual['gap']:.1e} |"
-            if dual
-            else " | |"
-        )
+    lines += [_solver_row(row) for row in found["solvers"]]
     solved = [row for row in found["solvers"] if row["highs"] and "ratio" in row["highs"]]
     if solved:
         largest = solved[-1]
@@ -120,6 +104,30 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         "The paper (NIPS 2016) reports minutes for its CPLEX network flow where LP solvers take "
         "hours, without figures to compare with.",
     ]
+
+
+def _cut_row(cut: Found) -> str:
+    """One price, by our cut and by OR-tools' maximum flow."""
+    start = f"| {cut['share']:.0%} | {cut['cpu']:.3f} |"
+    if "ortools_cpu" not in cut:
+        return f"{start} {maxflow.MISSING} | | |"
+    ratio = cut["ortools_cpu"] / max(cut["cpu"], 1e-9)
+    return f"{start} {cut['ortools_cpu']:.3f} | {cut['ortools_build_cpu']:.3f} | {_times(ratio)} |"
+
+
+def _solver_row(row: Found) -> str:
+    """One price, by all solvers."""
+    solvers = [_solver(row[name]) for name in ("highs", "dantzig_wolfe", "primal_dual")]
+    dual = row["primal_dual"]
+    cells = [
+        str(row["trees"]),
+        f"{row['instances']:,}",
+        f"{row['uses']:,}",
+        f"{row['cut_cpu']:.4f}",
+        *solvers,
+        f"{dual['gap']:.1e}" if dual else "",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def _row(what: str, figure: str, aim: str, met: bool) -> str:
@@ -237,28 +245,34 @@ def _pruning(found: Found, _parts: Found) -> list[str]:
         "baseline can lead on test rows. `BudgetPrune` fills gaps with the baselines' prunings.",
     ]
     for name, figure in found["figures"].items():
-        lines += ["", f"### {name}", "", f"![error against cost](trees-{name}.svg)", ""]
-        titles = pruning.METHODS
-        lines += _errors(figure["budgets"], {titles[k]: c for k, c in figure["curves"].items()})
-        whole, curves = figure["unpruned"], figure["curves"]
-        lines += [
-            "",
-            f"Unpruned: cost {whole['cost']:.2f}, error {whole['error']:.4f}. "
-            + _against(
-                curves["aware"],
-                curves["ensemble"],
-                "cost-aware growth plus pruning",
-                "plain pruning",
-            )
-            + " "
-            + _against(
-                curves["ensemble"], curves["per-tree"], "ensemble pruning", "per-tree pruning"
-            )
-            + f" Over {figure['objective']['prices']} prices the objective of per-tree pruning "
-            "less that of ensemble pruning is at least "
-            f"{figure['objective']['least_advantage']:.1e} (below 0 would be a defect).",
-        ]
+        lines += _pruning_figure(name, figure)
     return lines
+
+
+def _pruning_figure(name: str, figure: Found) -> list[str]:
+    """Draw the curves of one data set, and state how far they are apart."""
+    whole = figure["unpruned"]
+    curves = figure["curves"]
+    aware = _against(
+        curves["aware"], curves["ensemble"], "cost-aware growth plus pruning", "plain pruning"
+    )
+    ensemble = _against(
+        curves["ensemble"], curves["per-tree"], "ensemble pruning", "per-tree pruning"
+    )
+    objective = figure["objective"]
+    return [
+        "",
+        f"### {name}",
+        "",
+        f"![error against cost](trees-{name}.svg)",
+        "",
+        *_errors(figure["budgets"], {pruning.METHODS[k]: curve for k, curve in curves.items()}),
+        "",
+        f"Unpruned: cost {whole['cost']:.2f}, error {whole['error']:.4f}. {aware} {ensemble} "
+        f"Over {objective['prices']} prices the objective of per-tree pruning less that of "
+        f"ensemble pruning is at least {objective['least_advantage']:.1e} (below 0 would be a "
+        "defect).",
+    ]
 
 
 def _errors(budgets: Sequence[float], curves: Mapping[str, Sequence[Found | None]]) -> list[str]:
