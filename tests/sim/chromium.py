@@ -159,18 +159,6 @@ class Page:
         assert "exceptionDetails" not in got, got["exceptionDetails"]
         return got["result"].get("value")
 
-    def press(self, key: str, *, shift: bool = False) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                code=key,
-                modifiers=8 if shift else 0,
-                windowsVirtualKeyCode={"Tab": 9, "Enter": 13, " ": 32}[key],
-                **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}),
-            )
-
     @property
     def accessible(self) -> list[dict[str, Any]]:
         """The tree that screen readers see, without what they skip."""

@@ -214,24 +214,3 @@ DRAWN = """
   .filter(box => box.width > 0)
   .map(box => [box.width, box.height, box.left, box.right])
 """
-
-
-def check_in_browser(
-    browser: Any, url: str, width: int, *, dark: bool, plots: int, height: float = 100.0
-) -> None:
-    """A page makes no message and no request, fits, and is light or dark with all its plots."""
-    page = browser.page(url, width, dark=dark)
-    try:
-        assert page.troubles == []
-        assert page.requests == []
-        assert page.run("document.documentElement.scrollWidth") <= width
-        drawn = page.run(DRAWN)
-        assert len(drawn) == plots
-        for wide, tall, left, right in drawn:
-            assert wide > max(200, 0.4 * min(width, 700))
-            assert tall > height
-            assert 0 <= left < right <= width
-        colour = page.run("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", colour)[:3])) > 380) is not dark
-    finally:
-        page.close()
