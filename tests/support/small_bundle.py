@@ -7,8 +7,6 @@ says which way an instance takes by writing it down.
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,30 +16,29 @@ import onnxruntime
 import pytest
 
 from gatewise.models.linear import LinearModel
-from gatewise.operating_point import OperatingPoint
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.flat_models import write_model
-from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import largest_request
-from gatewise_export.bundle.manifest_records import (
-    RANGES,
-    CloudSpec,
-    FeatureSpec,
-    FileSpec,
-    GroupSpec,
-    MissingSpec,
-    PriceSpec,
-    StageSpec,
-)
+from gatewise_export.bundle.manifest_records import RANGES
 from gatewise_export.onnx_writer import write_graph
+from tests.support.hand_made_bundle import DOCUMENT, complete, stage, write
 
 #: No stage stops for it: it goes to the cloud.
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]
 NAMES = ("a", "b", "c", "d", "e", "f")
+FEATURES = [
+    {"name": "a", "own": 1.0},
+    {"name": "b", "own": 0.5},
+    {"name": "c", "own": 2.0, "group": "blood"},
+    {"name": "d", "own": 3.0, "group": "blood"},
+    {"name": "e", "own": 4.0},
+    {"name": "f", "own": 5.0},
+]
+CLOUD = {"file": "cloud.onnx", "inputs": ["a", "c", "e"], "kind": "margins", "link": "sigmoid"}
 
 
 def linear_model(weights: np.ndarray) -> LinearModel:
@@ -77,7 +74,6 @@ def write_bundle(
     **changes: object,
 ) -> Bundle:
     """Write the small bundle, perhaps with ranges; `changes` are fields of the manifest."""
-    path.mkdir()
     graphs = {
         "stage_0.onnx": (("a", "b"), np.array([[4.0], [0.0]])),
         "stage_1.onnx": (("c",), np.array([[4.0]])),
@@ -97,58 +93,25 @@ def write_bundle(
         p = 1 / (1 + np.exp(-margins.astype(np.float64)))
         arrays["cloud_label"] = (margins > 0).astype(np.int64)
         arrays["cloud_probabilities"] = np.column_stack([1 - p, p]).astype(np.float32)
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)
-    files["sample.npz"] = stream.getvalue()
+    files["sample.npz"] = write_arrays(arrays)
     if ranges is not None:
         files[RANGES] = write_arrays(ranges)
     last = 1.0 if cloud else float(np.finfo(np.float32).min)
-    manifest = Manifest(
-        schema_version=2,
-        min_runtime_version="0.1.0",
-        task="classify",
-        name="small",
-        version="7",
-        created="2026-01-01T00:00:00Z",
-        classes=("no", "yes"),
-        link="sigmoid",
-        features=(
-            FeatureSpec("a", 1.0),
-            FeatureSpec("b", 0.5),
-            FeatureSpec("c", 2.0, "blood"),
-            FeatureSpec("d", 3.0, "blood"),
-            FeatureSpec("e", 4.0),
-            FeatureSpec("f", 5.0),
-        ),
-        groups=(GroupSpec("blood", 10.0),),
-        prices=PriceSpec(request=0.25, byte=0.001, evaluation=0.5),
-        missing=MissingSpec("refused", "refused"),
-        every_stage=tuple(
-            StageSpec(
-                kind="linear",
-                inputs=graphs[f"{stage}.onnx"][0],
-                bytes=len(files[f"{stage}.onnx"]) + len(files[f"{stage}.npz"]),
-                link="sigmoid",
-                score="margin",
-                outputs=1,
-                arrays=f"{stage}.npz",
-                graph=f"{stage}.onnx",
-            )
-            for stage in ("stage_0", "stage_1")
-        ),
-        chains=((0, 1),),
-        cloud=CloudSpec("cloud.onnx", ("a", "c", "e"), "margins", "sigmoid") if cloud else None,
-        operating_points=(
-            OperatingPoint((1.0, last), 5.0, 0.9, 0.2),
-            OperatingPoint((None, last), 5.0, 0.9, 0.2),
-        ),
-        active=0,
-        largest_request=0,
-        files={n: FileSpec(hashlib.sha256(b).hexdigest(), len(b)) for n, b in files.items()},
-    )
-    for name, content in files.items():
-        (path / name).write_bytes(content)
-    manifest = msgspec.structs.replace(manifest, **changes)
+    point = {"expected_cost": 5.0, "accuracy": 0.9, "offload_rate": 0.2}
+    document = DOCUMENT | {
+        "created": "2026-01-01T00:00:00Z",
+        "name": "small",
+        "version": "7",
+        "classes": ["no", "yes"],
+        "features": FEATURES,
+        "groups": [{"name": "blood", "shared": 10.0}],
+        "prices": {"request": 0.25, "byte": 0.001, "evaluation": 0.5},
+        "stages": [stage(0, ["a", "b"]), stage(1, ["c"])],
+        "cloud": CLOUD if cloud else None,
+        "operating_points": [point | {"thresholds": [first, last]} for first in (1.0, None)],
+    }
+    bundle = Bundle.open(write(path, complete(document, files), files))
+    manifest = msgspec.structs.replace(bundle.manifest, **changes)
     manifest = msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
     (path / "manifest.json").write_bytes(manifest.to_json())
     return Bundle.open(path)
