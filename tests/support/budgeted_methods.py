@@ -59,6 +59,6 @@ def ready(method: str, X: pd.DataFrame, y: Any, **settings: Any) -> Any:
     """Clone a method over the priced groups; a cascade gets a fitted forest."""
     model = clone(METHODS[method]).set_params(feature_costs=COSTS, random_state=0, **settings)
     if isinstance(model, CascadeClassifier) and "high_cost_model" not in settings:
-        forest = RandomForestClassifier(30, random_state=0).fit(X.to_numpy(np.float32), y)
+        forest = RandomForestClassifier(10, random_state=0).fit(X.to_numpy(np.float32), y)
         model.set_params(high_cost_model=forest)
     return model

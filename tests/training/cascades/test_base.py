@@ -153,7 +153,7 @@ def test_guarantees_are_given(method):
     if method in CASCADES:
         wanted.append({"offload_rate": 0.9})
         # a fitted one could not certify a loss: it may have seen the rows
-        settings["high_cost_model"] = RandomForestClassifier(30, random_state=0)
+        settings["high_cost_model"] = RandomForestClassifier(10, random_state=0)
     system = ready(method, X, y, **settings, **wanted[0]).fit(X, y)
     rows = len(system.calibration_.certifying[0].weights)
     assert 0.15 * len(X) < rows < 0.25 * len(X)

@@ -135,7 +135,7 @@ def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
 
 @pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
 def test_a_certificate_is_of_a_point_that_keeps_the_cap(bound):
-    forest = RandomForestClassifier(30, random_state=0)  # a fitted one may know the rows
+    forest = RandomForestClassifier(10, random_state=0)  # a fitted one may know the rows
     terms = {"high_cost_model": forest, "max_instance_cost": 8.0, "guarantee": 0.8, **bound}
     system = fitted("staged", **terms)
     assert system.operating_point_.guarantee["confidence"] == 0.8
