@@ -169,3 +169,24 @@ def test_lateness_counts_from_the_mean_rate_of_the_clock(late, gaps):
     windower.push([0], time=time - 0.4 + late)
     windower.reset()
     assert (windower.gaps, windower.samples) == (gaps, 85)
+
+
+def test_a_reset_gives_up_the_window_begun_and_counts_its_samples():
+    windower = Windower(4, rate_hz=1.0)
+    windower.reset()
+    assert windower.dropped == 0
+    assert not windower.is_timed
+    windower.push([0, 1, 2])
+    windower.reset()
+    assert windower.dropped == 3
+    assert [w.values.tolist() for w in windower.push([3, 4, 5, 6])] == [[3, 4, 5, 6]]
+
+
+def test_times_of_single_samples_are_judged_once_sixteen_intervals_are_known():
+    windower = Windower(100, rate_hz=1.0)
+    times = [0.0, *np.arange(2.0, 17.0)]  # the second sample comes an interval late
+    for time in times:
+        windower.push([0], time=time)
+    assert windower.gaps == 0  # 15 intervals
+    windower.push([0], time=17.0)
+    assert windower.gaps == 1

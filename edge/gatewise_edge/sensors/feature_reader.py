@@ -24,6 +24,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
 from gatewise.models.jpeg import check_jpeg, decode_jpeg
+from gatewise.models.tree_sources import FLOAT32_MAX
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
 from gatewise_edge.sensors.table import in_order
@@ -86,15 +87,16 @@ class Meter:
         self.every: Mask = np.ones(costs.n_features, np.bool_)
         self.every.flags.writeable = False
         self.charge = lru_cache(maxsize=256)(self._charge)
+        lowest, highest = (-FLOAT32_MAX, FLOAT32_MAX) if limits is None else limits
+        self._lowest = np.maximum(lowest, -FLOAT32_MAX)
+        self._highest = np.minimum(highest, FLOAT32_MAX)
 
     def is_sound(self, row: Values) -> bool:
         """Whether every value of a row is finite and plausible; False also for a long row."""
-        if len(row) > _CHECKED_AT_ONCE or not np.isfinite(row).all():
+        if len(row) > _CHECKED_AT_ONCE:
             return False
-        if self.limits is None:
-            return True
-        lowest, highest = self.limits
-        return not ((row < lowest) | (row > highest)).any()
+        # no comparison holds for NaN, and no infinity lies between finite limits
+        return bool(((row >= self._lowest) & (row <= self._highest)).all())
 
     def first_outside(self, features: NDArray[np.intp], values: Values) -> int | None:
         """First of `features` with an implausible value, or None."""
