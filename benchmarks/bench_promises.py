@@ -1,0 +1,485 @@
+"""Promises on real tables, and what a person would do in ten lines, on rows kept apart.
+
+    python -m benchmarks.bench_promises [--quick]
+
+On five splits of twelve tables, `StagedCascade` is fitted with its own high-cost model and the
+default promise: at most :data:`MAX_LOSS` of accuracy less than the high-cost model. Measured on the
+test rows of each split:
+
+- the promise, and whether the last lines of ``gatewise train`` say where it is not kept;
+- the built-in high-cost model beside three plain ones;
+- the system at two budgets beside two short recipes at the same budgets: LightGBM on the most
+  important features that the budget pays for, and a threshold between such a small model and
+  LightGBM on all features.
+
+A finished split is kept under ``.bench-cache/promises`` until the code changes. Writes
+promises.json and promises.md into benchmarks/results; a quick look (two tables) into
+.bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from lightgbm import LGBMClassifier
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+import gatewise as gw
+from benchmarks import harness
+from benchmarks.cache import CACHE, code_version, write_whole
+from benchmarks.data import problems
+from gatewise.console import note, plain
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.data import datasets
+from gatewise_training.data.datasets import load
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.promise_check import PromiseCheck, UnseenRows
+
+TABLES = (
+    "wine",
+    "sonar",
+    "statlog_heart",
+    "breast_cancer",
+    "thyroid",
+    "occupancy",
+    "letter",
+    "mbne_tiny",
+    "mq2008",
+    "covertype",
+    "digits",
+    "iris",
+)
+PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
+N_SPLITS = 5
+MAX_TRAIN = 600
+"""Training rows of a split; larger tables give five splits without a row in common."""
+MAX_TEST = 2000
+MAX_LOSS = 0.01
+BUDGET_SHARES = (0.15, 0.4)
+"""Budgets, as shares of the price of all features."""
+
+Labels = NDArray[np.int64]
+Rows = NDArray[np.float32]
+
+
+class Table(NamedTuple):
+    """A table with class indices and prices."""
+
+    name: str
+    x: Rows
+    y: Labels
+    costs: FeatureCosts
+
+
+class Mean(NamedTuple):
+    """A mean of one value per row, and its standard error."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of_rows(cls, values: NDArray[np.float64]) -> Mean:
+        """Mean of independent rows."""
+        return cls(float(values.mean()), float(values.std() / np.sqrt(len(values))))
+
+    def text(self) -> str:
+        """The mean in points of a hundred."""
+        return f"{100 * self.value:+.2f} ± {100 * self.error:.2f}"
+
+
+# -- the splits ----------------------------------------------------------------------------
+
+
+def read_table(name: str) -> Table:
+    """Load a table; rows whose class is too rare for every split are left out."""
+    data = load(name if name in datasets.names() else problems.data_file(name))
+    _, y, counts = np.unique(data.y, return_inverse=True, return_counts=True)
+    if name == "letter":  # 26 classes of a few hundred rows would take half of the time
+        return Table(name, data.X, (data.y >= 13).astype(np.int64), data.feature_costs)
+    has_rows = counts[y] >= len(y) / 200
+    labels = np.unique(y[has_rows], return_inverse=True)[1].astype(np.int64)
+    return Table(name, data.X[has_rows], labels, data.feature_costs)
+
+
+def splits(table: Table) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Yield training and test rows of five splits; no test row occurs twice."""
+    folds = StratifiedKFold(N_SPLITS, shuffle=True, random_state=0).split(table.x, table.y)
+    if len(table.y) <= 4 * MAX_TRAIN:
+        for train, test in folds:
+            yield (train if len(train) <= MAX_TRAIN else _sample(table, train, MAX_TRAIN)), test
+        return
+    for _, block in folds:
+        train, test = train_test_split(
+            block,
+            train_size=min(MAX_TRAIN, 2 * len(block) // 3),
+            stratify=table.y[block],
+            random_state=0,
+        )
+        yield train, test[:MAX_TEST]
+
+
+def _sample(table: Table, rows: NDArray[np.intp], size: int) -> NDArray[np.intp]:
+    sample, _ = train_test_split(rows, train_size=size, stratify=table.y[rows], random_state=0)
+    return np.asarray(sample, np.intp)
+
+
+# -- one split -----------------------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """Training and test rows of one table."""
+
+    x: Rows
+    y: Labels
+    x_test: Rows
+    y_test: Labels
+    costs: FeatureCosts
+    seed: int
+
+    def right(self, answers: NDArray[Any]) -> NDArray[np.float64]:
+        """Whether each test row is answered rightly, shape (n_test,)."""
+        return np.equal(answers, self.y_test).astype(np.float64)
+
+
+def measure_split(split: Split) -> dict[str, Any]:
+    """Fit the system and the recipes; give sums over the test rows as plain values."""
+    started = time.process_time()
+    system = gw.StagedCascade(feature_costs=split.costs, random_state=split.seed)
+    system.fit(split.x, split.y)
+    seconds = time.process_time() - started
+    cloud_right = split.right(system.classes_[system.high_cost_model_.labels(split.x_test)])
+    check = _promise_check(system, split)
+    loss = cloud_right - split.right(system.predict(split.x_test))
+    rows: dict[str, list[float]] = {
+        f"f0 beside {name}": (cloud_right - split.right(answers)).tolist()
+        for name, answers in _plain_answers(split).items()
+    }
+    costs: dict[str, list[float]] = {"system": [], **{name: [] for name in RECIPES}}
+    differences: dict[str, list[NDArray[np.float64]]] = {name: [] for name in RECIPES}
+    for share in BUDGET_SHARES:
+        budget = share * split.costs.total
+        answers, cost = _system_answers(system, split, budget)
+        costs["system"].append(cost / budget)
+        for name, recipe in RECIPES.items():
+            recipe_answers, recipe_cost = recipe(split, budget)
+            costs[name].append(recipe_cost / budget)
+            differences[name].append(split.right(answers) - split.right(recipe_answers))
+    rows |= {f"beside {name}": np.mean(d, axis=0).tolist() for name, d in differences.items()}
+    return {
+        "rows": rows,
+        "loss": loss.tolist(),
+        "cost_share": float(system.cost(split.x_test).mean() / split.costs.total),
+        "f0": system.high_cost_model_.kind,
+        "f0_accuracy": float(cloud_right.mean()),
+        "verdict": check.verdict,
+        "said": next(line for line in check.lines() if line.startswith(("kept", "not kept"))),
+        "spent": {name: float(np.mean(values)) for name, values in costs.items()},
+        "cpu_s": round(seconds, 1),
+    }
+
+
+def _promise_check(system: gw.StagedCascade, split: Split) -> PromiseCheck:
+    """Compare the promise with the test rows, as ``gatewise train`` does."""
+    answers = np.searchsorted(system.classes_, system.predict(split.x_test))
+    rows = UnseenRows(
+        truth=np.searchsorted(system.classes_, split.y_test).astype(np.int64),
+        answers=answers.astype(np.int64),
+        reference=system.high_cost_model_.labels(split.x_test),
+        costs=system.cost(split.x_test),
+        offloaded=system.offload(split.x_test),
+        weights=np.ones(len(answers)),
+        splitter=RowSplitter(len(answers)),
+    )
+    return PromiseCheck.of_system(system, rows)
+
+
+def _system_answers(
+    system: gw.StagedCascade, split: Split, budget: float
+) -> tuple[NDArray[Any], float]:
+    """Labels and mean cost at a budget; the commonest class for nothing if no point is as cheap."""
+    try:
+        tuned = system.at(budget=budget)
+    except InputError:
+        return np.full(len(split.y_test), np.bincount(split.y).argmax()), 0.0
+    return tuned.predict(split.x_test), float(tuned.cost(split.x_test).mean())
+
+
+def _plain_answers(split: Split) -> dict[str, NDArray[Any]]:
+    """Labels of three plain models on all features."""
+    models: dict[str, ClassifierMixin] = {
+        "LightGBM": boosted(),
+        "extra-trees": ExtraTreesClassifier(300, random_state=split.seed),
+        "SVM": make_pipeline(StandardScaler(), SVC(C=10.0)),
+    }
+    return {
+        name: model.fit(split.x, split.y).predict(split.x_test) for name, model in models.items()
+    }
+
+
+def boosted() -> LGBMClassifier:
+    """LightGBM as it comes."""
+    return LGBMClassifier(verbose=-1, random_state=0, n_jobs=1)
+
+
+# -- a person's recipes --------------------------------------------------------------------
+
+
+def important_features(split: Split, budget: float) -> list[int]:
+    """Add features by falling gain in LightGBM on all, as long as the budget pays for them."""
+    gains = boosted().fit(split.x, split.y).booster_.feature_importance("gain")
+    features: list[int] = []
+    for feature in np.argsort(-gains, kind="stable").tolist():
+        if gains[feature] > 0 and split.costs.price([*features, feature]) <= budget:
+            features.append(feature)
+    return features
+
+
+def few_features(split: Split, budget: float) -> tuple[NDArray[Any], float]:
+    """LightGBM on the most important features that the budget pays for."""
+    features = important_features(split, budget)
+    if not features:
+        return np.full(len(split.y_test), np.bincount(split.y).argmax()), 0.0
+    model = boosted().fit(split.x[:, features], split.y)
+    answers = np.asarray(model.predict(split.x_test[:, features]))
+    return answers, split.costs.price(features)
+
+
+def small_and_big(split: Split, budget: float) -> tuple[NDArray[Any], float]:
+    """LightGBM on few features; rows with a low probability go to LightGBM on all features.
+
+    The small model may cost half of the budget. The threshold is chosen on a quarter of the
+    training rows that the model has not seen, so that offloads take the other half.
+    """
+    features = important_features(split, budget / 2)
+    if not features:
+        return few_features(split, budget)
+    price = split.costs.price(features)
+    share = (budget - price) / (split.costs.total - price)
+    x = split.x[:, features]
+    x_fit, x_held, y_fit, _ = train_test_split(
+        x, split.y, test_size=0.25, stratify=split.y, random_state=0
+    )
+    held_probabilities = np.asarray(boosted().fit(x_fit, y_fit).predict_proba(x_held))
+    confidence = held_probabilities.max(axis=1)
+    threshold = np.quantile(confidence, share)
+    small = boosted().fit(x, split.y)
+    probabilities = np.asarray(small.predict_proba(split.x_test[:, features]))
+    offloaded = probabilities.max(axis=1) < threshold
+    big_answers = np.asarray(boosted().fit(split.x, split.y).predict(split.x_test))
+    answers = np.where(offloaded, big_answers, probabilities.argmax(axis=1))
+    cost = price + float(offloaded.mean()) * (split.costs.total - price)
+    return answers, cost
+
+
+RECIPES: dict[str, Callable[[Split, float], tuple[NDArray[Any], float]]] = {
+    "few features": few_features,
+    "small and big": small_and_big,
+}
+
+
+# -- all splits ----------------------------------------------------------------------------
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the five splits of each table, or read them from the cache."""
+    names = ("sonar", "wine") if options.quick else TABLES
+    return {"tables": {name: _measured_table(name) for name in names}}
+
+
+def _measured_table(name: str) -> dict[str, Any]:
+    table = read_table(name)
+    results = []
+    for number, (train, test) in enumerate(splits(table)):
+        key = f"{name}.{number}.{code_version('benchmarks.bench_promises')}"
+        path = CACHE / "promises" / f"{key}.json"
+        if not path.is_file():
+            note(f"{name}, split {number + 1}: {len(train)} training, {len(test)} test rows")
+            split = Split(
+                table.x[train], table.y[train], table.x[test], table.y[test], table.costs, number
+            )
+            write_whole(path, json.dumps(plain(measure_split(split))))
+        results.append(json.loads(path.read_text()))
+    return _table_figures(table, results)
+
+
+def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Pool the test rows of the splits."""
+    promises = []
+    for result in results:
+        loss = Mean.of_rows(np.array(result["loss"]))
+        is_kept = loss.value <= MAX_LOSS + 2 * loss.error + 1e-9
+        promises.append(
+            {
+                "loss": loss.value,
+                "error": loss.error,
+                "kept": is_kept,
+                "verdict": result["verdict"],
+                "said": result["said"],
+                "admitted": is_kept or result["verdict"] != "kept",
+            }
+        )
+    differences = {
+        key: Mean.of_rows(np.concatenate([result["rows"][key] for result in results]))
+        for key in results[0]["rows"]
+    }
+    means = ("f0_accuracy", "cost_share", "cpu_s")
+    return {
+        "train": min(len(table.y) * 4 // 5, MAX_TRAIN),
+        "test": sum(len(result["loss"]) for result in results),
+        "features": table.x.shape[1],
+        "classes": int(table.y.max()) + 1,
+        "promises": promises,
+        "loss": Mean.of_rows(np.concatenate([r["loss"] for r in results]))._asdict(),
+        "differences": {key: mean._asdict() for key, mean in differences.items()},
+        "spent": {k: float(np.mean([r["spent"][k] for r in results])) for k in results[0]["spent"]},
+        "f0": [result["f0"] for result in results],
+        **{key: float(np.mean([result[key] for result in results])) for key in means},
+    }
+
+
+# -- the page ------------------------------------------------------------------------------
+
+
+def page(figures: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    tables = figures["tables"]
+    return [
+        "# Promises on real tables",
+        "",
+        f"Made by `make bench-promises`: five splits of each of {len(tables)} tables, at most "
+        f"{MAX_TRAIN} training rows, no test row twice. Prices are the tables' own, or 1 a "
+        "feature. Letters are A to M against N to Z; classes with fewer than .5 % of the rows are "
+        "left out. Differences are in points of accuracy, paired by row, ± a standard error.",
+        "",
+        *_recipe_lines(tables),
+        "",
+        *_promise_lines(tables),
+        "",
+        *_model_lines(tables),
+    ]
+
+
+def _promise_lines(tables: Mapping[str, Any]) -> list[str]:
+    promises = [promise for table in tables.values() for promise in table["promises"]]
+    n_kept = sum(promise["kept"] for promise in promises)
+    unkept = [promise for promise in promises if not promise["kept"]]
+    n_said = sum(promise["admitted"] for promise in unkept)
+    rows = [
+        (
+            name,
+            f"{table['features']}",
+            f"{table['classes']}",
+            f"{table['train']}",
+            f"{table['test']}",
+            Mean(**table["loss"]).text(),
+            f"{100 * table['cost_share']:.0f} %",
+            f"{sum(promise['kept'] for promise in table['promises'])} of {N_SPLITS}",
+        )
+        for name, table in tables.items()
+    ]
+    header = ("table", "features", "classes", "training", "test", "loss", "cost", "kept")
+    return [
+        "## The default promise",
+        "",
+        f"At most {100 * MAX_LOSS:.0f} point of accuracy less than the high-cost model: kept "
+        f"within two standard errors in {n_kept} of {len(promises)} splits. Of the other "
+        f"{len(unkept)}, the last lines of `gatewise train` say in {n_said} that the promise was "
+        "not kept. Cost is the system's in percent of the price of all features.",
+        "",
+        *harness.table_lines(header, rows),
+    ]
+
+
+def _model_lines(tables: Mapping[str, Any]) -> list[str]:
+    prefix = "f0 beside "
+    rows = []
+    behind = []
+    for name, table in tables.items():
+        means = {
+            key.removeprefix(prefix): Mean(**mean)
+            for key, mean in table["differences"].items()
+            if key.startswith(prefix)
+        }
+        best = min(means, key=lambda key: means[key].value)
+        if means[best].value < -means[best].error:
+            behind.append(name)
+        accuracy = f"{100 * table['f0_accuracy']:.2f}"
+        rows.append((name, accuracy, best, *(mean.text() for mean in means.values())))
+    plain_names = [key.removeprefix(prefix) for key in _keys(tables, prefix)]
+    header = ("table", "accuracy", "best plain model", *(f"minus {n}" for n in plain_names))
+    named = f": {', '.join(behind)}" if behind else ""
+    return [
+        "## The built-in high-cost model",
+        "",
+        "Beside LightGBM as it comes, 300 extra-trees and a scaled SVM (C = 10). It is a standard "
+        f"error behind the best of the three, chosen by the test rows, on {len(behind)} of "
+        f"{len(tables)} tables{named}.",
+        "",
+        *harness.table_lines(header, rows),
+    ]
+
+
+def _recipe_lines(tables: Mapping[str, Any]) -> list[str]:
+    prefix = "beside "
+    shares = " and ".join(f"{100 * share:.0f} %" for share in BUDGET_SHARES)
+    lines = [
+        "## Ten lines by hand",
+        "",
+        f"At budgets of {shares} of the price of all features, the means of both. *Few features*: "
+        "LightGBM on the most important features that the budget pays for. *Small and big*: such "
+        "a model for half of the budget, and a threshold on its probability before LightGBM on "
+        "all features. A win or a loss is a difference of more than a standard error.",
+        "",
+    ]
+    outcomes = []
+    rows = []
+    for name, table in tables.items():
+        means = [Mean(**table["differences"][prefix + recipe]) for recipe in RECIPES]
+        words = [_outcome(mean) for mean in means]
+        outcomes.append(words)
+        spent = ", ".join(f"{100 * share:.0f}" for share in table["spent"].values())
+        cells = [f"{mean.text()} {word}" for mean, word in zip(means, words, strict=True)]
+        rows.append((name, *cells, spent))
+    for number, recipe in enumerate(RECIPES):
+        column = [words[number] for words in outcomes]
+        counts = ", ".join(f"{column.count(w)} {w}" for w in ("win", "even", "loss"))
+        lines += [f"Against *{recipe}*: {counts}.", ""]
+    header = ("table", *(f"minus {recipe}" for recipe in RECIPES), "% of budget spent")
+    return [*lines, *harness.table_lines(header, rows)]
+
+
+def _keys(tables: Mapping[str, Any], prefix: str) -> list[str]:
+    differences = next(iter(tables.values()))["differences"]
+    return [key for key in differences if key.startswith(prefix)]
+
+
+def _outcome(mean: Mean) -> str:
+    if abs(mean.value) <= mean.error:
+        return "even"
+    return "win" if mean.value > 0 else "loss"
+
+
+BENCHMARK = harness.Benchmark(
+    name="promises",
+    description=__doc__,
+    quick="sonar and wine alone",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
+
+if __name__ == "__main__":
+    sys.exit(BENCHMARK.main())

@@ -1,0 +1,50 @@
+"""Splits, recipes and sums of the benchmark of promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import bench_promises
+from benchmarks.bench_promises import Mean, Split, Table
+from gatewise.costs import FeatureCosts
+
+
+def made_table(n: int) -> Table:
+    rng = np.random.default_rng(0)
+    y = np.arange(n, dtype=np.int64) % 2
+    x = rng.normal(size=(n, 5)).astype(np.float32)
+    x[:, 0] += 2 * y
+    x[:, 1] += y
+    return Table("made", x, y, FeatureCosts([1.0, 2.0, 3.0, 4.0, 10.0]))
+
+
+@pytest.mark.parametrize("n", [300, 2600, 9000])
+def test_no_test_row_occurs_twice_or_in_training(n: int) -> None:
+    tested: list[int] = []
+    for train, test in bench_promises.splits(made_table(n)):
+        assert not set(train.tolist()) & set(test.tolist())
+        assert len(train) <= bench_promises.MAX_TRAIN
+        tested += test.tolist()
+    assert len(tested) == len(set(tested))
+
+
+def test_recipes_spend_no_more_than_their_budget_on_training_rows() -> None:
+    table = made_table(600)
+    split = Split(table.x[:300], table.y[:300], table.x[300:], table.y[300:], table.costs, seed=0)
+    features = bench_promises.important_features(split, 3.0)
+    assert features == [0, 1]  # by gain, as far as 3 pay for them
+    answers, cost = bench_promises.few_features(split, 3.0)
+    assert cost == 3.0
+    assert split.right(answers).mean() > 0.75
+    answers, cost = bench_promises.small_and_big(split, 6.0)
+    assert 3.0 <= cost < 9.0  # half for the small model, the rest for offloads
+    assert split.right(answers).mean() > 0.75
+    commonest, nothing = bench_promises.few_features(split, 0.5)
+    assert (set(commonest.tolist()), nothing) == ({0}, 0.0)
+
+
+def test_differences_are_in_points_with_a_standard_error() -> None:
+    mean = Mean.of_rows(np.array([1.0, 0.0, -1.0, 0.0]))
+    assert mean == Mean(0.0, pytest.approx(0.5**0.5 / 2))
+    assert Mean(0.0123, 0.004).text() == "+1.23 ± 0.40"
