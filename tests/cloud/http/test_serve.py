@@ -21,6 +21,7 @@ pytest.importorskip("uvicorn")
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_export import Bundle
 from tests.support import small_bundle
+from tests.support.waiting import wait_until
 
 EASY = [1, 0, 0, 0, 0, 0]
 HARD = small_bundle.HARD
@@ -239,6 +240,25 @@ def test_requests_at_the_same_time_all_have_answers(service):
         thread.join()
     routes = [predictions[0]["route"] for predictions in results]
     assert sorted(routes) == ["cloud"] * 160 + ["edge"] * 160
+
+
+def test_no_row_is_lost_beside_a_killed_worker(bundle, tmp_path):
+    with MosquittoBroker() as broker:
+        command = [sys.executable, "-m", "gatewise", "cloud", str(bundle.path)]
+        words = ("--broker", broker.url, "--deadline-ms", "600")
+        with (
+            subprocess.Popen([*command, "--broker", broker.url]) as worker,
+            serving(bundle, tmp_path, *words) as service,
+        ):
+            wait_until(lambda: service.predict(HARD)[0]["route"] == "cloud")
+            answers = [service.predict(HARD)[0] for _ in range(20)]
+            worker.kill()
+            worker.wait()
+            answers += [service.predict(HARD)[0] for _ in range(8)]
+    routes = [answer["route"] for answer in answers]
+    assert routes[:20].count("cloud") >= 18
+    assert set(routes[20:]) == {"fallback"}
+    assert len(answers) == 28
 
 
 def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
