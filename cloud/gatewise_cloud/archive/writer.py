@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.worker.batcher import Ticket
 from gatewise_export.archive.folder import ArchiveFolder
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, instance_ids
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
@@ -32,17 +32,26 @@ _OPEN_BYTES: Final = 64 << 20
 #: Bytes of an instance in memory in addition to its values.
 _ROW_BYTES: Final = 200
 _POLL_SECONDS: Final = 1.0
+_FIRST_ROW: Final = np.zeros(1, np.intp)
 
 
 @dataclass(slots=True, eq=False)
 class _Stored:
-    """Instances of one request, and the answers of the high-cost model."""
+    """Instances of one request, their places in it, and the answers of the high-cost model."""
 
     ticket: Ticket
     time: float
     rows: NDArray[np.intp]
+    X: NDArray[Any]
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float32]
+
+    def keep(self, chosen: NDArray[Any]) -> None:
+        """Drop all other instances; `chosen` is a mask or indices."""
+        self.rows = self.rows[chosen]
+        self.X = self.X[chosen]
+        self.labels = self.labels[chosen]
+        self.probabilities = self.probabilities[chosen]
 
 
 @dataclass(slots=True, eq=False)
@@ -137,20 +146,21 @@ class ArchiveWriter:
             return
         now = self._clock()
         n_rows = len(labels)
+        positions = _FIRST_ROW if n_rows == 1 else np.arange(n_rows)
+        stored = _Stored(ticket, now - ticket.late_s, positions, ticket.rows, labels, probabilities)
         with self._changed:
-            rows = np.arange(n_rows)
             if self._chance < 1:
-                rows = np.flatnonzero(self._rng.random(n_rows) < self._chance)
-                self._counts["thinned"] += n_rows - len(rows)
-                if not len(rows):
+                stored.keep(self._rng.random(n_rows) < self._chance)
+                self._counts["thinned"] += n_rows - len(stored.rows)
+                if not len(stored.rows):
                     return
             key = (*ticket.model, ticket.rows.dtype, ticket.rows.shape[1])
             shard = self._open.get(key)
             if shard is None:
                 shard = _OpenShard(_facts(ticket, manifest), now, chance=self._chance)
                 self._open[key] = shard
-            shard.requests.append(_Stored(ticket, now - ticket.late_s, rows, labels, probabilities))
-            shard.n_bytes += ticket.rows[:1].nbytes * len(rows) + _ROW_BYTES * len(rows)
+            shard.requests.append(stored)
+            shard.n_bytes += stored.X.nbytes + _ROW_BYTES * len(stored.rows)
             if shard.n_bytes >= _SHARD_BYTES:
                 self._full.append(self._open.pop(key))
                 self._bound_memory()
@@ -162,7 +172,7 @@ class ArchiveWriter:
             shard = max(self._full, key=lambda closed: closed.n_bytes)
             n_before = sum(len(stored.rows) for stored in shard.requests)
             for stored in shard.requests:
-                stored.rows = stored.rows[self._rng.random(len(stored.rows)) < 0.5]
+                stored.keep(self._rng.random(len(stored.rows)) < 0.5)
             shard.requests = [stored for stored in shard.requests if len(stored.rows)]
             n_after = sum(len(stored.rows) for stored in shard.requests)
             self._counts["thinned"] += n_before - n_after
@@ -237,12 +247,12 @@ def _archived(shard: _OpenShard) -> ArchivedRows:
         return np.repeat(np.array(values, dtype), counts)
 
     return ArchivedRows(
-        ids=np.array([f"{s.ticket.id.hex()}-{row}" for s in requests for row in s.rows.tolist()]),
+        ids=instance_ids((s.ticket.id, s.rows.tolist()) for s in requests),
         device=repeated([stored.ticket.device for stored in requests], np.str_),
         time=repeated([stored.time for stored in requests], np.float64),
-        X=np.concatenate([stored.ticket.rows[stored.rows] for stored in requests]),
-        cloud_label=np.concatenate([s.labels[s.rows] for s in requests]).astype(np.int32),
-        probabilities=np.concatenate([s.probabilities[s.rows] for s in requests]),
+        X=np.concatenate([stored.X for stored in requests]),
+        cloud_label=np.concatenate([stored.labels for stored in requests]).astype(np.int32),
+        probabilities=np.concatenate([stored.probabilities for stored in requests]),
         device_label=repeated([-1 if a is None else a.class_index for a in audits], np.int32),
         confidence=repeated(confidences, np.float32),
         sent_chance=repeated([1.0 if a is None else a.probability for a in audits], np.float64),

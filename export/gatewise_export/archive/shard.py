@@ -152,7 +152,14 @@ def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
 
     # A reader takes no file with another ending, and the next start removes it.
     unfinished = path.with_suffix(".open")
-    parquet.write_table(shard_table(rows, facts), unfinished, compression="zstd")
+    # Dictionaries and statistics of random ids, values and probabilities would cost more than help.
+    parquet.write_table(
+        shard_table(rows, facts),
+        unfinished,
+        compression="zstd",
+        use_dictionary=["device"],
+        write_statistics=False,
+    )
     with unfinished.open("rb+") as file:
         os.fsync(file.fileno())
     unfinished.replace(path)
@@ -187,11 +194,10 @@ def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:
     names = [f.name for f in fields(ArchivedRows) if f.name not in ("ids", "X", "probabilities")]
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
     columns["device"] = columns["device"].astype(np.str_)
-    raw_ids = table["id"].to_pylist()
-    row_numbers = table["row"].to_pylist()
-    ids = [f"{raw.hex()}-{row}" for raw, row in zip(raw_ids, row_numbers, strict=True)]
+    requests = table["id"].to_pylist()
+    positions = [(row,) for row in table["row"].to_pylist()]
     return ArchivedRows(
-        ids=np.array(ids, np.str_),
+        ids=instance_ids(zip(requests, positions, strict=True)),
         X=_matrix(table["x"], len(facts.inputs)),
         probabilities=_matrix(table["probabilities"], len(facts.classes)),
         **columns,
@@ -205,9 +211,19 @@ def _matrix(column: Any, width: int) -> NDArray[Any]:
 
 def _split_ids(ids: NDArray[np.str_]) -> tuple[bytes, NDArray[np.uint16]]:
     """Bytes of all request ids, and the row of each instance in its request."""
-    halves = [text.split("-") for text in ids.tolist()]
-    raw = b"".join(bytes.fromhex(digits) for digits, _ in halves)
-    return raw, np.array([int(row) for _, row in halves], np.uint16)
+    n_digits = 2 * _ID_BYTES
+    digits = ids.astype(f"U{n_digits}").astype(f"S{n_digits}").tobytes()
+    positions = [int(text[n_digits + 1 :]) for text in ids.tolist()]
+    return bytes.fromhex(digits.decode()), np.array(positions, np.uint16)
+
+
+def instance_ids(requests: Iterable[tuple[bytes, Sequence[int]]]) -> NDArray[np.str_]:
+    """Make ids from request ids, each with the rows of its instances."""
+    ids: list[str] = []
+    for raw, rows in requests:
+        digits = raw.hex()
+        ids += [f"{digits}-{row}" for row in rows]
+    return np.array(ids, np.str_)
 
 
 def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:

@@ -1,0 +1,335 @@
+"""The loop put to the test: true figures, alarms, thinning, kills, and refits after a shift.
+
+    python -m benchmarks.bench_loop [--quick] [--only monitor,alarm,thinning,kills,refit]
+
+Writes loop.json and loop.md into benchmarks/results; a quick look into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import harness
+from benchmarks.data.loop_refits import SETS, refit_case
+from gatewise.console import note
+from gatewise_export.archive.alarm import LabelBatch, evidence
+from gatewise_export.archive.choice import chances
+from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimated
+from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
+
+PACKAGES = ("gatewise", "numpy", "pyarrow", "scikit-learn")
+PARTS = ("monitor", "alarm", "thinning", "kills", "refit")
+ACCURACIES = (0.99, 0.95, 0.85)
+LOOKS = (25, 50, 100, 200)
+AUDITS = 0.02
+BOUND = 0.01
+FACTS = ShardFacts(model="m", version="1", classes=("0", "1"), inputs=("a", "b"), shape=(2,))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the parts."""
+    parts = {
+        "monitor": lambda: _monitor(40 if options.quick else 500),
+        "alarm": lambda: _alarm(20 if options.quick else 100),
+        "thinning": lambda: _thinning(200_000 if options.quick else 2_000_000),
+        "kills": lambda: _kills(3 if options.quick else 30),
+        "refit": lambda: _refits(options.quick),
+    }
+    figures = {}
+    for name in options.only:
+        note(name)
+        figures[name] = parts[name]()
+    return figures
+
+
+# -- streams -------------------------------------------------------------------------------
+
+
+def stream(rng: np.random.Generator, n: int, accuracy: float, loss: float = 0.0) -> dict[str, Any]:
+    """Draw n instances with two classes: the answer, what the model says of it, the truth.
+
+    The high-cost model is right with its own probability p, on average `accuracy`: nearly sure of
+    three instances in four, in doubt about the rest. The device answers 70 % and errs 2 % more
+    often than the model; from a `loss` on, more often still.
+    """
+    in_doubt = rng.random(n) < 0.25
+    p_doubt = 1 - 4 * (1 - accuracy) + 0.003
+    p = np.where(in_doubt, np.clip(rng.normal(p_doubt, 0.05, n), 0.5, 0.999), 0.999)
+    truth = rng.random(n) < 0.5
+    model_is_right = rng.random(n) < p
+    cloud = np.where(model_is_right, truth, ~truth)
+    offloaded = rng.random(n) < np.where(in_doubt, 0.8, 0.13)
+    differs = ~offloaded & (rng.random(n) < (0.02 + loss) / 0.7)
+    device = np.where(differs, ~cloud, cloud)
+    sent_chance = np.where(offloaded, 1.0, AUDITS)
+    return {
+        "truth": truth, "cloud": cloud, "p": p, "device": device, "offloaded": offloaded,
+        "sent_chance": sent_chance, "right": (np.where(offloaded, cloud, device) == truth),
+    }  # fmt: skip
+
+
+def archived(rng: np.random.Generator, s: Mapping[str, NDArray[Any]]) -> tuple[Any, NDArray[Any]]:
+    """The part of a stream that reaches the archive, and whether each answer is right."""
+    sent = np.flatnonzero(rng.random(len(s["p"])) < s["sent_chance"])
+    cloud = s["cloud"][sent].astype(np.int32)
+    p_one = np.where(cloud == 1, s["p"][sent], 1 - s["p"][sent])
+    n = len(sent)
+    rows = ArchivedRows(
+        ids=np.full(n, f"{0:032x}-0"),
+        device=np.full(n, "d"),
+        time=sent.astype(np.float64),
+        X=rng.normal(size=(n, 2)).astype(np.float32),
+        cloud_label=cloud,
+        probabilities=np.column_stack([1 - p_one, p_one]).astype(np.float32),
+        device_label=np.where(s["offloaded"][sent], -1, s["device"][sent]).astype(np.int32),
+        confidence=np.full(n, np.nan, np.float32),
+        sent_chance=s["sent_chance"][sent],
+        stored_chance=np.ones(n),
+        late=np.zeros(n, bool),
+    )
+    return rows, s["right"][sent].astype(np.float64)
+
+
+def predicted(rows: ArchivedRows) -> NDArray[np.float64]:
+    """Probability that each answer is right, by the high-cost model."""
+    return rows.probabilities[np.arange(len(rows)), rows.answers].astype(np.float64)
+
+
+def _figure(
+    rows: ArchivedRows, right: NDArray[Any], labelled: NDArray[Any], chance: Any, **options: Any
+) -> TrueFigure:
+    one = np.ones(len(rows))
+    by_model = predicted(rows)
+    w = rows.weights
+    return estimated(
+        FigureData(
+            Terms(by_model, one, w),
+            Terms(right[labelled], one[labelled], (w / chance)[labelled]),
+            Terms(by_model[labelled], one[labelled], w[labelled]),
+        ),
+        **options,
+    )
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _monitor(n_streams: int) -> list[dict[str, Any]]:
+    """Coverage of the intervals at each number of labels, and their width against labels alone."""
+    lines = []
+    for accuracy in ACCURACIES:
+        truth = stream(np.random.default_rng(0), 4_000_000, accuracy)["right"].mean()
+        covered = np.zeros((n_streams, len(LOOKS)))
+        widths = np.zeros((n_streams, 2))
+        at_all = np.ones(n_streams)
+        for i in range(n_streams):
+            rng = np.random.default_rng((i, round(1000 * accuracy)))
+            rows, right = archived(rng, stream(rng, 25_000, accuracy))
+            chance, _ = chances(rows, LOOKS[-1], rng)
+            # looks at a growing random part of the labels
+            when = rng.random(len(rows)) / np.maximum(chance, 1e-12)
+            for k, n in enumerate(LOOKS):
+                share = n / LOOKS[-1]
+                figure = _figure(rows, right, when < share, chance * share)
+                covered[i, k] = figure.low <= truth <= figure.high
+                if n == 100:
+                    even = rows.weights * n / rows.weights.sum()
+                    labelled = rng.random(len(rows)) < even
+                    alone = _figure(rows, right, labelled, even, tuning=0.0)
+                    widths[i] = figure.high - figure.low, alone.high - alone.low
+            at_all[i] = covered[i].all()
+        lines.append(
+            {
+                "accuracy": accuracy,
+                "system": float(truth),
+                "streams": n_streams,
+                "coverage": covered.mean(axis=0).tolist(),
+                "at_all_looks": float(at_all.mean()),
+                "width": float(widths[:, 0].mean()),
+                "width_alone": float(widths[:, 1].mean()),
+            }
+        )
+    return lines
+
+
+def _batch(rng: np.random.Generator, n: int, loss: float) -> tuple[LabelBatch, int]:
+    """A week of n instances with 100 labels, and the instances that were sent."""
+    rows, right = archived(rng, stream(rng, n, 0.95, loss))
+    chance, _ = chances(rows, 100, rng)
+    labelled = rng.random(len(rows)) < chance
+    label_weights = np.where(labelled, rows.weights / chance, 0.0)
+    largest = float((rows.weights / chance).max())
+    batch = LabelBatch(rows.weights, label_weights, predicted(rows), right * labelled, largest)
+    return batch, len(rows)
+
+
+def _alarm(n_streams: int) -> dict[str, Any]:
+    """False alarms over 20 weeks, and losses of 3 points found within 2,000 sent instances."""
+    bound = stream(np.random.default_rng(0), 4_000_000, 0.95)["right"].mean() - BOUND
+    figures: dict[str, Any] = {"streams": n_streams, "labels_a_week": 100}
+    # at the bound itself, where false alarms are most frequent; then 3 points below it
+    for name, loss, n_sent in (
+        ("false_alarms", 0.011, 10_000),
+        ("found_within_2000", 0.044, 2_000),
+        ("found_within_10000", 0.044, 10_000),
+    ):
+        alarms = 0
+        for i in range(n_streams):
+            rng = np.random.default_rng((7, i))
+            batches: list[LabelBatch] = []
+            total = 0
+            while total < n_sent:
+                batch, n = _batch(rng, 1_500, loss)
+                total += n
+                batches.append(batch)
+                if evidence(batches, bound) >= 20:
+                    alarms += 1
+                    break
+        figures[name] = alarms / n_streams
+    return figures
+
+
+def _thinning(n_rows: int) -> dict[str, Any]:
+    """Instances through a bound: bytes at each moment, and the sum of the inverse chances."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        bound = n_rows * 10.0  # of some 40 bytes for each instance
+        archive = ArchiveFolder(Path(folder), max_bytes=bound, max_days=1e6, rng=rng)
+        largest = 0
+        began = time.monotonic()
+        for i in range(n_rows // 20_000):
+            rows, _ = archived(rng, {**stream(rng, 20_000, 0.95), "sent_chance": np.ones(20_000)})
+            chance = archive.chance
+            stays = rng.random(len(rows)) < chance
+            rows = replace(rows.take(stays), stored_chance=np.full(int(stays.sum()), chance))
+            archive.add(rows, msgspec.structs.replace(FACTS, stored_chance=chance), float(i))
+            largest = max(largest, archive.n_bytes)
+        _, left = read_archive(archive.path)["m", "1"]
+    return {
+        "instances": n_rows,
+        "bound": bound,
+        "largest": largest,
+        "left": len(left),
+        "sum_of_weights": float(left.weights.sum()),
+        "error": float(left.weights.sum() / n_rows - 1),
+        "seconds": time.monotonic() - began,
+    }
+
+
+_WRITER = """
+import sys
+import numpy as np
+from pathlib import Path
+from benchmarks.bench_loop import FACTS, archived, stream
+from gatewise_export.archive.folder import ArchiveFolder
+rng = np.random.default_rng()
+archive = ArchiveFolder(Path(sys.argv[1]), max_bytes=2e6, max_days=1e6, rng=rng)
+rows, _ = archived(rng, stream(rng, 20_000, 0.95))
+print("ready", flush=True)
+for i in range(100_000):
+    archive.add(rows, FACTS, float(i))
+"""
+
+
+def _kills(n_kills: int) -> dict[str, Any]:
+    """Kill a writer at random moments; every closed shard must be whole."""
+    rng = np.random.default_rng(0)
+    n_shards = 0
+    damaged = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(n_kills):
+            child = subprocess.Popen(
+                [sys.executable, "-c", _WRITER, folder], stdout=subprocess.PIPE, text=True
+            )
+            assert child.stdout is not None
+            child.stdout.readline()
+            time.sleep(float(rng.uniform(0.0, 1.0)))
+            os.kill(child.pid, signal.SIGKILL)
+            child.communicate()
+            for shard in shards_in(Path(folder)):
+                n_shards += 1
+                chance = read_facts(shard).stored_chance
+                damaged += not np.all(read_shard(shard).stored_chance == chance)
+    return {"kills": n_kills, "shards_read": n_shards, "damaged": damaged}
+
+
+def _refits(quick: bool) -> list[dict[str, Any]]:
+    lines = []
+    for name in SETS:
+        for seed in range(1 if quick else SETS[name].n_seeds):
+            note(f"refit {name} {seed}")
+            lines.append(refit_case(name, seed))
+    return lines
+
+
+# -- the page ------------------------------------------------------------------------------
+
+
+def page(figures: Mapping[str, Any]) -> list[str]:
+    """Write the page of the results."""
+    lines = ["# The loop", ""]
+    if "monitor" in figures:
+        lines += [
+            "## True accuracy",
+            "",
+            "Coverage of the 95 % intervals after so many labels.",
+            "",
+        ]
+        looks = [f"{n} labels" for n in LOOKS]
+        header = ["f0", "system", *looks, "at all looks", "width at 100", "labels alone", "ratio"]
+        rows = [
+            [
+                f"{r['accuracy']:.0%}", f"{r['system']:.1%}", *(f"{c:.1%}" for c in r["coverage"]),
+                f"{r['at_all_looks']:.1%}", f"{r['width']:.3f}", f"{r['width_alone']:.3f}",
+                f"{r['width'] / r['width_alone']:.2f}",
+            ]
+            for r in figures["monitor"]
+        ]  # fmt: skip
+        lines += [*harness.table_lines(header, rows), ""]
+    for name in ("alarm", "thinning", "kills"):
+        if name in figures:
+            pairs = [[key.replace("_", " "), f"{v:.6g}"] for key, v in figures[name].items()]
+            lines += [
+                f"## {name.capitalize()}",
+                "",
+                *harness.table_lines(["figure", "value"], pairs),
+                "",
+            ]
+    if "refit" in figures:
+        header = list(figures["refit"][0])
+        rows = [[_cell(r[key]) for key in header] for r in figures["refit"]]
+        lines += ["## Refits", "", *harness.table_lines(header, rows), ""]
+    return lines
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.1%}" if isinstance(value, float) else str(value)
+
+
+BENCHMARK = harness.Benchmark(
+    name="loop",
+    description=__doc__,
+    quick="few streams, one seed",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+    parts=PARTS,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(BENCHMARK.main())

@@ -1,0 +1,183 @@
+"""Refits after a shift on three sets: 200 labels chosen, at random, or of offloaded rows alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesClassifier
+
+from benchmarks.data import problems
+from gatewise_export import Bundle, pack
+from gatewise_export.archive.choice import ChoiceFacts, LabelChoice, choose, write_choice
+from gatewise_export.archive.folder import ArchiveFolder
+from gatewise_export.archive.labels import add_labels
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.refit.refit import RefitSettings, refit_bundle
+from gatewise_training import StagedCascade
+
+N_LABELS: Final = 200
+AUDITS: Final = 0.2
+HELD: Final = 0.1
+SYSTEM: Final[dict[str, Any]] = {
+    "n_stages": 2, "families": ("linear",), "effort": "low", "offload_rate": 0.2,
+}  # fmt: skip
+
+Rows = tuple[NDArray[np.float32], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class ShiftedSet:
+    """A set with rows of before and after a shift: `load` gives both, by seed."""
+
+    load: Callable[[int], tuple[Rows, Rows]]
+    n_seeds: int
+
+
+def _occupancy(seed: int) -> tuple[Rows, Rows]:
+    """Days with the door mostly closed, then days with it mostly open."""
+    arrays = problems.data_arrays("occupancy")
+    X = arrays["X"]
+    y = arrays["y"]
+    before = _some(arrays["part"] < 2, 2000, seed)
+    after = _some(arrays["part"] == 2, 3000, seed)
+    return (X[before], y[before]), (X[after], y[after])
+
+
+def _hapt(seed: int) -> tuple[Rows, Rows]:
+    """Ten people, then five others; six activities, the features of the accelerometer's time."""
+    arrays = problems.data_arrays("hapt")
+    columns = np.flatnonzero(arrays["group"] <= 1)
+    people = np.random.default_rng(seed).permutation(np.unique(arrays["subject"]))
+    is_activity = arrays["y"] < 6
+    before = is_activity & np.isin(arrays["subject"], people[:10])
+    after = is_activity & np.isin(arrays["subject"], people[10:15])
+    X = arrays["X"][:, columns]
+    return (X[before], arrays["y"][before]), (X[after], arrays["y"][after])
+
+
+def _letters(seed: int) -> tuple[Rows, Rows]:
+    """Letters A to E; then F appears, and A is four times as frequent."""
+    arrays = problems.data_arrays("letter")
+    X = arrays["X"].astype(np.float32)
+    y = np.unique(arrays["y"], return_inverse=True)[1]
+    rng = np.random.default_rng(seed)
+    is_before = rng.random(len(y)) < 0.4
+    before = np.flatnonzero(is_before & (y < 5))
+    after = np.flatnonzero(~is_before & (y < 6))
+    after = after[(y[after] == 0) | (y[after] == 5) | (rng.random(len(after)) < 0.5)]
+    after = np.concatenate([after, rng.permutation(after[y[after] == 0])])
+    return (X[before], y[before]), (X[after], y[after])
+
+
+def _some(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
+    rows = np.flatnonzero(mask)
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:n])
+
+
+SETS: Final = {
+    "occupancy by day": ShiftedSet(_occupancy, 3),
+    "HAPT by subject": ShiftedSet(_hapt, 3),
+    "Letters, new class": ShiftedSet(_letters, 3),
+}
+
+
+def refit_case(name: str, seed: int) -> dict[str, Any]:
+    """Accuracies on rows of after the shift that no fit has seen."""
+    (X_old, y_old), (X_new, y_new) = SETS[name].load(seed)
+    order = np.random.default_rng(seed).permutation(len(y_new))
+    week = order[: 2 * len(order) // 3]
+    test = order[2 * len(order) // 3 :]
+    figures: dict[str, Any] = {"set": name, "seed": seed}
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        old = _fitted(X_old, y_old, folder / "old", seed)
+        np.savez(folder / "train.npz", X=X_old, y=y_old)
+        figures["before refit"] = _accuracy(old, X_new[test], y_new[test])
+        for strategy in ("chosen", "random", "offloaded"):
+            kept = folder / strategy
+            _keep(kept, old, X_new[week], y_new[week], strategy, seed)
+            settings = RefitSettings(
+                bundle=folder / "old",
+                train=str(folder / "train.npz"),
+                kept=kept,
+                out=folder / f"new-{strategy}",
+                high_cost="new",
+                offload_rate=SYSTEM["offload_rate"],
+                held=HELD,
+                seed=seed,
+                parameters={**SYSTEM, "high_cost_model": _high_cost_model(seed)},
+            )
+            new, report = refit_bundle(settings)
+            figures[f"200 {strategy}"] = _accuracy(new, X_new[test], y_new[test])
+            if strategy == "chosen":
+                figures["verdict"] = report.verdict
+        full = _fitted(X_new[week], y_new[week], folder / "full", seed)
+        figures["all labels"] = _accuracy(full, X_new[test], y_new[test])
+    return figures
+
+
+def _high_cost_model(seed: int) -> ExtraTreesClassifier:
+    return ExtraTreesClassifier(100, min_samples_leaf=2, random_state=seed)
+
+
+def _fitted(X: NDArray[np.float32], y: NDArray[Any], path: Path, seed: int) -> Bundle:
+    system = StagedCascade(_high_cost_model(seed), random_state=seed, **SYSTEM).fit(X, y)
+    return pack(system, path, sample=X[:32], name="loop", version="1")
+
+
+def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
+    labels = np.array(bundle.manifest.classes)[graph_outcome(bundle, X).labels]
+    return float(np.mean(labels == y))
+
+
+def _keep(
+    path: Path, bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any], strategy: str, seed: int
+) -> None:
+    """Keep what a fleet would have sent of a week, and label about 200 instances."""
+    manifest = bundle.manifest
+    outcome = graph_outcome(bundle, X)
+    assert outcome.cloud_labels is not None
+    assert outcome.cloud_probabilities is not None
+    assert manifest.cloud is not None
+    rng = np.random.default_rng(seed)
+    n = len(X)
+    offloaded = outcome.exits == len(manifest.stages)
+    audited = (rng.random(n) < AUDITS) & (strategy != "offloaded")
+    rows = ArchivedRows(
+        ids=np.array([f"{i:032x}-0" for i in range(n)]),
+        device=np.full(n, "d"),
+        time=np.arange(n, dtype=np.float64),
+        X=X[:, manifest.cloud_inputs()],
+        cloud_label=outcome.cloud_labels.astype(np.int32),
+        probabilities=outcome.cloud_probabilities.astype(np.float32),
+        device_label=np.where(offloaded, -1, outcome.labels).astype(np.int32),
+        confidence=np.full(n, np.nan, np.float32),
+        sent_chance=np.where(offloaded, 1.0, AUDITS),
+        stored_chance=np.ones(n),
+        late=np.zeros(n, bool),
+    ).take(offloaded | audited)
+    facts = ShardFacts(
+        model=manifest.name, version=manifest.version, classes=manifest.classes,
+        inputs=manifest.cloud.inputs, shape=(X.shape[1],),
+    )  # fmt: skip
+    archive = ArchiveFolder(path, max_bytes=1e9, max_days=1e6, rng=rng)
+    shard = archive.add(rows, facts, 0.0)
+    if strategy == "chosen":
+        choice = choose(path, N_LABELS, rng)
+    else:
+        chance = np.full(len(rows), min(1.0, N_LABELS / len(rows)))
+        drawn = np.flatnonzero(rng.random(len(rows)) < chance)
+        offered = ChoiceFacts((shard.name,), float(rows.weights.sum()), 1.0)
+        reason = np.full(len(drawn), "even")
+        choice = LabelChoice(rows.take(drawn), chance[drawn], reason, facts, offered)
+    write_choice(path, choice, "1")
+    truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y.tolist())}
+    labels = {name: truth[name] for name in choice.rows.ids.tolist()}
+    add_labels(path, labels, by="truth", at=0.0)
