@@ -11,7 +11,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise_training import methods
 
-FOREST = {"high_cost_model": ExtraTreesClassifier(30, random_state=0)}
+FOREST = {"high_cost_model": ExtraTreesClassifier(10, random_state=0)}
 STAGED = FOREST | {"n_stages": 2, "effort": "low"}
 #: Few stages, trees and penalties.
 SMALL: dict[str, dict[str, Any]] = {
