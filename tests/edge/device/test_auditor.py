@@ -102,7 +102,7 @@ def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bund
     link, row, reads = FakeLink(lambda payload, receive: None), list(HARD), []
     sensed = {name: lambda k=k: row[k] for k, name in enumerate(NAMES)}
     sensors = Sensors(sensed | {"e": lambda: reads.append("e") or 1.0})
-    with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=20) as device:
+    with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=100) as device:
         while not device.gauges["breaker_open"]:
             assert device.answer().route == "fallback"
         sent, row[:] = len(link.sent), EASY
