@@ -193,7 +193,14 @@ def _signals(
     request = cascade.needed_features.difference(stages) & computable(signal.graph)
     features = [*dict.fromkeys(stages), *sorted(request)]
     return signal_files(
-        signal.graph, signal.shape, signal.dtype, name, cascade.windows, features, decides=True
+        signal.graph,
+        signal.shape,
+        signal.dtype,
+        name,
+        cascade.windows,
+        features,
+        rate_hz=signal.rate_hz,
+        decides=True,
     )
 
 

@@ -68,6 +68,7 @@ def write_signals(
     name: str = "model",
     sample: ArrayLike | None = None,
     features: Iterable[int] | None = None,
+    rate_hz: float | None = None,
 ) -> SignalSource:
     """Write the blocks of `graph` as C99; :func:`to_c` does so for a system with blocks.
 
@@ -86,6 +87,8 @@ def write_signals(
         Windows for the self-test, of which it holds 128 KiB; by default noise.
     features : iterable of int, optional
         Features that are acquired, in this order: only the steps that they need are written.
+    rate_hz : float, optional
+        Samples per second, for the header's constant that firmware compares with its sensor's rate.
 
     Returns
     -------
@@ -104,7 +107,9 @@ def write_signals(
     ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the memory
     that a window's results take.
     """
-    source, files = signal_files(graph, shape, dtype, c_text.identifier(name), sample, features)
+    source, files = signal_files(
+        graph, shape, dtype, c_text.identifier(name), sample, features, rate_hz=rate_hz
+    )
     c_text.write_files(Path(folder), files)
     return source
 
@@ -117,6 +122,7 @@ def signal_files(
     sample: ArrayLike | None = None,
     features: Iterable[int] | None = None,
     *,
+    rate_hz: float | None = None,
     decides: bool = False,
 ) -> tuple[SignalSource, dict[str, str]]:
     """Write the files' texts; `decides`: there is a model of this prefix to compare with."""
@@ -140,6 +146,7 @@ def signal_files(
     fill = c_text.template_names(prefix) | {
         "element": ELEMENTS[kind],
         "shape": " x ".join(map(str, shape)),
+        "millihertz": str(round(1000 * (rate_hz or 0.0))),
         "n_floats": str(n_floats),
         "n_steps": str(len(plan.codes)),
         "n_words": str(n_words),

@@ -18,6 +18,11 @@
 extern "C" {
 #endif
 
+/* Samples per 1,000 seconds and channel, 0 if training was not told. Compare it with the sensor's:
+       #if ${P}_SIGNALS_MILLIHERTZ != SENSOR_MILLIHERTZ
+       #error "the windows must have the rate of training"
+       #endif */
+#define ${P}_SIGNALS_MILLIHERTZ ${millihertz}
 #define ${P}_SIGNALS_STEPS ${n_steps}
 #define ${P}_SIGNALS_TABLE_BYTES ${table_bytes} /* flash: the const arrays; the code comes on top */
 #define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${own_bytes}) /* RAM: a ${p}_signals */
