@@ -43,9 +43,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
     if path.suffix.lower() in (".csv", ".parquet") and path.is_file():
         return _load_table(path, settings, prices)
     if settings.column or settings.drop or settings.impute or settings.na:
-        raise InputError(
-            f"{settings.dataset}: what columns are is a matter of .csv and .parquet files"
-        )
+        raise InputError(f"{settings.dataset}: options of columns need a .csv or .parquet file")
     data = datasets.load(settings.dataset, target=settings.target)
     check_classes(data.y)
     for option, name in settings.split_columns.items():
@@ -55,7 +53,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
                 f"{option} {name}: {settings.dataset} has no array {name!r} with one value for "
                 f"each row; it has {names}"
             )
-    data = _Units.read(data.aside, settings).given_to(data)
+    data = _Units.read(data.aside, settings).added_to(data)
     missing = np.isnan(data.X).sum(axis=0)
     if missing.any() and not settings.allow_missing:
         k = int(missing.argmax())
@@ -85,11 +83,11 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     # Encoders learn from the training rows alone, so the rows are split before.
     units = _Units.read(cells, settings)
     if table.is_numeric:
-        return _priced(units.given_to(table.numbers()), prices)
+        return _priced(units.added_to(table.numbers()), prices)
     if prices is not None:  # every column without a price, before anything is learned
         prices.of_columns(table.used.columns)
     training = _split(table.path.stem, table.y, {}, settings, units).training
-    data = units.given_to(table.encoded(training))
+    data = units.added_to(table.encoded(training))
     return _priced(data, prices)
 
 
@@ -119,8 +117,8 @@ class _Units:
             time = _times(cells[name].tolist(), name, form)
         return cls(groups, time)
 
-    def given_to(self, data: Dataset) -> Dataset:
-        """Get the data with these groups and times."""
+    def added_to(self, data: Dataset) -> Dataset:
+        """Copy the data set with these groups and times."""
         return replace(data, groups=self.groups, time=self.time)
 
 
@@ -201,22 +199,22 @@ def _split(
 
 
 def _check_own(name: str, split: Split, settings: TrainingSettings, units: _Units) -> None:
-    """Refuse a split of the data set's own that lacks rows, parts a group or is not in time."""
+    """Refuse a data set's own split if it lacks rows, divides a group or is not ordered by time."""
     for name_of_part, rows in (("training", split.training), ("test", split.test)):
         if not len(rows):
             raise InputError(f"{name}: the array part leaves no {name_of_part} rows")
     row_sets = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
     ranks = RowSplitter.checked(sum(map(len, row_sets)), units.groups, units.time)
-    wrong = {}
+    problems = {}
     if (groups := ranks.groups) is not None and any(
         np.isin(groups[a], groups[b]).any() for a, b in combinations(row_sets, 2)
     ):
-        wrong["--groups"] = "has rows of one group on both sides"
+        problems["--groups"] = "has rows of one group on both sides"
     if (time := ranks.time) is not None and len(split.validation):
-        wrong["--time-split"] = "has validation rows of its own"
+        problems["--time-split"] = "has validation rows of its own"
     elif time is not None and time[split.training].max() >= time[split.test].min():
-        wrong["--time-split"] = "has training rows that are later than test rows"
-    for option, why in wrong.items():
+        problems["--time-split"] = "has training rows that are later than test rows"
+    for option, why in problems.items():
         column = settings.split_columns[option]
         raise InputError(
             f"{option} {column}: the split of {name} (its array part) {why}: leave out the option "
@@ -243,23 +241,24 @@ def _grouped(
 def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: int) -> Rows:
     """Hold out at least one fold of whole groups, as near to a share of the rows as folds allow.
 
-    Every class keeps training rows, if there is a part that leaves all of them some.
+    Every class keeps training rows, if some fold leaves rows of every class.
     """
 
-    def n_classes(held: Rows) -> int:
-        return len(np.unique(np.delete(y, held)))
+    def n_classes(held_out: Rows) -> int:
+        """Number of classes among the training rows."""
+        return len(np.unique(np.delete(y, held_out)))
 
-    # few parts, since classes are spread over them more evenly: 2 of 5 for a share of 0.4
+    # few folds, because classes are spread over them more evenly: 2 of 5 for a share of 0.4
     k = Fraction(share).limit_denominator(20).denominator
     folds = [fold for _, fold in rows.folds(y, max(k, round(1 / min(share, 1 - share))), seed)]
     np.random.default_rng(seed).shuffle(folds)  # the first hold the most uneven groups
     first_fold, *other_folds = sorted(folds, key=n_classes, reverse=True)
     test = first_fold
     for fold in other_folds:
-        more = np.concatenate([test, fold])
-        nearer = abs(len(more) - share * rows.n) < abs(len(test) - share * rows.n)
-        if nearer and n_classes(more) == n_classes(first_fold):
-            test = more
+        larger = np.concatenate([test, fold])
+        is_nearer = abs(len(larger) - share * rows.n) < abs(len(test) - share * rows.n)
+        if is_nearer and n_classes(larger) == n_classes(first_fold):
+            test = larger
     return np.sort(test)
 
 

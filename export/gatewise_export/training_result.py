@@ -111,16 +111,18 @@ class TrainingRun:
         x = self.data.X[self.split.test]
         f0 = system.high_cost_model_
         index_of = {label: c for c, label in enumerate(system.classes_.tolist())}
-        truth = np.array([index_of.get(label, -1) for label in self.test_labels.tolist()], np.int64)
-        weights = np.ones(len(truth))
+        true_classes = np.array(
+            [index_of.get(label, -1) for label in self.test_labels.tolist()], np.int64
+        )
+        weights = np.ones(len(true_classes))
         if system.class_weights_ is not None:
-            weights = np.where(truth < 0, 1.0, system.class_weights_[truth])
+            weights = np.where(true_classes < 0, 1.0, system.class_weights_[true_classes])
         rows = self.test_table
         answers = np.searchsorted(system.classes_, system.predict(rows))
         return PromiseCheck.of_system(
             system,
             UnseenRows(
-                truth=truth,
+                truth=true_classes,
                 answers=answers.astype(np.int64),
                 reference=None if f0 is None else f0.labels(x),
                 costs=system.cost(rows),

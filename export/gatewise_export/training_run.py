@@ -65,9 +65,9 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     with _timed(seconds, "train"):
         system, missed = _fit(data, split, settings, quiet=quiet)
     with _timed(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
-        bundle, elsewhere = _pack(system, data, split, settings)
+        bundle, unwritten = _pack(system, data, split, settings)
         verification = verify(system, bundle, feature_table(data, split.test))
-    troubles = tuple(text for text in (missed, elsewhere) if text)
+    troubles = tuple(text for text in (missed, unwritten) if text)
     run = TrainingRun(
         settings=settings,
         data=data,
@@ -172,11 +172,11 @@ def _pack(
             trouble = f"{settings.out} could not be written ({why}): the bundle is {fallback}"
             return pack(path=fallback, **pack_options), trouble
     except BaseException:  # also an interruption: the fit may have taken hours
-        _keep(pack_options, settings.out)
+        _save_fitted(pack_options, settings.out)
         raise
 
 
-def _keep(parts: Mapping[str, Any], out: Path) -> None:
+def _save_fitted(parts: Mapping[str, Any], out: Path) -> None:
     """Write the arguments of `pack` next to the bundle's path, or into a new folder."""
     import joblib
 
@@ -269,7 +269,7 @@ def _fit(
 
 def recipe_version(data: Dataset, settings: TrainingSettings) -> str:
     """Make a version that differs wherever settings or data could make another model."""
-    elsewhere = {
+    ignored = {
         "max_message": None,
         "out": None,
         "name": None,
@@ -278,7 +278,7 @@ def recipe_version(data: Dataset, settings: TrainingSettings) -> str:
         "rows": None,
     }
     costs = data.feature_costs
-    recipe = msgspec.structs.asdict(settings) | elsewhere
+    recipe = msgspec.structs.asdict(settings) | ignored
     ingredients = (recipe, costs.own.tolist(), costs.shared.tolist())
     words = repr((*ingredients, data.y.tolist())).encode()
     return hashlib.sha256(words + data.X.tobytes()).hexdigest()[:12]

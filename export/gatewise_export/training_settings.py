@@ -28,9 +28,18 @@ Repeated = tuple[str, ...]
 class TrainingSettings(Settings, frozen=True, kw_only=True):
     """Options of ``gatewise train``, and settings for Python alone.
 
-    `parameters` are further ones of the method. `needs_cloud` refuses a method without a cloud.
-    `test_rows` keeps that many of the rows held out. `rows` is a CSV file that the test rows go to.
-    A `version` of None is made from settings and data, so that equal models share it.
+    Attributes
+    ----------
+    version : str or None
+        None for a hash of settings and data, so that equal models share it.
+    parameters : dict
+        Further parameters of the method.
+    needs_cloud : bool
+        Refuse a method without a cloud.
+    test_rows : int or None
+        Number of the rows held out that are used.
+    rows : Path or None
+        CSV file to which the test rows are written.
     """
 
     dataset: Annotated[
@@ -60,25 +69,25 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         Share | None, Option(help="Largest share of instances that are offloaded; 0: no link.")
     ] = None
     min_recall: Annotated[
-        Repeated, Option(metavar="CLASS=SHARE", help="Recall of a class, at least. Repeatable.")
+        Repeated, Option(metavar="CLASS=SHARE", help="Smallest recall of a class. Repeatable.")
     ] = ()
     min_precision: Annotated[
-        Repeated, Option(metavar="CLASS=SHARE", help="Precision of a class, at least. Repeatable.")
+        Repeated, Option(metavar="CLASS=SHARE", help="Smallest precision of a class. Repeatable.")
     ] = ()
     max_bytes: Annotated[
         str | None,
-        Option(help="Bytes of the stages as C tables, at most: 65536, 64KB, 1MB."),
+        Option(help="Largest size of the stages as C tables: 65536, 64KB, 1MB."),
     ] = None
     max_instance_cost: Annotated[
-        Positive | None, Option(help="Cost of any one instance, at most; no mean.")
+        Positive | None, Option(help="Largest cost of a single instance, not a mean.")
     ] = None
     guarantee: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        Option(help="Confidence, as 0.95, of the bounds, certified on rows set aside."),
+        Option(help="Confidence of the bounds, certified on rows set aside, such as 0.95."),
     ] = None
     slack: Annotated[
         Amount | None,
-        Option(help="Standard errors that --max-loss and bounds on classes keep in hand; 1."),
+        Option(help="Safety margin of --max-loss and of bounds on classes, in standard errors; 1."),
     ] = None
     costs: Annotated[Path | None, Option(help="Prices of the features: a .toml or .csv.")] = None
     column: Annotated[
@@ -97,7 +106,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         Repeated, Option(help="Text of an empty cell, in addition to NA, null, ?. Repeatable.")
     ] = ()
     impute: Annotated[
-        bool, Option("--impute", help="Fill empty cells; a feature says which were.")
+        bool, Option("--impute", help="Fill empty cells, and add a feature that marks them.")
     ] = False
     allow_missing: Annotated[
         bool, Option("--allow-missing", help="Take empty cells (NaN) as values.")
@@ -113,8 +122,8 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         str | None,
         Option(
             metavar="NAME[=FORMAT]",
-            help="Column of numbers or dates, no feature: the latest rows are held out, and later "
-            "ones validate.",
+            help="Column with the time of each row, numbers or dates, which is no feature: the "
+            "latest rows are held out, and the latest of the others validate.",
         ),
     ] = None
     seed: Annotated[int, Meta(ge=0), Option(help="Seed of the split and the models.")] = 0
@@ -126,7 +135,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     max_message: Annotated[
         Annotated[int, Meta(ge=1)],
         FileOption(
-            "Bytes of a message, at most: a request must fit (131072, the least of brokers)."
+            "Largest message of the broker, in bytes: a request must fit (131072, AWS IoT Core's)."
         ),
     ] = LARGEST_REQUEST
     test_size: Annotated[

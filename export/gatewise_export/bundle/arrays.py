@@ -98,12 +98,12 @@ def read_arrays(
     return arrays
 
 
-def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> memoryview | None:
-    """A member's bytes, held once (reading all at a time holds them twice); None beyond `most`."""
+def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int) -> memoryview | None:
+    """Read a member in parts, which hold its bytes once; None if they exceed `limit`."""
     data = io.BytesIO()
     with open_entry(members, entry) as member:
         while chunk := member.read(CHUNK):
-            if data.tell() + len(chunk) > most:
+            if data.tell() + len(chunk) > limit:
                 return None
             data.write(chunk)
     return data.getbuffer().toreadonly()

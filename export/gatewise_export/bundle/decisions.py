@@ -26,10 +26,17 @@ CLOSE = 1e-4
 class Outcome:
     """Decisions on n rows, and the outputs that they follow from.
 
-    `margins`: of each stage of the active point's chain, for all rows, (n, outputs). `exits`, (n,):
-    the stage that answers, the number of stages for the cloud. `labels`, (n,): class indices, or
-    float32 values where the bundle answers with these. `costs`: (n,). `cloud_labels`, (n,), and
-    `cloud_probabilities`, (n, n_classes): the high-cost model's for all rows; None without one.
+    Attributes
+    ----------
+    margins : tuple of ndarray, each of shape (n, n_outputs)
+        Outputs of each stage of the active point's chain, for all rows.
+    exits : ndarray of shape (n,)
+        The stage that answers; the number of stages for the cloud.
+    labels : ndarray of shape (n,)
+        Class indices, or float32 values where the bundle answers with values.
+    costs : ndarray of shape (n,)
+    cloud_labels, cloud_probabilities : ndarray of shape (n,) and (n, n_classes), or None
+        Answers of the high-cost model to all rows, if there is one.
     """
 
     margins: tuple[NDArray[np.float32], ...]

@@ -143,11 +143,11 @@ def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
     nodes = np.arange(n_nodes)
     inner = trees.feature >= 0
     tree = np.searchsorted(roots, nodes, side="right")
-    ends = np.append(roots[1:], n_nodes)[tree - 1]
+    tree_end = np.append(roots[1:], n_nodes)[tree - 1]
     for name, side in (("left", trees.left), ("right", trees.right)):
         if (side[~inner] != -1).any():
             return name, "gives a leaf a child"
-        if ((side <= nodes) | (side >= ends))[inner].any():
+        if ((side <= nodes) | (side >= tree_end))[inner].any():
             return name, "must point to a later node of the same tree"
     parents = np.bincount(
         np.concatenate([trees.left[inner], trees.right[inner]]), minlength=n_nodes

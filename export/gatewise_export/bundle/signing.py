@@ -42,8 +42,14 @@ _MOST_KEY_BYTES: Final = 16 << 10
 class Signature:
     """One signature.
 
-    `key_id`: 16 hexadecimal digits. `digest`: SHA-256 of the content that it signs, hexadecimal. It
-    is a hint: the signature decides. `value`: 64 bytes.
+    Attributes
+    ----------
+    key_id : str
+        Id of the key, 16 hexadecimal digits.
+    digest : str
+        SHA-256 of the signed content in hexadecimal, a hint: only `value` proves the content.
+    value : bytes
+        The 64 bytes of Ed25519.
     """
 
     key_id: str
@@ -58,9 +64,22 @@ class Signature:
 class PublicKey:
     """A public key that signatures are checked with.
 
-    `source`: a PEM file; or its content, or the 32 bytes of the key, as bytes. `key_id`: 16
-    hexadecimal digits. `raw`: the 32 bytes of the key. Raises InputError if it is another
-    kind of key.
+    Parameters
+    ----------
+    source : str, Path or bytes
+        A PEM file, its content, or the 32 bytes of the key.
+
+    Attributes
+    ----------
+    raw : bytes
+        The 32 bytes of the key.
+    key_id : str
+        16 hexadecimal digits.
+
+    Raises
+    ------
+    InputError
+        If it is another kind of key.
     """
 
     def __init__(self, source: str | Path | bytes) -> None:
@@ -170,25 +189,26 @@ def write_signatures(*signatures: Signature) -> bytes:
 
 def read_signatures(content: bytes, what: str) -> list[Signature]:
     """Read the content of a SIGNATURE file, which messages call `what`."""
+    refusal = SignatureError(f"{what} is no signature that this program knows")
     try:
-        header, *lines, rest = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
+        header, *lines, remainder = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
         signatures = [
             Signature(key_id, digest, base64.b64decode(value, validate=True))
             for _, key_id, digest, value in (line.split(" ") for line in lines)
         ]
     except ValueError:  # UnicodeDecodeError and binascii.Error are such
-        raise SignatureError(f"{what} is no signature that this program knows") from None
-    # One form alone: what reads well but differs in a bit was not written by a signer.
-    well = header == _HEADER and not rest and 1 <= len(signatures) <= 2
-    well = well and all(
-        _hex(s.key_id, 16) and _hex(s.digest, 64) and len(s.value) == 64 for s in signatures
+        raise refusal from None
+    # Only one form is allowed: a content that can be read but differs in a bit is no signer's.
+    is_formed = header == _HEADER and not remainder and 1 <= len(signatures) <= 2
+    is_formed = is_formed and all(
+        _is_hex(s.key_id, 16) and _is_hex(s.digest, 64) and len(s.value) == 64 for s in signatures
     )
-    if not well or write_signatures(*signatures) != content:
-        raise SignatureError(f"{what} is no signature that this program knows")
+    if not is_formed or write_signatures(*signatures) != content:
+        raise refusal
     return signatures
 
 
-def _hex(text: str, length: int) -> bool:
+def _is_hex(text: str, length: int) -> bool:
     return len(text) == length and set(text) <= set("0123456789abcdef")
 
 

@@ -56,12 +56,13 @@ def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
     return archive.open(entry)
 
 
-def check_entry_list(tail: bytes, most: int) -> None:
-    """Refuse a zip file with a list of entries, read whole into memory, longer than `most` B."""
-    end = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
-    if end < 0 or len(tail) - end < _END.size:
+def check_entry_list(tail: bytes, limit: int) -> None:
+    """Refuse a zip file whose list of entries, read whole into memory, has more than `limit` B."""
+    record = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
+    if record < 0 or len(tail) - record < _END.size:
         raise ValueError("its zip file is cut off")
-    length = _END.unpack_from(tail, end)[5]
+    length = _END.unpack_from(tail, record)[5]
     # a zip64 locator before the end record would replace this length by one of 64 bits
-    if length > most or tail[max(0, end - _LOCATOR_BYTES) : end].startswith(_ZIP64_LOCATOR):
-        raise ValueError(f"the zip file's list of entries is larger than {most} B")
+    locator = tail[max(0, record - _LOCATOR_BYTES) : record]
+    if length > limit or locator.startswith(_ZIP64_LOCATOR):
+        raise ValueError(f"the zip file's list of entries is larger than {limit} B")

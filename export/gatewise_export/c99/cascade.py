@@ -17,12 +17,18 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What C must answer to n rows; stages are counted on the device.
+    """Answers to n rows that C must give.
 
-    `outputs`: (n, outputs) of each stage, no columns where its model is left out. `exits`, (n,):
-    the stage that stops, or the number of stages where none does and a cloud follows. `labels`,
-    (n,): class indices, of the last stage with a model where none stops; -1 without any.
-    `acquired`, (n, n_features): features acquired until then.
+    Attributes
+    ----------
+    outputs : tuple of ndarray, each of shape (n, n_outputs)
+        Outputs of each stage; without columns where its model is left out.
+    exits : ndarray of shape (n,)
+        The stage that stops; the number of stages where none stops and the cloud follows.
+    labels : ndarray of shape (n,)
+        Class indices; where no stage stops, those of the last stage with a model, or else -1.
+    acquired : ndarray of bool, shape (n, n_features)
+        Features acquired until then.
     """
 
     outputs: tuple[Matrix, ...]
@@ -35,11 +41,29 @@ class Expected:
 class Cascade:
     """The stages that a device runs, one after another, at the active operating point.
 
-    `takes_missing`: whether NaN is a value to them; `offloads`: whether the cloud answers an
-    instance that no stage stops for, `cloud_takes_missing`: whether NaN is a value to the cloud,
-    and `request`: the features of a request, None for all. `rows`, (n, n_features), and the
-    `windows` that they were computed from by `signal` are the sample. `lean`: models of stages that
-    never stop are left out, and blocks that only a request reads.
+    Attributes
+    ----------
+    title : str
+    stages : tuple of Stage
+    thresholds : tuple of float or None
+        Stop threshold of each stage; None for one that never stops.
+    feature_names : tuple of str
+    classes : tuple
+    takes_missing, cloud_takes_missing : bool
+        Whether NaN is a value to the stages, and to the cloud.
+    offloads : bool
+        Whether the cloud answers an instance for which no stage stops.
+    rows : ndarray of shape (n, n_features)
+        The sample.
+    lean : bool
+        Whether models of stages that never stop, and blocks that only a request reads, are left
+        out.
+    request : ndarray of int or None
+        Features of a request; None for all.
+    signal : SignalInput or None
+        Blocks that compute the features from windows.
+    windows : ndarray or None
+        Windows of the sample.
     """
 
     title: str

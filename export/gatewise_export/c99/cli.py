@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise c99``: the device's stages of a bundle as C99."""
+"""The sub-command ``gatewise c99``, which writes the device's stages of a bundle as C99."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.commands.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
     from gatewise_export.c99.layout import Form
+    from gatewise_export.c99.writer import CSource
 
 
 def c99(
@@ -73,20 +75,46 @@ def c99(
         source, no_client = write_library(
             opened, out, build, coded=forms[coded], name=name, lean=lean
         )
-    encoder = opened.manifest.encoder
-    encoded = (
-        []
-        if encoder is None
-        else [
-            column.name
-            for column in encoder.columns
-            if (column.name,) != column.features or column.kind != "number"
-        ]
-    )
+    encoded_columns = _encoded_columns(opened.manifest)
     if as_json:
-        facts = {"bundle": str(bundle), "encoded_columns": encoded, "no_client": no_client}
+        facts = {
+            "bundle": str(bundle),
+            "encoded_columns": encoded_columns,
+            "no_client": no_client,
+        }
         emit(facts | asdict(source))
         return
+    table(f"{source.name}.c in {out}", ("", "figure"), _figures(source))
+    if build is not None:
+        print(f"{out} is a library for {build}: {', '.join(source.files)}")
+        if no_client is not None:
+            print(f"without {source.name}_wire.h: {no_client}")
+        return
+    print("the code takes flash as well: `make size` in the folder measures it")
+    if encoded_columns:
+        print(
+            f"the C takes encoded features: the firmware encodes {', '.join(encoded_columns)} as "
+            "the manifest's `encoder` says (docs/tables.md)"
+        )
+    print(f"run the self-test with: make -C {shlex.quote(str(out))} test")
+
+
+commands: dict[str, Callable[..., None]] = {"c99": c99}
+
+
+def _encoded_columns(manifest: Manifest) -> list[str]:
+    """Names of raw columns that the firmware must encode."""
+    if manifest.encoder is None:
+        return []
+    return [
+        column.name
+        for column in manifest.encoder.columns
+        if (column.name,) != column.features or column.kind != "number"
+    ]
+
+
+def _figures(source: CSource) -> list[tuple[str, object]]:
+    """Lines of the printed table."""
     figures: list[tuple[str, object]] = [
         ("stages on the device", source.n_stages),
         ("features they may acquire", f"{source.n_slots} of {source.n_features}"),
@@ -105,19 +133,4 @@ def c99(
             ("their part of the RAM", blocks.struct_bytes),
             ("windows in the self-test", blocks.sample_windows),
         ]
-    table(f"{source.name}.c in {out}", ("", "figure"), figures)
-    if build is not None:
-        print(f"{out} is a library for {build}: {', '.join(source.files)}")
-        if no_client is not None:
-            print(f"without {source.name}_wire.h: {no_client}")
-        return
-    print("the code takes flash as well: `make size` in the folder measures it")
-    if encoded:
-        print(
-            f"the C takes encoded features: the firmware encodes {', '.join(encoded)} as the "
-            "manifest's `encoder` says (docs/tables.md)"
-        )
-    print(f"run the self-test with: make -C {shlex.quote(str(out))} test")
-
-
-commands: dict[str, Callable[..., None]] = {"c99": c99}
+    return figures

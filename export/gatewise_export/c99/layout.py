@@ -42,11 +42,21 @@ FRAMES = 512
 class PackedTrees:
     """An ensemble's trees, packed.
 
-    Inner nodes, (n_inner,): the `slot` that is tested, `threshold`, its `code`, if coded,
-    `nan_left`, False where the value is never NaN, and `skip`, the inner nodes of the left part.
-    `start`, (n_trees + 1,): the first inner node of each tree, and their number. `leaves` in the
-    order of the walk; the first leaf of tree t is ``start[t] + t``. `output`, (n_trees,): the
-    output that a tree adds to; None if trees add to all. `base`: (n_outputs,).
+    Attributes
+    ----------
+    start : ndarray of shape (n_trees + 1,)
+        The first inner node of each tree and, last, the number of inner nodes.
+    slot, threshold, code : ndarray of shape (n_inner,)
+        The slot that a node tests, its threshold, and the threshold's code, if coded.
+    nan_left : ndarray of bool, shape (n_inner,)
+        Whether NaN goes to the left; False where it is no value.
+    skip : ndarray of shape (n_inner,)
+        Inner nodes of the left part.
+    leaves : LeafTables
+        In the order of the walk; the first leaf of tree t is ``start[t] + t``.
+    output : ndarray of shape (n_trees,) or None
+        The output that a tree adds to; None if trees add to all.
+    base : ndarray of shape (n_outputs,)
     """
 
     start: NDArray[np.int64]
@@ -94,9 +104,19 @@ def pack_trees(
 
 @dataclass(frozen=True, eq=False)
 class StageLayout:
-    """A stage's slots in the order of its inputs, and its model; None: it only acquires features.
+    """A stage in C.
 
-    `lazy`: it acquires node by node. `score`: rule of its stop score, if it stops.
+    Attributes
+    ----------
+    slots : ndarray of int
+        Slots of its inputs, in their order.
+    model : LinearModel, KernelModel, PackedTrees or None
+        None where it only acquires features.
+    n_margins : int
+    lazy : bool
+        Whether it acquires node by node.
+    score : {"margin", "column"} or None
+        Rule of its stop score; None where it never stops.
     """
 
     slots: NDArray[np.int64]
@@ -110,8 +130,17 @@ class StageLayout:
 class Layout:
     """The memory per instance, and sizes in bytes.
 
-    `columns`, (n_slots,), ascending: the feature that each slot holds. `n_outputs`: the largest
-    number of outputs of all stages. `edges`: the thresholds of each slot; empty if not coded.
+    Attributes
+    ----------
+    columns : ndarray of shape (n_slots,)
+        The feature that each slot holds, ascending.
+    stages : tuple of StageLayout
+    n_outputs : int
+        Largest number of outputs of a stage.
+    coded : {8, 16} or None
+        Bits of a threshold's code; None for thresholds in float32.
+    edges : tuple of ndarray
+        Distinct thresholds of each slot, ascending; empty if they are not coded.
     """
 
     columns: NDArray[np.int64]
@@ -185,9 +214,9 @@ class Layout:
     def instance_bytes(self) -> int:
         """Bytes of the struct that the caller holds: values, outputs, codes, and flags."""
         # 4 bytes per value, per output and for the refused feature; then codes and a flag per value
-        words = self.n_values + self.n_outputs + 1
-        codes = 0 if self.coded is None else self.n_values * self.coded // 8
-        return 4 * words + codes + self.n_flags
+        n_words = self.n_values + self.n_outputs + 1
+        code_bytes = 0 if self.coded is None else self.n_values * self.coded // 8
+        return 4 * n_words + code_bytes + self.n_flags
 
     @property
     def stack_bytes(self) -> int:

@@ -30,14 +30,29 @@ if TYPE_CHECKING:
 class CSource:
     """Files of C that were written, and their sizes.
 
-    `name` begins every public name. `coded`: bits of a threshold's code; None: floats. The stages
-    may acquire `n_slots` of `n_features` columns. `sample_rows` and `made_rows`: rows of the
-    self-test, from the sample and made from the model.
-
-    Sizes in bytes: `flash_bytes` of all const arrays, without code; `ram_bytes` of the structs that
-    the firmware holds; `stack_bytes`, a bound on the stack. `table_bytes` and `instance_bytes` are
-    the model's part of flash and RAM, and `signals` has the part of the blocks that compute the
-    features from windows, if there are any.
+    Attributes
+    ----------
+    folder : Path
+    name : str
+        Prefix of every public name.
+    files : tuple of str
+    coded : {8, 16} or None
+        Bits of a threshold's code; None for thresholds in float32.
+    n_stages, n_features, n_classes : int
+    n_slots : int
+        Features that the stages may acquire.
+    flash_bytes : int
+        All const arrays, without code.
+    ram_bytes : int
+        The structs that the firmware holds.
+    stack_bytes : int
+        A bound on the stack.
+    table_bytes, instance_bytes : int
+        The model's part of flash and of RAM.
+    sample_rows, made_rows : int
+        Rows of the self-test, from the sample and made from the model.
+    signals : SignalSource or None
+        The blocks that compute the features from windows.
     """
 
     folder: Path

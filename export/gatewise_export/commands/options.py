@@ -39,7 +39,7 @@ Sign = Annotated[
 PublicKeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--public-key", help="Public key, PEM; a bundle that it has not signed is refused."
+        "--public-key", help="Public key in PEM; a bundle that is not signed by it is refused."
     ),
 ]
 Target = Annotated[

@@ -32,7 +32,9 @@ def backend_answers(bundle: Bundle, backend: str) -> HighCost:
 
     manifest = bundle.manifest
     if manifest.cloud is None or manifest.cloud.backend is None:
-        raise InputError(f"{bundle.path} needs no --backend: all that answers is in the bundle")
+        raise InputError(
+            f"{bundle.path} needs no --backend: the bundle contains its high-cost model"
+        )
     if not backend.startswith(PYTHON):
         raise InputError(f"--backend {backend}: give python:module:attribute")
     inputs = manifest.cloud_inputs()
@@ -56,14 +58,13 @@ def check_data(
     manifest = bundle.manifest
     if bundle.absent():
         raise InputError(
-            f"{bundle.path} is for devices, without {bundle.absent()[0]}: check it without --data, "
-            "or the bundle that it was made of"
+            f"{bundle.path} is for devices, without {bundle.absent()[0]}: leave out --data, or "
+            "verify the bundle that it was made from"
         )
     if manifest.cloud is not None and manifest.cloud.backend is not None and answers is None:
         raise InputError(
-            f"{bundle.path} has its high-cost model in a backend, {manifest.cloud.backend}: name "
-            "what answers with --backend python:module:attribute, or "
-            "check it without --data"
+            f"the high-cost model of {bundle.path} runs in a backend, {manifest.cloud.backend}: "
+            "give --backend python:module:attribute, or leave out --data"
         )
     # Rows in the form that the bundle takes: windows, arrays, features or raw columns.
     if manifest.signal is not None:

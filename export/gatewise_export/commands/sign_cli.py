@@ -18,7 +18,8 @@ def pack(
     bundle: BundlePath,
     out: Annotated[Path, typer.Option(help="Bundle to write: a .gwb file, or else a directory.")],
     sign: Annotated[
-        Path | None, typer.Option(help="Private key that signs it; else a signature goes along.")
+        Path | None,
+        typer.Option(help="Private key that signs the bundle; by default its signature is copied."),
     ] = None,
     for_: Annotated[
         str,
@@ -48,8 +49,8 @@ def pack(
         emit(document | {"left_out": list(packed.absent())})
         return
     signed = f"signed by key {keys[0]}" if keys else "not signed"
-    left = "".join(f", without {name}" for name in packed.absent())
-    print(f"{out}: {packed.manifest.title}, {size} bytes, {signed}{left}")
+    left_out = "".join(f", without {name}" for name in packed.absent())
+    print(f"{out}: {packed.manifest.title}, {size} bytes, {signed}{left_out}")
 
 
 commands: dict[str, Callable[..., None]] = {"pack": pack}

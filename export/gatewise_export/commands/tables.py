@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest_records import ProbeSpec
 from gatewise_signals.signal_input import SignalInput
 
+#: Names of an operating point's `accuracy`, by task.
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
-"""Names of an operating point's `accuracy`, by task."""
+#: Most classes whose recall is printed.
 MOST_LISTED = 8
-"""Largest number of classes whose recall is printed."""
-FEW_ROWS = 100
-"""Below this many test rows an accuracy is an interval first."""
-
+#: Most columns that a line names.
 MOST_NAMES = 6
-"""Largest number of columns that a line names."""
+#: With fewer test rows the interval of an accuracy stands before it.
+FEW_ROWS = 100
 
 
 def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
@@ -33,9 +32,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
     files = [f.size for name, f in manifest.files.items() if name not in absent]
     answers = ("answers", f"values ({manifest.task})")
     if not manifest.answers_values:
-        more = ", ..." if manifest.n_classes > 8 else ""
-        classes = ", ".join(map(str, manifest.classes[:8])) + more
-        answers = ("classes", f"{manifest.n_classes}: {classes}")
+        answers = ("classes", f"{manifest.n_classes}: {_listed(manifest.classes, MOST_LISTED)}")
     missing = f"stages: {manifest.missing.stages}, cloud: {manifest.missing.cloud}"
     groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
     features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
@@ -56,11 +53,11 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
         ],
     )
     print()
-    head = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
+    header = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
     signal = manifest.signal
     # stages on windows acquire steps, which a table of their own lists
-    columns_shown = slice(None) if signal is None else slice(-1)
-    table("stages", head[columns_shown], [row[columns_shown] for row in _stage_rows(manifest)])
+    n_columns = len(header) - (signal is not None)
+    table("stages", header[:n_columns], [row[:n_columns] for row in _stage_rows(manifest)])
     if signal is not None:
         _print_steps(manifest, signal)
 
@@ -94,50 +91,51 @@ def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     costs = manifest.exit_costs().tolist()
     # A stage that acquires node by node may acquire less than all its inputs, and so may all
     # exits after it: their costs are upper bounds.
-    lazy = list(accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_))
-    anew = _acquired_anew(manifest)
+    are_bounds = list(accumulate((s.kind == "lazy" for s in manifest.stages), operator.or_))
+    new_columns = _new_columns(manifest)
     rows: list[Sequence[Any]] = [
         (
             str(s),
             stage.kind,
             len(stage.inputs),
-            f"{'up to ' * lazy[s]}{costs[s]:g}",
-            threshold(t),
+            f"{'up to ' * are_bounds[s]}{costs[s]:g}",
+            threshold(stop_threshold),
             byte_size(stage.bytes),
-            anew[s],
+            new_columns[s],
         )
-        for s, (stage, t) in enumerate(
+        for s, (stage, stop_threshold) in enumerate(
             zip(manifest.stages, manifest.active_point.thresholds, strict=True)
         )
     ]
     if manifest.cloud is not None:
         file = manifest.cloud.file
         size = manifest.files[file].size
-        price = f"{'up to ' * lazy[-1]}{costs[-1]:g}"
-        inputs = len(manifest.cloud.inputs)
-        rows.append(("cloud", manifest.cloud.kind, inputs, price, "", byte_size(size), anew[-1]))
+        price = f"{'up to ' * are_bounds[-1]}{costs[-1]:g}"
+        n_inputs = len(manifest.cloud.inputs)
+        kind = manifest.cloud.kind
+        rows.append(("cloud", kind, n_inputs, price, "", byte_size(size), new_columns[-1]))
     return rows
 
 
 def _few(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    n_others = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {n_others} more" if n_others > 0 else "")
 
 
-def _acquired_anew(manifest: Manifest) -> list[str]:
+def _listed(values: Sequence[object], limit: int) -> str:
+    return ", ".join(map(str, values[:limit])) + (", ..." if len(values) > limit else "")
+
+
+def _new_columns(manifest: Manifest) -> list[str]:
     """Columns that each stage, and last the cloud, is the first to read."""
-    encoder = manifest.encoder
+    column_of = dict(zip(manifest.feature_names, manifest.names_of_columns, strict=True))
     acquired = set[str]()
-    columns_by_stage = []
-    column = {name: name for name in manifest.feature_names}
-    if encoder is not None:
-        names = (encoder.names[c] for c in encoder.column_of)
-        column |= dict(zip(encoder.feature_names, names, strict=True))
-    for stage in (*manifest.stages, manifest.cloud):
-        read = dict.fromkeys(column.get(name, name) for name in (stage.inputs if stage else ()))
-        columns_by_stage.append(_few([name for name in read if name not in acquired]))
-        acquired |= read.keys()
-    return columns_by_stage
+    new_columns = []
+    for model in (*manifest.stages, manifest.cloud):
+        columns = dict.fromkeys(column_of[name] for name in (model.inputs if model else ()))
+        new_columns.append(_few([name for name in columns if name not in acquired]))
+        acquired |= columns.keys()
+    return new_columns
 
 
 def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
@@ -192,12 +190,12 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     if point.recall is not None and point.precision is not None:
         recall = point.recall
         classes = sorted(range(manifest.n_classes), key=lambda c: recall[c] or 0.0)
-        shares_by_class = [
-            f"{manifest.classes[c]} {_recall(recall, c)} / {_recall(point.precision, c)}"
-            for c in sorted(classes[:MOST_LISTED])
+        shown_classes = [*sorted(classes[:MOST_LISTED]), *classes[MOST_LISTED:]]
+        shares = [
+            f"{manifest.classes[c]} {_share(recall, c)} / {_share(point.precision, c)}"
+            for c in shown_classes
         ]
-        more = ", ..." if manifest.n_classes > MOST_LISTED else ""
-        lines.append(("recall / precision", ", ".join(shares_by_class) + more))
+        lines.append(("recall / precision", _listed(shares, MOST_LISTED)))
     scores = {
         "weighted accuracy": point.weighted_accuracy,
         "balanced accuracy": point.balanced_accuracy,
@@ -242,40 +240,47 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     from gatewise_export.commands.manifest_frontier import frontier_of
 
     curve = frontier_of(manifest, max_bytes)
-    points = manifest.operating_points
+    active_point = manifest.active_point
     hull = set(map(_figures, curve.hull().points))
     on_curve = set(map(_figures, curve.points))
-    now = _figures(points[manifest.active])
     classes = _shown_classes(manifest)
+    # without classes to show, points off the curve are of no interest
+    shown = hull if hull_only else None if classes else on_curve
     rows = []
-    for i, p in enumerate(points):
-        active = i == manifest.active
-        f = _figures(p)
-        # without classes to show, points off the curve are of no interest
-        hidden = f not in hull if hull_only else f not in on_curve and not classes
-        if not active and (hidden or f == now):
+    is_any_off_curve = False
+    for i, point in enumerate(manifest.operating_points):
+        figures = _figures(point)
+        is_active = i == manifest.active
+        is_hidden = shown is not None and figures not in shown
+        if not is_active and (is_hidden or figures == _figures(active_point)):
             continue
-        marks = ["hull"] * (f in hull) + ["off the curve"] * (f not in on_curve)
+        is_off_curve = figures not in on_curve
+        is_any_off_curve = is_any_off_curve or is_off_curve
+        marks = ["hull"] * (figures in hull) + ["off the curve"] * is_off_curve
         rows.append(
             (
                 i,
-                f"{p.cost:.4g}",
-                f"{p.accuracy:.4f}",
-                *([f"{p.weighted_accuracy:.4f}"] if p.weighted_accuracy is not None else []),
-                *(_recall(p.recall, c) for c in classes),
-                f"{p.offload_rate:.3f}",
-                byte_size(p.bytes),
-                " ".join(marks + ["<- active"] * active),
+                f"{point.cost:.4g}",
+                f"{point.accuracy:.4f}",
+                *(
+                    [f"{point.weighted_accuracy:.4f}"]
+                    if point.weighted_accuracy is not None
+                    else []
+                ),
+                *(_share(point.recall, c) for c in classes),
+                f"{point.offload_rate:.3f}",
+                byte_size(point.bytes),
+                " ".join(marks + ["<- active"] * is_active),
             )
         )
     title = "hull of the frontier" if hull_only else "frontier"
-    head = ["point", "cost", _merit(manifest)]
-    head += ["weighted accuracy"] * curve.weighted
-    head += [f"recall {manifest.classes[c]}" for c in classes]
+    header = ["point", "cost", _merit(manifest)]
+    header += ["weighted accuracy"] * curve.weighted
+    header += [f"recall {manifest.classes[c]}" for c in classes]
     has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
-    size = "as files" if has_graph else "as C tables"
-    table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
-    if any("off the curve" in str(row[-1]) for row in rows):
+    header += ["offload", "as files" if has_graph else "as C tables", ""]
+    table(f"{title} (on validation rows)", header, rows)
+    if is_any_off_curve:
         print(
             "off the curve: other points cost less at the same accuracy, but offload more, have a "
             "lower recall or precision of a class, or take more bytes"
@@ -301,7 +306,7 @@ def _shown_classes(manifest: Manifest) -> list[int]:
     return sorted(bounded)[:4]
 
 
-def _recall(shares: Sequence[float | None] | None, c: int) -> str:
+def _share(shares: Sequence[float | None] | None, c: int) -> str:
     share = None if shares is None else shares[c]
     return "-" if share is None else f"{share:.3f}"
 
@@ -325,12 +330,12 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
         rows.append((policy, *merits, f"{figures['cost']:.4g}", f"{share:.3f}"))
     majority = test["majority"]
     rows.append((f"always {majority['class']}", f"{majority['share']:.4f}"))
-    head = ["", "accuracy", "balanced"]
-    head += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
-    head += ["log loss", "Brier", "cost", "offload"]
+    header = ["", "accuracy", "balanced"]
+    header += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
+    header += ["log loss", "Brier", "cost", "offload"]
     of_groups = f" of {test['groups']} groups" if "groups" in test else ""
-    rows = [(*row, *[""] * (len(head) - len(row))) for row in rows]
-    table(f"on {test['rows']} test rows{of_groups}", head, rows)
+    rows = [(*row, *[""] * (len(header) - len(row))) for row in rows]
+    table(f"on {test['rows']} test rows{of_groups}", header, rows)
     print()
     _print_classes(test, policies, manifest)
     print_frontier(manifest, hull_only=True)
@@ -351,7 +356,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
 
 
 def _accuracy(figures: dict[str, Any], n_rows: int) -> str:
-    """Accuracy; of few rows the interval before it."""
+    """Accuracy as text, on few rows behind its interval."""
     low, high = figures["accuracy_interval"]
     if n_rows >= FEW_ROWS or low is None or high is None:
         return f"{figures['accuracy']:.4f}"
@@ -366,13 +371,13 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
         (
             str(manifest.classes[c]),
             test["class_rows"][c],
-            *(_recall(test[p][kind], c) for kind in ("recall", "precision") for p in policies),
+            *(_share(test[p][kind], c) for kind in ("recall", "precision") for p in policies),
         )
         for c in sorted(worst[:MOST_LISTED])
     ]
-    head = [f"{kind} {p}" for kind in ("recall", "precision") for p in policies]
-    more = f", the {MOST_LISTED} of lowest recall" if len(recall) > MOST_LISTED else ""
-    table(f"by class, on test rows{more}", ("class", "rows", *head), rows)
+    header = [f"{kind} {p}" for kind in ("recall", "precision") for p in policies]
+    choice = f", the {MOST_LISTED} of lowest recall" if len(recall) > MOST_LISTED else ""
+    table(f"by class, on test rows{choice}", ("class", "rows", *header), rows)
     print()
 
 

@@ -25,8 +25,8 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
     Columns that are not numbers are encoded, and the encoders go into the bundle; say which are
     categories and dates, or have `gatewise init` write a file of kinds and prices.
 
-    Rows of one subject, machine or recording are alike: name their column with --groups, or else
-    the figures are too good, because the models nearly know the rows held out.
+    Rows of one subject, machine or recording are alike. Name their column with --groups; otherwise
+    the figures are too good, because rows like those held out are in training.
 
     Example:
 

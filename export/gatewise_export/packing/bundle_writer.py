@@ -1,8 +1,7 @@
-"""A fitted system becomes a bundle: models, manifest, hashes, sample; proved, then put in place.
+"""Writer of bundles: the files of a fitted system, and the proof that they decide as it does.
 
-A stage becomes the flat arrays of its model, and a graph written from them. A bundle is written
-next to its destination, and is renamed to it only if its models decide as the system does. The same
-system gives the same files, byte for byte; only `created` differs.
+A bundle is written next to its destination, and renamed to it only if its models decide as the
+system does. The same system gives the same files, byte for byte; only `created` differs.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ if TYPE_CHECKING:
     from gatewise_training.learners.high_cost_model import HighCostModel
 
 MOST_SAMPLE_ROWS = 64
+#: Rows whose two best classes lie closer than this are left out of the sample.
 CLOSE = 1e-3
-"""Rows whose two best classes lie closer than this are left out of the sample."""
+#: Largest difference of a converted high-cost model's probability on the sample.
 CLOUD_TOLERANCE = 1e-3
-"""How far a converted high-cost model's probabilities may be off on the sample."""
 
 
 def pack(
@@ -174,7 +173,7 @@ def _check_fitted(system: Any) -> None:
         if hasattr(system, "steps"):
             advice = "fit one on the columns themselves; its high_cost_model may be a pipeline"
         raise InputError(
-            f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
+            f"{type(system).__name__} cannot be packed: it is not a fitted estimator of Gatewise; "
             f"{advice}"
         )
     check_column_names(system.feature_names_)
@@ -253,7 +252,7 @@ def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]
 
 
 def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
-    """What serves an opaque model, for people; nothing is loaded because this names it."""
+    """Describe the backend of an opaque model, for people: no program loads what this names."""
     document = {
         "backend": f0.backend,
         "inputs": len(f0.features),
@@ -273,10 +272,10 @@ def _cloud_answers(
 
 
 def _clear_calls(chances: NDArray[Any]) -> NDArray[np.bool_]:
-    """Rows with a label that the last bit of another machine's ``exp`` cannot turn, or all."""
-    best = np.sort(chances, axis=1)[:, -2:]
-    clear: NDArray[np.bool_] = best[:, 1] - best[:, 0] > CLOSE
-    return clear if clear.any() else np.ones(len(chances), np.bool_)
+    """Mark rows whose label does not depend on the last bit of ``exp``; all if there are none."""
+    two_best = np.sort(chances, axis=1)[:, -2:]
+    is_clear: NDArray[np.bool_] = two_best[:, 1] - two_best[:, 0] > CLOSE
+    return is_clear if is_clear.any() else np.ones(len(chances), np.bool_)
 
 
 def _sample_arrays(
@@ -311,16 +310,20 @@ def _prove(
     system: BudgetedClassifier,
     bundle: Bundle,
     x: NDArray[np.float32],
-    known: HighCostAnswers | None,
+    answers: HighCostAnswers | None,
 ) -> None:
-    """Hold every chain of the bundle against the system; raise VerifyError if they differ."""
-    if known is None:
-        known = HighCostAnswers.computed(system, bundle, x)
-    firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
-    for number in {bundle.manifest.active, *firsts.values()}:
-        twin = copy.copy(system)
-        twin.operating_point_ = system.operating_points_[number]
-        report = verify(twin, bundle.with_active(number), x, high_cost=known)
+    """Compare every chain of the bundle with the system; raise VerifyError if they differ.
+
+    `answers` of the high-cost model are computed where they are None.
+    """
+    if answers is None:
+        answers = HighCostAnswers.computed(system, bundle, x)
+    points = bundle.manifest.operating_points
+    first_points = {point.chain: i for i, point in reversed(list(enumerate(points)))}
+    for number in {bundle.manifest.active, *first_points.values()}:
+        system_there = copy.copy(system)
+        system_there.operating_point_ = system.operating_points_[number]
+        report = verify(system_there, bundle.with_active(number), x, high_cost=answers)
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(
                 f"the graphs decide {max(report.differing_decisions, report.differing_labels)} of "

@@ -29,9 +29,20 @@ def with_class_indices(
 ) -> bytes:
     """Put class indices and one column per class at the end of a classifier's graph.
 
-    Its outputs are of a form; `own` are the values of its label output, int64 or text, None where
-    these are places among its classes. The result has the input ``x`` and the outputs ``label``,
-    int64 (n,), and ``probabilities``, float32 (n, n_classes).
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    own : sequence or None
+        Values of its label output, int64 or text; None where these are places among its classes.
+    f0 : HighCostModel
+    form : GraphForm
+        Meaning of its outputs.
+
+    Returns
+    -------
+    bytes
+        A graph with the input ``x`` and the outputs ``label``, int64 (n,), and ``probabilities``,
+        float32 (n, n_classes).
     """
     _rename(model.graph, {})
     tail = GraphTail(model.SerializeToString())
@@ -60,13 +71,13 @@ def _finished(model: onnx.ModelProto, n_features: int, n_classes: int) -> bytes:
     """Declare the input and the outputs, check the graph, and encode it."""
     graph = model.graph
     constants = {t.name for t in graph.initializer}
-    given = next(i.name for i in graph.input if i.name not in constants)
-    listed = [i for i in graph.input if i.name in constants]
-    body = [helper.make_node("Identity", [INPUT], [given]), *graph.node]
+    own_input = next(i.name for i in graph.input if i.name not in constants)
+    listed_constants = [i for i in graph.input if i.name in constants]
+    body = [helper.make_node("Identity", [INPUT], [own_input]), *graph.node]
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend(body)
     tensor = helper.make_tensor_value_info
-    graph.input.extend([tensor(INPUT, TensorProto.FLOAT, ["n", n_features]), *listed])
+    graph.input.extend([tensor(INPUT, TensorProto.FLOAT, ["n", n_features]), *listed_constants])
     graph.output.append(tensor("label", TensorProto.INT64, ["n"]))
     graph.output.append(tensor("probabilities", TensorProto.FLOAT, ["n", n_classes]))
     model.opset_import.sort(key=lambda opset: opset.domain)  # skl2onnx's order differs run by run
@@ -104,9 +115,9 @@ def _add_scores(tail: GraphTail, name: str, form: GraphForm) -> str:
     logits = form.scores == "logits"
     if form.columns > 1:
         return tail.add("Softmax", [scores], axis=1) if logits else scores
-    second = tail.add("Sigmoid", [scores]) if logits else scores
-    first = tail.add("Sub", [tail.value([1.0]), second])
-    return tail.add("Concat", [first, second], axis=1)
+    second_class = tail.add("Sigmoid", [scores]) if logits else scores
+    first_class = tail.add("Sub", [tail.value([1.0]), second_class])
+    return tail.add("Concat", [first_class, second_class], axis=1)
 
 
 def _add_positions(tail: GraphTail, label: onnx.ValueInfoProto, own: Sequence[Any] | None) -> str:
@@ -139,9 +150,9 @@ def _add_columns(tail: GraphTail, columns: str, f0: HighCostModel) -> None:
     if lookup is None or np.array_equal(lookup, np.arange(f0.n_classes)):
         tail.add("Identity", [columns], "probabilities")
         return
-    place = np.zeros((len(lookup), f0.n_classes), np.float32)
-    place[np.arange(len(lookup)), lookup] = 1  # each sum has one term: nothing is rounded
-    tail.add("MatMul", [columns, tail.value(place)], "probabilities")
+    permutation = np.zeros((len(lookup), f0.n_classes), np.float32)
+    permutation[np.arange(len(lookup)), lookup] = 1  # each sum has one term: nothing is rounded
+    tail.add("MatMul", [columns, tail.value(permutation)], "probabilities")
 
 
 def _add_one_hot(tail: GraphTail, label: str, n_classes: int) -> None:

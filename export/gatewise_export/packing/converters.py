@@ -35,10 +35,10 @@ from gatewise_training.learners.given_models.sklearn_classifiers import unwrappe
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
+#: Characters of a text in a manifest.
 MOST_PROBLEM_TEXT = 256
-"""Characters of a text in a manifest."""
+#: Margin of a class that the model does not know.
 NEVER = np.float32(-1e30)
-"""Margin of a class that the model does not know."""
 
 
 class CloudFile(NamedTuple):
@@ -101,17 +101,18 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
         assert model.form is not None
         graph = onnx.load_model_from_string(model.onnx)
         graph_form = model.form
-        own = None if graph_form.positions or graph_form.names is None else list(graph_form.names)
+        has_names = not graph_form.positions and graph_form.names is not None
+        own_labels = list(graph_form.names or ()) if has_names else None
     else:
         try:
             graph = sklearn_graph(estimator, len(model.features), "high-cost model")
         except InputError as error:
             raise ConversionError(str(error)) from error
-        own = None
+        own_labels = None
         scores: Scores = "probabilities" if hasattr(estimator, "predict_proba") else "labels"
         score = 1 if scores == "probabilities" else None
         graph_form = GraphForm(scores, label=0, score=score, columns=len(estimator.classes_))
-    content = with_class_indices(graph, own, model, graph_form)
+    content = with_class_indices(graph, own_labels, model, graph_form)
     return CloudFile(content, "classifier", "identity", model.n_classes)
 
 
@@ -188,5 +189,5 @@ def _over_all_classes(
         return replace(trees, value=value, base=np.zeros(model.n_classes, np.float32)), link
     base = np.full(model.n_classes, NEVER)
     base[lookup] = trees.base if link == "softmax" else np.append(np.float32(0), trees.base)
-    own = lookup if link == "softmax" else lookup[1:]  # sigmoid(m) is softmax(0, m)
-    return replace(trees, output=own[trees.output].astype(np.int32), base=base), "softmax"
+    classes = lookup if link == "softmax" else lookup[1:]  # sigmoid(m) is softmax(0, m)
+    return replace(trees, output=classes[trees.output].astype(np.int32), base=base), "softmax"

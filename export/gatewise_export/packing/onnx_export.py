@@ -123,7 +123,8 @@ def _is_text(classes: NDArray[Any]) -> bool:
 
 def _append_answers(writer: GraphWriter, stage: Stage, n_margins: int) -> None:
     """Add nodes from ``margins`` to ``index``, ``probabilities`` and ``score``."""
-    rule, margins = STOP_RULES[stage.score], MARGINS
+    rule = STOP_RULES[stage.score]
+    margins = MARGINS
     if rule.n_score_outputs:
         margins = "class_margins"
         writer.value("class_columns", np.arange(n_margins))

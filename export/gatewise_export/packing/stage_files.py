@@ -25,7 +25,8 @@ class StageFiles:
     @classmethod
     def of_stage(cls, stage: Stage, number: int) -> Self:
         """Write a stage's files; a given graph stays as it is."""
-        arrays, graph = f"stage_{number}.npz", f"stage_{number}.onnx"
+        arrays = f"stage_{number}.npz"
+        graph = f"stage_{number}.onnx"
         if isinstance(stage.model, GraphModel):
             return cls(stage, "graph", None, graph, {graph: stage.model.content})
         model = canonical(stage.model)

@@ -62,10 +62,13 @@ def manifest_of_system(
     signal: SignalInput | None = None,
 ) -> Manifest:
     """Make the manifest of a system from its files."""
-    names, costs = system.feature_names_, system.feature_costs_
+    names = system.feature_names_
+    costs = system.feature_costs_
     groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
-    points, frontier = system.operating_points_, system.frontier_
-    prices, f0 = system.cloud_prices_, system.high_cost_model_
+    points = system.operating_points_
+    frontier = system.frontier_
+    prices = system.cloud_prices_
+    f0 = system.high_cost_model_
     number = {stage_files.stage: i for i, stage_files in enumerate(stages)}
     specs = tuple(_stage_spec(stage_files, names, files) for stage_files in stages)
     manifest = Manifest(
@@ -79,8 +82,8 @@ def manifest_of_system(
         classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
         link=specs[-1].link,
         features=tuple(
-            FeatureSpec(name, float(own), group)
-            for name, own, group in zip(names, costs.own, groups, strict=True)
+            FeatureSpec(name, float(price), group)
+            for name, price, group in zip(names, costs.own, groups, strict=True)
         ),
         groups=tuple(
             GroupSpec(group, float(price), tuple(costs.prerequisites.get(group, ())))

@@ -102,55 +102,46 @@ def verify(
 
         X = encode_table(bundle.manifest.encoder, X)
     if hasattr(system, "signal_input_"):
-        X, system = system.signal_input_.features(X), on_features(system)
+        X = system.signal_input_.features(X)
+        system = on_features(system)
     x = _matrix(X)
     if high_cost is None:
         high_cost = HighCostAnswers.computed(system, bundle, x)
     rows = X if hasattr(X, "columns") else _named(system, x)
+    of_graphs = graph_outcome(bundle, x, cloud=high_cost.graph)
+    return _compare(of_graphs, _system_outcome(system, rows, x, high_cost.model))
+
+
+def _system_outcome(
+    system: BudgetedClassifier, rows: Any, x: NDArray[np.float32], cloud: _Cloud
+) -> Outcome:
+    """Decisions of a fitted system; `cloud` has the answers of its high-cost model to all rows."""
     exits = system.exit_stage(rows)
-    answers = high_cost.model
-    predicting = system
-    f0 = system.high_cost_model_
-    # the high-cost model may be slow: reuse its answers instead of running it again
-    if f0 is not None and answers[0] is not None:
-        predicting = copy.copy(system)
-        offloaded = np.flatnonzero(exits == len(system.stages_))
-        predicting.high_cost_model_ = _Answered(  # type: ignore[assignment]
-            answers[0][offloaded], f0.features
-        )
-    predicted = predicting.predict(rows)
-    if bundle.manifest.answers_values:
-        predicted = predicted.astype(np.float32)
-    else:
-        predicted = class_positions(np.asarray(system.classes_), predicted)
-    of_system = Outcome(
+    cloud_labels, cloud_probabilities = cloud
+    # the high-cost model may be slow: only rows that a stage answers are predicted again
+    is_local = np.ones(len(x), np.bool_) if cloud_labels is None else exits < len(system.stages_)
+    decided_labels = np.zeros(len(x), np.float32) if cloud_labels is None else cloud_labels.copy()
+    if is_local.any():
+        predicted = system.predict(rows[is_local])
+        if hasattr(system, "classes_"):
+            predicted = class_positions(np.asarray(system.classes_), predicted)
+            decided_labels = decided_labels.astype(np.int64)
+        decided_labels[is_local] = predicted
+    return Outcome(
         margins=tuple(stage.margins(x) for stage in system.stages_),
         exits=exits,
-        labels=predicted,
+        labels=decided_labels,
         costs=system.cost(rows),
-        cloud_labels=answers[0],
-        cloud_probabilities=answers[1],
+        cloud_labels=cloud_labels,
+        cloud_probabilities=cloud_probabilities,
     )
-    return _compare(graph_outcome(bundle, x, cloud=high_cost.graph), of_system)
 
 
 def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
-    """Get the same system for the features of blocks, not for windows."""
-    twin = copy.copy(system)
-    twin.__dict__.pop("signal_input_", None)
-    return twin
-
-
-class _Answered:
-    """A high-cost model's labels of the rows that are offloaded, computed before."""
-
-    def __init__(self, labels: NDArray[np.int64], features: NDArray[np.intp]) -> None:
-        self._labels = labels
-        self.features = features
-
-    def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        assert len(x) == len(self._labels)
-        return self._labels
+    """Copy a system so that it takes the features of blocks, not windows."""
+    copied = copy.copy(system)
+    copied.__dict__.pop("signal_input_", None)
+    return copied
 
 
 def _has_backend(bundle: Bundle) -> bool:
@@ -180,14 +171,25 @@ def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
 def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
     """Compare the graphs of `bundle` with their flat arrays, summed in numpy.
 
-    A given stage, or a high-cost model, is not compared: its own outputs stand on both sides. `X`
-    has shape (n, n_features), in the order of the manifest's features; `outcome` is what
-    :func:`graph_outcome` gave for these rows.
+    A given stage and the high-cost model have no flat arrays, so that they are not compared.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    X : array-like of shape (n, n_features)
+        Rows, in the order of the manifest's features.
+    outcome : Outcome, optional
+        Result of :func:`graph_outcome` for these rows.
+
+    Returns
+    -------
+    VerifyReport
     """
     x = _matrix(X)
     of_graphs = graph_outcome(bundle, x) if outcome is None else outcome
     manifest = bundle.manifest
-    margins, acquired = [], []
+    margins = []
+    acquired = []
     for s, spec in enumerate(manifest.stages):
         if spec.kind == "graph":  # it has no other form
             margins.append(of_graphs.margins[s])
@@ -204,10 +206,23 @@ def self_test(
     bundle: Bundle,
     answers: Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]] | None = None,
 ) -> VerifyReport:
-    """Compare the graphs of `bundle`, run here, with what its sample expects.
+    """Compare the graphs of `bundle`, run here, with the outputs in its sample.
 
-    `answers` gives labels and probabilities of rows of all features by a high-cost model that is in
-    a backend.
+    Parameters
+    ----------
+    bundle : Bundle
+    answers : callable, optional
+        Class indices and probabilities of rows of all features, by a high-cost model that runs in a
+        backend.
+
+    Returns
+    -------
+    VerifyReport
+
+    Raises
+    ------
+    BundleError
+        If a graph cannot be run, or the blocks compute other features here.
     """
     sample = bundle.sample()
     bundle.read_block_models()
@@ -224,10 +239,11 @@ def self_test(
         cloud_labels=sample.get("cloud_label"),
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
-    # a bundle for devices comes without the high-cost model, others have it in a backend: then its
-    # outputs stay unchecked
-    unseen = bundle.absent() or _has_backend(bundle)
-    cloud: _Cloud | None = (expected.cloud_labels, expected.cloud_probabilities) if unseen else None
+    # without the high-cost model's file (in a bundle for devices, or with a backend) its expected
+    # outputs take the place of its own
+    cloud: _Cloud | None = None
+    if bundle.absent() or _has_backend(bundle):
+        cloud = expected.cloud_labels, expected.cloud_probabilities
     if answers is not None:
         cloud = answers(sample["X"])
     return _compare(graph_outcome(bundle, sample["X"], cloud=cloud), expected)
@@ -242,7 +258,8 @@ def graph_outcome(
     is not run.
     """
     manifest = bundle.manifest
-    margins, acquired = [], []
+    margins = []
+    acquired = []
     for s, spec in enumerate(manifest.stages):
         outputs, visited = _stage_outputs(bundle, spec, x[:, manifest.stage_inputs(s)])
         if outputs.shape != (len(x), spec.outputs) or outputs.dtype != np.float32:
@@ -277,9 +294,9 @@ def run_graph(
     """Run an ONNX file with onnxruntime; its outputs, in order; BundleError if it is refused."""
     try:
         session = open_session(content)
-        read = session.get_inputs()[0].name
+        input_name = session.get_inputs()[0].name
         batches = [
-            session.run(None, {read: np.ascontiguousarray(x[i : i + batch])})
+            session.run(None, {input_name: np.ascontiguousarray(x[i : i + batch])})
             for i in range(0, max(len(x), 1), batch)
         ]
     except Exception as error:  # onnxruntime's own errors share no base
@@ -323,23 +340,29 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
     return label, chances
 
 
-def _compare(one: Outcome, other: Outcome) -> VerifyReport:
-    def count(a: NDArray[Any] | None, b: NDArray[Any] | None) -> int:
-        return 0 if a is None or b is None else int(np.count_nonzero(a != b))
-
-    def gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
-        if a is None or b is None or not a.size:
-            return 0.0
-        distance = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        return float(np.where(same, 0.0, np.nan_to_num(distance, nan=np.inf)).max())
-
+def _compare(computed: Outcome, expected: Outcome) -> VerifyReport:
+    """Count rows that two outcomes decide differently, and measure how far outputs are apart."""
     return VerifyReport(
-        rows=len(one.exits),
-        differing_decisions=count(one.exits, other.exits),
-        differing_labels=count(one.labels, other.labels),
-        differing_costs=count(one.costs, other.costs),
-        max_margin_difference=max(map(gap, one.margins, other.margins)),
-        cloud_label_differences=count(one.cloud_labels, other.cloud_labels),
-        cloud_probability_max_difference=gap(one.cloud_probabilities, other.cloud_probabilities),
+        rows=len(expected.exits),
+        differing_decisions=_count_differing(computed.exits, expected.exits),
+        differing_labels=_count_differing(computed.labels, expected.labels),
+        differing_costs=_count_differing(computed.costs, expected.costs),
+        max_margin_difference=max(map(_largest_gap, computed.margins, expected.margins)),
+        cloud_label_differences=_count_differing(computed.cloud_labels, expected.cloud_labels),
+        cloud_probability_max_difference=_largest_gap(
+            computed.cloud_probabilities, expected.cloud_probabilities
+        ),
     )
+
+
+def _count_differing(a: NDArray[Any] | None, b: NDArray[Any] | None) -> int:
+    return 0 if a is None or b is None else int(np.count_nonzero(a != b))
+
+
+def _largest_gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
+    """Largest difference of two arrays; NaN is equal to NaN, and infinitely far from a number."""
+    if a is None or b is None or not a.size:
+        return 0.0
+    distance = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return float(np.where(is_same, 0.0, np.nan_to_num(distance, nan=np.inf)).max())

@@ -40,12 +40,12 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
         group = [host, *(b for b in buffers if b.host == host.name)]
         rivals = [(b.size, r) for b in group for r in placed if r.steps & b.steps]
         offset = start
-        while ends := [
+        while rival_ends := [
             offsets[r.name] + r.size
             for size, r in rivals
             if offset < offsets[r.name] + r.size and offsets[r.name] < offset + size
         ]:
-            offset = min(ends)
+            offset = min(rival_ends)
         offsets |= dict.fromkeys((b.name for b in group), offset)
         placed += group
     return offsets, max((offsets[b.name] + b.size for b in placed), default=start)

@@ -22,10 +22,20 @@ from gatewise_signals.steps import Step
 
 @dataclass(frozen=True, eq=False)
 class SignalPlan:
-    """Blocks in the order in which stages read them, and all steps in the order that this gives.
+    """Blocks in the order in which stages read them, and the steps in the order that follows.
 
-    `spans`: the features of each block; `block_steps`: its number among the steps. `offsets`: where
-    the results and the work of steps lie in a memory of `n_floats`.
+    Attributes
+    ----------
+    spans : list of slice
+        The features of each block.
+    block_steps : list of int
+        The number of each block among the steps.
+    codes : list of StepCode
+        The steps.
+    tables : SignalTables
+    offsets : dict
+        Places of the steps' results and work in a memory of `n_floats`.
+    n_floats : int
     """
 
     spans: list[slice]
@@ -151,8 +161,8 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
         for i in needs:
             last_reader = max((r for r in needs if i in codes[r].input_steps), default=i)
             is_source = not codes[i].input_steps
-            between = {s for s in needs if s <= last_reader} if is_source else range(i, last_reader)
-            needed_steps[i].update(between, {last_reader})
+            span = {s for s in needs if s <= last_reader} if is_source else range(i, last_reader)
+            needed_steps[i].update(span, {last_reader})
     sizes = [math.prod(code.shape) for code in codes]
     for code in codes:
         for i in code.input_steps:
@@ -197,8 +207,10 @@ def _mark_overwritten(
     for source in codes:
         if source.input_steps:
             continue
-        part = spans[f"RESULT_{source.number}"]
+        window_part = spans[f"RESULT_{source.number}"]
         for code in codes:
-            own = (spans.get(f"{kind}_{code.number}", range(0)) for kind in ("RESULT", "WORK"))
-            if code is not source and any(s.start < part.stop and part.start < s.stop for s in own):
+            if code is source:
+                continue
+            written = [spans.get(f"{kind}_{code.number}", range(0)) for kind in ("RESULT", "WORK")]
+            if any(s.start < window_part.stop and window_part.start < s.stop for s in written):
                 code.overwritten.add(source.number)

@@ -43,9 +43,23 @@ MAX_SAMPLE_BYTES = 1 << 17
 class SignalSource:
     """Files of blocks that were written, and their sizes.
 
-    `shape` and `dtype` describe a window, `n_steps` and `n_features` count what can be acquired.
-    `table_bytes`: the const arrays (flash). `struct_bytes`: the struct that holds the steps'
-    results on a machine of 32 bits (RAM). `stack_bytes`: a bound on the stack.
+    Attributes
+    ----------
+    files : tuple of str
+    shape : tuple of int
+        Shape of a window.
+    dtype : str
+        Type of its values.
+    n_steps, n_features : int
+        Steps that are computed, and features that can be acquired.
+    table_bytes : int
+        The const arrays, in flash.
+    struct_bytes : int
+        The struct of the steps' results in RAM, on a machine of 32 bits.
+    stack_bytes : int
+        A bound on the stack.
+    sample_windows : int
+        Windows of the self-test.
     """
 
     files: tuple[str, ...]
