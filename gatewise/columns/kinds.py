@@ -67,6 +67,8 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
     features: FeatureNames
     fill: Fill | None = None
 
+    #: Noun phrase for a valid cell, in errors.
+    requirement: ClassVar[str]
     #: Whether cells of a file are read as their texts, not as numbers where they all are.
     is_text: ClassVar[bool] = True
     #: Whether a missing cell is one more category, and so needs no filling.
@@ -137,6 +139,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
 class NumberColumn(Column, frozen=True, tag="number"):
     """A column of numbers."""
 
+    requirement: ClassVar[str] = "a number"
     is_text: ClassVar[bool] = False
 
     @classmethod
@@ -157,6 +160,7 @@ class NumberColumn(Column, frozen=True, tag="number"):
 class BooleanColumn(Column, frozen=True, tag="boolean"):
     """A column of true and false."""
 
+    requirement: ClassVar[str] = "true or false"
     is_text: ClassVar[bool] = False
 
     @classmethod
@@ -188,6 +192,7 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
 
     categories: Categories
 
+    requirement: ClassVar[str] = f"text of at most {MAX_CELL_BYTES} bytes"
     takes_missing: ClassVar[bool] = True
     max_distinct: ClassVar[int | None] = MAX_LEARNED_CATEGORIES
 
@@ -260,6 +265,8 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
 
     parts: TimeParts
     format: Text = cells.ISO
+
+    requirement: ClassVar[str] = "a date"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -308,7 +308,7 @@ def _misdeclared(
         rows = sum(counts[cell] for cell in odd)
         examples = ", ".join(repr(str(cell).strip()[:40]) for cell in odd[:3])
         as_format = f" as {form}" if form else ""
-        reason = f"is not {kind.wanted}{as_format} in {plural(rows, 'row')} (as {examples})"
+        reason = f"is not {kind.requirement}{as_format} in {plural(rows, 'row')} (as {examples})"
         if kind is BooleanColumn and len(odd) == len(counts) <= MAX_LEARNED_CATEGORIES:
             category = _as_kind(name, "category")
             return ColumnProblem(name, f"{reason}; make it a category", ((category,),))
