@@ -57,7 +57,7 @@ def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
 
 
 def check_entry_list(tail: bytes, limit: int) -> None:
-    """Refuse a zip file whose list of entries, read whole into memory, has more than `limit` B."""
+    """Refuse a zip file with a list of entries, read whole into memory, of more than `limit` B."""
     record = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
     if record < 0 or len(tail) - record < _END.size:
         raise ValueError("its zip file is cut off")

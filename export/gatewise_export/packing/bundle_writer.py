@@ -272,7 +272,7 @@ def _cloud_answers(
 
 
 def _clear_calls(chances: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark rows whose label does not depend on the last bit of ``exp``; all if there are none."""
+    """Mark rows with labels that the last bit of ``exp`` cannot change; all if there are none."""
     two_best = np.sort(chances, axis=1)[:, -2:]
     is_clear: NDArray[np.bool_] = two_best[:, 1] - two_best[:, 0] > CLOSE
     return is_clear if is_clear.any() else np.ones(len(chances), np.bool_)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -228,6 +228,54 @@ def test_a_margin_that_is_nan_goes_on_and_is_the_label_of_numpy(tmp_path):
     assert c.selftest() == 0
     check_rows(cascade, c, x)
     assert c(x).exits[0] == 2
+
+
+# -- codes of thresholds, tables of leaves -----------------------------------------------------
+
+
+@pytest.mark.parametrize(("takes_missing", "most"), [(False, 255), (True, 254)])
+def test_codes_of_a_byte_tell_as_many_thresholds_apart_as_there_are_numbers(
+    tmp_path, takes_missing, most
+):
+    """n thresholds have n + 1 codes; where NaN is a value, it has the last code for itself."""
+    cascade = steps(most, takes_missing=takes_missing)
+    source = write_cascade(cascade, tmp_path, coded=8)
+    (c,) = build([(source, cascade.outputs)], flags=("-O0",))
+    highest = np.arange(most - 3, most, dtype=np.float32)
+    beside = [np.nextafter(highest, np.float32(way)) for way in (-9, 999)]
+    x = np.concatenate([highest, *beside, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])])
+    said = c(x[:, None])
+    wanted = cascade.stages[0].margins(x[:, None])
+    assert said.outputs[0].tobytes() == wanted.tobytes()
+    assert wanted.max() == most
+
+
+@pytest.mark.parametrize(
+    ("form", "widths"), [("picks", (2, 1, 1, 2)), ("sparse", (2, 2, 1, 2))], ids=str
+)
+def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
+    """More than 256 distinct rows, numbers or places in the rows."""
+    rng = np.random.default_rng(0)
+    n, n_rows, n_outputs = 500, 600, 8
+    if form == "picks":
+        rows = rng.choice(rng.random(500), (n_rows, n_outputs))
+    else:
+        rows = np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
+    stage = steps(n, takes_missing=False).stages[0]
+    leaves = rows[np.resize(np.arange(n_rows), 3 * n)].astype(np.float32)
+    forest = replace(
+        stage.model, value=leaves, output=np.full(n, -1, np.int32),
+        base=np.zeros(n_outputs, np.float32),
+    )  # fmt: skip
+    cascade = replace(
+        steps(n, takes_missing=False), stages=(Stage(forest, np.arange(1), "softmax"),),
+        classes=tuple(range(n_outputs)),
+    )  # fmt: skip
+    assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
+    (c,) = build([(write_cascade(cascade, tmp_path), cascade.outputs)], flags=("-O0",))
+    assert c.selftest() == 0
+    x = np.arange(-1, n + 1, dtype=np.float32)[:, None]
+    assert c(x).outputs[0].tobytes() == cascade.stages[0].margins(x).tobytes()
 
 
 # -- the self-test without a sample ------------------------------------------------------------
