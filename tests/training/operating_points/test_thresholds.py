@@ -275,6 +275,18 @@ def test_a_tie_in_worth_sends_the_row_on():
     assert tune(dearer, np.array([0.1])) == [(ALWAYS_STOP,)]
 
 
+def test_rows_of_one_score_stop_together_also_at_the_end():
+    """It would pay to stop the first of the two rows with the lowest score alone."""
+    r = CascadeRecord(
+        scores=np.array([[2.0, 1.0, 1.0]], np.float32),
+        correct=np.array([[1, 1, 0], [1, 0, 1]], float),
+        exit_costs=np.array([1.0, 2.0]),
+        weights=np.ones(3),
+    )
+    assert tune(r, np.array([0.01])) == [(ALWAYS_STOP,)]
+    assert tune(replace(r, correct=r.correct * [1, 1, 3]), np.array([0.01])) == [(1.5,)]
+
+
 def test_prices_come_in_any_order_and_go_out_from_the_highest():
     r = record(1, n=60, stages=2)
     assert tune(r, np.array([0.01, 1.0, 0.1])) == tune(r, np.array([1.0, 0.1, 0.01]))
@@ -337,6 +349,9 @@ def test_thresholds_that_are_tried_alone_leave_twenty_rows_to_each():
         assert max(cuts) == midway(float(distinct[-2]), float(distinct[-1]))
     same = replace(record(2, n=60, stages=1), scores=np.ones((1, 60), np.float32))
     assert {p.thresholds for p in frontier_points(same)} == {(ALWAYS_STOP,), (None,)}
+    two = replace(same, scores=(np.arange(60) % 2)[np.newaxis].astype(np.float32))
+    assert {p.thresholds for p in frontier_points(two)} == {(ALWAYS_STOP,), (0.5,), (None,)}
+    assert {p.chain for p in frontier_points(two)} == {0}
 
 
 def test_other_weights_of_classes_find_other_settings_measured_without_them():
