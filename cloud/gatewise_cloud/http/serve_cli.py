@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import uvicorn
 
-from gatewise.console import note
+from gatewise.console import print_line
 from gatewise.errors import InputError
 from gatewise.imports import import_object
 from gatewise_cloud.http.app import CascadeService, FetchFeatures
@@ -58,6 +58,9 @@ def serve(
     public_key: Annotated[
         Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the address as a JSON document.")
+    ] = False,
 ) -> None:
     """Serve a bundle's cascade over HTTP: Open Inference Protocol v2, and plain JSON.
 
@@ -71,7 +74,7 @@ def serve(
 
         gatewise serve bundle --port 8080 --broker mqtt://localhost
 
-        curl localhost:8080/predict -d '{"instances": [{"age": 41, "pressure": 120}]}'
+        curl localhost:8080/predict -d '{"instances": [{"age": 41}]}'
     """
     if broker is not None and backend is not None:
         raise InputError("give --broker or --backend, not both")
@@ -105,7 +108,9 @@ def serve(
         listener = settings.bind_socket()
         listener.listen()  # from the line on that names it, connections wait and are not refused
         bound_port = listener.getsockname()[1]
-        note(f"{opened.manifest.title} at http://{host}:{bound_port}/docs")
+        url = f"http://{host}:{bound_port}"
+        title = opened.manifest.title
+        print_line(f"{title} at {url}/docs", {"model": title, "url": url}, as_json=as_json)
         uvicorn.Server(settings).run(sockets=[listener])
 
 

@@ -84,7 +84,7 @@ def serving(bundle: Bundle, folder: Path, *words: str) -> Iterator[Service]:
         try:
             for line in process.stdout:
                 lines.append(line)
-                if url := re.search(r"at (http://\S+)/docs", line):
+                if url := re.search(r"(http://[^/\s\"]+)", line):
                     break
             else:
                 pytest.fail("".join(lines))
@@ -275,6 +275,13 @@ def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
         assert fallback["route"] == "fallback"
     fetched = [line.strip() for line in service.lines if re.fullmatch("[a-f ]+\n", line)]
     assert fetched == ["a b", "c", "e"]
+
+
+def test_the_address_as_a_document(bundle, tmp_path):
+    with serving(bundle, tmp_path, "--json") as service:
+        address = json.loads(service.lines[-1])
+        assert address["model"] == "small 7"
+        assert service.get("/healthz")[0] == 200
 
 
 def test_without_a_cloud_hard_rows_are_fallbacks(bundle, tmp_path):

@@ -502,7 +502,7 @@ static int read_unsigned(reader_type *r, uint32_t *number)
 }
 
 /* Skip a value that is not read: brackets until they close, texts whole. */
-static int skip_value(reader_type *r)
+static int skip_over(reader_type *r)
 {
     int depth = 0;
     const uint8_t *bytes;
@@ -587,7 +587,7 @@ static int read_json_entry(reader_type *r, uint32_t key, const uint8_t *id,
     case KEY('e', 0, 0):
         return put_error(response, text, size);
     default:
-        return skip_value(r) ? HAS_NOTHING : 0;
+        return skip_over(r) ? HAS_NOTHING : 0;
     }
 }
 
@@ -682,7 +682,7 @@ static void measure(${p}_wire *wire, uint32_t ms) /* RFC 6298, with beta = 1/4 a
     wire->round_trip = wire->round_trip - wire->round_trip / 8u + sample / 8u;
 }
 
-static void measure_answer(${p}_wire *wire, uint32_t now_ms)
+static void measure_reply(${p}_wire *wire, uint32_t now_ms)
 {
     uint32_t since_first = now_ms - wire->sent_at;
     uint32_t since_retry = now_ms - wire->resent_at;
@@ -746,7 +746,7 @@ int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint
     if (!is_response)
         return wire->state;
     if (response->label >= 0) {
-        measure_answer(wire, now_ms);
+        measure_reply(wire, now_ms);
         wire->state = ${P}_WIRE_ANSWERED;
         return wire->state;
     }
