@@ -1,7 +1,7 @@
 """Keep what a worker answers: gather instances in memory, write them as shards on a thread.
 
-Serving threads only append to a list. If the disk does not keep up, the gathered instances are
-thinned at random like those of the folder, so that memory is bounded and every chance stays known.
+Serving threads only append to a list. If the disk does not keep up, instances in memory are thinned
+at random, as the folder thins its shards: memory is bounded, and every chance stays known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.worker.batcher import Ticket
 from gatewise_export.archive.folder import ArchiveFolder
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts, instance_ids
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, instance_ids, require_pyarrow
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
@@ -106,11 +106,10 @@ class ArchiveWriter:
     ) -> ArchiveWriter:
         """Make a writer on a folder with randomness of the operating system; starts its thread.
 
-        Raises ModuleNotFoundError where pyarrow is not installed, InputError if the folder cannot
-        be written.
+        Raises InputError where pyarrow is not installed, or if the folder cannot be written.
         """
-        import pyarrow.parquet  # noqa: F401  asked for at the start, not with the first shard
-
+        # asked for at the start, not with the first shard
+        require_pyarrow()
         rng = np.random.default_rng()
         folder = ArchiveFolder(path, max_bytes=max_bytes, max_days=max_days, rng=rng)
         writer = cls(folder, seconds=seconds, rng=rng)

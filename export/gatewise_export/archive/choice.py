@@ -30,6 +30,7 @@ from gatewise_export.archive.shard import (
     ShardFacts,
     read_facts,
     read_shard,
+    require_pyarrow,
     shard_table,
 )
 
@@ -92,6 +93,7 @@ def scores(rows: ArchivedRows, rng: np.random.Generator) -> dict[str, Floats]:
 def _region_sizes(X: NDArray[Any], rng: np.random.Generator) -> Floats:
     """Number of instances in the region of each, shape (n,)."""
     x = np.nan_to_num(X.astype(np.float64))
+    # standardised, so that no feature decides alone on which side of a plane an instance lies
     scale = x.std(axis=0)
     x = (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
     sides = x @ rng.normal(size=(x.shape[1], _PLANES)) > 0
@@ -165,7 +167,7 @@ def choose(
 
 def write_choice(path: Path, choice: LabelChoice, stamp: str) -> Path:
     """Write a choice below the archive, as a whole or not at all."""
-    import pyarrow as pa
+    pa = require_pyarrow()
     from pyarrow import parquet
 
     table = shard_table(choice.rows, choice.facts)
@@ -183,6 +185,7 @@ def write_choice(path: Path, choice: LabelChoice, stamp: str) -> Path:
 
 def read_choices(path: Path) -> list[LabelChoice]:
     """Read the choices of an archive, oldest first."""
+    require_pyarrow()
     from pyarrow import parquet
 
     choices = []

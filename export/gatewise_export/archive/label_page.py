@@ -111,9 +111,10 @@ def _picture(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8] 
 def _data_url(image: NDArray[np.uint8]) -> str:
     """Encode a picture as a PNG in a data URL."""
     height, width, n_colours = image.shape
+    # each line of pixels begins with the number of its filter: 0, none
     lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
     # 8 bits per value; colour type 0 is grey, 2 is RGB
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if n_colours == 1 else 2, 0, 0, 0)
+    header = struct.pack(">II", width, height) + bytes([8, 0 if n_colours == 1 else 2, 0, 0, 0])
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
     chunks = (
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -127,6 +128,7 @@ def _plot(window: NDArray[np.float64]) -> str:
     """Draw the channels of a window (samples, channels) as lines."""
     low = float(np.nanmin(window))
     spread = max(float(np.nanmax(window)) - low, 1e-9)
+    # all channels share one scale; the y axis of a picture points down
     x = np.linspace(0, _WIDTH, len(window))
     lines = []
     for channel, colour in zip(window.T, _COLOURS * len(window.T), strict=False):

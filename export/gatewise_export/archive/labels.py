@@ -117,7 +117,7 @@ def check_labels(
 
 
 def add_labels(path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:
-    """Append labels that were checked; returns the number of those that are new or differ."""
+    """Append checked labels, and return how many of them are new or replace another one."""
     current = read_labels(path)
     new_labels = [
         Label(name, label, by, at)
@@ -157,14 +157,14 @@ def labelled_rows(path: Path, version: str) -> tuple[ShardFacts, TruthRows] | No
     if not choices:
         return None
     labels = read_labels(path)
-    parts = [_labelled_part(choice, number, labels) for number, choice in enumerate(choices)]
+    by_choice = [_labelled_part(choice, number, labels) for number, choice in enumerate(choices)]
     rows = TruthRows(
-        rows=ArchivedRows.joined([part.rows for part in parts]),
-        truth=np.concatenate([part.truth for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        chance=np.concatenate([part.chance for part in parts]),
-        choice=np.concatenate([part.choice for part in parts]),
-        n_chosen=sum(part.n_chosen for part in parts),
+        rows=ArchivedRows.joined([labelled.rows for labelled in by_choice]),
+        truth=np.concatenate([labelled.truth for labelled in by_choice]),
+        labels=np.concatenate([labelled.labels for labelled in by_choice]),
+        chance=np.concatenate([labelled.chance for labelled in by_choice]),
+        choice=np.concatenate([labelled.choice for labelled in by_choice]),
+        n_chosen=sum(labelled.n_chosen for labelled in by_choice),
     )
     return choices[-1].facts, rows
 
@@ -174,6 +174,7 @@ def _labelled_part(choice: LabelChoice, number: int, labels: Mapping[str, Label]
     rows = choice.rows.take(is_labelled)
     texts = [labels[name].label for name in rows.ids.tolist()]
     index_of = {str(label): index for index, label in enumerate(choice.facts.classes)}
+    # The CSV is in random order, so that the first lines are a random part of the chosen ones.
     share = len(rows) / max(len(choice.rows), 1)
     return TruthRows(
         rows=rows,

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
+from gatewise.errors import InputError, not_installed
 
 #: Key of the facts in a shard's metadata.
 _FACTS: Final = b"gatewise"
@@ -119,8 +119,9 @@ class ArchivedRows:
 
 def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
     """Make the Arrow table of a shard, with the facts in its metadata."""
-    pa = _pyarrow()
+    pa = require_pyarrow()
     raw_ids, positions = _split_ids(rows.ids)
+    # Ids are random: 16 bytes each take half of the space of their digits.
     columns = {
         "id": pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(_ID_BYTES), len(rows), [None, pa.py_buffer(raw_ids)]
@@ -142,7 +143,7 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
 
 def _list_column(matrix: NDArray[Any]) -> Any:
     """One list of fixed size per row of a matrix."""
-    pa = _pyarrow()
+    pa = require_pyarrow()
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
 
 
@@ -167,7 +168,7 @@ def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
 
 def read_facts(path: Path) -> ShardFacts:
     """Read the facts of a shard; InputError if the file is none."""
-    pa = _pyarrow()
+    pa = require_pyarrow()
     from pyarrow import parquet
 
     try:
@@ -179,7 +180,7 @@ def read_facts(path: Path) -> ShardFacts:
 
 def read_shard(path: Path) -> ArchivedRows:
     """Read the instances of a shard; InputError if the file is none."""
-    pa = _pyarrow()
+    pa = require_pyarrow()
     from pyarrow import parquet
 
     facts = read_facts(path)
@@ -229,20 +230,23 @@ def instance_ids(requests: Iterable[tuple[bytes, Sequence[int]]]) -> NDArray[np.
 def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
     """Read shards, and put the instances of each model and version together.
 
-    The facts are those of the last shard.
+    A version's facts are those of its last shard.
     """
-    parts: dict[tuple[str, str], list[ArchivedRows]] = {}
+    rows_of: dict[tuple[str, str], list[ArchivedRows]] = {}
     facts_of: dict[tuple[str, str], ShardFacts] = {}
     for path in paths:
         facts = read_facts(path)
         key = facts.model, facts.version
         facts_of[key] = facts
-        parts.setdefault(key, []).append(read_shard(path))
-    return {key: (facts_of[key], ArchivedRows.joined(rows)) for key, rows in parts.items()}
+        rows_of.setdefault(key, []).append(read_shard(path))
+    return {key: (facts_of[key], ArchivedRows.joined(rows)) for key, rows in rows_of.items()}
 
 
-def _pyarrow() -> Any:
-    """Import pyarrow, which only an archive needs."""
-    import pyarrow
-
+def require_pyarrow() -> Any:
+    """Import pyarrow, which only an archive needs; InputError names the extra if it is absent."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise not_installed(error, "parquet") from None
     return pyarrow

@@ -73,8 +73,8 @@ def monitor(
     if chosen_version not in versions:
         raise InputError(f"{path} has versions {', '.join(versions)}, not {version}")
     facts, rows = versions[chosen_version]
-    found = labelled_rows(path, chosen_version)
-    labelled = _no_labels(rows) if found is None else found[1]
+    truth = labelled_rows(path, chosen_version)
+    labelled = _no_labels(rows) if truth is None else truth[1]
     if days is not None:
         since = rows.time.max() - days * _SECONDS_A_DAY
         rows = rows.take(rows.time >= since)
@@ -171,11 +171,11 @@ def _batches(path: Path, version: str, labelled: TruthRows) -> list[LabelBatch]:
         if not n_labels:
             continue
         shards = [path / name for name in choice.offered.shards if (path / name).exists()]
-        parts = [of_choice.rows, *map(read_shard, shards)]
         # a labelled instance counts once, though the archive may have it as well
-        joined = ArchivedRows.joined(
-            [parts[0], *(part.take(~np.isin(part.ids, parts[0].ids)) for part in parts[1:])]
-        )
+        labelled_ids = of_choice.rows.ids
+        others = [rows.take(~np.isin(rows.ids, labelled_ids)) for rows in map(read_shard, shards)]
+        joined = ArchivedRows.joined([of_choice.rows, *others])
+        # the labelled ones are the first of the joined ones
         label_weights = np.zeros(len(joined))
         label_weights[:n_labels] = of_choice.weights
         right = np.zeros(len(joined))

@@ -135,7 +135,10 @@ class RefitReport(msgspec.Struct, frozen=True):
 
 
 def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
-    """Fit, pack and compare; errors name what is missing. The old bundle stays as it is."""
+    """Fit, pack and compare; the old bundle stays as it is.
+
+    Raises InputError if rows, labels or features are missing.
+    """
     check_destination(settings.out)
     old = Bundle.open(settings.bundle)
     keeps_model = settings.high_cost == "same"
@@ -146,6 +149,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
         raise InputError("labels name a class that the high-cost model lacks: --high-cost new")
     kept = fit_rows_of(parts, old.manifest, cap=settings.cap, unlabelled=keeps_model, rng=rng)
     earlier = old_rows(settings.train, settings.target, old.manifest)
+    # kept / (old + kept) = kept_share
     mass = settings.kept_share / (1 - settings.kept_share) * len(earlier.y)
     weighted = FitRows(kept.X, kept.y, kept.weights * mass / kept.weights.sum())
     with tempfile.TemporaryDirectory(prefix="gatewise-refit-") as folder:

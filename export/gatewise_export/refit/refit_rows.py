@@ -43,9 +43,9 @@ class FitRows:
 
 @dataclass(frozen=True, eq=False)
 class KeptParts:
-    """Instances of a version, split at random into those of the fit and those held out.
+    """Kept instances of a version, for the fit and for the comparison.
 
-    `fit_rows` and `held_rows` have no label, or theirs is in `fit_labels` and `held_labels`.
+    `fit_rows` and `held_rows` are all of them; `fit_labels` and `held_labels` those with a label.
     """
 
     fit_rows: ArchivedRows
@@ -70,7 +70,7 @@ def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
 def kept_parts(
     path: Path, manifest: Manifest, *, held_share: float, rng: np.random.Generator
 ) -> KeptParts:
-    """Read and split the kept instances of a bundle's version.
+    """Read the kept instances of a bundle's version, and split them at random.
 
     Raises InputError if there are fewer than :data:`FEWEST_LABELS` labels.
     """
@@ -80,14 +80,14 @@ def kept_parts(
         names = ", ".join(" ".join(names) for names in archives)
         raise InputError(f"{path} has instances of {names}, not of {manifest.title}")
     _, rows = archives[key]
-    found = labelled_rows(path, manifest.version)
-    n_labels = 0 if found is None else len(found[1])
-    if found is None or n_labels < FEWEST_LABELS:
+    truth = labelled_rows(path, manifest.version)
+    n_labels = 0 if truth is None else len(truth[1])
+    if truth is None or n_labels < FEWEST_LABELS:
         raise InputError(
             f"{path} has {n_labels} labels for {manifest.title}; a refit takes at least "
             f"{FEWEST_LABELS}: gatewise labels choose {path}"
         )
-    labelled = found[1]
+    labelled = truth[1]
     is_held = rng.random(len(rows)) < held_share
     label_is_held = rng.random(n_labels) < held_share
     # an instance with a label is where its label is
@@ -132,10 +132,10 @@ def class_values(texts: NDArray[np.str_], manifest: Manifest) -> NDArray[Any]:
 def fit_rows_of(
     parts: KeptParts, manifest: Manifest, *, cap: float, unlabelled: bool, rng: np.random.Generator
 ) -> FitRows:
-    """Rows of the kept part of the fit, weighted by the inverse of their chances.
+    """Rows of the kept instances for the fit, weighted by the inverse of their chances.
 
-    With `unlabelled`, the archive itself: instances without a label have the high-cost model's.
-    Else those with a label alone. A weight is at most `cap` times the mean.
+    With `unlabelled`, the high-cost model's answer is the label of instances that have none;
+    without it, these are left out. No weight exceeds `cap` times the mean.
     """
     order = feature_order(manifest)
     labelled = parts.fit_labels

@@ -1,10 +1,12 @@
 """Workers that keep what they answer, on a real broker, and the writer's memory on its own."""
 
+import sys
 import time
 
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_cloud import Worker
 from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.worker.batcher import Ticket
@@ -87,3 +89,9 @@ def test_a_disk_that_does_not_keep_up_thins_what_waits_in_memory(tmp_path, bundl
     assert abs(rows.weights.sum() - 5000) < error
     assert len(set(rows.stored_chance.tolist())) > 1
     assert len(shards_in(tmp_path)) == writer.counters["shards"] > 1
+
+
+def test_without_pyarrow_it_names_the_extra(tmp_path, bundle, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"needs pyarrow.*pip install 'gatewise\[parquet\]'"):
+        Worker(bundle, "mqtt://127.0.0.1:1", keep=tmp_path / "kept")
