@@ -20,7 +20,6 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.cache import CACHE
-from benchmarks.data.fleet_bundles import fleet_bundle
 from gatewise.console import note
 from gatewise_sim.experiment.run import Prepared, run_scenario
 from gatewise_sim.experiment.simulation import Job
@@ -102,6 +101,9 @@ def _prepare(scenario: Scenario) -> Prepared:
 
 def write_inputs() -> None:
     """Write the path of the bundle, and its rows as a table."""
+    # Not at the top: a part's memory is that of the command, which loads nothing that trains.
+    from benchmarks.data.fleet_bundles import fleet_bundle
+
     digits = fleet_bundle("digits")
     _FOLDER.mkdir(parents=True, exist_ok=True)
     (_FOLDER / "bundle").write_text(str(digits.bundle.path))
