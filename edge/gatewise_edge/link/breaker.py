@@ -167,4 +167,3 @@ class Breaker:
         self._changed_at = now
         self._n_openings = self._n_silent_in_a_row = 0
         self._silent.clear()
-        self._paused_until = -math.inf

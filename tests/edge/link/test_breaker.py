@@ -195,3 +195,18 @@ def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle):
         assert answer(device, clock, [0.1, 0, 0.1, 0, np.nan, 0]).reason == "missing:e"
         link.behave = respond
         assert answer(device, clock).route == "cloud"
+
+
+def test_a_share_of_all_and_pauses_of_one_length_are_allowed():
+    breaker = Breaker(failures=9, share=1.0, window=2, pause=3.0, longest=3.0, draw=lambda: 0.5)
+    for now in (1.0, 2.0):
+        breaker.record(False, sent=now, now=now)
+    assert breaker.state == "open"
+    assert not breaker.admit(4.9, until=9.0)
+    assert breaker.admit(5.0, until=6.0)
+    breaker.record(False, sent=5.0, now=5.5)
+    assert not breaker.admit(8.4, until=9.0)
+    assert breaker.admit(8.5, until=9.0)
+    for settings in ({"share": 0.0}, {"share": 1.01}, {"pause": 0.0}, {"longest": math.inf}):
+        with pytest.raises(InputError):
+            Breaker(**settings)

@@ -284,7 +284,41 @@ def test_an_audit_may_go_from_the_moment_at_which_workers_have_room():
     assert not offloads.admit_audit(4.9)
     assert offloads.admit_audit(5.0)
     for _ in range(4):
+        assert offloads.admit_audit(5.0)
         offloads.open(new_id(), "m", "1", now=5.0, deadline=9.0, on_answer=print)
     assert not offloads.admit_audit(5.0)
     assert offloads.admit_audit(9.0)  # those without an answer are over
     assert len(offloads) == 0
+
+
+def test_an_answer_at_the_deadline_is_late():
+    offloads = Offloads()
+    item = opened(offloads, deadline=1.0)
+    assert offloads.receive(answer(item.id), 1.0) is item
+    assert (item.state, offloads.counts.timeouts, offloads.counts.late) == ("timeout", 1, 1)
+
+
+def test_a_response_of_another_model_to_a_settled_request_is_mismatched():
+    offloads = Offloads()
+    item = opened(offloads)
+    offloads.receive(answer(item.id), 0.1)
+    assert offloads.receive(answer(item.id, model="n"), 0.2) is None
+    assert (offloads.counts.mismatched, offloads.counts.duplicates) == (1, 0)
+    assert offloads.receive(answer(item.id), 0.3) is None
+    assert (offloads.counts.mismatched, offloads.counts.duplicates) == (1, 1)
+
+
+def test_the_latest_256_settled_requests_are_remembered():
+    offloads = Offloads()
+    items = []
+    for _ in range(257):
+        items.append(opened(offloads))
+        offloads.receive(answer(items[-1].id), 0.1)
+    offloads.receive(answer(items[0].id), 0.2)
+    assert (offloads.counts.unknown, offloads.counts.duplicates) == (1, 0)
+    offloads.receive(answer(items[1].id), 0.2)
+    assert (offloads.counts.unknown, offloads.counts.duplicates) == (1, 1)
+
+
+def test_counts_begin_at_0():
+    assert set(asdict(Offloads().counts).values()) == {0}
