@@ -113,10 +113,10 @@ class _Root(TyperGroup):
 
     # The contexts are typer's own and private, hence Any.
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         return list(TABLE)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: object, cmd_name: str) -> Any:
         return build(cmd_name) if cmd_name in TABLE else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -128,7 +128,7 @@ class _Root(TyperGroup):
             ctx.fail(f"no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: object, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in TABLE.items()])
 

@@ -19,7 +19,7 @@ BOUNDS = {
     "calls with 7 or more positional arguments": 11,  # 0: numba's inner loops
     "functions of more than 12 parameters": 6,
     "functions of more than 60 lines": 15,
-    "untyped or Any parameters, %": 10.0,  # 8.0
+    "untyped or Any parameters, %": 8.0,
     "'fmt: skip'": 40,
     "docstrings of one or two words": 0,
     "odd patterns per 10,000 words, code": 25.0,

@@ -42,7 +42,7 @@ _DAY: Final = timedelta(days=1)
 _DIRECTIVES: Final = frozenset("YymdHMSfjz%")
 
 
-def is_missing(cell: Any, words: Set[str] = frozenset()) -> bool:
+def is_missing(cell: object, words: Set[str] = frozenset()) -> bool:
     """Whether a cell is missing: None, NaN, NaT, or a text of :data:`MISSING_WORDS` or `words`.
 
     >>> is_missing(" NaN "), is_missing(None), is_missing("0"), is_missing("ERR", {"err"})
@@ -61,25 +61,25 @@ def is_missing(cell: Any, words: Set[str] = frozenset()) -> bool:
         return False
 
 
-def read_number(cell: Any) -> float:
+def read_number(cell: object) -> float:
     """Read a number.
 
     >>> read_number(" 1e3 "), read_number(7)
     (1000.0, 7.0)
     """
-    cell = _plain(cell)
+    value = _plain(cell)
     try:
         # float() would also take Python's 1_000, and true as 1
-        if not isinstance(cell, bool | date) and not (isinstance(cell, str) and "_" in cell):
-            return float(cell)
+        if not isinstance(value, bool | date) and not (isinstance(value, str) and "_" in value):
+            return float(value)
     except OverflowError:
-        return float("inf") if cell > 0 else float("-inf")
+        return float("inf") if value > 0 else float("-inf")
     except (ValueError, TypeError):
         pass
     raise _refused(cell, "a number")
 
 
-def read_boolean(cell: Any) -> float:
+def read_boolean(cell: object) -> float:
     """Read true or false, yes or no, on or off, 1 or 0, as 1.0 or 0.0.
 
     >>> read_boolean("Yes"), read_boolean(False)
@@ -93,7 +93,7 @@ def read_boolean(cell: Any) -> float:
     raise _refused(cell, "true or false")
 
 
-def read_category(cell: Any) -> str:
+def read_category(cell: object) -> str:
     """Read the name of a category: the digits of a whole number, ``true`` or ``false``, or text.
 
     A number, boolean or time has the same name whether it comes typed or as text, because CSV files
@@ -135,7 +135,7 @@ def _time_name(moment: date) -> str:
     return moment.isoformat()
 
 
-def read_time(cell: Any, form: str = ISO) -> datetime:
+def read_time(cell: object, form: str = ISO) -> datetime:
     """Read a time: a date, or text in the format `form`; with :data:`UNIX` seconds.
 
     >>> read_time("2025-03-01 08:30").hour, read_time("1.3.2025", "%d.%m.%Y").month
@@ -204,7 +204,7 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
         if not isinstance(c, str) and (number := _number(c)) is not None
     }
 
-    def find(label: Any) -> int:
+    def find(label: object) -> int:
         index = by_text.get(str(label).strip())
         if index is None:
             number = _number(label)
@@ -214,7 +214,7 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
     return np.array([find(label) for label in labels], np.int64)
 
 
-def _texts(label: Any) -> set[str]:
+def _texts(label: object) -> set[str]:
     """Texts by which labels may name one class."""
     text = str(label).strip()
     return {text, text.lower()} if isinstance(label, bool) else {text}
@@ -227,7 +227,7 @@ def _number(label: Any) -> float | None:
         return None
 
 
-def _plain(cell: Any) -> Any:
+def _plain(cell: object) -> Any:
     """Get a cell of numpy or pandas as one of Python's types."""
     if type(cell) in (str, float, int, bool):
         return cell
@@ -243,5 +243,5 @@ def _plain(cell: Any) -> Any:
     return str(cell) if is_of_pandas and not isinstance(cell, datetime) else cell
 
 
-def _refused(cell: Any, wanted: str) -> InputError:
+def _refused(cell: object, wanted: str) -> InputError:
     return InputError(f"{str(cell)[:40]!r} is not {wanted}")

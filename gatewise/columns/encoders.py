@@ -68,7 +68,7 @@ class RowEncoder(Record, frozen=True, dict=True):
         """Indices of the features of one column."""
         return range(self.starts[column], self.starts[column + 1])
 
-    def cell(self, column: int, cell: Any) -> tuple[float, ...]:
+    def cell(self, column: int, cell: object) -> tuple[float, ...]:
         """Values of a column's features; InputError, which names the column, for a bad cell."""
         return self.columns[column].encode(cell, self.missing_words)
 

@@ -100,7 +100,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
             raise InputError(f"{form!r}: only a time has a format")
 
     @classmethod
-    def check_cell(cls, cell: Any, form: str) -> None:
+    def check_cell(cls, cell: object, form: str) -> None:
         """Refuse a cell of training that is not of this kind."""
         raise NotImplementedError
 
@@ -109,11 +109,11 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         """Learn a column from the cells of training that are not missing."""
         raise NotImplementedError
 
-    def read(self, cell: Any) -> tuple[float, ...]:
+    def read(self, cell: object) -> tuple[float, ...]:
         """Values of a cell that is not missing; InputError if it is not of this kind."""
         raise NotImplementedError
 
-    def encode(self, cell: Any, missing_words: frozenset[str]) -> tuple[float, ...]:
+    def encode(self, cell: object, missing_words: frozenset[str]) -> tuple[float, ...]:
         """Values of all features of a cell; InputError, which names the column, if it is bad."""
         if cells.is_missing(cell, missing_words):
             return self._missing
@@ -143,7 +143,7 @@ class NumberColumn(Column, frozen=True, tag="number"):
     is_text: ClassVar[bool] = False
 
     @classmethod
-    def check_cell(cls, cell: Any, form: str) -> None:
+    def check_cell(cls, cell: object, form: str) -> None:
         cells.read_number(cell)
 
     @classmethod
@@ -153,7 +153,7 @@ class NumberColumn(Column, frozen=True, tag="number"):
             fill = float(np.float32(np.median([cells.read_number(cell) for cell in present])))
         return _plain_column(cls, name, fill, how)
 
-    def read(self, cell: Any) -> tuple[float, ...]:
+    def read(self, cell: object) -> tuple[float, ...]:
         return (cells.read_number(cell),)
 
 
@@ -164,7 +164,7 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
     is_text: ClassVar[bool] = False
 
     @classmethod
-    def check_cell(cls, cell: Any, form: str) -> None:
+    def check_cell(cls, cell: object, form: str) -> None:
         cells.read_boolean(cell)
 
     @classmethod
@@ -174,7 +174,7 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
             fill = float(2 * sum(map(cells.read_boolean, present)) >= len(present))
         return _plain_column(cls, name, fill, how)
 
-    def read(self, cell: Any) -> tuple[float, ...]:
+    def read(self, cell: object) -> tuple[float, ...]:
         return (cells.read_boolean(cell),)
 
 
@@ -212,7 +212,7 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         return len(self.categories)
 
     @classmethod
-    def check_cell(cls, cell: Any, form: str) -> None:
+    def check_cell(cls, cell: object, form: str) -> None:
         _check_category(cells.read_category(cell))
 
     @classmethod
@@ -235,7 +235,7 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
     def _place(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.categories)}
 
-    def read(self, cell: Any) -> tuple[float, ...]:
+    def read(self, cell: object) -> tuple[float, ...]:
         index = self._place.get(cells.read_category(cell), -1)
         return tuple(float(i == index) for i in range(len(self.categories)))
 
@@ -256,7 +256,7 @@ class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
     def is_unseen(self, values: Sequence[float]) -> bool:
         return values[0] == -1.0 and not any(values[1:])
 
-    def read(self, cell: Any) -> tuple[float, ...]:
+    def read(self, cell: object) -> tuple[float, ...]:
         return (float(self._place.get(cells.read_category(cell), -1)),)
 
 
@@ -282,7 +282,7 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
         cells.check_time_format(form or cells.ISO)
 
     @classmethod
-    def check_cell(cls, cell: Any, form: str) -> None:
+    def check_cell(cls, cell: object, form: str) -> None:
         cells.read_time(cell, form or cells.ISO)
 
     @classmethod
@@ -302,7 +302,7 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
         features = (*(f"{name}_{part}" for part in time_parts), *indicator)
         return cls(name, features, fill, parts=time_parts, format=form)
 
-    def read(self, cell: Any) -> tuple[float, ...]:
+    def read(self, cell: object) -> tuple[float, ...]:
         time = cells.read_time(cell, self.format)
         return tuple(cells.time_part(time, part) for part in self.parts)
 

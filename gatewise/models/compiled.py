@@ -5,35 +5,41 @@ The loops take the rows and a model's arrays, and write their results into the l
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int32]
+Flags = NDArray[np.bool_]
 
 BLOCK = 1024
 """Rows that go down a tree together."""
 
 
 @numba.njit(cache=True, nogil=True)
-def child(v: Any, node: Any, threshold: Any, left: Any, right: Any, nan_left: Any) -> Any:
+def child(
+    v: np.float32, node: int, threshold: Floats, left: Indices, right: Indices, nan_left: Flags
+) -> int:
     """Child to which a node sends the value of its feature; no branch for a processor to guess."""
     goes_left = (v <= threshold[node]) | (np.isnan(v) & nan_left[node])
-    return right[node] + (left[node] - right[node]) * goes_left
+    side: int = right[node] + (left[node] - right[node]) * goes_left
+    return side
 
 
 @numba.njit(cache=True, nogil=True)
 def add_leaves(
-    x: Any,
-    feature: Any,
-    threshold: Any,
-    left: Any,
-    right: Any,
-    nan_left: Any,
-    roots: Any,
-    value: Any,
-    output: Any,
-    base: Any,
-    out: Any,
+    x: Floats,
+    feature: Indices,
+    threshold: Floats,
+    left: Indices,
+    right: Indices,
+    nan_left: Flags,
+    roots: Indices,
+    value: Floats,
+    output: Indices,
+    base: Floats,
+    out: Floats,
 ) -> None:
     """Add the leaves' values to the outputs (float32, zeros), tree after tree, then the base.
 
@@ -75,7 +81,14 @@ def add_leaves(
 
 @numba.njit(cache=True, nogil=True)
 def mark_paths(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any, out: Any
+    x: Floats,
+    feature: Indices,
+    threshold: Floats,
+    left: Indices,
+    right: Indices,
+    nan_left: Flags,
+    roots: Indices,
+    out: Flags,
 ) -> None:
     """Mark the columns that each row's paths test."""
     for i in range(len(x)):
@@ -88,15 +101,15 @@ def mark_paths(
 
 @numba.njit(cache=True, nogil=True)
 def find_leaves(
-    x: Any,
-    feature: Any,
-    threshold: Any,
-    left: Any,
-    right: Any,
-    nan_left: Any,
-    roots: Any,
-    leaf: Any,
-    first: Any,
+    x: Floats,
+    feature: Indices,
+    threshold: Floats,
+    left: Indices,
+    right: Indices,
+    nan_left: Flags,
+    roots: Indices,
+    leaf: Indices,
+    first: Indices,
 ) -> None:
     """Leaf of each row in each tree, and the first tree that tests each column for each row."""
     for t in range(len(roots)):
@@ -111,7 +124,13 @@ def find_leaves(
 
 @numba.njit(cache=True, nogil=True)
 def add_kernels(
-    z: Any, landmarks: Any, rate: Any, weights: Any, bias: Any, squarings: Any, out: Any
+    z: Floats,
+    landmarks: Floats,
+    rate: np.float32,
+    weights: Floats,
+    bias: Floats,
+    squarings: int,
+    out: Floats,
 ) -> None:
     """Add the weighted kernel values of scaled rows to the outputs (zeros), then the bias."""
     unit = np.float32(1.0)  # a bare 1.0 would pull everything into float64

@@ -159,7 +159,7 @@ def why_lost(reason: object) -> str:
     return "the broker closed the connection" if text == "Unspecified error" else text
 
 
-def _tune_socket(client: Any, userdata: Any, sock: Any) -> None:
+def _tune_socket(client: object, userdata: object, sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # A dead peer is noticed after this, not after the keepalive's one and a half periods.

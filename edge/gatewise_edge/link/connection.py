@@ -301,7 +301,12 @@ class BrokerConnection:
     # -- paho's callbacks: they note an event; it is handled without a lock of paho's -------
 
     def _on_connect(
-        self, client: paho.Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any
+        self,
+        client: paho.Client,
+        _data: object,
+        _flags: object,
+        reason: ReasonCode,
+        _properties: object,
     ) -> None:
         # paho would send the packets of the last connection again: by now they are stale.
         client.drop_out_messages()
@@ -311,20 +316,27 @@ class BrokerConnection:
             self._events.append(self._handle_connect)
 
     def _on_subscribe(
-        self, _client: Any, _data: Any, packet_id: int, reasons: Any, _properties: Any
+        self,
+        _client: object,
+        _data: object,
+        packet_id: int,
+        reasons: Sequence[ReasonCode],
+        _properties: object,
     ) -> None:
         self._events.append(partial(self._handle_subscribe, packet_id, reasons))
 
-    def _on_unsubscribe(self, _client: Any, _data: Any, packet_id: int, *_: Any) -> None:
+    def _on_unsubscribe(self, _client: object, _data: object, packet_id: int, *_: object) -> None:
         self._events.append(partial(self._acknowledge, packet_id))
 
-    def _on_publish(self, _client: Any, _data: Any, packet_id: int, *_: Any) -> None:
+    def _on_publish(self, _client: object, _data: object, packet_id: int, *_: object) -> None:
         self._events.append(partial(self._acknowledge, packet_id))
 
-    def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
+    def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         self._events.append(partial(self._handle_message, message))
 
-    def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: Any, _p: Any) -> None:
+    def _on_disconnect(
+        self, _client: object, _data: object, _flags: object, reason: object, _p: object
+    ) -> None:
         # A connection that was refused has its reason already.
         self._reason = self._reason or why_lost(reason)
 

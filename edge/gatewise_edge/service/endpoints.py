@@ -93,7 +93,7 @@ class Endpoints(ThreadingHTTPServer):
             self._started.pop(request, None)
         super().shutdown_request(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """Log nothing: clients come and go."""
 
 

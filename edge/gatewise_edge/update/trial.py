@@ -67,7 +67,7 @@ class Trial:
             self.bad = bad
 
     def end(self) -> None:
-        """Stop counting."""
+        """Stop counting answers."""
         with self._lock:
             self.running = False
 
