@@ -126,6 +126,7 @@ class Updater:
         self._noted = False
         self._stopping = False
         self._unfit: set[str] = set()
+        self._valid: Set[str] = frozenset()
         self._running = ""
         self._trouble: str | None = None
         self._device: Device | None = None
@@ -184,9 +185,8 @@ class Updater:
         """Counts so far.
 
         ``announced`` (messages), ``checks`` that ended well, ``taken``, ``repaired``, ``passed``,
-        ``rolled_back``, ``withdrawn``; by their reason
-        (:class:`gatewise_export.repository.release.UpdateError`) checks and releases that failed;
-        ``bytes`` fetched.
+        ``rolled_back``, ``withdrawn``, ``bytes`` fetched; by the reason of their
+        :class:`.UpdateError` checks and releases that failed.
         """
         with self._condition:
             counts = {name: self._counts[name] for name in _COUNTS}
@@ -258,8 +258,7 @@ class Updater:
             return
         self._accounted = now
         changes: dict[str, float] = trial.counts if trial.running else {}
-        if state.wait:
-            changes["wait"] = max(0.0, state.wait - passed)
+        changes |= {"wait": max(0.0, state.wait - passed)} if state.wait else {}
         if changes:
             self.store.save(starts=0 if answered else state.starts, **changes)
         if state.wait and not self.store.state.wait:
@@ -276,7 +275,7 @@ class Updater:
             self.store.save(seen=versions)
         offers = [offer for offer in offers if offer.model == self.model]
         offered = [offer for offer in offers if offer.is_for(self._id)]
-        valid = {offer.digest for offer in offers if offer.rollout}
+        self._valid = valid = {offer.digest for offer in offers if offer.rollout}
         successor = next(filter(self._may_take, offered), None)
         # A withdrawn release is left before its successor is fetched, which takes time and may
         # fail.
@@ -288,7 +287,8 @@ class Updater:
                     break
         finally:
             self._leave_withdrawn(valid)
-            self._forget_withdrawn(valid)
+            if forgotten := self._without_withdrawn(self.store.state.active):
+                self.store.save(**forgotten)
         self._trouble = None
         self._failures = 0
         self._count("checks")
@@ -303,12 +303,11 @@ class Updater:
         self._count("withdrawn")
         self._go_back([digest for digest in (state.proved, state.previous) if digest in valid])
 
-    def _forget_withdrawn(self, valid: Set[str]) -> None:
-        """Forget withdrawn releases, so that no start falls back on one."""
+    def _without_withdrawn(self, active: str) -> dict[str, str]:
+        """Changes that take withdrawn releases out of those that a start falls back on."""
         state = self.store.state
-        for name in ("proved", "previous"):
-            if getattr(state, name) not in {"", state.active, *valid}:
-                self.store.save(**{name: ""})
+        valid = {"", active, *self._valid}
+        return {name: "" for name in ("proved", "previous") if getattr(state, name) not in valid}
 
     def _may_take(self, offer: OfferedRelease) -> bool:
         state = self.store.state
@@ -357,6 +356,7 @@ class Updater:
             starts=1,
             bad_before=bad_before,
             answers_before=answers_before,
+            **self._without_withdrawn(digest),
         )
         if not saved and digest != before.proved:
             self.store.save(active=before.active)
@@ -414,10 +414,7 @@ class Updater:
         self._count("rolled_back")
 
     def _go_back(self, digests: Sequence[str]) -> None:
-        """Run the first of some releases that can be run, or else the first bundle.
-
-        It needs neither the network nor a store that can be written.
-        """
+        """Run the first release that opens, or the first bundle; needs no network and no write."""
         assert self._device is not None
         for digest in dict.fromkeys([*digests, ""]):
             try:
