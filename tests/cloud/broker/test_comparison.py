@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
+from scipy.stats import t as t_distribution
 
 from gatewise_cloud.broker.comparison import (
     ALPHA,
     EFFECT,
+    ERRORS_TO_FIND,
     Comparison,
     GroupShare,
     answers_to_find,
@@ -42,6 +45,30 @@ def test_evidence_grows_with_the_excess_and_needs_one():
     # Five devices know their own error badly: the same difference says less.
     assert Comparison(GroupShare(0.09, 0.004, 5), other).evidence(0.01) < evidences[4]
     assert Comparison(GroupShare.from_counts([]), other).evidence(0.01) == 0.0
+
+
+def test_the_error_of_a_share_is_that_between_devices():
+    group = GroupShare.from_counts([(10.0, 1000.0), (20.0, 1000.0), (60.0, 1000.0)])
+    assert group.share == pytest.approx(0.03)
+    # (10 - 30)^2 + (20 - 30)^2 + (60 - 30)^2 = 1400, and m / (m - 1) = 3 / 2.
+    assert group.error == pytest.approx(math.sqrt(1400 * 3 / 2) / 3000)
+
+
+def test_the_evidence_is_the_mean_likelihood_ratio_of_the_alternatives():
+    comparison = Comparison(GroupShare(0.07, 0.003, 10**6), GroupShare(0.05, 0.004, 10**6))
+    # z = 0.02 / 0.005, w = (EFFECT / 0.005)^2; alternatives u > 0 of a normal of variance w.
+    u = np.linspace(0.0, 40.0, 100_001)
+    density = 2.0 * np.exp(-u * u / (2.0 * 16.0)) / math.sqrt(2.0 * math.pi * 16.0)
+    ratio = np.exp(4.0 * u - u * u / 2.0)
+    expected = float((density * ratio).sum() * (u[1] - u[0]))
+    assert comparison.evidence(0.0) == pytest.approx(expected, rel=1e-2)
+
+
+def test_few_devices_have_the_tail_of_student_t():
+    group = GroupShare(0.05, 0.01 / math.sqrt(2.0), 3)  # two of them: 4 degrees of freedom
+    power = Comparison(group, group).power
+    z = norm.isf(t_distribution.sf(EFFECT / 0.01, 4.0))
+    assert math.sqrt(power) * ERRORS_TO_FIND == pytest.approx(z, rel=0.02)
 
 
 def test_the_answers_to_find_an_effect_are_those_that_a_comparison_needs():

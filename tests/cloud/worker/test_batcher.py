@@ -102,6 +102,32 @@ def test_requests_are_known_until_they_are_done():
     assert batcher.pending(DIGITS) == 0
 
 
+def test_documented_bounds_are_the_defaults():
+    batcher = Batcher()
+    bounds = (batcher.capacity, batcher.device_rows, batcher.queue_bytes, batcher.max_batch)
+    assert bounds == (1024, 4096, 268_435_456, 16)
+    memory = (batcher.memory, batcher.memory_bytes, batcher.memory_seconds)
+    assert memory == (4096, 16_777_216, 60.0)
+
+
+@pytest.mark.parametrize(("queue_bytes", "fits"), [(24, True), (23, False)])
+def test_the_queue_holds_its_bytes_and_no_more(queue_bytes, fits):
+    batcher = Batcher(queue_bytes=queue_bytes)
+    assert batcher.offer(ticket(0, device="a"), 0.0).queued  # 12 bytes each
+    assert batcher.offer(ticket(1, device="b"), 0.0).queued == fits
+
+
+def test_answers_are_remembered_within_their_bytes_and_time():
+    batcher = Batcher(memory_bytes=4, memory_seconds=5.0)
+    for number, answer in enumerate((b"1234", b"5")):
+        batcher.offer(ticket(number), 0.0)
+        batcher.take(0.0)
+        batcher.finish(ticket(number), answer, 0.0)
+    assert batcher.offer(ticket(0), 0.0) == QUEUED
+    assert batcher.offer(ticket(1), 4.9) == Offer(counter="repeated", answer=b"5")
+    assert batcher.offer(ticket(1), 5.0) == QUEUED
+
+
 def test_models_do_not_mix_and_the_oldest_goes_first():
     batcher = Batcher()
     for number, model in enumerate([WINE, DIGITS, WINE, DIGITS]):
