@@ -42,7 +42,7 @@ MAX_LABELS: Final = 100
 
 
 class Counters:
-    """Counts that only grow.
+    """Counts and histograms of a worker, which only grow. Thread-safe.
 
     >>> counters = Counters()
     >>> counters.add("received")
@@ -58,16 +58,16 @@ class Counters:
         self._bins = {name: [0] * (len(bounds) + 1) for name, (_, bounds) in HISTOGRAMS.items()}
         self._sums = dict.fromkeys(HISTOGRAMS, 0.0)
 
-    def add(self, name: str, by: int = 1, *, label: str | None = None) -> None:
-        """Count; `label` for the names of :data:`LABELLED_COUNTS` only."""
+    def add(self, name: str, amount: int = 1, *, label: str | None = None) -> None:
+        """Add to a count; `label` for the names of :data:`LABELLED_COUNTS` only."""
         with self._lock:
             if label is None:
-                self._counts[name] += by
+                self._counts[name] += amount
             else:
-                self._add_labelled(name, label, by)
+                self._add_labelled(name, label, amount)
 
-    def answer(self, model: str, instances: int, *, queued: float, latency: float) -> None:
-        """Count an answered request under one lock, because it is so frequent; times in seconds."""
+    def add_answer(self, model: str, instances: int, *, queued: float, latency: float) -> None:
+        """Count an answered request, under one lock because requests are frequent; times in s."""
         position = bisect_left(HISTOGRAMS["latency_seconds"][1], latency)
         with self._lock:
             self._counts["answered"] += 1
@@ -77,13 +77,13 @@ class Counters:
             self._bins["latency_seconds"][position] += 1
             self._sums["latency_seconds"] += latency
 
-    def _add_labelled(self, name: str, label: str, by: int) -> None:
+    def _add_labelled(self, name: str, label: str, amount: int) -> None:
         counts = self._labelled[name]
         if label not in counts and len(counts) >= MAX_LABELS:
             label = "other"
-        counts[label] = counts.get(label, 0) + by
+        counts[label] = counts.get(label, 0) + amount
 
-    def ran(self, instances: int, seconds: float) -> None:
+    def add_run(self, instances: int, seconds: float) -> None:
         """Count a run of a model."""
         position = bisect_left(HISTOGRAMS["batch_instances"][1], instances)
         with self._lock:

@@ -38,10 +38,11 @@ _LOG = logging.getLogger(__name__)
 #: Bets as shares of the largest one that is allowed, 1 / bound. They suit weights 1 / p from 1 to
 #: 100. A larger bet wins only if half of all answers are wrong, which these bets detect at once.
 _BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
-#: Instances between two beginnings of the bets.
-_EVERY: Final = 250
-#: An audit with a smaller probability would weigh too much for a device that is not trusted.
-_RAREST: Final = 1e-3
+#: Number of instances after which new bets begin.
+_BET_INTERVAL: Final = 250
+#: Smallest probability of an audit that counts. Devices are not trusted, and an audit has the
+#: weight 1 / p.
+_MIN_PROBABILITY: Final = 1e-3
 #: Tolerated excess of the share of disagreement over that of validation rows.
 _TOLERANCE: Final = 0.01
 
@@ -58,11 +59,24 @@ def disagreement_bound(manifest: Manifest) -> float | None:
 class DisagreementTest:
     """Test that the share of disagreement is at most `bound`, between 0 and 1.
 
-    `level` bounds the probability that the test ever raises a false alarm. `instances` were
-    observed, `audits` of them audited, and `disagreed` of these disagreed; `weighted` is the sum of
-    X. `evidence` is the test supermartingale, 1 at first; `alarm` is set once it has reached
-    ``1 / level``, after `alarm_at` instances.
+    Parameters
+    ----------
+    bound : float
+        Largest share of disagreement that keeps the promise.
+    level : float, default 0.05
+        Largest probability that the test ever raises a false alarm.
 
+    Attributes
+    ----------
+    instances, audits, disagreed : int
+        Instances observed, audited ones among them, and audits with another answer.
+    weighted : float
+        Sum of X.
+    alarm_at : int or None
+        Instances observed when the evidence reached ``1 / level``.
+
+    Examples
+    --------
     >>> test = DisagreementTest(0.01)
     >>> for i in range(100):
     ...     test.skip(49)
@@ -85,7 +99,7 @@ class DisagreementTest:
         self.weighted = 0.0
         self._stakes = [bet / bound for bet in _BETS]
         self._sums = [0.0] * len(_BETS)
-        self._begun = 0
+        self._n_bets = 0
 
     @property
     def alarm(self) -> bool:
@@ -95,7 +109,7 @@ class DisagreementTest:
     @property
     def evidence(self) -> float:
         """Worth of one unit of money after betting against the bound."""
-        return sum(self._sums) / len(self._sums) + 1.0 / (1 + self._begun)
+        return sum(self._sums) / len(self._sums) + 1.0 / (1 + self._n_bets)
 
     @property
     def estimate(self) -> float:
@@ -105,21 +119,21 @@ class DisagreementTest:
     def skip(self, instances: int = 1) -> None:
         """Observe instances that were not audited, or that the high-cost model answered."""
         while instances > 0:
-            until_next = -self.instances % _EVERY
+            until_next = -self.instances % _BET_INTERVAL
             if until_next == 0:
-                # The j-th beginning stakes 1 / (j (j + 1)); they sum to 1.
-                self._begun += 1
-                new_money = 1.0 / (self._begun * (self._begun + 1))
+                # The j-th bets begin with 1 / (j (j + 1)) units of money; these sum to 1.
+                self._n_bets += 1
+                new_money = 1.0 / (self._n_bets * (self._n_bets + 1))
                 self._sums = [total + new_money for total in self._sums]
-                until_next = _EVERY
-            run = min(instances, until_next)
-            # Each of these instances has X = 0: the factor 1 + l (0 - b), `run` times.
+                until_next = _BET_INTERVAL
+            n_skipped = min(instances, until_next)
+            # Each of these instances has X = 0, and the factor 1 + l (0 - b).
             self._sums = [
-                total * (1.0 - stake * self.bound) ** run
+                total * (1.0 - stake * self.bound) ** n_skipped
                 for total, stake in zip(self._sums, self._stakes, strict=True)
             ]
-            self.instances += run
-            instances -= run
+            self.instances += n_skipped
+            instances -= n_skipped
 
     def audit(self, *, disagrees: bool, probability: float) -> None:
         """Observe an instance that was audited with that probability.
@@ -180,7 +194,7 @@ class FleetAudit:
 
         Without a `bound` on the share of disagreement, audits are counted and not tested.
         """
-        if mark.probability < _RAREST:
+        if mark.probability < _MIN_PROBABILITY:
             return
         disagrees = mark.class_index != class_index
         with self._lock:
@@ -195,8 +209,8 @@ class FleetAudit:
             had_alarm = test.alarm
             test.skip(mark.skipped)
             test.audit(disagrees=disagrees, probability=mark.probability)
-            alarmed = test.alarm and not had_alarm
-        if alarmed:
+            is_first_alarm = test.alarm and not had_alarm
+        if is_first_alarm:
             self._on_alarm(model, test)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:

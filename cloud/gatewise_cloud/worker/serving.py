@@ -224,7 +224,7 @@ class BatchServer:
             return
         with self._work:
             self._batcher.finish(ticket, payload, now)
-        self._counters.answer(
+        self._counters.add_answer(
             f"{name} {version}",
             len(labels),
             queued=started - ticket.arrived,
@@ -309,7 +309,7 @@ class BatchServer:
             return
         n_rows = len(answer.labels)
         seconds = time.monotonic() - started
-        self._counters.ran(n_rows, seconds)
+        self._counters.add_run(n_rows, seconds)
         start = 0
         for ticket in batch.tickets:
             rows = slice(start, start + len(ticket.rows))

@@ -102,7 +102,7 @@ class Worker:
             backend=backend,
             load_bound=LoadLimits(bytes=settings.load_bytes, seconds=settings.load_seconds),
         )
-        for bundle in _listed(bundles, may_be_empty=settings.watch is not None):
+        for bundle in _as_list(bundles, may_be_empty=settings.watch is not None):
             self.models.load(bundle)
         sessions = [self._make_session(settings.queue) for _ in range(settings.connections)]
         self._session = sessions[0] if len(sessions) == 1 else SessionGroup(sessions)
@@ -126,9 +126,9 @@ class Worker:
                 seconds=settings.watch_seconds,
             )
         self._stopping = threading.Event()
-        self._life = threading.RLock()
+        self._lifecycle_lock = threading.RLock()
         self._started = False
-        self._ended = False
+        self._has_ended = False
 
     def _make_session(self, queue: int) -> MqttSession:
         return MqttSession(
@@ -149,7 +149,7 @@ class Worker:
         LinkError
             If the broker cannot be reached, or refuses the connection or the subscription.
         """
-        with self._life:
+        with self._lifecycle_lock:
             if self._started:
                 raise GatewiseError("this worker was started before: make a new one")
             if self.subscription != wire.REQUESTS:
@@ -180,10 +180,10 @@ class Worker:
         A second call does nothing but wait for the first.
         """
         self._stopping.set()
-        with self._life:
-            if not self._started or self._ended:
+        with self._lifecycle_lock:
+            if not self._started or self._has_ended:
                 return
-            self._ended = True
+            self._has_ended = True
             # First, so that a shared subscription hands new requests to the other workers.
             self._session.unsubscribe()
             self._server.finish(self._settings.drain_seconds)
@@ -220,8 +220,8 @@ class Worker:
                 if ready is not None:
                     ready(self)
                 while not self._stopping.wait(_HEALTH_SECONDS):
-                    if (ended := self._ended_thread()) is not None:
-                        raise GatewiseError(f"this worker cannot go on: {ended}")
+                    if (reason := self._ended_thread()) is not None:
+                        raise GatewiseError(f"this worker cannot go on: {reason}")
         finally:
             self.stop()
 
@@ -238,8 +238,8 @@ class Worker:
         """Why this worker does not serve now; None if it does."""
         if self._stopping.is_set():
             return "it is ending"
-        if self._started and (ended := self._ended_thread()) is not None:
-            return ended
+        if self._started and (reason := self._ended_thread()) is not None:
+            return reason
         if not self._session.connected:
             return f"it is not connected to {self.url}"
         if not self._session.subscribed:
@@ -270,7 +270,7 @@ class Worker:
         ``subscription``, ``models``, ``audits``, ``archive`` (the counts of
         :class:`.ArchiveWriter`) and ``certificate_expires``.
         """
-        models = list(self.models)  # they come and go
+        models = list(self.models)  # a copy, since models come and go
         return {
             **self._counters.snapshot(),
             "oversized": self._session.n_oversized,
@@ -304,13 +304,13 @@ def _archive(settings: WorkerSettings) -> ArchiveWriter | None:
     )
 
 
-def _listed(
+def _as_list(
     bundles: Bundle | str | Path | Iterable[Bundle | str | Path], *, may_be_empty: bool
 ) -> list[Bundle | str | Path]:
     """One bundle, or several, as a list."""
     from gatewise_export.bundle.bundle import Bundle
 
-    several = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)
-    if not several and not may_be_empty:
+    bundle_list = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)
+    if not bundle_list and not may_be_empty:
         raise InputError("a worker needs at least one bundle, or a folder to watch")
-    return several
+    return bundle_list

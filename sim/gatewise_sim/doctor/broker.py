@@ -17,7 +17,9 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, DeviceSettings, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, Probe
 
+#: Seconds in which a broker may refuse this client's certificate after the handshake.
 _ALERT_SECONDS: Final = 0.5
+#: Time before a certificate's end from which on it is worth a note.
 _ENDS_SOON: Final = datetime.timedelta(days=30)
 _RENEW: Final = "renew it: gatewise broker init DIR --renew NAME"
 
@@ -35,7 +37,7 @@ _UNVERIFIED: Final = {
 }
 #: Words of a broker's TLS alert about this client's certificate.
 _ALERTS: Final = ("UNKNOWN_CA", "REVOKED", "EXPIRED", "CERTIFICATE", "DECRYPT_ERROR")
-#: By the reason codes of a refused CONNECT.
+#: Code of the finding, reason and remedy, by the reason code of a refused CONNECT.
 _REFUSALS: Final = {
     132: ("protocol", "it does not speak MQTT 3.1.1", "use a broker that does: mosquitto 2"),
     133: ("client-id", "it refuses the client id", "give another --device"),
@@ -50,7 +52,7 @@ _REFUSALS: Final = {
 
 
 def reach_broker(settings: DeviceSettings) -> Iterator[Finding]:
-    """Check the way to the broker's CONNACK, and this client's rights; ends at a failed step."""
+    """Check connection, TLS, login and this client's rights, up to the first step that fails."""
     for check in (_own_certificate, _tcp, _tls, _login_and_rights):
         failed = False
         for finding in check(settings):
@@ -81,8 +83,8 @@ def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
     name = common_name(file)
     valid = f"{file} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
     if not begin <= now <= end:
-        says = f"{valid}; this machine says {now:%Y-%m-%d}"
-        yield BROKER.problem("own-certificate-expired", says, f"{_RENEW}; or set the clock")
+        text = f"{valid}; this machine says {now:%Y-%m-%d}"
+        yield BROKER.problem("own-certificate-expired", text, f"{_RENEW}; or set the clock")
     elif name != settings.device:
         yield BROKER.problem(
             "own-certificate-name",
@@ -113,7 +115,7 @@ def _read_certificate(path: Path) -> Any:
 
 def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
-    where = f"{endpoint.host} port {endpoint.port}"
+    address = f"{endpoint.host} port {endpoint.port}"
     started = time.monotonic()
     try:
         socket.create_connection((endpoint.host, endpoint.port), settings.timeout).close()
@@ -125,13 +127,13 @@ def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
         )
     except ConnectionRefusedError:
         remedy = "start the broker, or correct the port (1883; with TLS 8883)"
-        yield BROKER.problem("tcp-refused", f"nobody listens on {where}", remedy)
+        yield BROKER.problem("tcp-refused", f"nobody listens on {address}", remedy)
     except OSError as error:
-        says = f"{where} cannot be reached ({error.strerror or error})"
+        text = f"{address} cannot be reached ({error.strerror or error})"
         remedy = "look at the network, and at firewalls on the way"
-        yield BROKER.problem("tcp-unreachable", says, remedy)
+        yield BROKER.problem("tcp-unreachable", text, remedy)
     else:
-        yield BROKER.ok(f"{where} answers in {1000 * (time.monotonic() - started):.1f} ms")
+        yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - started):.1f} ms")
 
 
 def _tls(settings: DeviceSettings) -> Iterator[Finding]:
@@ -151,8 +153,8 @@ def _tls(settings: DeviceSettings) -> Iterator[Finding]:
         yield BROKER.ok("TLS works: the broker's certificate is valid and names this host")
     except ssl.SSLCertVerificationError as error:
         code, remedy = _UNVERIFIED.get(error.verify_code, ("tls-verify", "look at its files"))
-        says = f"the broker's certificate is not accepted: {error.verify_message}"
-        yield BROKER.problem(code, says, remedy)
+        text = f"the broker's certificate is not accepted: {error.verify_message}"
+        yield BROKER.problem(code, text, remedy)
     except OSError as error:
         yield _failed_handshake(settings, endpoint, error)
 
@@ -160,8 +162,8 @@ def _tls(settings: DeviceSettings) -> Iterator[Finding]:
 def _failed_handshake(settings: DeviceSettings, endpoint: Endpoint, error: OSError) -> Finding:
     reason = str(getattr(error, "reason", None) or error)
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
-        says = f"port {endpoint.port} does not speak TLS"
-        return BROKER.problem("tls-none", says, "use mqtt:// there, or the port with TLS (8883)")
+        text = f"port {endpoint.port} does not speak TLS"
+        return BROKER.problem("tls-none", text, "use mqtt:// there, or the port with TLS (8883)")
     if settings.cert_file is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE" in reason):
         return BROKER.problem(
             "certificate-required",
@@ -174,9 +176,9 @@ def _failed_handshake(settings: DeviceSettings, endpoint: Endpoint, error: OSErr
             f"the broker refuses this client's certificate: {reason}",
             "give the pair that this broker's authority made (gatewise broker init --renew)",
         )
-    says = f"the TLS handshake fails: {reason}"
+    text = f"the TLS handshake fails: {reason}"
     remedy = "look at the broker's log; an MQTT port without TLS wants mqtt://"
-    return BROKER.problem("tls-handshake", says, remedy)
+    return BROKER.problem("tls-handshake", text, remedy)
 
 
 def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
@@ -191,10 +193,10 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
                 yield _pool_rights(probe)
     except LinkError:
         if probe.refusal is not None:
-            code, why, remedy = _REFUSALS.get(
+            code, reason, remedy = _REFUSALS.get(
                 probe.refusal, ("refused", f"reason code {probe.refusal}", "look at its log")
             )
-            yield BROKER.problem(code, f"broker {endpoint.url} refuses: {why}", remedy)
+            yield BROKER.problem(code, f"broker {endpoint.url} refuses: {reason}", remedy)
             return
         hint = (
             "is this a port with TLS (use mqtts://), no MQTT broker at all, or one whose limit on "
@@ -202,47 +204,47 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
         )
         if endpoint.tls:
             hint = "look at the broker's log: it may refuse this certificate, or want one"
-        says = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
-        yield BROKER.problem("no-greeting", says, hint)
+        text = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
+        yield BROKER.problem("no-greeting", text, hint)
 
 
 def _presence(probe: Probe, device: str) -> Finding:
     """Publish the device's status again, unchanged."""
     topic = wire.status_topic(device)
     probe.subscribe(topic)
-    retained = probe.wait(lambda where, _, retained: where == topic and retained, 0.5)
+    retained = probe.wait(lambda place, _, is_retained: place == topic and is_retained, 0.5)
     status = b"offline" if retained is None else retained[1]
     code = probe.publish(topic, status, retain=True)
-    came = None
+    echo = None
     if code != DENIED:
-        came = probe.wait(lambda where, what, _: where == topic and what == status, 1.0)
+        echo = probe.wait(lambda place, payload, _: (place, payload) == (topic, status), 1.0)
         if retained is None:  # leave nothing behind
             probe.publish(topic, b"", retain=True)
-    if came is None and code not in (0, NO_SUBSCRIBER):
+    if echo is None and code not in (0, NO_SUBSCRIBER):
         return BROKER.problem(
             "status-denied",
             f"this client may not write {topic}: nobody can see whether the device is online",
             f"let it, in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
         )
-    says = "nothing" if retained is None else status.decode(errors="replace")
-    return BROKER.ok(f"{topic} can be written; it says {says}")
+    text = "nothing" if retained is None else status.decode(errors="replace")
+    return BROKER.ok(f"{topic} can be written; it says {text}")
 
 
 def _worker_rights(probe: Probe, endpoint: Endpoint) -> Finding:
-    """Try to respond in a worker's place: a device must not be able to."""
+    """Try to write a response, which only a worker may."""
     topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
     code = probe.publish(topic, b"")
     if code == DENIED or (code == UNKNOWN and not probe.echoes(topic, 1.0)):
         return BROKER.ok("this client cannot answer in a worker's place")
-    says = "any client of this broker may answer in a worker's place"
+    text = "any client of this broker may answer in a worker's place"
     if endpoint.tls:
         remedy = f"only workers may write gw/v1/+/rsp: {ACCESS_LIST}"
-        return BROKER.problem("open-broker", says, remedy)
-    return BROKER.note("open-broker", says, "fine for trying out; else: gatewise broker init")
+        return BROKER.problem("open-broker", text, remedy)
+    return BROKER.note("open-broker", text, "fine for trying out; else: gatewise broker init")
 
 
 def _pool_rights(probe: Probe) -> Finding:
-    """Try to join a pool of workers, one of this trial's own: no device should be able to."""
+    """Try to join a pool of workers under a new name, which no device should be able to."""
     if probe.subscribe(wire.shared(f"doctor-{secrets.token_hex(6)}")) >= FAILURE:
         return BROKER.ok("this client cannot join the workers")
     return BROKER.problem(

@@ -53,7 +53,7 @@ def doctor(settings: DeviceSettings, as_json: AsJson = False) -> None:
 
 
 def _show(finding: Finding) -> None:
-    print(f"{finding.state:8} {finding.check:12} {finding.says}", flush=True)
+    print(f"{finding.state:8} {finding.check:12} {finding.text}", flush=True)
     if finding.remedy:
         print(f"{'':8} {'':12} -> {finding.remedy}", flush=True)
 

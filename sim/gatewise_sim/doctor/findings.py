@@ -30,7 +30,7 @@ class Finding:
     #: Short name of the problem or note, for machines; empty where all is well.
     code: str
     #: One line for people.
-    says: str
+    text: str
     #: Advice; empty if there is nothing to do.
     remedy: str = ""
 
@@ -41,17 +41,17 @@ class Check:
 
     name: CheckName
 
-    def ok(self, says: str) -> Finding:
+    def ok(self, text: str) -> Finding:
         """Make the finding of a check that holds."""
-        return Finding(self.name, "ok", "", says)
+        return Finding(self.name, "ok", "", text)
 
-    def problem(self, code: str, says: str, remedy: str) -> Finding:
+    def problem(self, code: str, text: str, remedy: str) -> Finding:
         """Make the finding of a check that fails."""
-        return Finding(self.name, "problem", code, says, remedy)
+        return Finding(self.name, "problem", code, text, remedy)
 
-    def note(self, code: str, says: str, remedy: str = "") -> Finding:
+    def note(self, code: str, text: str, remedy: str = "") -> Finding:
         """Make a finding that is worth knowing, without a problem."""
-        return Finding(self.name, "note", code, says, remedy)
+        return Finding(self.name, "note", code, text, remedy)
 
 
 INSTALLATION: Final = Check("installation")

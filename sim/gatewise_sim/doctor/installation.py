@@ -111,5 +111,5 @@ def clock_behind(
     now = datetime.datetime.now(datetime.UTC) if now is None else now
     if now >= made - _CLOCK_SLACK:
         return None
-    says = f"this machine says {now:%Y-%m-%d %H:%M} UTC, before {event} ({made:%Y-%m-%d %H:%M} UTC)"
-    return INSTALLATION.problem("clock-behind", says, SET_CLOCK)
+    text = f"this machine says {now:%Y-%m-%d %H:%M} UTC, before {event} ({made:%Y-%m-%d %H:%M} UTC)"
+    return INSTALLATION.problem("clock-behind", text, SET_CLOCK)

@@ -179,8 +179,8 @@ def _lost_connection(
             "raise its limit on packets (mosquitto: max_packet_size), or pack a bundle with a "
             "smaller request (--max-message)",
         )
-    says = "the broker closed the connection when the request was sent"
-    return ROUND_TRIP.problem("connection-lost", says, "look at the broker's log")
+    text = "the broker closed the connection when the request was sent"
+    return ROUND_TRIP.problem("connection-lost", text, "look at the broker's log")
 
 
 def _takes_small_messages(settings: DeviceSettings) -> bool:
@@ -209,8 +209,8 @@ def _check_response(
         remedy = (
             "more workers, or a longer queue" if response.error == wire.BUSY else "read its log"
         )
-        says = f"the worker answers {response.error}: {response.detail}"
-        return WORKER.problem(f"cloud-{response.error}", says, remedy)
+        text = f"the worker answers {response.error}: {response.detail}"
+        return WORKER.problem(f"cloud-{response.error}", text, remedy)
     label = int(response.labels[0])
     if label != expected:
         return WORKER.problem(

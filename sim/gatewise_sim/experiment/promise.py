@@ -45,8 +45,8 @@ def _broken_guarantee(point: OperatingPoint, table: RowTable) -> str | None:
         loss = by_cloud - (_labels(table) == table.truth)[labelled]
         if _exceeds(loss, bound):
             return (
-                f"they lose {percent(float(loss.mean()))} of accuracy against the high-cost model, "
-                f"and at most {percent(bound)} is guaranteed"
+                f"their accuracy is {percent(float(loss.mean()))} below that of the high-cost "
+                f"model, and at most {percent(bound)} is guaranteed"
             )
     if kind == "budget":
         cost = np.where(table.offload, table.request_cost + table.offload_price, table.local_cost)
@@ -57,7 +57,7 @@ def _broken_guarantee(point: OperatingPoint, table: RowTable) -> str | None:
             )
     if kind == "offload_rate" and _exceeds(table.offload.astype(np.float64), bound):
         return (
-            f"{percent(float(table.offload.mean()))} of them are offloaded, and at most "
+            f"{percent(float(table.offload.mean()))} of the rows are offloaded, and at most "
             f"{percent(bound)} is guaranteed"
         )
     return None
@@ -77,8 +77,8 @@ def _lower_accuracy(point: OperatingPoint, table: RowTable, n_validation: int) -
     if not _exceeds(wrong, 1.0 - point.accuracy, error=error):
         return None
     return (
-        f"the accuracy on them is {percent(1.0 - float(wrong.mean()))}, and it was "
-        f"{percent(point.accuracy)} on the validation rows"
+        f"{percent(1.0 - float(wrong.mean()))} of their answers are right, and "
+        f"{percent(point.accuracy)} of those for the validation rows were"
     )
 
 
@@ -89,8 +89,8 @@ def _lower_agreement(table: RowTable) -> str | None:
     if not _exceeds(differs, table.promised):
         return None
     return (
-        f"{percent(float(differs.mean()))} of them get another answer than the high-cost model's, "
-        f"and at most {percent(table.promised)} is promised"
+        f"{percent(float(differs.mean()))} of their answers differ from those of the high-cost "
+        f"model, and at most {percent(table.promised)} is promised"
     )
 
 

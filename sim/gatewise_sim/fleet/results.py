@@ -177,14 +177,29 @@ class RowTable:
 
 @dataclass(slots=True, eq=False)
 class Answers:
-    """Answers of a run, columns of shape (n,) by time of arrival.
+    """Answers of a run: columns of shape (n,), in the order of arrival.
 
-    `time` (s), `device` and `row` are the instance's; `route` is an index of :data:`ROUTES`, -1 of
-    a lost instance, `reason` one of :data:`REASONS`; `stage` is the number of stages for the cloud.
-    `latency_ms` includes `device_ms`, the time of the device's own stages, and `cloud_ms`, the
-    worker's with its queue. `up` and `down` are bytes of MQTT, late responses included, and
-    ``payload_`` their payloads' share. `joules` are the radio's. `requested`: a request was made;
-    `audited`: the device's own answer was sent to the high-cost model as well.
+    Attributes
+    ----------
+    time, device, row
+        Time of arrival (s), device, and row of the table.
+    route, reason
+        Indices of :data:`ROUTES`, -1 for a lost instance, and of :data:`REASONS`.
+    stage
+        Stage that answered; the number of stages for the cloud.
+    label
+        Class index of the answer.
+    cost, feature_cost
+        Cost of the answer, and the part for features.
+    latency_ms, device_ms, cloud_ms
+        Time to the answer, and the parts in the device's stages and in the worker with its queue.
+    up, down, payload_up, payload_down
+        Bytes of MQTT to the broker and to the device, with late responses, and the payloads among
+        them.
+    joules
+        Energy of the radio.
+    requested, audited
+        Whether a request was made, and whether the device's own answer was audited.
     """
 
     time: FloatArray
@@ -277,8 +292,8 @@ def fill_joules(answers: Answers, scenario: Scenario, *, request_first: bool) ->
     end = np.maximum(begin, answers.time[senders] + answers.latency_ms[senders] / 1000.0)
     by_cloud = answers.route[senders] == CLOUD
     if by_cloud.any():
-        usual = float(np.median((end - begin)[by_cloud]))
-        end = np.where(answers.audited[senders], begin + usual, end)
+        median_seconds = float(np.median((end - begin)[by_cloud]))
+        end = np.where(answers.audited[senders], begin + median_seconds, end)
     answers.joules[senders] = radio_joules(
         scenario.link_profile.radio,
         answers.device[senders].astype(np.int64),

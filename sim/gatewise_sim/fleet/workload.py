@@ -189,8 +189,8 @@ class Diurnal(Workload):
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
         highest = self.rate * (1 + self.swing)
         time, device, _ = Poisson(highest).draw(n_devices, seconds, rng)
-        real = rng.random(len(time)) * highest < self.rate_at(time)
-        return Events(time[real], device[real])
+        is_accepted = rng.random(len(time)) * highest < self.rate_at(time)
+        return Events(time[is_accepted], device[is_accepted])
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +270,7 @@ def read_trace(path: str | Path, every: float | None = None) -> Replay:
         events.setdefault(entry.get("device", ""), []).append((time, int(row)))
     if not events:
         raise InputError(f"trace {path}: it holds no arrivals")
-    devices = [sorted(each, key=lambda event: event[0]) for each in events.values()]
+    devices = [sorted(of_device, key=lambda event: event[0]) for of_device in events.values()]
     return Replay(
         [np.array([time for time, _ in device]) for device in devices],
         [np.array([row for _, row in device], np.int64) for device in devices]
@@ -286,11 +286,11 @@ _Reader = Callable[[str, str], Any]
 
 
 class _Kind(NamedTuple):
-    """A kind of workload: its maker, the text after its name, and the readers of its options."""
+    """A kind of workload: its maker, its subject (the text after the name), and its options."""
 
     make: Callable[..., Workload]
-    main: str
-    read_main: _Reader
+    subject: str
+    read_subject: _Reader
     options: Mapping[str, _Reader]
 
 
@@ -329,22 +329,22 @@ def read_workload(text: str, *, day_begins: float = 0.0) -> Workload:
         raise InputError(f"workload {text!r}: choose one of {', '.join(_KINDS)}, as poisson:1/min")
     kind = _KINDS[name]
     # Colons stand in times of day as well: an option begins with its name.
-    main, *words = re.split(r":(?=[a-z]+=)", settings)
+    subject, *option_texts = re.split(r":(?=[a-z]+=)", settings)
     where = f"workload {name}"
     options: dict[str, Any] = {}
-    for word in words:
-        option, _, value = word.partition("=")
+    for option_text in option_texts:
+        option, _, value = option_text.partition("=")
         if option not in kind.options:
             names = ", ".join(kind.options) or "none"
             raise InputError(f"{where}: unknown option {option!r}; there are {names}")
         if option in options:
             raise InputError(f"{where}: {option} is given twice")
         options[option] = kind.options[option](value, f"{where}: {option}")
-    if not main:
-        raise InputError(f"workload {text!r}: a {kind.main} must follow {name}:")
+    if not subject:
+        raise InputError(f"workload {text!r}: a {kind.subject} must follow {name}:")
     if name == "diurnal":
         options["day_begins"] = day_begins
-    return kind.make(kind.read_main(main, where), **options)
+    return kind.make(kind.read_subject(subject, where), **options)
 
 
 # -- which rows instances are -----------------------------------------------------------------

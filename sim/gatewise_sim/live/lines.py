@@ -1,4 +1,4 @@
-"""Columns of a live run's answers, made of the devices' printed lines and counters."""
+"""Answers of a live run as columns, from the lines and counters that its devices print."""
 
 from __future__ import annotations
 
@@ -39,8 +39,18 @@ def answer_columns(
 ) -> Answers:
     """Make the columns of the instances that were answered.
 
-    `lines` are the printed lines by the instance's number among the `arrivals`, `counters` the
-    counters of each device, and `workers` the sums of the workers' counters.
+    Parameters
+    ----------
+    scenario, table : Scenario, RowTable
+        The run, and the outcomes of its rows.
+    arrivals : Arrivals
+        All instances of the run.
+    lines : mapping of int to dict
+        Line of each answered instance, by its number among the `arrivals`.
+    counters : sequence of dict
+        Counters of each device; empty for one that printed none.
+    workers : mapping of str to float
+        Counters of the workers, summed.
     """
     numbers = np.array(sorted(lines), np.int64)
     ordered = [lines[number] for number in numbers.tolist()]
@@ -80,7 +90,7 @@ def answer_columns(
 
 
 def _reason(line: Line) -> int:
-    """Index of the reason, or of the nearest one that virtual time distinguishes."""
+    """Index of a line's reason in REASONS; reasons that are not there map to a similar one."""
     reason = line.get("reason", "value")
     if reason in REASON:
         return REASON[reason]
@@ -99,13 +109,13 @@ def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
 def _rows_by_stage(
     row: NDArray[np.int32], stage: NDArray[np.int8], route: NDArray[np.int8], table: RowTable
 ) -> NDArray[np.int32]:
-    """Get rows of a table by stage; an answer by the cloud is a row of the last stage."""
+    """Rows of a table by stage, from rows and stages; the cloud's answers have the last stage."""
     last_stage = np.where(route == CLOUD, table.n_stages - 1, stage).clip(0, table.n_stages - 1)
     return (last_stage.astype(np.int64) * table.n_rows + row).astype(np.int32)
 
 
 def _fill_costs(answers: Answers, table: RowTable) -> None:
-    """Replace rounded costs by exact ones, and split off the cost of features."""
+    """Replace the rounded costs of lines by exact ones, and compute the cost of features."""
     row = answers.row
     cloud = answers.route == CLOUD
     added = np.where(cloud, table.offload_price, answers.requested * table.request_price)
@@ -123,7 +133,7 @@ def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
 
 
 def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float]) -> None:
-    """Split latencies into the device's part, by stage, and the workers' mean part."""
+    """Estimate the times on the device and in the cloud, from medians by stage and means."""
     medians = np.array(local_medians(answers, table.n_stages))
     local = np.isin(answers.route, (EDGE, ERROR))
     stages = medians[np.maximum(table.exit[answers.row], 0)]
@@ -139,24 +149,24 @@ def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float])
 
 
 def _fill_bytes(answers: Answers, counters: Sequence[Line]) -> None:
-    """Spread the bytes that a device counted evenly over its instances with a request."""
-    for device, counted in enumerate(counters):
+    """Divide the bytes that each device counted equally among its requests."""
+    for device, counts in enumerate(counters):
         senders = np.flatnonzero((answers.device == device) & answers.requested)
-        if not counted or not len(senders):
+        if not counts or not len(senders):
             continue
-        copies = counted["sent"] + counted["retries"] - counted["unsent"]
-        responses = counted["answered"] + counted["refused"] + counted["late"]
-        request = counted["bytes_up"] / max(copies, 1)
-        response = counted["bytes_down"] / max(responses, 1)
+        copies = counts["sent"] + counts["retries"] - counts["unsent"]
+        responses = counts["answered"] + counts["refused"] + counts["late"]
+        request = counts["bytes_up"] / max(copies, 1)
+        response = counts["bytes_down"] / max(responses, 1)
         requests = copies * publish_bytes(REQUEST_TOPIC, round(request))
         replies = responses * publish_bytes(RESPONSE_TOPIC, round(response))
         totals = {
-            "payload_up": counted["bytes_up"],
-            "payload_down": counted["bytes_down"],
+            "payload_up": counts["bytes_up"],
+            "payload_down": counts["bytes_down"],
             "up": requests + responses * PUBACK_BYTES,
             "down": replies + copies * PUBACK_BYTES,
         }
         for name, total in totals.items():
-            # The integers differ by one, so that their sum is exact.
-            cuts = np.round(np.linspace(0, total, len(senders) + 1)).astype(np.int64)
-            getattr(answers, name)[senders] = np.diff(cuts)
+            # Differences of rounded partial sums: integers with the exact total.
+            partial_sums = np.round(np.linspace(0, total, len(senders) + 1)).astype(np.int64)
+            getattr(answers, name)[senders] = np.diff(partial_sums)

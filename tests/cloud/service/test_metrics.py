@@ -71,8 +71,8 @@ def test_health_follows_the_connection(bundle):
 
 def test_a_version_with_a_space_is_one_label():
     counters = Counters()
-    counters.answer("my pump 1 beta", 3, queued=0.0, latency=0.1)
-    counters.answer("old 2", 1, queued=0.0, latency=0.1)
+    counters.add_answer("my pump 1 beta", 3, queued=0.0, latency=0.1)
+    counters.add_answer("old 2", 1, queued=0.0, latency=0.1)
     models = [{"name": "my pump", "version": "1 beta"}]
     worker = SimpleNamespace(
         counters=counters.snapshot() | {"models": models, "audits": {}},

@@ -52,7 +52,7 @@ def problems(findings):
 
 def the_problem(findings):
     (found,) = [finding for finding in findings if finding.state == "problem"]
-    assert found.says
+    assert found.text
     assert found.remedy
     return found
 
@@ -121,7 +121,7 @@ def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bund
                 wait_until(lambda: link.ready, "the device")
             else:
                 assert problems(findings) == []
-                assert any("it says online" in f.says for f in findings)
+                assert any("it says online" in f.text for f in findings)
             assert link.ready
             assert device.answer([0.1, 0, 0.1, 0, -1.0, 0]).route == "cloud"
 
@@ -153,7 +153,7 @@ def test_tls_where_there_is_none_and_the_reverse(made, secure):
 def test_a_port_that_says_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = the_problem(look(f"mqtt://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3))
-    assert (found.code, "0.3 s" in found.says) == ("no-greeting", True)
+    assert (found.code, "0.3 s" in found.text) == ("no-greeting", True)
 
 
 def days(n):
@@ -185,7 +185,7 @@ def test_a_wrong_host_name_and_an_unknown_authority(tmp_path, made, secure):
     try:
         found = the_problem(look(broker.url, **files(other)))
         assert found.code == "tls-host"
-        assert "not valid for" in found.says
+        assert "not valid for" in found.text
     finally:
         broker.close()
     strange = files(made) | {"ca_file": files(other)["ca_file"]}
@@ -292,7 +292,7 @@ def test_a_model_of_another_version(tmp_path, made, secure, bundle):
     with Worker(newer, secure.url, **made.worker("w-1")):
         found = the_problem(look(secure.url, bundle=bundle.path, timeout=5, **files(made)))
     assert found.code == "no-model"
-    assert "small 7" in found.says
+    assert "small 7" in found.text
 
 
 def test_of_two_pools_the_one_that_serves_the_model_counts(tmp_path, bundle):
@@ -382,4 +382,4 @@ def test_a_library_that_is_missing(tmp_path):
     assert done.returncode == 1, done.stderr
     finding = json.loads(done.stdout)["findings"][1]
     assert (finding["state"], finding["code"]) == ("problem", "package-missing")
-    assert "cbor2" in finding["says"]
+    assert "cbor2" in finding["text"]

@@ -21,25 +21,25 @@ def by_code(**settings):
 def test_this_installation_is_whole():
     found = list(check_installation(device=False))
     assert {finding.state for finding in found} == {"ok"}
-    assert sum(finding.says.startswith("[") for finding in found) == 5
-    assert any(finding.says.startswith("onnxruntime ") for finding in found)
+    assert sum(finding.text.startswith("[") for finding in found) == 5
+    assert any(finding.text.startswith("onnxruntime ") for finding in found)
 
 
 def test_what_an_extra_lacks_is_named_with_that_of_extras_it_includes():
     found = list(check_installation(device=False, requirements=REQUIREMENTS))
-    lacking = {f.says for f in found if f.code == "package-missing"}
+    lacking = {f.text for f in found if f.code == "package-missing"}
     assert len(lacking) == 2
     for says in lacking:
         assert "no-such-library" in says
         assert "numpy>=99.1 (it is " in says
     assert any("[cloud]" in says for says in lacking)
-    whole = [f.says.split("]")[0] for f in found if f.says.endswith("is installed")]
+    whole = [f.text.split("]")[0] for f in found if f.text.endswith("is installed")]
     assert whole == ["[train", "[export", "[sim"]
 
 
 def test_of_a_device_a_missing_library_is_a_problem_and_other_extras_are_left_out():
     found = list(check_installation(device=True, requirements=REQUIREMENTS))
-    assert [f.state for f in found if f.says.startswith("[")] == ["problem"]
+    assert [f.state for f in found if f.text.startswith("[")] == ["problem"]
 
 
 def test_a_clock_before_the_installation_is_behind():

@@ -31,7 +31,7 @@ def test_rows_that_keep_what_is_promised_need_no_word():
 
 def test_a_loss_beyond_the_guaranteed_one():
     text = sentence(table_with(40), kind="max_loss", bound=0.02)
-    assert text.startswith("The rows break the bundle's promise: they lose 10.0 % of accuracy")
+    assert text.startswith("The rows break the bundle's promise: their accuracy is 10.0 % below")
     assert "at most 2.0 % is guaranteed" in text
     # Without labels nothing is known of accuracy.
     assert sentence(table_with(40, truth=np.full(400, -1)), kind="max_loss", bound=0.02) is None
@@ -58,12 +58,12 @@ def test_a_cost_beyond_the_guaranteed_one():
 
 def test_more_offloads_than_guaranteed():
     text = sentence(make_table(400, 200), kind="offload_rate", bound=0.1)
-    assert "50.0 % of them are offloaded, and at most 10.0 % is guaranteed" in text
+    assert "50.0 % of the rows are offloaded, and at most 10.0 % is guaranteed" in text
 
 
 def test_answers_that_agree_less_often_than_promised():
     text = sentence(table_with(40, promised=0.02))
-    assert "10.0 % of them get another answer than the high-cost model's" in text
+    assert "10.0 % of their answers differ from those of the high-cost model" in text
     assert "at most 2.0 % is promised" in text
 
 
@@ -76,7 +76,7 @@ def test_only_what_is_beyond_chance_breaks_a_promise(n_wrong, broken):
 def test_an_accuracy_below_that_on_validation_rows():
     text = sentence(table_with(20), validated=0.986)
     assert text.endswith(
-        ": the accuracy on them is 95.0 %, and it was 98.6 % on the validation rows."
+        ": 95.0 % of their answers are right, and 98.6 % of those for the validation rows were."
     )
     # A bundle without a cloud promises its accuracy as well.
     assert sentence(table_with(20, has_cloud=False), validated=0.986) is not None
