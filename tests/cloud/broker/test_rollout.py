@@ -10,7 +10,7 @@ import pytest
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import publish_retained
-from gatewise_cloud.broker.rollout import AbortLimits, planned_shares, roll_out
+from gatewise_cloud.broker.rollout import AbortLimits, _may_end, planned_shares, roll_out
 from gatewise_cloud.broker.rollout_report import RolloutReport, read_statuses
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_edge.link.topics import status_topic
@@ -94,7 +94,7 @@ def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(
 @pytest.mark.parametrize(
     ("report", "limits", "why"),
     [
-        (reported(10, own=70.0), {"worse_by": 0.01}, "disag"),
+        (reported(10, own=70.0), {"worse_by": 0.01}, "disagreement 7.0 %, 5.0 points more"),
         (reported(10, own=70.0), {"worse_by": 0.06}, None),
         (reported(10, 4), {"failed": 0.2}, "failed on 4 of 14"),
         (reported(10, 2), {"failed": 0.0}, None),
@@ -288,6 +288,30 @@ def test_a_comparison_without_an_end_holds_the_release_below_half(repository, re
     accepting = AbortLimits(worse_by=0.01, accept_undecided=True)
     end, steps = rolled_out(repository, (0.05, 1.0), lambda _: report, accepting)
     assert (end.kind, steps) == ("done", [0.9, 1.0])
+
+
+def growing(start, growth, n_looks):
+    return [start + growth * look for look in range(n_looks)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "may_end"),
+    [
+        ([0.5] * 9, True),  # fewer than 10 looks
+        ([0.5] * 10, False),
+        ([0.0] * 29, True),  # nobody has reported yet
+        ([0.0] * 30, False),
+        ([0.0] + [0.6] * 9 + [0.5] * 10, False),
+        (growing(0.0, 0.01, 20), True),
+        # From 30 looks on the end must be at most 400 looks away: 0.5 - 39 g = 400 g.
+        (growing(0.5, 0.5 / 438.9, 40), True),
+        (growing(0.5, 0.5 / 439.1, 40), False),
+        (growing(0.0, 0.004, 199), True),
+        (growing(0.0, 0.004, 200), False),  # 200 looks are too many
+    ],
+)
+def test_a_comparison_may_end_while_its_information_grows(parts, may_end):
+    assert _may_end(parts, 10) == may_end
 
 
 def test_a_figure_that_was_not_compared_is_named_with_the_reason():
