@@ -275,7 +275,7 @@ def test_a_blocking_sensor_is_left_behind(make, own):
 def test_every_sensor_but_the_hung_ones_is_read_on_threads_one_for_each(make):
     gate = threading.Event()
     features = {name: (lambda: float(gate.wait(60))) for name in ("chol", "fbs", "ph")}
-    sensors = make({"age": 50.0} | features, timeout=0.01)
+    sensors = make({"age": 50.0} | features, timeout=0.1)
     before = threading.active_count()
     for _ in range(50):
         reading = reading_of(sensors.bind(COSTS))  # as by a device that adopts another bundle
