@@ -150,6 +150,7 @@ def special(cascade: Cascade) -> st.SearchStrategy[float]:
     return st.one_of(near, near, near, offset, plain, odd if cascade.takes_missing else near, odd)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=120, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
