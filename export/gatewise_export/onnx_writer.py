@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
@@ -40,6 +40,7 @@ STRING: Final = 8
 BOOL: Final = 9
 
 FlatModel = TreeEnsemble | LinearModel | KernelModel
+AttributeValue: TypeAlias = int | str | NDArray[Any]
 
 
 # -- protocol buffers --------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def _texts(field: int, *texts: str) -> bytes:
     return b"".join([_bytes(field, text.encode()) for text in texts])
 
 
-def _attribute(name: str, value: Any) -> bytes:
+def _attribute(name: str, value: AttributeValue) -> bytes:
     """Encode an AttributeProto: its name, its value in the field of its type, and the type."""
     if isinstance(value, int):
         content = _number(3, value) + _number(20, 2)
@@ -147,14 +148,20 @@ class GraphWriter:
         self._constants: list[bytes] = []
 
     def add(
-        self, kind: str, inputs: str, outputs: str, *, domain: str = "", **attributes: Any
+        self,
+        kind: str,
+        inputs: str,
+        outputs: str,
+        *,
+        domain: str = "",
+        **attributes: AttributeValue,
     ) -> None:
         """Add a node, with the names of its inputs and of its outputs separated by blanks."""
         node = _texts(1, *inputs.split()) + _texts(2, *outputs.split()) + _texts(4, kind)
         node += b"".join([_bytes(5, _attribute(*item)) for item in attributes.items()])
         self._nodes.append(node + (_texts(7, domain) if domain else b""))
 
-    def value(self, name: str, array: Any) -> str:
+    def value(self, name: str, array: ArrayLike) -> str:
         """Add a constant, and return its name."""
         self._constants.append(_tensor(name, np.asarray(array)))
         return name

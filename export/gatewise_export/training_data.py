@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
@@ -23,6 +23,9 @@ from gatewise_training.data import datasets
 from gatewise_training.data.datasets import Dataset
 from gatewise_training.data.input_checks import check_classes
 from gatewise_training.data.row_splitter import RowSplitter
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows = NDArray[np.intp]
 
@@ -262,7 +265,7 @@ def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: i
     return np.sort(test)
 
 
-def feature_table(data: Dataset, rows: Rows) -> Any:
+def feature_table(data: Dataset, rows: Rows) -> pd.DataFrame:
     """Make a data frame of some rows with the features' names."""
     import pandas as pd
 

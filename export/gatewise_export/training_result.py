@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyReport
+from gatewise_export.bundle.manifest_records import ClassLabel
 from gatewise_export.training_data import Split, feature_table
 from gatewise_export.training_settings import TrainingSettings
 from gatewise_training.cascades.base import BudgetedClassifier
@@ -28,6 +29,9 @@ from gatewise_training.operating_points.promise_check import (
     UnseenRows,
 )
 from gatewise_training.operating_points.recall_check import recall_remark
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +67,7 @@ class TrainingRun:
     table_remarks: tuple[TableRemark, ...] = ()
 
     @property
-    def test_table(self) -> Any:
+    def test_table(self) -> pd.DataFrame:
         """The test rows as a data frame with the features' names."""
         return feature_table(self.data, self.split.test)
 
@@ -100,10 +104,11 @@ class TrainingRun:
             "cloud_only": cloud_only,
         }
 
-    def _majority_class(self) -> Any:
+    def _majority_class(self) -> ClassLabel:
         """The class with the most training rows."""
         classes, counts = np.unique(self.data.y[self.split.training], return_counts=True)
-        return classes.tolist()[int(counts.argmax())]
+        label: ClassLabel = classes.tolist()[int(counts.argmax())]
+        return label
 
     def check_promise(self) -> PromiseCheck:
         """Compare the goal and the bounds of the settings with the test rows."""

@@ -18,7 +18,7 @@ from gatewise.documents import DocumentError, decode_json
 from gatewise.models.instances import MOST_VALUES, InstanceSpec
 from gatewise.prices import request_bytes
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest import Manifest, ModelSpec
 from gatewise_export.bundle.manifest_records import (
     INSTANCE,
     MANIFEST,
@@ -174,7 +174,7 @@ def _all_features(
 # -- models ------------------------------------------------------------------------------------
 
 
-def _with_inputs(field: str, model: Any, names: tuple[str, ...]) -> Any:
+def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
     """Check the inputs of a stage or of the high-cost model; list the values of an array."""
     feature_names = set(names)
     for array in (INSTANCE, WINDOW):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from gatewise.console import emit, note
 from gatewise.documents import Amount, Meta, Share, plain_values
@@ -172,15 +172,15 @@ def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> No
     print_probes(manifest)
 
 
-def _labels(text: str, y: Any) -> list[Any]:
+def _labels(text: str, y: NDArray[Any] | None) -> list[int] | list[str]:
     """Labels of --classes, as whole numbers if the labels of the data, or all words, are."""
     words = [word.strip() for word in text.split(",")]
-    if y is not None and np.asarray(y).dtype.kind not in "biu":
+    if y is not None and y.dtype.kind not in "biu":
         return words
     try:
         return [int(word) for word in words]
     except ValueError:
-        return list(words)
+        return words
 
 
 commands: dict[str, Callable[..., None]] = {"pair": pair}

@@ -31,6 +31,8 @@ from gatewise_export.bundle.manifest_records import CloudKind, StageSpec
 from gatewise_export.onnx_writer import write_graph
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gatewise_training.cascades.base import BudgetedClassifier
 
 _Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
@@ -96,24 +98,27 @@ def verify(
         )
     from gatewise_training.data.frames import as_pandas
 
-    X = as_pandas(X)
+    table: Any = as_pandas(X)
     if bundle.manifest.encoder is not None:
         from gatewise_training.data.table_encoder import encode_table
 
-        X = encode_table(bundle.manifest.encoder, X)
+        table = encode_table(bundle.manifest.encoder, table)
     if hasattr(system, "signal_input_"):
-        X = system.signal_input_.features(X)
+        table = system.signal_input_.features(table)
         system = on_features(system)
-    x = _matrix(X)
+    x = _matrix(table)
     if high_cost is None:
         high_cost = HighCostAnswers.computed(system, bundle, x)
-    rows = X if hasattr(X, "columns") else _named(system, x)
+    rows = table if hasattr(table, "columns") else _named(system, x)
     of_graphs = graph_outcome(bundle, x, cloud=high_cost.graph)
     return _compare(of_graphs, _system_outcome(system, rows, x, high_cost.model))
 
 
 def _system_outcome(
-    system: BudgetedClassifier, rows: Any, x: NDArray[np.float32], cloud: _Cloud
+    system: BudgetedClassifier,
+    rows: NDArray[np.float32] | pd.DataFrame,
+    x: NDArray[np.float32],
+    cloud: _Cloud,
 ) -> Outcome:
     """Decisions of a fitted system; `cloud` has the answers of its high-cost model to all rows."""
     exits = system.exit_stage(rows)
@@ -159,7 +164,9 @@ def _matrix(X: ArrayLike) -> NDArray[np.float32]:
     return x if x.ndim <= 2 else x.reshape(len(x), -1)
 
 
-def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
+def _named(
+    system: BudgetedClassifier, x: NDArray[np.float32]
+) -> NDArray[np.float32] | pd.DataFrame:
     """Rows as a table, for a system that was fitted on one and checks names."""
     if not hasattr(system, "feature_names_in_"):
         return x
