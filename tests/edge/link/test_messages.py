@@ -10,6 +10,7 @@ from gatewise_edge.link.messages import (
     MAX_CLASSES,
     MAX_FILE,
     MAX_SKIPPED,
+    MAX_VALUE_BYTES,
     AuditMark,
     most_rows,
 )
@@ -141,3 +142,15 @@ def test_a_request_comes_up_to_a_year_late():
 def test_an_answer_is_to_one_instance_or_more():
     with pytest.raises(WireError):
         Response(id=ID, model="m", version="1", labels=[], probabilities=np.empty((0, 2)))
+
+
+def test_an_answer_names_its_model_and_an_error_may_lack_it():
+    assert Response(id=ID, model="", version="", error="bad-request").rows == 0
+    answer = {"labels": [0], "probabilities": [[0.5, 0.5]]}
+    for names in (("", ""), ("m", ""), ("", "1")):
+        with pytest.raises(WireError):
+            Response(id=ID, model=names[0], version=names[1], **answer)
+
+
+def test_values_and_the_other_fields_fit_one_message():
+    assert MAX_VALUE_BYTES == 131_072 - 69

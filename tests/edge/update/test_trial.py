@@ -52,6 +52,7 @@ def test_it_passes_after_enough_answers_and_enough_time():
     assert trial.verdict == "passed"
     trial.end()
     assert trial.verdict is None
+    assert seen(begun_trial(seconds=1.0)[0], good=20) == "passed"  # just as long
     late, _ = begun_trial(seconds=0.0)
     assert seen(late, good=19) is None
     assert seen(late, good=1) == "passed"
