@@ -82,9 +82,9 @@ def _some(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
 
 
 SETS: Final = {
-    "occupancy by day": ShiftedSet(_occupancy, 3),
-    "HAPT by subject": ShiftedSet(_hapt, 3),
-    "Letters, new class": ShiftedSet(_letters, 3),
+    "occupancy by day": ShiftedSet(_occupancy, 1),
+    "HAPT by subject": ShiftedSet(_hapt, 1),
+    "Letters, new class": ShiftedSet(_letters, 1),
 }
 
 
