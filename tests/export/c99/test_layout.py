@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,9 @@ def test_a_layout_without_thresholds_has_no_codes():
     assert layout.coded is None
     assert layout.forests == ()
     assert layout.nan_flag == 0
-    assert layout.types["skip_type"] == "uint8_t"
+    assert layout.nan_code == 0
+    names = ("skip_type", "start_type", "row_type", "bound_type", "pick_type", "edge_start_type")
+    assert {layout.types[name] for name in names} == {"uint8_t"}
 
 
 def test_more_thresholds_than_codes_are_refused_with_a_form_that_holds_them():
@@ -147,7 +149,8 @@ def test_more_thresholds_than_codes_are_refused_with_a_form_that_holds_them():
 
 
 @pytest.mark.parametrize(
-    ("n_features", "flag"), [(1, 1 << 7), (128, 1 << 7), (129, 1 << 15), (32769, 1 << 31)]
+    ("n_features", "flag"),
+    [(1, 1 << 7), (128, 1 << 7), (129, 1 << 15), (32768, 1 << 15), (32769, 1 << 31)],
 )
 def test_the_flag_of_nan_is_the_bit_above_all_slots(n_features, flag):
     trees = ensemble(stump(n_features - 1, 0.5, nan_left=True), n_features=n_features)
@@ -156,6 +159,37 @@ def test_the_flag_of_nan_is_the_bit_above_all_slots(n_features, flag):
     assert layout.nan_flag == flag
     assert layout.types["slot_type"] == f"uint{flag.bit_length()}_t"
     assert lay_out(cascade_of_trees(stage), None).nan_flag == 0
+
+
+@pytest.mark.parametrize(("n_slots", "kind"), [(256, "uint8_t"), (257, "uint16_t")])
+def test_slots_and_columns_are_numbered_from_0(n_slots, kind):
+    trees = ensemble(stump(0, 1.0), n_features=n_slots)
+    types = lay_out(cascade_of_trees(Stage(trees, np.arange(n_slots), "sigmoid")), None).types
+    assert {types[name] for name in ("column_type", "list_type", "slot_type")} == {kind}
+
+
+@pytest.mark.parametrize(("n_outputs", "kind"), [(256, "uint8_t"), (257, "uint16_t")])
+def test_outputs_are_numbered_from_0(n_outputs, kind):
+    trees = ensemble(stump(0, 1.0), n_features=1, n_outputs=n_outputs)
+    layout = lay_out(cascade_of_trees(Stage(trees, np.arange(1), "softmax")), None)
+    assert layout.n_outputs == n_outputs
+    assert layout.types["output_type"] == kind
+
+
+@pytest.mark.parametrize(("n_edges", "kind"), [(255, "uint8_t"), (256, "uint16_t")])
+def test_the_number_of_all_edges_is_a_place_among_them(n_edges, kind):
+    assert lay_out(steps(n_edges, takes_missing=False), 16).types["edge_start_type"] == kind
+
+
+def test_layouts_do_not_change():
+    layout = lay_out(steps(2, takes_missing=False), 8)
+    for record, field in (
+        (layout, "coded"),
+        (layout.stages[0], "lazy"),
+        (layout.forests[0], "output"),
+    ):
+        with pytest.raises(FrozenInstanceError):
+            setattr(record, field, None)
 
 
 def test_types_are_the_smallest_that_hold_all_numbers():
@@ -192,6 +226,7 @@ def test_types_are_the_smallest_that_hold_all_numbers():
         (3, 8, 5, 28),  # 3 codes and 5 flags
         (3, 16, 6, 32),  # 6 bytes of codes and 6 flags
         (4, 8, 4, 32),
+        (7, 8, 9, 52),  # 7 codes, 7 flags and 2 of padding
     ],
 )
 def test_an_instance_ends_at_a_whole_word(n_features, coded, flags, size):
