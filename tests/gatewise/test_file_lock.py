@@ -37,6 +37,7 @@ def test_a_second_process_waits_or_is_refused(tmp_path):
             lock_file(file.fileno())
 
 
+@pytest.mark.slow
 def test_training_packing_and_simulating_need_no_module_of_posix():
     code = (
         f"import sys\nfor name in {POSIX_ALONE!r}: sys.modules[name] = None\n"

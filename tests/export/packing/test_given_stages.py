@@ -66,6 +66,7 @@ def test_a_device_answers_images_as_python_does(packed):
     assert 20 < sum(sent) < 100
 
 
+@pytest.mark.slow
 def test_a_simulation_takes_images_and_counts_their_bytes(packed):
     images, y = digit_images()
     pair, path = packed

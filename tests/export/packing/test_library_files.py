@@ -82,6 +82,7 @@ def test_a_booster_without_an_exact_graph_is_packed_as_its_librarys_file(
     assert repack(bundle.path, tmp_path / "d", for_device=True).absent() == (cloud.file,)
 
 
+@pytest.mark.slow
 def test_a_worker_answers_by_the_library_as_the_model_does(tmp_path: Path) -> None:
     model = MODELS["cancelling leaves"]()
     system = StagedCascade(
@@ -104,6 +105,7 @@ def test_inspect_says_which_library_a_worker_needs(
     assert "a file of lightgbm, which a worker needs" in " ".join(printed.split())
 
 
+@pytest.mark.slow
 def test_a_worker_loads_a_file_within_the_limits_of_memory_and_time() -> None:
     model = MODELS["linear leaves"]()
     text = model.booster_.model_to_string().encode()

@@ -107,6 +107,7 @@ def accuracy(path, X, y):
     return np.mean(np.array(bundle.manifest.classes)[graph_outcome(bundle, X).labels] == y)
 
 
+@pytest.mark.slow
 def test_after_a_shift_the_new_release_is_better_and_called_so(deployed, tmp_path):
     X, y = world(2500, 10, shifted=True)
     keep(tmp_path / "kept", deployed / "bundle", X, y, 150)
@@ -137,6 +138,7 @@ def test_without_a_shift_it_is_not_called_better(deployed, tmp_path, capsys):
     assert (tmp_path / "new" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_class_that_appears_takes_a_new_high_cost_model(deployed, tmp_path):
     X, y = world(1500, 30, new_class=True)
     keep(tmp_path / "kept", deployed / "bundle", X, y, 150)
