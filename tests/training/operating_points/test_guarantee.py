@@ -17,6 +17,7 @@ from gatewise_training.operating_points.class_figures import ClassBounds, ExitAn
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
     Promise,
+    _risks,
     certify,
     checked_records,
     lost_rows,
@@ -312,6 +313,18 @@ def test_a_weighted_loss_is_a_bet_on_weighted_rows():
         if found is not None:
             assert found.guarantee["method"] == "betting"
             assert found.guarantee["loss"] == "weighted accuracy"
+
+
+def test_values_of_a_weighted_loss_reach_both_of_their_limits():
+    correct = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])  # lost, gained, equal
+    r = counted(0, 3, correct=correct, class_weights=np.array([2.0, 2.0, 1.0]))
+    point = r.measure((0.5,))
+    exits = r.exits(point.thresholds)[np.newaxis]
+    values, lowest, highest, bound = _risks([r], [point], r, exits, promise(max_loss=0.1))
+    largest = 2 / (5 / 3)  # weights of mean 1
+    assert values[0].tolist() == pytest.approx([0.9 * largest, -1.1 * largest, -0.1 * largest / 2])
+    assert (lowest[0], highest[0]) == (values.min(), values.max())
+    assert bound == 0.0
 
 
 def test_groups_are_bets_and_are_counted():
