@@ -126,7 +126,7 @@ class Updater:
         self._noted = False
         self._stopping = False
         self._unfit: set[str] = set()
-        self._valid: Set[str] = frozenset()
+        self._valid: Set[str] = {store.state.proved, store.state.previous}
         self._running = ""
         self._trouble: str | None = None
         self._device: Device | None = None
@@ -406,9 +406,8 @@ class Updater:
 
     def _roll_back(self) -> None:
         """Leave a release that failed its trial for the one that passed before."""
-        trial = self._trial
-        trial.end()
-        _LOG.error("%s: %d answers in time, %d not", self._release, trial.good, trial.bad)
+        self._trial.end()
+        _LOG.error("%s failed its trial: %s", self._release, self._trial.counts)
         self.store.refuse(self._running, active=self.store.state.proved)
         self._go_back([self.store.state.proved])
         self._count("rolled_back")
@@ -419,8 +418,9 @@ class Updater:
         for digest in dict.fromkeys([*digests, ""]):
             try:
                 bundle = self._open(digest)
-                # Saved first: if the device is killed in between, it starts with this one.
-                self.store.save(active=digest, proved=digest, starts=0)
+                # Saved first: a device that is killed in between starts with this one.
+                changes = {"active": digest, "proved": digest, "starts": 0}
+                self.store.save(**self._without_withdrawn(digest) | changes)
                 self._device.adopt(bundle)
             except GatewiseError as error:
                 _LOG.error("%s does not come back: %s", digest or self._first, error)
