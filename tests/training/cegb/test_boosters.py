@@ -191,7 +191,6 @@ def test_a_budget_may_count_splits():
         ({"penalty_split": [1.0, 2.0]}, "penalty_split must hold 4 numbers"),
         ({"coupled_costs": [1.0, 2.0, 3.0, -1.0]}, "coupled_costs must hold 4 numbers"),
         ({"coupled_costs": [1.0] * 4, "accounting": "coupled"}, "besides lazy ones"),
-        ({"penalty_split": [1.0] * 4, "lightgbm_params": {"max_bin": 7}}, "no lightgbm_params"),
         ({"prefixes": (0.0, 1.0)}, "prefixes must be shares"),
     ],
 )

@@ -38,15 +38,9 @@ def by_class(X, y, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("accounting", "subsample", "load"),
-    [
-        ("lazy", 1.0, load_wine),
-        ("lazy", 0.6, load_breast_cancer),
-        ("coupled", 1.0, load_breast_cancer),
-        ("coupled", 0.6, load_wine),
-    ],
+    ("accounting", "load"), [("lazy", load_wine), ("coupled", load_breast_cancer)]
 )
-def test_costs_are_those_of_the_paths(accounting, subsample, load):
+def test_costs_are_those_of_the_paths(accounting, load):
     (X, y), held = by_class(*load(return_X_y=True))
     X_val, y_val = (part[:70] for part in held)
     k = X.shape[1]
@@ -54,9 +48,8 @@ def test_costs_are_those_of_the_paths(accounting, subsample, load):
     group = [None if i % 3 == 0 else f"g{i % 5}" for i in range(k)]
     shared = {f"g{g}": 1.0 + g for g in range(5)}
     costs = FeatureCosts(own, group=group, shared=shared)
-    model = CEGBClassifier(
-        costs, accounting=accounting, subsample=subsample, penalty_split=0.01, **FEW
-    ).fit(X, y, validation=(X_val, y_val))
+    model = CEGBClassifier(costs, accounting=accounting, penalty_split=0.01, **FEW)
+    model.fit(X, y, validation=(X_val, y_val))
     assert len(model.frontier_.points) >= 2
     for point in model.frontier_.points:
         there = model.at(budget=point.cost)
@@ -230,10 +223,7 @@ def test_missing_values_are_values_where_they_are_allowed():
         ({"growth": "both"}, "growth"),
         ({"growth": "breadth-first", "max_depth": 20}, "max_depth"),
         ({"patience": 0}, "patience"),
-        ({"subsample": 0.0}, "subsample"),
         ({"n_rounds": 0}, "n_rounds"),
-        ({"lightgbm_params": {"bagging_freq": 1}}, "accounting='lazy': .* wrong with bagging_freq"),
-        ({"lightgbm_params": {"boosting": "dart"}}, "'boosting' is not known"),
     ],
 )
 def test_settings_are_checked(estimator, changes, says):
@@ -241,14 +231,6 @@ def test_settings_are_checked(estimator, changes, says):
     more = {"qid": qid} if estimator is CEGBRanker else {}
     with pytest.raises(InputError, match=says):
         estimator(**FEW | changes).fit(X, y, **more)
-
-
-def test_lightgbms_bagging_serves_coupled_prices():
-    (X, y), (X_val, y_val) = by_class(*load_breast_cancer(return_X_y=True))
-    bagging = {"bagging_fraction": 0.5, "bagging_freq": 1}
-    model = CEGBClassifier(accounting="coupled", lightgbm_params=bagging, budget=3.0, **FEW)
-    model.fit(X, y, validation=(X_val, y_val))
-    assert model.cost(X_val).tolist() == counted(model, X_val, FeatureCosts.uniform(30))[0].tolist()
 
 
 # -- values ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, cegb_settings, grow
 from gatewise_training.cegb.objectives import Classes, Measured
-from gatewise_training.cegb.penalties import Charge, SplitPrices, check_params
+from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.learners.boosting import fit_boosting, tree_params
 from tests.support.parted_rows import parted_rows
 
@@ -40,9 +40,8 @@ def test_without_a_price_it_is_plain_boosting(n_classes):
     x, target = classes(1500, n_classes)
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.0, x)
     assert charge.params == {}
-    few = {"min_sum_hessian_in_leaf": 0.0}
-    trees, _ = grow(x, target, settings(n_rounds=5, num_leaves=7, lightgbm_params=few), charge)
-    same = few | {"num_leaves": 7, "max_delta_step": 0.0}
+    trees, _ = grow(x, target, settings(n_rounds=5, num_leaves=7), charge)
+    same = {"num_leaves": 7, "max_delta_step": 0.0}
     plain, _ = fit_boosting(x, target.y, n_classes, rounds=5, params=same)
     np.testing.assert_allclose(trees.margins(x), plain.margins(x), atol=2e-2)
 
@@ -120,55 +119,10 @@ def test_the_second_of_a_group_is_nearly_free(accounting):
     assert loss < 0.5  # both fits learn something
 
 
-# -- rows that are sampled -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "sampling", [{"bagging_fraction": 0.5, "bagging_freq": 1}, {"data_sample_strategy": "goss"}]
-)
-def test_sampled_rows_leave_lazy_prices_right(sampling):
-    """Half the rows a round cost about what all do; LightGBM's own sampling acquires everything."""
-    x, target = classes(4000)
-    costs = FeatureCosts.uniform(6)
-    bills = []
-    for share in (1.0, 0.5):
-        charge = Charge(SplitPrices(costs, "lazy"), 0.02, x)
-        trees, _ = grow(x, target, settings(n_rounds=30, subsample=share), charge)
-        bills.append(costs.per_instance(trees.visited(x)).mean())
-    assert 1.0 < bills[0] < 4.0
-    assert bills[1] < 1.25 * bills[0]
-    own = tree_params(0) | {"objective": "binary", "num_leaves": 15} | sampling
-    own |= Charge(SplitPrices(costs, "lazy"), 0.02, x).params
-    trees = TreeEnsemble.from_lightgbm(lgb.train(own, lgb.Dataset(x, target.y), 30))
-    assert costs.per_instance(trees.visited(x)).mean() > 1.5 * bills[0]
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"bagging_fraction": 0.5}, {"bagging_freq": 1}, {"data_sample_strategy": "goss"},
-        {"pos_bagging_fraction": 0.9}, {"neg_bagging_fraction": 0.9},
-    ],
-)  # fmt: skip
-def test_lightgbms_sampling_is_refused_with_lazy_prices_only(params):
-    (name,) = params
-    with pytest.raises(InputError, match=f"accounting='lazy': .* wrong with {name}"):
-        check_params(params, "lazy", 100, 5)
-    check_params(params, "coupled", 40_000_000, 54)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "subsample", "bagging", "boosting", "boosting_type", "linear_tree", "zero_as_missing",
-        "categorical_feature", "feature_fraction_bynode", "forcedsplits_filename", "objective",
-        "cegb_tradeoff", "num_leaves", "interaction_constraints", "nonsense",
-    ],
-)  # fmt: skip
-def test_parameters_that_are_not_known_to_be_harmless_are_refused(name):
-    for accounting in ("lazy", "coupled"):
-        with pytest.raises(InputError, match=f"'{name}' is not known to leave the prices right"):
-            check_params({name: 1}, accounting, 100, 5)
+def test_tables_above_lightgbms_lazy_bits_are_refused():
+    check_lazy_size(2**31 - 1, 1)
+    with pytest.raises(InputError, match="accounting='lazy': 1073741824 rows times 2 features"):
+        check_lazy_size(2**30, 2)
 
 
 # -- first order, ends, and nothing to acquire ---------------------------------------------------

@@ -174,11 +174,6 @@ class CostEfficient(TreeGrowth, BudgetedModel):
             raise InputError(
                 f"max_depth of breadth-first trees must not be above 16, is {self.max_depth}"
             )
-        if np.ndim(self.penalty_split) and self.lightgbm_params:
-            raise InputError(
-                "penalty_split by feature: these trees do not grow in LightGBM, so that they take "
-                "no lightgbm_params"
-            )
 
 
 class Scored(CostEfficient):

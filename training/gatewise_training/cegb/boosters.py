@@ -56,10 +56,10 @@ class LightGBMBooster:
         data: lgb.Dataset,
         settings: Mapping[str, Any],
         charge: Charge,
-        derivatives: Derivatives | None,
+        derivatives: Derivatives,
     ) -> None:
         self._booster = lgb.Booster(dict(settings), data)
-        self._objective = None if derivatives is None else objective_of(derivatives)
+        self._objective = objective_of(derivatives)
         self._charge = charge
         self._n_rounds = 0
 

@@ -84,20 +84,13 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     newton : bool, default True
         Second-order steps; False gives first-order ones. With ``accounting="coupled"``,
         ``growth="breadth-first"`` and ``max_depth=4`` that is GreedyMiser (section 4.3).
-    subsample : float, default 1
-        Share of the rows that each round is fitted to. Prices stay right: rows that are not
-        drawn do not count in the loss, but still pay. LightGBM's own bagging and GOSS, under
-        which lazy prices are silently wrong, are refused.
-    lightgbm_params : mapping, optional
-        Further LightGBM parameters by their main names; only parameters that leave prices right.
     allow_missing, random_state
         As for :class:`StagedCascade`.
 
     Raises
     ------
     InputError
-        In ``fit``: with lazy prices for 2**31 rows times features, which LightGBM cannot
-        count, and for its sampling of rows.
+        In ``fit``: with lazy prices for 2**31 rows times features, which LightGBM cannot count.
 
     Notes
     -----

@@ -6,21 +6,19 @@ after its price, wherever it lies, until the tree has all its leaves. Breadth-fi
 no split is ever postponed for lack of a leaf, so every node of every level that is worth its price
 is split.
 
-Rows are sampled by setting the derivatives of the other rows to 0. LightGBM then still counts and
-charges every row, so that a lazy price stays right; with its own bagging it does not.
+LightGBM's own sampling of rows (bagging, GOSS) makes lazy prices silently wrong, so that every tree
+is fitted to all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.boosters import Booster, CodedBooster, LightGBMBooster
@@ -42,13 +40,10 @@ class TreeGrowth(Growth):
     n_rounds: int = 200
     # rounds without improvement on validation rows that end the growth; None grows them all
     patience: int | None = 20
-    subsample: float = 1.0  # share of the rows, drawn again each round, that a tree is fitted to
-    lightgbm_params: Mapping[str, Any] | None = None
 
     _parameter_constraints: ClassVar[Constraints] = {
         "growth": [StrOptions({"best-first", "breadth-first"})],
         "patience": [AT_LEAST_1, None],
-        "subsample": [Interval(Real, 0, 1, closed="right")],
     }
 
 
@@ -64,7 +59,7 @@ def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, 
         if depth is None:
             depth = settings["num_leaves"].bit_length() - 1
         settings |= {"num_leaves": 2**depth, "max_depth": depth}
-    return settings | dict(growth.lightgbm_params or {})
+    return settings
 
 
 def grow(
@@ -105,23 +100,17 @@ def _booster(
 ) -> Booster:
     """Make the booster of a fit; splits that have prices by feature need our own."""
     start = target.start()
-    rng = np.random.default_rng(seed)
 
     def derivatives(scores: Array) -> tuple[Array, Array]:
-        gradient, hessian = target.derivatives(scores + start, newton=growth.newton)
-        if growth.subsample < 1.0:
-            row_factor = (rng.random((len(x), 1)) < growth.subsample) / growth.subsample
-            gradient = gradient * row_factor
-            hessian = hessian * row_factor
-        return gradient, hessian
+        return target.derivatives(scores + start, newton=growth.newton)
 
     settings = cegb_settings(growth, len(x), max(2, target.n_outputs))
     if charge.prices.has_split_prices_by_feature:
         return CodedBooster(x, target.n_outputs, settings, charge, derivatives)
     params = tree_params(seed) | {"objective": "none", "num_class": target.n_outputs}
-    params |= settings | dict(target.native or {}) | charge.params | {"metric": "none"}
-    data = lgb.Dataset(x, params=params, free_raw_data=True, **target.dataset())
-    return LightGBMBooster(data, params, charge, None if target.native else derivatives)
+    params |= settings | charge.params | {"metric": "none"}
+    data = lgb.Dataset(x, np.zeros(len(x)), params=params, free_raw_data=True)
+    return LightGBMBooster(data, params, charge, derivatives)
 
 
 class _Watch:

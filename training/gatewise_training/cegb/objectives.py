@@ -7,9 +7,8 @@ is all that growth and sweep need (:mod:`gatewise_training.cegb.growth`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,6 @@ from gatewise_training.learners.losses import (
 
 Array = NDArray[np.float64]
 Outputs = NDArray[np.float32]
-Objective = Literal["binary", "regression", "lambdarank"]
 
 DEPTH = 5
 """Number of a query's documents that count: Average Precision@5."""
@@ -47,15 +45,8 @@ class Target(Protocol):
         """Function from outputs to predictions."""
 
     @property
-    def native(self) -> Mapping[str, Any] | None:
-        """LightGBM's settings where its own objective gives the derivatives."""
-
-    @property
     def weight(self) -> Array:
         """Weights of the rows' costs, shape (n,)."""
-
-    def dataset(self) -> dict[str, Any]:
-        """Labels and queries for ``lightgbm.Dataset``."""
 
     def take(self, rows: Rows) -> Self:
         """Keep some of the rows, in that order."""
@@ -83,7 +74,6 @@ class Classes:
     y: NDArray[np.int64]  # (n,): class indices
     weight: Array  # (n,)
     n_classes: int
-    native: None = field(default=None, init=False)
 
     @property
     def n_outputs(self) -> int:
@@ -92,9 +82,6 @@ class Classes:
     @property
     def link(self) -> Link:
         return "sigmoid" if self.n_classes == 2 else "softmax"
-
-    def dataset(self) -> dict[str, Any]:
-        return {"label": self.y}
 
     def take(self, rows: Rows) -> Self:
         return replace(self, y=self.y[rows], weight=self.weight[rows])
@@ -133,17 +120,13 @@ class Measured:
     y: Array  # (n,)
     weight: Array  # (n,)
     scale: float  # standard deviation of all rows' values
-    n_outputs: int = field(default=1, init=False)
-    link: Link = field(default="identity", init=False)
-    native: None = field(default=None, init=False)
+    n_outputs: ClassVar[int] = 1
+    link: ClassVar[Link] = "identity"
 
     @classmethod
     def standardised(cls, y: Array, weight: Array) -> Measured:
         """Take values and weights; constant values have scale 1."""
         return cls(y, weight, float(y.std()) or 1.0)
-
-    def dataset(self) -> dict[str, Any]:
-        return {"label": np.zeros(len(self.y))}
 
     def take(self, rows: Rows) -> Self:
         return replace(self, y=self.y[rows], weight=self.weight[rows])
@@ -173,57 +156,19 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking:
-    """Graded relevance of queries' documents; the merit of a query is its Average Precision@5."""
+class Ranking(Measured):
+    """Grades of queries' documents under the squared error; merits are Average Precisions@5."""
 
-    y: NDArray[np.int64]  # (n,): grades; 0 is irrelevant
     qid: NDArray[np.int64]  # (n,): query of each document; a query's documents lie together
-    # log loss of relevant or not, squared error of the grade, or LightGBM's LambdaRank
-    objective: Objective
-    inner: Classes | Measured  # the pointwise target; LambdaRank does not use it
-    n_outputs: int = field(default=1, init=False)
-    link: Link = field(default="identity", init=False)
 
     @classmethod
-    def by(cls, y: NDArray[np.int64], qid: NDArray[np.int64], objective: Objective) -> Ranking:
-        """Take grades, queries and the pointwise target of an objective."""
-        ones = np.ones(len(y))
-        if objective == "binary":
-            return cls(y, qid, objective, Classes((y > 0).astype(np.int64), ones, 2))
-        return cls(y, qid, objective, Measured.standardised(y.astype(np.float64), ones))
-
-    @property
-    def native(self) -> Mapping[str, Any] | None:
-        if self.objective != "lambdarank":
-            return None
-        return {"objective": "lambdarank", "lambdarank_truncation_level": 2 * DEPTH}
-
-    @property
-    def weight(self) -> Array:
-        return self.inner.weight
-
-    def dataset(self) -> dict[str, Any]:
-        if self.native is None:
-            return self.inner.dataset()
-        starts = np.flatnonzero(np.append(True, self.qid[1:] != self.qid[:-1]))
-        return {"label": self.y, "group": np.diff(np.append(starts, len(self.qid)))}
+    def by(cls, grade: NDArray[np.int64], qid: NDArray[np.int64]) -> Self:
+        """Take grades of relevance, of which 0 is irrelevant, and queries."""
+        y = grade.astype(np.float64)
+        return cls(y, np.ones(len(y)), float(y.std()) or 1.0, qid)
 
     def take(self, rows: Rows) -> Self:
-        return replace(self, y=self.y[rows], qid=self.qid[rows], inner=self.inner.take(rows))
-
-    def start(self) -> Array:
-        return self.inner.start() if self.native is None else np.zeros(1)
-
-    def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
-        return self.inner.derivatives(margins, newton=newton)
-
-    def loss(self, margins: Array) -> float:
-        if self.native is None:
-            return self.inner.loss(margins)
-        return 1.0 - float(self.merits(margins.astype(np.float32))[0].mean())
-
-    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
-        return self.inner.finish(trees, start) if self.native is None else trees
+        return replace(self, y=self.y[rows], weight=self.weight[rows], qid=self.qid[rows])
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
         precisions = average_precisions_at(outputs[:, 0], self.y > 0, self.qid, DEPTH)

@@ -24,7 +24,7 @@ The charges of instances after the fit are exact in either case
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -41,64 +41,17 @@ from gatewise_training.learners.boosting import FirstUsePrices
 Accounting = Literal["lazy", "coupled"]
 Array = NDArray[np.float64]
 
-HARMLESS = frozenset({
-    "bin_construct_sample_cnt", "extra_seed", "extra_trees", "feature_fraction",
-    "feature_fraction_seed", "lambda_l1", "lambda_l2", "max_bin", "max_delta_step",
-    "min_data_in_bin", "min_data_in_leaf", "min_gain_to_split", "min_sum_hessian_in_leaf",
-    "monotone_constraints", "path_smooth",
-})  # fmt: skip
-"""LightGBM parameters that leave the penalties right; all others are refused by name.
-
-Left out with reason: ``boosting`` (dart and rf rescale trees that have been paid for),
-``categorical_feature``, ``linear_tree`` and ``zero_as_missing`` (no form in the flat arrays),
-``feature_fraction_bynode`` and ``interaction_constraints`` (a first use re-opens splits that a
-leaf should not consider), ``forcedsplits_filename`` (splits without a charge).
-"""
-
-SAMPLING = {
-    "bagging_fraction": 1.0,
-    "pos_bagging_fraction": 1.0,
-    "neg_bagging_fraction": 1.0,
-    "bagging_freq": 0,
-    "data_sample_strategy": "bagging",
-}
-"""LightGBM's settings that sample rows, at the values with which they do not."""
-
-ROW_SAMPLING = frozenset(SAMPLING) | {"top_rate", "other_rate", "bagging_seed"}
-"""LightGBM's own sampling of rows: right with coupled prices, silently wrong with lazy ones."""
-
 MAX_LAZY_BITS = 2**31
 """LightGBM's lazy penalty keeps a bit for each row and feature, counted in a signed int32."""
 
 
-def check_params(
-    params: Mapping[str, Any] | None, accounting: Accounting, n_rows: int, n_features: int
-) -> None:
-    """Refuse LightGBM settings under which prices would be charged wrongly."""
-    for name in params or {}:
-        if name not in HARMLESS | ROW_SAMPLING:
-            raise InputError(
-                f"LightGBM parameter {name!r} is not known to leave the prices right; "
-                f"lightgbm_params takes {', '.join(sorted(HARMLESS))} and, with "
-                "accounting='coupled', LightGBM's sampling of rows"
-            )
-    if accounting == "lazy":
-        _check_lazy(params or {}, n_rows, n_features)
-
-
-def _check_lazy(params: Mapping[str, Any], n_rows: int, n_features: int) -> None:
-    """Refuse fits for which LightGBM's lazy penalty is silently wrong."""
+def check_lazy_size(n_rows: int, n_features: int) -> None:
+    """Refuse tables that LightGBM's lazy penalty counts wrongly, without a word."""
     if n_rows * n_features >= MAX_LAZY_BITS:
         raise InputError(
             f"accounting='lazy': {n_rows} rows times {n_features} features are more than "
             f"LightGBM's lazy penalty can count ({MAX_LAZY_BITS - 1}); give fewer rows or features"
         )
-    for name, harmless in SAMPLING.items():
-        if params.get(name, harmless) != harmless:
-            raise InputError(
-                f"accounting='lazy': LightGBM's lazy penalty is wrong with {name}="
-                f"{params[name]!r}; rows must not be sampled"
-            )
 
 
 @dataclass(frozen=True, eq=False)

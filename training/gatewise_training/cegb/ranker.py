@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 
 from gatewise.errors import InputError
 from gatewise_training.cegb.base import Scored
-from gatewise_training.cegb.objectives import Objective, Ranking
-from gatewise_training.data.input_checks import Constraints, check_values
+from gatewise_training.cegb.objectives import Ranking
+from gatewise_training.data.input_checks import check_values
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import after, folds_of
-
-HIGHEST_GRADE = 30
-"""Highest grade that LightGBM's LambdaRank has a gain for, 2**grade."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -30,25 +26,19 @@ class CEGBRanker(Scored):
 
     As :class:`CEGBClassifier`, with the papers' Average Precision@5
     (:func:`gatewise_training.data.metrics.average_precision_at`) instead of accuracy: `frontier_`
-    holds it against the mean cost of a document of the validation queries, and
-    `max_loss` is a loss of it. A document is relevant if its grade is above 0. Queries are held
-    out whole.
+    holds it against the mean cost of a document of the validation queries, and `max_loss` is a loss
+    of it. The trees learn the grades by squared error, as in the paper. A document is relevant if
+    its grade is above 0. Queries are held out whole.
 
     Parameters
     ----------
-    objective : {"regression", "binary", "lambdarank"}
-        Target of the trees: the grade, by squared error, as in the paper; relevant or not, by
-        the log loss; or LightGBM's LambdaRank, for which steps are always second-order, rows are
-        not sampled and `penalty_split` is one number.
     feature_costs, accounting, coupled_costs, budget, budget_counts, max_loss, penalty_split
         As for :class:`CEGBClassifier`.
     penalties, n_penalties, prefixes, growth
         As for :class:`CEGBClassifier`.
-    n_rounds, patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
+    n_rounds, patience, num_leaves, max_depth, learning_rate, newton
         As for :class:`CEGBClassifier`, but with 15 leaves and a learning rate of 0.1 at any size,
         because grades are noisy.
-        With LambdaRank the validation queries' Average Precision@5 ends a fit,
-        otherwise the loss does.
     allow_missing, random_state
         As for :class:`CEGBClassifier`.
 
@@ -63,13 +53,8 @@ class CEGBRanker(Scored):
     True
     """
 
-    objective: Objective = "regression"
     num_leaves: int | None = 15
     learning_rate: float | None = 0.1
-
-    _parameter_constraints: ClassVar[Constraints] = {
-        "objective": [StrOptions({"binary", "regression", "lambdarank"})]
-    }
 
     def fit(
         self,
@@ -77,7 +62,6 @@ class CEGBRanker(Scored):
         y: ArrayLike,
         *,
         qid: ArrayLike | None = None,
-        group: ArrayLike | None = None,
         validation: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
@@ -91,8 +75,6 @@ class CEGBRanker(Scored):
             Grades of relevance: whole numbers, 0 is irrelevant.
         qid : array-like of shape (n,)
             Query of each document; a query's documents need not lie together.
-        group : array-like of shape (n_queries,)
-            Instead of `qid`: the number of documents of each query, where they do lie together.
         validation : triple (X_val, y_val, qid_val), optional
             Validation queries. By default up to 5,000 documents are cross-fitted in five folds, so
             that every query validates; of more documents, a fifth of the queries is held out.
@@ -112,50 +94,40 @@ class CEGBRanker(Scored):
         """
         self._check_settings()
         x, grade = check_values(self, X, y)
-        query = _queries(len(x), qid, group)
+        query = _queries(len(x), qid)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         query_groups = None
-        if validation is not None and groups is not None:
-            raise InputError("give groups or validation, not both: the validation rows are chosen")
+        order = np.argsort(query, kind="stable")
+        x, grade, query = x[order], grade[order], query[order]
         if validation is not None:
+            if groups is not None:
+                raise InputError("give groups or validation, not both: validation rows are chosen")
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
-            x_val, y_val = check_values(self, *validation[:2], reset=False)
-            query_val = _queries(len(x_val), validation[2], None)
-            order = np.argsort(query, kind="stable")
+            x_val, grade_val = check_values(self, *validation[:2], reset=False)
+            query_val = _queries(len(x_val), validation[2])
             order_val = np.argsort(query_val, kind="stable")
             folds = after(len(x), len(x_val))
-            x = np.concatenate([x[order], x_val[order_val]])
-            grade = np.append(grade[order], y_val[order_val])
-            query = np.append(query[order], query.max() + 1 + query_val[order_val])
+            x = np.concatenate([x, x_val[order_val]])
+            grade = np.append(grade, grade_val[order_val])
+            query = np.append(query, query.max() + 1 + query_val[order_val])
+        elif groups is not None:
+            group = _groups(groups, query, order)
+            folds = folds_of(group, seed)
+            validation_rows = np.concatenate([rows for _, rows in folds])
+            is_first = np.diff(query[validation_rows], prepend=-1) != 0
+            query_groups = group[validation_rows][is_first]
         else:
-            order = np.argsort(query, kind="stable")
-            x, grade, query = x[order], grade[order], query[order]
-            unit = query
-            if groups is not None:
-                unit = _groups(groups, query, order)
-            folds = folds_of(unit, seed)
-            if groups is not None:
-                held = np.concatenate([rows for _, rows in folds])
-                is_first = np.diff(query[held], prepend=-1) != 0
-                query_groups = unit[held][is_first]
-        target = Ranking.by(_grades(grade, self.objective), query, self.objective)
-        self._settle(x, target, folds, seed, query_groups)
+            folds = folds_of(query, seed)
+        self._settle(x, Ranking.by(_grades(grade), query), folds, seed, query_groups)
         return self
 
-    def score(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        qid: ArrayLike | None = None,
-        group: ArrayLike | None = None,
-    ) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, *, qid: ArrayLike | None = None) -> float:
         """Average Precision@5, averaged over queries.
 
         Parameters
         ----------
-        X, y, qid, group
+        X, y, qid
             As for :meth:`fit`.
 
         Returns
@@ -164,31 +136,17 @@ class CEGBRanker(Scored):
             From 0 to 1.
         """
         scores = self.predict(X)
-        return average_precision_at(scores, np.asarray(y) > 0, _queries(len(scores), qid, group))
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.objective == "lambdarank" and (self.subsample < 1.0 or not self.newton):
-            raise InputError("objective='lambdarank' takes newton=True and subsample=1 only")
-        if self.objective == "lambdarank" and np.ndim(self.penalty_split):
-            raise InputError("objective='lambdarank' takes one penalty_split for all features")
+        return average_precision_at(scores, np.asarray(y) > 0, _queries(len(scores), qid))
 
 
-def _queries(n_rows: int, qid: ArrayLike | None, group: ArrayLike | None) -> NDArray[np.int64]:
+def _queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
     """Number of each document's query, shape (n,)."""
-    if (qid is None) == (group is None):
-        raise InputError("a ranking needs its queries: give either qid or group")
-    if qid is not None:
-        if np.shape(qid) != (n_rows,):
-            raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
-        names = RowSplitter.values("qid", qid, n_rows)
-        return np.unique(names, return_inverse=True)[1].astype(np.int64)
-    sizes = np.asarray(group)
-    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
-        raise InputError("group must hold the number of documents of each query")
-    if sizes.sum() != n_rows:
-        raise InputError(f"group counts {sizes.sum()} documents, but there are {n_rows}")
-    return np.repeat(np.arange(len(sizes)), sizes)
+    if qid is None:
+        raise InputError("a ranking needs its queries: give qid, the query of each document")
+    if np.shape(qid) != (n_rows,):
+        raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
+    names = RowSplitter.values("qid", qid, n_rows)
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _groups(
@@ -207,11 +165,11 @@ def _groups(
     return ordered
 
 
-def _grades(values: NDArray[np.float64], objective: Objective) -> NDArray[np.int64]:
+def _grades(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Check grades of relevance."""
     is_wrong = (values < 0) | (values != np.floor(values))
     if is_wrong.any():
-        first = values[is_wrong][0]
-        raise InputError(f"relevance must be whole numbers of at least 0, not {first:g}")
-    if objective == "lambdarank" and values.max() > HIGHEST_GRADE:
-        raise InputError(f"LambdaRank takes grades up to {HIGHEST_GRADE}, not {values.max():g}")
+        raise InputError(
+            f"relevance must be whole numbers of at least 0, not {values[is_wrong][0]:g}"
+        )
     return values.astype(np.int64)

@@ -34,7 +34,7 @@ class CEGBRegressor(RegressorMixin, Scored):
         As for :class:`CEGBClassifier`.
     n_penalties, prefixes, growth, n_rounds
         As for :class:`CEGBClassifier`.
-    patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
+    patience, num_leaves, max_depth, learning_rate, newton
         As for :class:`CEGBClassifier`, but for 31 leaves and a learning rate of 0.1 at any size.
     allow_missing, random_state
         As for :class:`CEGBClassifier`.

@@ -24,7 +24,7 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, constant, grow
 from gatewise_training.cegb.objectives import Target
-from gatewise_training.cegb.penalties import Charge, SplitPrices, check_params
+from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.cegb.penalty_search import FIRST, between, in_widest_gap
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
@@ -249,7 +249,8 @@ def sweep_penalties(
     `penalties` are the user's own, besides none. Without them `n_penalties` fits, the unpenalised
     one included, close in on the goal. The constant model comes first, the unpenalised one last.
     """
-    check_params(task.growth.lightgbm_params, task.prices.accounting, *task.x.shape)
+    if task.prices.accounting == "lazy":
+        check_lazy_size(*task.x.shape)
     first = FIRST[: n_penalties - 1] if penalties is None else penalties
     fits = _fit_all(task, folds, sorted({0.0, math.inf, *first}))
     while penalties is None and len(fits) <= n_penalties and fits[0.0][-1].cost > 0:
