@@ -26,7 +26,7 @@ from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.row_splitter import strata
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, grow
+from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, SplitRule, grow
 from gatewise_training.prune import build_problem
 from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
@@ -82,8 +82,7 @@ def grown(
             bootstrap,
             int(y.max()) + 1,
             costs,
-            criterion=criterion,
-            mu=mu,
+            SplitRule(criterion, mu=mu),
             acquired=bought,
             seed=int(rng.integers(2**31)),
         )

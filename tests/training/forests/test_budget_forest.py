@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest, _numbers
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import RowAcquisitions, grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
 from tests.support.tree_walks import priced, thirds
 
 pytestmark = pytest.mark.slow  # fits, and compiles the growth of trees
@@ -26,7 +26,7 @@ def test_the_papers_1024_examples(alpha, cost, errors):
     quarter = number // 256
     y = np.where(number % 256 == 0, (quarter + 1) % 4, quarter)  # 0, 256, 512, 768 stray
     costs = FeatureCosts.uniform(10)
-    tree = grow(Codes.of_table(x), y, np.ones(1024, np.int64), 4, costs, alpha=alpha)
+    tree = grow(Codes.of_table(x), y, np.ones(1024, np.int64), 4, costs, SplitRule(alpha=alpha))
     assert tree.cost(x, costs).max() == cost
     assert (tree.proba(x).argmax(axis=1) != y).sum() == errors
     assert sorted(np.unique(tree.trees.feature[:3])) == [0, 1]  # the paper's t1 and t2 first
@@ -216,7 +216,7 @@ def test_max_costs_are_within_the_bound_of_theorem_2_2(n_classes):
         y[:n_classes] = range(n_classes)
         prices = rng.uniform(0.5, 4.0, 5).round(1)
         costs = FeatureCosts(prices)
-        tree = grow(Codes.of_table(x), y, np.ones(14, np.int64), n_classes, costs)
+        tree = grow(Codes.of_table(x), y, np.ones(14, np.int64), n_classes, costs, SplitRule())
         assert (tree.proba(x).argmax(axis=1) == y).all()
         optimum = optimal_max_cost(x, y, prices, np.arange(14), frozenset())
         counts = np.bincount(y)

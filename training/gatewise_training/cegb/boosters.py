@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.penalties import Charge
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growing import ColumnCodes, GrownNodes
+from gatewise_training.forests.grower.growing import ensemble_of, unsplit_nodes
 from gatewise_training.learners.boost_kernel import (
     BoostFit,
     FirstUse,
@@ -92,8 +92,7 @@ class CodedBooster:
         derivatives: Derivatives,
     ) -> None:
         codes = Codes.of_table(x, max_codes=MAX_BINS)
-        self._columns = ColumnCodes(codes.codes, codes.start, codes.lower, codes.upper)
-        self._n_features = x.shape[1]
+        self._codes = codes
         self._settings = TreeSettings(
             float(settings["learning_rate"]),
             int(settings["num_leaves"]),
@@ -124,23 +123,17 @@ class CodedBooster:
         return self._join([tree for trees in self._rounds[:n_rounds] for tree in trees])
 
     def _join(self, trees: list[TreeEnsemble]) -> TreeEnsemble:
-        return TreeEnsemble.join(trees, trees[0].base, self._n_features)
+        return TreeEnsemble.join(trees, trees[0].base, self._codes.n_features)
 
     def _grow(
         self, gradient: Array, hessian: Array, scores: Array, output: int
     ) -> TreeEnsemble | None:
         """Grow the tree of one output, and add it to the scores; None without a split."""
-        most_nodes = 2 * self._settings.n_leaves - 1
-        nodes = GrownNodes(
-            feature=np.full(most_nodes, -1, np.int32),
-            threshold=np.zeros(most_nodes, np.float32),
-            left=np.full(most_nodes, -1, np.int32),
-            right=np.full(most_nodes, -1, np.int32),
-            nan_left=np.zeros(most_nodes, np.bool_),
-        )
-        value = np.zeros(most_nodes, np.float32)
+        max_nodes = 2 * self._settings.n_leaves - 1
+        nodes = unsplit_nodes(max_nodes)
+        value = np.zeros(max_nodes, np.float32)
         fit = BoostFit(
-            columns=self._columns,
+            columns=self._codes,
             prices=self._first_uses,
             settings=self._settings,
             work=self._work,
@@ -151,17 +144,14 @@ class CodedBooster:
         n_nodes = grow_boosted_tree(fit, gradient, hessian, scores, np.int64(0))
         if not n_nodes:
             return None
-        return TreeEnsemble(
-            feature=nodes.feature[:n_nodes],
-            threshold=nodes.threshold[:n_nodes],
-            left=nodes.left[:n_nodes],
-            right=nodes.right[:n_nodes],
-            nan_left=nodes.nan_left[:n_nodes],
-            value=value[:n_nodes, np.newaxis],
+        return ensemble_of(
+            nodes,
+            n_nodes,
+            value[:, np.newaxis],
             roots=np.zeros(1, np.int32),
             output=np.full(1, output, np.int32),
             base=np.zeros(len(self._scores), np.float32),
-            n_features=self._n_features,
+            n_features=self._codes.n_features,
         )
 
 

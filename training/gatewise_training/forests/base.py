@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import RowAcquisitions, grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
 from gatewise_training.prune.forest import Forest
 
 
@@ -48,13 +48,12 @@ class GrowingForest:
     rows: Rows
     codes: Codes  # of the rows
     key: tuple[int, ...]  # of the random numbers: a tree's sample is the same under every rule
-    mu: float
-    rule: Mapping[str, Any]  # further settings of :func:`grow`
+    rule: SplitRule
     trees: list[Forest] = field(default_factory=list)
 
     @cached_property
     def acquired(self) -> RowAcquisitions:
-        return RowAcquisitions.none(self.problem.costs, len(self.rows) if self.mu > 0 else 0)
+        return RowAcquisitions.none(self.problem.costs, len(self.rows) if self.rule.mu > 0 else 0)
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
@@ -79,11 +78,10 @@ class GrowingForest:
                 rng.multinomial(len(self.rows), weight / weight.sum()),
                 problem.n_classes,
                 problem.costs,
-                mu=self.mu,
+                self.rule,
                 acquired=self.acquired,
                 seed=int(rng.integers(2**31)),
-                **self.rule,
             )
-            if self.mu > 0:
+            if self.rule.mu > 0:
                 self.acquired.add(tree.trees, self.x)
             self.trees[number] = tree

@@ -25,7 +25,7 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Criterion, Splits, leaf_of
+from gatewise_training.forests.grower.growth import Criterion, SplitRule, Splits, leaf_of
 from gatewise_training.prune.forest import Forest, Voting
 
 ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
@@ -149,16 +149,17 @@ class BudgetForest(ForestModel):
         code_row[plan.fit_rows] = np.arange(len(plan.fit_rows))
         growths = []
         for alpha, mu in self._rules():
-            rule = {
-                "criterion": self.criterion,
-                "alpha": alpha,
-                "splits": self.splits,
-                "max_features": self.max_features,
-                "max_depth": self.max_depth,
-            }
+            rule = SplitRule(
+                criterion=self.criterion,
+                alpha=alpha,
+                mu=mu,
+                splits=self.splits,
+                max_features=self.max_features,
+                max_depth=self.max_depth,
+            )
             members = [
                 GrowingForest(
-                    problem, rows, codes.take(code_row[rows]), (problem.seed, number), mu, rule
+                    problem, rows, codes.take(code_row[rows]), (problem.seed, number), rule
                 )
                 for number, rows in enumerate(row_sets)
             ]
@@ -225,7 +226,7 @@ class _Growth:
         calls = []
         for member in self.members:
             numbers = member.append_places(count)
-            groups = [numbers] if member.mu > 0 else [[number] for number in numbers]
+            groups = [numbers] if member.rule.mu > 0 else [[number] for number in numbers]
             calls += [joblib.delayed(member.add)(group) for group in groups]
         return calls
 

@@ -31,6 +31,7 @@ from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
 from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import SplitRule
 from gatewise_training.learners.model_families import with_all_classes
 from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.forest import Forest
@@ -213,8 +214,8 @@ class BudgetPrune(ForestModel):
         seed = problem.seed
         x = np.ascontiguousarray(plan.x[rows])
         if mu is not None:  # acquisitions of earlier trees are free
-            rule = {"criterion": "entropy"}
-            growing = GrowingForest(problem, rows, Codes.of_table(x), (seed,), mu, rule)
+            rule = SplitRule(criterion="entropy", mu=mu)
+            growing = GrowingForest(problem, rows, Codes.of_table(x), (seed,), rule)
             growing.add(growing.append_places(self.n_estimators))
             return Forest.join(growing.trees)
         model = RandomForestClassifier(

@@ -84,7 +84,7 @@ class BoostWork(NamedTuple):
 class BoostFit(NamedTuple):
     """Everything that the trees of a fit share."""
 
-    columns: Any  # ColumnCodes
+    columns: Any  # Codes
     prices: Any  # FirstUse
     settings: Any  # TreeSettings
     work: Any  # BoostWork

@@ -22,7 +22,10 @@ from gatewise_training.forests.grower.growing import (
     END,
     NODE,
     copy_into,
+    ensemble_of,
+    unsplit_nodes,
     wider,
+    wider_nodes,
     write_leaf,
 )
 
@@ -40,16 +43,6 @@ class ForestTask(NamedTuple):
     n_trees: int
     n_candidates: int  # columns that vary, tried at a node
     min_rows: int  # of a leaf
-
-
-class ForestNodes(NamedTuple):
-    """Nodes of all trees; `feature` is -1 at leaves."""
-
-    feature: Any
-    threshold: Any
-    left: Any
-    right: Any
-    value: Any  # (n_nodes, n_classes)
 
 
 class ForestWork(NamedTuple):
@@ -87,14 +80,11 @@ def fit_extra_trees(
         n_candidates=max(1, int(np.sqrt(n_features))),
         min_rows=min_rows,
     )
-    nodes, n_nodes, roots = _grow_forest(task, seed)
-    return TreeEnsemble(
-        feature=nodes.feature[:n_nodes].copy(),
-        threshold=nodes.threshold[:n_nodes].copy(),
-        left=nodes.left[:n_nodes].copy(),
-        right=nodes.right[:n_nodes].copy(),
-        nan_left=np.zeros(n_nodes, np.bool_),
-        value=nodes.value[:n_nodes].copy(),
+    nodes, value, n_nodes, roots = _grow_forest(task, seed)
+    return ensemble_of(
+        nodes,
+        n_nodes,
+        value,
         roots=roots,
         output=np.full(n_trees, -1, np.int32),
         base=np.zeros(n_classes, np.float32),
@@ -104,17 +94,12 @@ def fit_extra_trees(
 
 @numba.njit(cache=True, nogil=True)
 def _grow_forest(task: Any, seed: int) -> Any:
-    """Grow trees one after the other; returns nodes, their number, and the roots."""
+    """Grow trees one after the other; returns nodes, their values, their number, and the roots."""
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n_features, n = task.columns.shape
     size = max(task.n_trees * min(2 * n, 64), 2 * n)
-    nodes = ForestNodes(
-        np.empty(size, np.int32),
-        np.empty(size, np.float32),
-        np.empty(size, np.int32),
-        np.empty(size, np.int32),
-        np.empty((size, task.n_classes), np.float32),
-    )
+    nodes = unsplit_nodes(size)
+    value = np.zeros((size, task.n_classes), np.float32)
     work = ForestWork(
         np.empty(n, np.int32),
         np.empty(n, np.int32),
@@ -129,20 +114,15 @@ def _grow_forest(task: Any, seed: int) -> Any:
         # a tree has less than 2 n nodes
         if n_nodes + 2 * n > size:
             size = 2 * size + 2 * n
-            nodes = ForestNodes(
-                wider(nodes.feature, size),
-                wider(nodes.threshold, size),
-                wider(nodes.left, size),
-                wider(nodes.right, size),
-                wider(nodes.value, size),
-            )
+            nodes = wider_nodes(nodes, size)
+            value = wider(value, size)
         roots[t] = n_nodes
-        n_nodes = _grow_tree(task, work, nodes, n_nodes)
-    return nodes, n_nodes, roots
+        n_nodes = _grow_tree(task, work, nodes, value, n_nodes)
+    return nodes, value, n_nodes, roots
 
 
 @numba.njit(cache=True, nogil=True)
-def _grow_tree(task: Any, work: Any, nodes: Any, root: int) -> int:
+def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
     """Grow a tree depth first from node `root` on; returns the number of the next node."""
     rows = work.rows
     waiting = work.waiting
@@ -156,7 +136,7 @@ def _grow_tree(task: Any, work: Any, nodes: Any, root: int) -> int:
         end = waiting[n_waiting, END]
         node = waiting[n_waiting, NODE]
         _sum_classes(task, rows[begin:end], work.class_sums)
-        _write_class_shares(task, work.class_sums, nodes, node)
+        _write_class_shares(task, work.class_sums, value[node])
         is_pure = work.class_sums.max() >= work.class_sums.sum()
         if is_pure or end - begin < max(2, 2 * task.min_rows):
             continue
@@ -184,8 +164,7 @@ def _grow_tree(task: Any, work: Any, nodes: Any, root: int) -> int:
         n_waiting = write_leaf(waiting, n_waiting, middle, end, n_constant, n_nodes + 1)
         n_waiting = write_leaf(waiting, n_waiting, begin, middle, n_constant, n_nodes)
         n_nodes += 2
-        for m in range(task.n_classes):
-            nodes.value[node, m] = 0.0
+        value[node] = 0.0
     return n_nodes
 
 
@@ -199,16 +178,11 @@ def _sum_classes(task: Any, rows: Any, class_sums: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _write_class_shares(task: Any, class_sums: Any, nodes: Any, node: int) -> None:
-    """Write a node as a leaf with its shares of the classes, over the number of trees."""
+def _write_class_shares(task: Any, class_sums: Any, value: Any) -> None:
+    """Write a node's shares of the classes, over the number of trees, into its value."""
     total = class_sums.sum()
-    nodes.feature[node] = -1
-    nodes.left[node] = -1
-    nodes.right[node] = -1
-    nodes.threshold[node] = 0.0
     for m in range(len(class_sums)):
-        share = class_sums[m] / (total * task.n_trees) if total > 0.0 else 0.0
-        nodes.value[node, m] = share
+        value[m] = class_sums[m] / (total * task.n_trees) if total > 0.0 else 0.0
 
 
 @numba.njit(cache=True, nogil=True)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.models.trees import LEAF, TreeEnsemble
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growing import ColumnCodes, GrownNodes
+from gatewise_training.forests.grower.growing import ensemble_of, unsplit_nodes
 from gatewise_training.learners.boost_kernel import (
     BoostFit,
     FirstUse,
@@ -70,19 +70,15 @@ def boost(
     tree_settings = TreeSettings(
         float(settings["learning_rate"]), int(settings["num_leaves"]), int(settings["max_depth"])
     )
-    columns = ColumnCodes(codes.codes, codes.start, codes.lower, codes.upper)
     loss = GatedLoss(
         target, weight, weight / weight.sum(), f0_loss, -1.0 if p_full is None else p_full, newton
     )
-    nodes, value, n_nodes, trees = _boost(columns, loss, base, rounds, prices, tree_settings)
+    nodes, value, n_nodes, trees = _boost(codes, loss, base, rounds, prices, tree_settings)
     n_gates = int(p_full is not None)
-    return TreeEnsemble(
-        feature=nodes.feature[:n_nodes].copy(),
-        threshold=nodes.threshold[:n_nodes].copy(),
-        left=nodes.left[:n_nodes].copy(),
-        right=nodes.right[:n_nodes].copy(),
-        nan_left=nodes.nan_left[:n_nodes].copy(),
-        value=value[:n_nodes, np.newaxis].copy(),
+    return ensemble_of(
+        nodes,
+        n_nodes,
+        value[:, np.newaxis],
         roots=trees[:, ROOT].copy(),
         output=trees[:, OUTPUT].copy(),
         base=np.append(base, np.zeros(n_gates)).astype(np.float32),
@@ -96,24 +92,26 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     warm_up, n_rounds = rounds
     n, n_margins = loss.target.shape
     n_outputs = n_margins + (loss.p_full >= 0.0)
-    most_nodes = n_rounds * n_outputs * (2 * settings.n_leaves - 1) + 1
-    nodes = GrownNodes(
-        np.full(most_nodes, LEAF, np.int32),
-        np.zeros(most_nodes, np.float32),
-        np.full(most_nodes, LEAF, np.int32),
-        np.full(most_nodes, LEAF, np.int32),
-        np.zeros(most_nodes, np.bool_),
-    )
-    value = np.zeros(most_nodes, np.float32)
+    max_nodes = n_rounds * n_outputs * (2 * settings.n_leaves - 1) + 1
+    nodes = unsplit_nodes(max_nodes)
+    value = np.zeros(max_nodes, np.float32)
     trees = np.empty((n_rounds * n_outputs, 2), np.int32)
     # of a type of their own: plain integers make numba compile their users twice
-    most_codes = np.int64(1)
+    max_codes = np.int64(1)
     n_nodes = np.int64(0)
     for k in range(len(columns.codes)):
-        most_codes = max(most_codes, columns.start[k + 1] - columns.start[k])
+        max_codes = max(max_codes, columns.start[k + 1] - columns.start[k])
     # start from the base margins
-    work = work_arrays(n, len(columns.codes), most_codes, settings.n_leaves)
-    fit = BoostFit(columns, prices, settings, work, nodes, value, no_row_prices())
+    work = work_arrays(n, len(columns.codes), max_codes, settings.n_leaves)
+    fit = BoostFit(
+        columns=columns,
+        prices=prices,
+        settings=settings,
+        work=work,
+        nodes=nodes,
+        value=value,
+        row_prices=no_row_prices(),
+    )
     scores = np.zeros((n_outputs, n))
     for m in range(n_margins):
         scores[m] = base[m]

@@ -12,7 +12,7 @@ from sklearn.tree import DecisionTreeClassifier
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.forests.grower.binning import Codes, between
-from gatewise_training.forests.grower.growth import RowAcquisitions, grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
 from gatewise_training.forests.grower.split_search import draw_stumps
 from gatewise_training.prune.forest import Forest
 
@@ -79,7 +79,7 @@ def test_a_tree_sends_its_rows_where_it_has_counted_them():
     x, y, drawn = labelled()
     codes = Codes.of_table(x)
     for settings_ in ({"alpha": 0.0}, {"splits": "stumps"}, {"criterion": "gini"}):
-        forest = grow(codes, y, drawn, 2, FeatureCosts.uniform(8), **settings_)
+        forest = grow(codes, y, drawn, 2, FeatureCosts.uniform(8), SplitRule(**settings_))
         leaves = forest.trees.left < 0
         assert (forest.counts[leaves].max(axis=1) == forest.counts[leaves].sum(axis=1)).all()
         in_bag = drawn > 0
@@ -97,7 +97,8 @@ def test_stumps_are_drawn_by_the_seed_and_seldom_the_best():
     codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
 
     def roots(splits):
-        grown = [grow(codes, y, drawn, 2, costs, splits=splits, seed=s) for s in (0, 0, 1, 2, 3)]
+        rule = SplitRule(splits=splits)
+        grown = [grow(codes, y, drawn, 2, costs, rule, seed=s) for s in (0, 0, 1, 2, 3)]
         return [float(forest.trees.threshold[0]) for forest in grown]
 
     stumps, exact = roots("stumps"), roots("exact")
@@ -109,31 +110,32 @@ def test_stumps_are_drawn_by_the_seed_and_seldom_the_best():
 def test_few_features_are_tried_where_few_are_wanted():
     x, y, drawn = labelled()
     codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
-    grown = [grow(codes, y, drawn, 2, costs, max_features=1, seed=s) for s in range(20)]
+    rule = SplitRule(max_features=1)
+    grown = [grow(codes, y, drawn, 2, costs, rule, seed=s) for s in range(20)]
     assert len({int(forest.trees.feature[0]) for forest in grown}) > 4
     x[:, 1:] = 0.0  # constant columns do not count as tried
-    only = grow(Codes.of_table(x), y, drawn, 2, costs, max_features=1)
+    only = grow(Codes.of_table(x), y, drawn, 2, costs, rule)
     assert only.trees.feature[0] == 0
 
 
 def test_what_earlier_trees_have_acquired_is_free():
     x, y, drawn = labelled()
     codes, costs = Codes.of_table(x), FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    rule = {"criterion": "entropy", "seed": 1}
-    plain = grow(codes, y, drawn, 2, costs, **rule)
+    careful_rule = SplitRule("entropy", mu=0.3)
+    plain = grow(codes, y, drawn, 2, costs, SplitRule("entropy"), seed=1)
     paid = RowAcquisitions.none(costs, len(x))
     paid.items[:] = True
-    free = grow(codes, y, drawn, 2, costs, mu=0.3, acquired=paid, **rule)
+    free = grow(codes, y, drawn, 2, costs, careful_rule, acquired=paid, seed=1)
     np.testing.assert_array_equal(plain.trees.feature, free.trees.feature)
     np.testing.assert_array_equal(plain.trees.threshold, free.trees.threshold)
-    careful = grow(codes, y, drawn, 2, costs, mu=0.3, **rule)
+    careful = grow(codes, y, drawn, 2, costs, careful_rule, seed=1)
     assert careful.cost(x, costs).mean() < plain.cost(x, costs).mean()
 
 
 def test_acquisitions_are_those_of_the_paths_and_their_groups():
     x, y, drawn = labelled()
     costs = FeatureCosts(np.ones(8), group=["a", "a", None, "b", None, None, None, None])
-    tree = grow(Codes.of_table(x), y, drawn, 2, costs, max_depth=3)
+    tree = grow(Codes.of_table(x), y, drawn, 2, costs, SplitRule(max_depth=3))
     acquired = RowAcquisitions.none(costs, len(x))
     acquired.add(tree.trees, x)
     visited = tree.trees.visited(x)
@@ -148,7 +150,8 @@ def test_acquisitions_are_those_of_the_paths_and_their_groups():
 def test_a_joined_forest_averages_its_trees():
     x, y, drawn = labelled()
     codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
-    trees = [grow(codes, y, np.roll(drawn, s), 2, costs, alpha=4.0) for s in range(5)]
+    rule = SplitRule(alpha=4.0)
+    trees = [grow(codes, y, np.roll(drawn, s), 2, costs, rule) for s in range(5)]
     forest = Forest.join(trees)
     mean = np.mean([tree.proba(x) for tree in trees], axis=0)
     np.testing.assert_allclose(forest.proba(x), mean, atol=1e-6)
@@ -162,7 +165,7 @@ def test_without_prices_the_gain_rules_grow_scikit_learns_trees(criterion):
     """Deep enough to part, and not so deep that two splits gain alike and either may be taken."""
     x, y, _ = labelled(n=2000)
     codes, costs, drawn = Codes.of_table(x), FeatureCosts.uniform(8), np.ones(2000, np.int64)
-    ours = grow(codes, y, drawn, 2, costs, criterion=criterion, max_depth=4)
+    ours = grow(codes, y, drawn, 2, costs, SplitRule(criterion, max_depth=4))
     theirs = DecisionTreeClassifier(criterion=criterion, max_depth=4, random_state=0).fit(x, y)
     assert ours.trees.n_nodes == theirs.tree_.node_count
     assert ours.proba(x) == pytest.approx(theirs.predict_proba(x), abs=1e-6)
@@ -174,7 +177,7 @@ def test_an_expensive_feature_is_left_to_those_that_need_it():
     own[0] = 50.0
     tested = []
     for costs in (FeatureCosts.uniform(8), FeatureCosts(own)):
-        forest = grow(Codes.of_table(x), y, drawn, 2, costs)
+        forest = grow(Codes.of_table(x), y, drawn, 2, costs, SplitRule())
         tested.append(forest.trees.visited(x)[:, 0].mean())
     assert tested[1] < tested[0]
 
@@ -186,11 +189,12 @@ def test_a_group_that_is_paid_stays_paid():
     x = np.stack([y, y], axis=1).astype(np.float32)
     costs = FeatureCosts([1.0, 0.5], group=[None, "g"], shared={"g": 2.0})
     codes, drawn = Codes.of_table(x), np.ones(50, np.int64)
-    first = grow(codes, y, drawn, 2, costs, criterion="entropy", mu=0.1)
+    rule = SplitRule("entropy", mu=0.1)
+    first = grow(codes, y, drawn, 2, costs, rule)
     assert first.trees.feature[0] == 0
     acquired = RowAcquisitions.none(costs, 50)
     acquired.items[2] = True
-    second = grow(codes, y, drawn, 2, costs, criterion="entropy", mu=0.1, acquired=acquired)
+    second = grow(codes, y, drawn, 2, costs, rule, acquired=acquired)
     assert second.trees.feature[0] == 1
 
 
@@ -199,7 +203,7 @@ def test_the_number_of_stumps_depends_on_the_examples():
     values = np.arange(100000, dtype=np.float32) ** 2
     code, allowed = np.arange(len(values), dtype=np.int32), np.empty(len(values), bool)
     for examples, number in ((2001, 80), (2000, 40), (501, 40), (500, 20), (10, 20)):
-        draw_stumps(code, len(values), values, values, examples, allowed, np.empty(80))
+        draw_stumps(code, values, values, examples, allowed, np.empty(80))
         drawn = np.flatnonzero(allowed[:-1])
         assert number - 2 <= len(drawn) <= number  # two may fall between the same values
         middle = values[drawn].mean() / values[-1]
@@ -212,7 +216,7 @@ def test_a_missing_value_goes_its_own_way():
     gone = rng.random(100) < 0.3
     x[gone] = np.nan
     y, drawn = gone.astype(np.int64), np.ones(100, np.int64)
-    forest = grow(Codes.of_table(x), y, drawn, 2, FeatureCosts.uniform(1))
+    forest = grow(Codes.of_table(x), y, drawn, 2, FeatureCosts.uniform(1), SplitRule())
     assert forest.trees.n_nodes == 3
     new = np.array([[1e30], [-1e30], [np.nan]], np.float32)
     np.testing.assert_array_equal(forest.proba(new).argmax(axis=1), [0, 0, 1])
@@ -221,7 +225,8 @@ def test_a_missing_value_goes_its_own_way():
 def test_a_missing_value_not_seen_goes_with_the_many():
     x = np.arange(10, dtype=np.float32)[:, None]
     y = (x[:, 0] > 6).astype(np.int64)
-    forest = grow(Codes.of_table(x), y, np.ones(10, np.int64), 2, FeatureCosts.uniform(1))
+    drawn = np.ones(10, np.int64)
+    forest = grow(Codes.of_table(x), y, drawn, 2, FeatureCosts.uniform(1), SplitRule())
     assert forest.proba(np.array([[np.nan]], np.float32)).argmax() == 0
 
 

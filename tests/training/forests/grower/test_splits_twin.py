@@ -11,8 +11,9 @@ import pytest
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import RowAcquisitions, grow
-from gatewise_training.forests.grower.minimax_split import FEWEST_BINS, crossing
+from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
+from gatewise_training.forests.grower.histogram import ColumnRows, NodeRows
+from gatewise_training.forests.grower.minimax_split import crossing, crossing_arrays
 from gatewise_training.forests.grower.split_search import least_worst_pairs
 
 pytestmark = pytest.mark.slow  # compiles the growth of trees
@@ -165,7 +166,7 @@ def test_minimax_splits_are_the_best_and_the_first_of_the_best(alpha, n_classes,
             case.drawn,
             n_classes,
             case.costs,
-            alpha=alpha,
+            SplitRule(alpha=alpha),
             seed=seed,
         )
         grown += check(case, forest, "threshold_pairs", alpha)
@@ -187,7 +188,7 @@ def test_gain_less_acquisitions_is_the_best(criterion, mu):
                 acquired.items[case.x.shape[1] + g] = case.acquired[:, members].any(axis=1)
         forest = grow(
             Codes.of_table(case.x), case.y, case.drawn, 3, case.costs,
-            criterion=criterion, mu=mu, acquired=acquired, seed=seed,
+            SplitRule(criterion, mu=mu), acquired=acquired, seed=seed,
         )  # fmt: skip
         if not mu:
             case.acquired[:] = True  # nothing is left to pay
@@ -211,9 +212,9 @@ def test_large_nodes_are_counted_and_sorted_alike():
         np.zeros(x_all.shape, bool),
     )  # fmt: skip
     for alpha in (0.0, 4.0):
-        forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, alpha=alpha)
+        forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, SplitRule(alpha=alpha))
         assert check(case, forest, "threshold_pairs", alpha) > 10
-    forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, criterion="gini")
+    forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, SplitRule("gini"))
     case.acquired[:] = True  # nothing is left to pay
     assert check(case, forest, "gini") > 10
 
@@ -235,18 +236,13 @@ def test_two_ways_to_find_a_boundary_agree(alpha):
             continue
         count = np.zeros((len(values), n_classes), np.int32)
         np.add.at(count, (np.searchsorted(values, code), y), weight)
-        left, right = np.zeros(n_classes, np.int64), np.zeros(n_classes, np.int64)
+        work = crossing_arrays(n, n_classes)
         order = rng.permutation(n)
-        rows = code[order], y[order], weight[order]
-        bins = np.zeros(max(n, FEWEST_BINS) * n_classes, np.int32)
-        worst, e = least_worst_pairs(
-            count, len(values), whole, alpha, f, np.zeros(0, bool), left, right
-        )
-        expected = worst, values[e], values[e + 1]
-        spare = np.zeros((3, n), np.int32)
-        low, high = int(values[0]), int(values[-1])
-        args = (low, high, whole, alpha, f, spare, bins, left, right)
-        assert crossing(*rows, *args) == expected
+        node = NodeRows(order, y[order], weight[order], whole, int(whole.sum()), f)
+        rows = ColumnRows(code[order], y[order], weight[order])
+        worst, e = least_worst_pairs(count, len(values), node, alpha, np.zeros(0, bool), work)
+        boundary = crossing(rows, int(values[0]), int(values[-1]), node, alpha, work)
+        assert boundary == (worst, values[e], values[e + 1])
         both = np.cumsum(count, axis=0)[:-1]
         worse = [
             max(impurity(part.tolist(), "threshold_pairs", alpha) for part in (a, whole - a))

@@ -7,26 +7,37 @@ value on its left and the smallest on its right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_CODES = 65535
-"""Most codes of a column; uint16 has room for one more, NaN's."""
+MAX_CODES = 65535
+"""Largest number of codes of a column; uint16 has room for one more, NaN's."""
 
-FEW_CODES = 16
-"""A sparse column has fewer codes than this."""
+MAX_SPARSE_CODES = 15
+"""Largest number of codes of a sparse column."""
 
-PREVAILS = 0.75
+SPARSE_SHARE = 0.75
 """Least share of the rows that have the prevailing code of a sparse column."""
 
 
-@dataclass(frozen=True, eq=False)
-class Codes:
+class Sparse(NamedTuple):
+    """The entries of sparse columns that differ from the column's prevailing code, row by row.
+
+    A node counts all sparse columns in one walk over its rows' few entries. Each column has a slot
+    for each of its codes.
+    """
+
+    common: NDArray[np.int32]  # (n_features,): prevailing code; -1 for a column that is not sparse
+    offset: NDArray[np.int32]  # (n_features + 1,): first slot of each column; NaN's is its last
+    entry_start: NDArray[np.int64]  # (n + 1,): first entry of each row
+    entry_slot: NDArray[np.int32]  # (n_entries,): slot of each entry's code
+    entry_feature: NDArray[np.int32]  # (n_entries,): column of each entry
+
+
+class Codes(NamedTuple):
     """The columns of a table as codes that keep the order of the values.
 
     >>> x = np.array([[5.0], [2.0], [np.nan], [5.0]], np.float32)
@@ -37,14 +48,13 @@ class Codes:
     array([2., 5.], dtype=float32)
     """
 
-    # (n_features, n): uint8 where no column has more than 255 codes. NaN has a code of its own
-    # above all others, ``n_codes[k]``
+    # (n_features, n): uint8 where no column has more than 255 codes; NaN's code, ``n_codes[k]``, is
+    # above all others
     codes: NDArray[Any]
-    # (n_codes.sum(),): smallest and largest value of each code, column after column
-    lower: NDArray[np.float32]
-    upper: NDArray[np.float32]
-    # (n_features + 1,): where each column's values begin in `lower` and `upper`
-    start: NDArray[np.int64]
+    lower: NDArray[np.float32]  # (n_codes.sum(),): smallest value of each code, column by column
+    upper: NDArray[np.float32]  # (n_codes.sum(),): largest value of each code
+    start: NDArray[np.int64]  # (n_features + 1,): first place of each column in `lower`, `upper`
+    sparse: Sparse
 
     @property
     def n_features(self) -> int:
@@ -62,7 +72,7 @@ class Codes:
         return np.diff(self.start)
 
     @classmethod
-    def of_table(cls, x: NDArray[np.float32], *, max_codes: int = MOST_CODES) -> Codes:
+    def of_table(cls, x: NDArray[np.float32], *, max_codes: int = MAX_CODES) -> Codes:
         """Code the columns of a table.
 
         Shapes: `x` (n, n_features).
@@ -73,56 +83,42 @@ class Codes:
         for k, (code, _, _) in enumerate(columns):
             codes[k] = code
         no_values = [np.zeros(0, np.float32)]
+        start = np.cumsum([0, *(len(lower) for _, lower, _ in columns)]).astype(np.int64)
         return cls(
-            codes,
-            np.concatenate([lower for _, lower, _ in columns] or no_values),
-            np.concatenate([upper for _, _, upper in columns] or no_values),
-            np.cumsum([0, *(len(lower) for _, lower, _ in columns)]).astype(np.int64),
+            codes=codes,
+            lower=np.concatenate([lower for _, lower, _ in columns] or no_values),
+            upper=np.concatenate([upper for _, _, upper in columns] or no_values),
+            start=start,
+            sparse=_sparse_entries(codes, np.diff(start)),
         )
-
-    @cached_property
-    def sparse(self) -> Sparse:
-        """The columns in which one code prevails, row by row."""
-        return Sparse.of_codes(self)
 
     def take(self, rows: NDArray[np.intp]) -> Codes:
         """Take some of the rows under the same codes."""
-        return Codes(np.ascontiguousarray(self.codes[:, rows]), self.lower, self.upper, self.start)
+        codes = np.ascontiguousarray(self.codes[:, rows])
+        return self._replace(codes=codes, sparse=_sparse_entries(codes, self.n_codes))
 
 
-@dataclass(frozen=True, eq=False)
-class Sparse:
-    """Codes of the rows in sparse columns that differ from the column's prevailing one.
-
-    A node counts all these columns by one walk over its rows' few entries. Each column has a slot
-    for each of its codes.
-    """
-
-    # (n_features,): the prevailing code; -1 for a column that is not sparse
-    common: NDArray[np.int32]
-    # (n_features + 1,): where each column's slots begin; NaN's code is the last
-    offset: NDArray[np.int32]
-    entry_start: NDArray[np.int64]  # (n + 1,): where each row's entries begin
-    # (n_entries,): codes that differ from the common one, as slots, and their columns
-    entry_slot: NDArray[np.int32]
-    entry_feature: NDArray[np.int32]
-
-    @classmethod
-    def of_codes(cls, codes: Codes) -> Sparse:
-        """Find the sparse columns."""
-        common = np.full(codes.n_features, -1, np.int32)
-        for k in np.flatnonzero(codes.n_codes < FEW_CODES):
-            counts = np.bincount(codes.codes[k], minlength=1)
-            if counts.max() >= PREVAILS * codes.n_rows:
-                common[k] = counts.argmax()
-        columns = np.flatnonzero(common >= 0)
-        slots = np.where(common >= 0, codes.n_codes + 1, 0)
-        offset = np.concatenate([[0], np.cumsum(slots)]).astype(np.int32)
-        row, column = np.nonzero((codes.codes[columns] != common[columns, None]).T)
-        feature = columns[column].astype(np.int32)
-        slot = offset[feature] + codes.codes[feature, row].astype(np.int32)
-        start = np.searchsorted(row, np.arange(codes.n_rows + 1)).astype(np.int64)
-        return cls(common, offset, start, slot.astype(np.int32), feature)
+def _sparse_entries(codes: NDArray[Any], n_codes: NDArray[np.int64]) -> Sparse:
+    """Find the sparse columns; shapes: `codes` (n_features, n), `n_codes` (n_features,)."""
+    n_features, n_rows = codes.shape
+    common = np.full(n_features, -1, np.int32)
+    for k in np.flatnonzero(n_codes <= MAX_SPARSE_CODES):
+        counts = np.bincount(codes[k], minlength=1)
+        if counts.max() >= SPARSE_SHARE * n_rows:
+            common[k] = counts.argmax()
+    columns = np.flatnonzero(common >= 0)
+    slots = np.where(common >= 0, n_codes + 1, 0)
+    offset = np.concatenate([[0], np.cumsum(slots)]).astype(np.int32)
+    row, column = np.nonzero((codes[columns] != common[columns, None]).T)
+    feature = columns[column].astype(np.int32)
+    slot = offset[feature] + codes[feature, row].astype(np.int32)
+    return Sparse(
+        common=common,
+        offset=offset,
+        entry_start=np.searchsorted(row, np.arange(n_rows + 1)).astype(np.int64),
+        entry_slot=slot.astype(np.int32),
+        entry_feature=feature,
+    )
 
 
 def _code(

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import between
 
 BEGIN, END, DEPTH, NODE = range(4)
@@ -18,15 +20,6 @@ BEGIN, END, DEPTH, NODE = range(4)
 the rows' array, DEPTH counts from 0 at the root, and NODE is its number in :class:`GrownNodes`."""
 
 LARGEST = np.float32(np.finfo(np.float32).max)
-
-
-class ColumnCodes(NamedTuple):
-    """Columns as small integers; fields as of :class:`.Codes`."""
-
-    codes: Any  # (n_features, n)
-    start: Any  # (n_features + 1,)
-    lower: Any  # (n_codes,), float32
-    upper: Any  # (n_codes,), float32
 
 
 class GrownNodes(NamedTuple):
@@ -37,6 +30,43 @@ class GrownNodes(NamedTuple):
     left: Any
     right: Any
     nan_left: Any
+
+
+def ensemble_of(
+    nodes: GrownNodes,
+    n_nodes: int,
+    value: NDArray[np.float32],
+    *,
+    roots: NDArray[np.int32],
+    output: NDArray[np.int32],
+    base: NDArray[np.float32],
+    n_features: int,
+) -> TreeEnsemble:
+    """Copy the first `n_nodes` nodes, and their values (n_nodes, n_values), into an ensemble."""
+    return TreeEnsemble(
+        feature=nodes.feature[:n_nodes].copy(),
+        threshold=nodes.threshold[:n_nodes].copy(),
+        left=nodes.left[:n_nodes].copy(),
+        right=nodes.right[:n_nodes].copy(),
+        nan_left=nodes.nan_left[:n_nodes].copy(),
+        value=value[:n_nodes].copy(),
+        roots=roots,
+        output=output,
+        base=base,
+        n_features=n_features,
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def unsplit_nodes(n: int) -> Any:
+    """Make n nodes that are leaves."""
+    return GrownNodes(
+        feature=np.full(n, -1, np.int32),
+        threshold=np.zeros(n, np.float32),
+        left=np.full(n, -1, np.int32),
+        right=np.full(n, -1, np.int32),
+        nan_left=np.zeros(n, np.bool_),
+    )
 
 
 class LeafSplit(NamedTuple):
@@ -124,3 +154,15 @@ def wider(array: Any, size: int) -> Any:
     copy = np.empty((size, *array.shape[1:]), array.dtype)
     copy_into(copy.reshape(-1), 0, array.reshape(-1), array.size)
     return copy
+
+
+@numba.njit(cache=True, nogil=True)
+def wider_nodes(nodes: Any, size: int) -> Any:
+    """Copy nodes to the front of `size` nodes; the further ones are leaves."""
+    longer = unsplit_nodes(size)
+    copy_into(longer.feature, 0, nodes.feature, len(nodes.feature))
+    copy_into(longer.threshold, 0, nodes.threshold, len(nodes.threshold))
+    copy_into(longer.left, 0, nodes.left, len(nodes.left))
+    copy_into(longer.right, 0, nodes.right, len(nodes.right))
+    copy_into(longer.nan_left, 0, nodes.nan_left, len(nodes.nan_left))
+    return longer

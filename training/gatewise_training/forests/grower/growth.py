@@ -11,21 +11,28 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growing import ColumnCodes, GrownNodes
+from gatewise_training.forests.grower.growing import GrownNodes, ensemble_of, unsplit_nodes
 from gatewise_training.forests.grower.impurity import log_table
-from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS
-from gatewise_training.forests.grower.tree_kernel import (
-    GrowthRule,
-    SparseColumns,
-    TreePrices,
-    grow_tree,
-)
+from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS, GrowthRule
+from gatewise_training.forests.grower.tree_kernel import BootstrapSample, TreePrices, grow_tree
 from gatewise_training.prune.forest import Forest
 
 Criterion = Literal["threshold_pairs", "entropy", "gini"]
 Splits = Literal["exact", "stumps"]
 
-RULES = {"threshold_pairs": PAIRS, "entropy": ENTROPY, "gini": GINI}
+CRITERIA = {"threshold_pairs": PAIRS, "entropy": ENTROPY, "gini": GINI}
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """Settings of the search for splits; see :class:`.BudgetForest`."""
+
+    criterion: Criterion = "threshold_pairs"
+    alpha: float = 0.0
+    mu: float = 0.0
+    splits: Splits = "exact"
+    max_features: int | None = None
+    max_depth: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +64,9 @@ def grow(
     drawn: NDArray[np.int64],
     n_classes: int,
     costs: FeatureCosts,
+    rule: SplitRule,
     *,
-    criterion: Criterion = "threshold_pairs",
-    alpha: float = 0.0,
-    mu: float = 0.0,
     acquired: RowAcquisitions | None = None,
-    splits: Splits = "exact",
-    max_features: int | None = None,
-    max_depth: int | None = None,
     seed: int = 0,
 ) -> Forest:
     """Grow one tree.
@@ -79,51 +81,43 @@ def grow(
         How often the bootstrap sample holds each row.
     n_classes : int
     costs : FeatureCosts
-    criterion, alpha, mu, splits, max_features, max_depth
-        See :class:`.BudgetForest`.
+    rule : SplitRule
     acquired : RowAcquisitions, optional
         Features that rows have acquired for earlier trees, and that cost them nothing here.
     seed : int, default 0
 
     >>> codes = Codes.of_table(np.array([[0.0], [1.0], [2.0]], np.float32))
     >>> labels, drawn = np.array([0, 0, 1]), np.ones(3, np.int64)
-    >>> grow(codes, labels, drawn, 2, FeatureCosts.uniform(1)).trees.threshold
+    >>> grow(codes, labels, drawn, 2, FeatureCosts.uniform(1), SplitRule()).trees.threshold
     array([1.5, 0. , 0. ], dtype=float32)
     """
     rows = np.flatnonzero(drawn).astype(np.int32)
+    sample = BootstrapSample(
+        rows, y[rows].astype(np.int32), drawn[rows].astype(np.int32), n_classes
+    )
     mean_price = float(costs.alone.mean())
+    mu = rule.mu / mean_price if mean_price > 0 else 0.0
     if acquired is None:
         acquired = RowAcquisitions.none(costs, codes.n_rows if mu > 0 else 0)
     n_features = codes.n_features
-    rule = GrowthRule(
-        criterion=RULES[criterion],
-        alpha=float(alpha),
-        mu=mu / mean_price if mean_price > 0 else 0.0,
-        stumps=splits == "stumps",
-        max_features=n_features if max_features is None else min(max_features, n_features),
-        max_depth=len(rows) if max_depth is None else max_depth,
-        log_table=log_table(int(drawn.sum())) if criterion == "entropy" else np.zeros(1),
-    )
-    sparse = codes.sparse
+    has_logarithms = rule.criterion == "entropy"
     nodes, counts = grow_tree(
-        ColumnCodes(codes.codes, codes.start, codes.lower, codes.upper),
-        SparseColumns(
-            sparse.common,
-            sparse.offset,
-            sparse.entry_start,
-            sparse.entry_slot,
-            sparse.entry_feature,
+        codes,
+        sample,
+        GrowthRule(
+            criterion=CRITERIA[rule.criterion],
+            alpha=float(rule.alpha),
+            mu=mu,
+            stumps=rule.splits == "stumps",
+            max_features=min(rule.max_features or n_features, n_features),
+            max_depth=rule.max_depth or len(rows),
+            log_table=log_table(int(drawn.sum())) if has_logarithms else np.zeros(1),
         ),
-        rows,
-        y[rows].astype(np.int32),
-        drawn[rows].astype(np.int32),
-        n_classes,
-        rule,
         TreePrices(costs.alone, costs.own, costs.group.astype(np.int64), costs.shared_alone),
         acquired.items,
         seed,
     )
-    return _forest(nodes, counts.astype(np.float64), codes.n_features)
+    return _forest(nodes, counts.astype(np.float64), n_features)
 
 
 def leaf_of(
@@ -131,21 +125,16 @@ def leaf_of(
 ) -> Forest:
     """Make a forest of one leaf: the shares of the classes, without any feature."""
     counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
-    no_node = np.full(1, -1, np.int32)
-    leaf = GrownNodes(no_node, np.zeros(1, np.float32), no_node, no_node, np.zeros(1, bool))
-    return _forest(leaf, counts, codes.n_features)
+    return _forest(unsplit_nodes(1), counts, codes.n_features)
 
 
 def _forest(nodes: GrownNodes, counts: NDArray[np.float64], n_features: int) -> Forest:
-    """Make a forest of one tree."""
+    """Make a forest of one tree, from its nodes and their counts, (n_nodes, n_classes)."""
     n_classes = counts.shape[1]
-    trees = TreeEnsemble(
-        feature=nodes.feature,
-        threshold=nodes.threshold,
-        left=nodes.left,
-        right=nodes.right,
-        nan_left=nodes.nan_left,
-        value=np.zeros((len(nodes.feature), n_classes), np.float32),
+    trees = ensemble_of(
+        nodes,
+        len(counts),
+        np.zeros(counts.shape, np.float32),
         roots=np.zeros(1, np.int32),
         output=np.full(1, -1, np.int32),
         base=np.zeros(n_classes, np.float32),

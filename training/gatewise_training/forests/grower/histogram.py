@@ -8,42 +8,76 @@ always the list of the codes that occur, ascending, with their class counts.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-WIDE = 4
-"""Most bins of a histogram per row."""
+MAX_BINS_PER_ROW = 4
+"""Largest number of bins of a histogram for each row."""
 
-SORTED = 14
-"""Bits of a row's number among the rows that are sorted, which are fewer than 65,536 / WIDE."""
+ROW_BITS = 14
+"""Bits of a row's number among the sorted rows, which are fewer than 65,536 / MAX_BINS_PER_ROW."""
 
-FEW = 16
+MAX_INSERTION_ROWS = 16
 """Up to this many rows are sorted by insertion."""
 
 
-@numba.njit(cache=True, nogil=True)
-def scratch(n_rows: int, most_codes: int, n_classes: int) -> Any:
-    """Get working arrays: keys, sorted keys, histogram (zeros), and :func:`code_counts`' results.
+class NodeRows(NamedTuple):
+    """Rows of a node."""
 
-    The results are codes, int32 of shape (n_events,), and counts, int32 (n_events, n_classes).
-    """
+    rows: Any  # (n,)
+    y: Any  # (n,): classes
+    weight: Any  # (n,): how often each was drawn
+    counts: Any  # (n_classes,): examples
+    n_examples: int
+    impurity: float
+
+
+class ColumnRows(NamedTuple):
+    """Rows of a node on one column, each array int32 of shape (n,)."""
+
+    code: Any
+    y: Any
+    weight: Any
+
+
+class Events(NamedTuple):
+    """The codes of a column that occur at a node, ascending, and arrays to find them."""
+
+    code: Any  # (n_events,), int32
+    count: Any  # (n_events, n_classes), int32: examples
+    keys: Any  # (n_keys,), uint32: a row's code and, in its low bits, the row's number
+    spare_keys: Any  # (n_keys,)
+    histogram: Any  # (n_codes * n_classes,), int32: zeros between two columns
+
+
+class SparseCounts(NamedTuple):
+    """Counts of a node in all sparse columns (:class:`.Sparse`)."""
+
+    slots: Any  # (n_slots, n_classes), int32: zeros between two nodes
+    is_touched: Any  # (n_features,), bool: columns with an entry
+    touched: Any  # (n_features,), int32: list of these columns
+
+
+@numba.njit(cache=True, nogil=True)
+def event_arrays(n_rows: int, n_codes: int, n_classes: int) -> Any:
+    """Make the arrays of :class:`Events` for at most that many rows and codes."""
     # one more, because a prevailing code may turn out to be absent only at the end
-    most_events = min(n_rows, most_codes) + 1
-    most_keys = min(n_rows, 1 << SORTED)
-    return (
-        np.empty(most_keys, np.uint32),
-        np.empty(most_keys, np.uint32),
-        np.zeros(most_codes * n_classes, np.int32),
-        np.empty(most_events, np.int32),
-        np.empty((most_events, n_classes), np.int32),
+    n_events = min(n_rows, n_codes) + 1
+    n_keys = min(n_rows, 1 << ROW_BITS)
+    return Events(
+        code=np.empty(n_events, np.int32),
+        count=np.empty((n_events, n_classes), np.int32),
+        keys=np.empty(n_keys, np.uint32),
+        spare_keys=np.empty(n_keys, np.uint32),
+        histogram=np.zeros(n_codes * n_classes, np.int32),
     )
 
 
 @numba.njit(cache=True, nogil=True)
 def all_right(whole: Any, left: Any, right: Any) -> float:
-    """Put a node's examples on the right of all boundaries; returns their number."""
+    """Put a node's examples, (n_classes,), into the right child; returns their number."""
     n = 0.0
     for m in range(len(whole)):
         left[m] = 0
@@ -61,51 +95,63 @@ def gather(column: Any, rows: Any, code: Any) -> Any:
         code[i] = c
         low = min(low, c)
         high = max(high, c)
-    return low, high
+    return np.int64(low), np.int64(high)
 
 
 @numba.njit(cache=True, nogil=True)
-def code_counts(
-    code: Any, y: Any, weight: Any, low: int, high: int, n_classes: int, work: Any
-) -> int:
-    """Count a node's examples by code and class; returns the number of distinct codes.
-
-    `code`, `y` and `weight` (int32, shape (n,)) are the codes of the node's rows, their classes
-    and how often each was drawn, `low` and `high` the least and largest code. `work` comes from
-    :func:`scratch`; its last two arrays receive the result.
-    """
-    keys, spare, histogram, event_code, event_count = work
-    n = len(y)
+def code_counts(rows: Any, low: int, high: int, events: Any) -> int:
+    """List the codes from `low` to `high` that occur in :class:`ColumnRows`; returns how many."""
     width = high - low + 1
-    if width <= WIDE * n:
-        for i in range(n):
-            histogram[(code[i] - low) * n_classes + y[i]] += weight[i]
-        n_events = 0
-        for b in range(width):
-            any_count = np.int32(0)
+    if width <= MAX_BINS_PER_ROW * len(rows.y):
+        return _histogram_counts(rows, low, width, events)
+    return _sorted_counts(rows, low, width, events)
+
+
+@numba.njit(cache=True, nogil=True)
+def _histogram_counts(rows: Any, low: int, width: int, events: Any) -> int:
+    """Count rows into a histogram, list its occupied bins, and clear it."""
+    code, y, weight = rows
+    event_code = events.code
+    event_count = events.count
+    histogram = events.histogram
+    n_classes = event_count.shape[1]
+    for i in range(len(y)):
+        histogram[(code[i] - low) * n_classes + y[i]] += weight[i]
+    n_events = 0
+    for b in range(width):
+        occupied = np.int32(0)
+        for m in range(n_classes):
+            occupied |= histogram[b * n_classes + m]
+        if occupied:
+            event_code[n_events] = low + b
             for m in range(n_classes):
-                any_count |= histogram[b * n_classes + m]
-            if any_count:
-                event_code[n_events] = low + b
-                for m in range(n_classes):
-                    event_count[n_events, m] = histogram[b * n_classes + m]
-                    histogram[b * n_classes + m] = 0
-                n_events += 1
-        return n_events
-    # a key holds a row's code and, in its low bits, the row's number
+                event_count[n_events, m] = histogram[b * n_classes + m]
+                histogram[b * n_classes + m] = 0
+            n_events += 1
+    return n_events
+
+
+@numba.njit(cache=True, nogil=True)
+def _sorted_counts(rows: Any, low: int, width: int, events: Any) -> int:
+    """Sort rows by their code, and count each run of equal codes."""
+    code, y, weight = rows
+    event_code = events.code
+    event_count = events.count
+    keys = events.keys
+    n = len(y)
     for i in range(n):
-        keys[i] = np.uint32((code[i] - low) << SORTED | i)
-    ordered = _sort(keys, spare, n, width)
+        keys[i] = np.uint32((code[i] - low) << ROW_BITS | i)
+    ordered = _sort(keys, events.spare_keys, n, width)
     event = -1
     last_code = np.int64(-1)
     for j in range(n):
-        c = np.int64(ordered[j] >> SORTED)
-        i = ordered[j] & ((1 << SORTED) - 1)
+        c = np.int64(ordered[j] >> ROW_BITS)
+        i = ordered[j] & ((1 << ROW_BITS) - 1)
         if c != last_code:
             last_code = c
             event += 1
             event_code[event] = c + low
-            for m in range(n_classes):
+            for m in range(event_count.shape[1]):
                 event_count[event, m] = 0
         event_count[event, y[i]] += weight[i]
     return event + 1
@@ -114,7 +160,7 @@ def code_counts(
 @numba.njit(cache=True, nogil=True)
 def _sort(keys: Any, spare: Any, n: int, width: int) -> Any:
     """Sort the first n keys by their code: by insertion, or digit by digit of eight bits."""
-    if n <= FEW:
+    if n <= MAX_INSERTION_ROWS:
         for i in range(1, n):
             key = keys[i]
             j = i
@@ -124,8 +170,8 @@ def _sort(keys: Any, spare: Any, n: int, width: int) -> Any:
             keys[j] = key
         return keys
     next_index = np.empty(256, np.int32)
-    shift = SORTED
-    while (width - 1) >> (shift - SORTED):
+    shift = ROW_BITS
+    while (width - 1) >> (shift - ROW_BITS):
         next_index[:] = 0
         for i in range(n):
             next_index[keys[i] >> shift & 255] += 1
@@ -144,16 +190,13 @@ def _sort(keys: Any, spare: Any, n: int, width: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def count_sparse(
-    rows: Any, y: Any, weight: Any, entry_start: Any, entry_slot: Any, entry_feature: Any,
-    slots: Any, is_touched: Any, touched: Any,
-) -> int:  # fmt: skip
-    """Count the entries of some rows in all sparse columns (:class:`Sparse`) at once.
-
-    `slots` (int32, zeros, shape (n_slots, n_classes)) receives the counts, `is_touched` (bool,
-    False, (n_features,)) the columns with an entry, and `touched` (int32, (n_features,)) a list of
-    them, the length of which is returned.
-    """
+def count_sparse(sparse: Any, node: Any, counts: Any) -> int:
+    """Count a node's entries in all sparse columns; returns the number of touched columns."""
+    _, _, entry_start, entry_slot, entry_feature = sparse
+    slots, is_touched, touched = counts
+    rows = node.rows
+    y = node.y
+    weight = node.weight
     n_touched = 0
     for i in range(len(rows)):
         for e in range(entry_start[rows[i]], entry_start[rows[i] + 1]):
@@ -167,38 +210,41 @@ def count_sparse(
 
 
 @numba.njit(cache=True, nogil=True)
-def clear_sparse(offset: Any, slots: Any, is_touched: Any, touched: Any, n_touched: int) -> None:
+def clear_sparse(sparse: Any, counts: Any, n_touched: int) -> None:
     """Set the counts of :func:`count_sparse` back to zero."""
     for j in range(n_touched):
-        k = touched[j]
-        is_touched[k] = False
-        slots[offset[k] : offset[k + 1]] = 0
+        k = counts.touched[j]
+        counts.is_touched[k] = False
+        counts.slots[sparse.offset[k] : sparse.offset[k + 1]] = 0
 
 
 @numba.njit(cache=True, nogil=True)
-def sparse_counts(
-    slots: Any, begin: int, end: int, common: int, whole: Any, event_code: Any, event_count: Any
-) -> int:
-    """List the codes of one sparse column; the common one has the remaining examples.
+def sparse_events(sparse: Any, k: int, whole: Any, slots: Any, events: Any) -> int:
+    """List the codes of sparse column k; its prevailing code has the examples without an entry.
 
-    Returns the number of distinct codes.
+    Shapes: `whole` (n_classes,), all examples of the node. Returns the number of codes.
     """
+    event_code = events.code
+    event_count = events.count
+    begin = sparse.offset[k]
+    end = sparse.offset[k + 1]
+    common = sparse.common[k]
     n_events = 0
     for c in range(end - begin):
-        any_count = np.int32(0)
+        occupied = np.int32(0)
         for m in range(len(whole)):
-            any_count |= slots[begin + c, m]
+            occupied |= slots[begin + c, m]
         if c == common:
             for m in range(len(whole)):
                 remaining = whole[m]
                 for slot in range(begin, end):
                     remaining -= slots[slot, m]
                 event_count[n_events, m] = remaining
-                any_count |= remaining
+                occupied |= remaining
         else:
             for m in range(len(whole)):
                 event_count[n_events, m] = slots[begin + c, m]
-        if any_count:
+        if occupied:
             event_code[n_events] = c
             n_events += 1
     return n_events

@@ -21,24 +21,27 @@ from gatewise_training.forests.grower.growing import (
     DEPTH,
     END,
     NODE,
-    GrownNodes,
     LeafSplit,
     mark_left,
     partition,
+    unsplit_nodes,
     wider,
     write_leaf,
     write_split,
 )
 from gatewise_training.forests.grower.histogram import (
+    ColumnRows,
+    NodeRows,
+    SparseCounts,
     clear_sparse,
     code_counts,
     count_sparse,
+    event_arrays,
     gather,
-    scratch,
-    sparse_counts,
+    sparse_events,
 )
 from gatewise_training.forests.grower.impurity import entropy, gini, threshold_pairs
-from gatewise_training.forests.grower.minimax_split import FEWEST_BINS, crossing
+from gatewise_training.forests.grower.minimax_split import Boundary, crossing, crossing_arrays
 from gatewise_training.forests.grower.split_search import (
     ENTROPY,
     PAIRS,
@@ -47,27 +50,11 @@ from gatewise_training.forests.grower.split_search import (
     least_worst_pairs,
 )
 
+FEATURE, BELOW, ABOVE, MERIT, DROP, HAS_NAN = range(6)
+"""The best split of a node so far: its column, its codes, and how good it is."""
 
-class SparseColumns(NamedTuple):
-    """Columns in which one code prevails; fields as of :class:`.Sparse`."""
-
-    common: Any
-    offset: Any
-    entry_start: Any
-    entry_slot: Any
-    entry_feature: Any
-
-
-class GrowthRule(NamedTuple):
-    """Settings of a tree's growth."""
-
-    criterion: int  # PAIRS, ENTROPY or GINI
-    alpha: float  # threshold of Pairs, in examples
-    mu: float  # gain that one example's acquisition of unit price must bring
-    stumps: bool  # random thresholds alone
-    max_features: int
-    max_depth: int
-    log_table: Any  # (n_examples + 1,), of :func:`.log_table`, for ENTROPY
+MAX_DRAWS = 80
+"""Largest number of random thresholds per column and node."""
 
 
 class TreePrices(NamedTuple):
@@ -86,6 +73,15 @@ class RowItems(NamedTuple):
     has_rows: Any  # (n_features + n_groups,), bool: whether any row acquired the item
 
 
+class BootstrapSample(NamedTuple):
+    """Training rows of a tree, which its growth reorders."""
+
+    rows: Any  # (n,), int32
+    y: Any  # (n,), int32: classes
+    weight: Any  # (n,), int32: how often each was drawn
+    n_classes: int
+
+
 class Path(NamedTuple):
     """Open features and paid items of the path to a node, by depth.
 
@@ -97,80 +93,69 @@ class Path(NamedTuple):
     paid: Any  # (n_depths, n_features + n_groups), bool
 
 
-class NodeRows(NamedTuple):
-    """Rows of a node."""
-
-    rows: Any  # (n,)
-    y: Any  # (n,): classes
-    weight: Any  # (n,): how often each was drawn
-    counts: Any  # (n_classes,): examples
-    n_examples: int
-    impurity: float
-
-
 class Work(NamedTuple):
     """Working arrays of the search for splits."""
 
-    counting: Any  # of :func:`.scratch`
-    event_code: Any
-    event_count: Any
-    code: Any
-    bins: Any
-    slots: Any
-    is_touched: Any
-    touched: Any
-    allowed: Any
-    draws: Any
-    moved: Any
-    left_count: Any
-    right_count: Any
+    events: Any  # Events
+    sparse_counts: Any  # SparseCounts
+    crossing: Any  # CrossingWork
+    code: Any  # (n,), int32: codes of a node's rows
+    allowed: Any  # (n_events,), bool: boundaries that random thresholds fall on; empty without
+    draws: Any  # (MAX_DRAWS,)
     group_owing: Any  # (n_groups,): examples at the node that owe a group; -1: not counted yet
+    best: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
+
+
+class Growth(NamedTuple):
+    """Everything that stays the same while a tree grows."""
+
+    columns: Any  # Codes
+    rule: Any  # GrowthRule
+    prices: Any  # TreePrices
+    acquired: Any  # RowItems
+    work: Any  # Work
 
 
 @numba.njit(cache=True, nogil=True)
-def grow_tree(
-    columns: Any, sparse: Any, rows: Any, y: Any, weight: Any, n_classes: int, rule: Any,
-    prices: Any, items: Any, seed: int,
-) -> Any:  # fmt: skip
+def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, seed: int) -> Any:
     """Grow a tree; returns its :class:`GrownNodes` and their class counts, (n_nodes, n_classes).
 
-    Shapes: `rows, y, weight` (n,), which are reordered; `items` as of :class:`RowItems`.
+    `columns` are :class:`.Codes`, `items` those of :class:`RowItems`.
     """
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
-    n = len(rows)
-    n_features, n_groups = len(columns.codes), len(prices.shared)
-    nodes = _empty_nodes(2 * n - 1)
-    counts = np.zeros((2 * n - 1, n_classes), np.int32)
+    n = len(sample.rows)
+    n_features = len(columns.codes)
+    nodes = unsplit_nodes(2 * n - 1)
+    counts = np.zeros((2 * n - 1, sample.n_classes), np.int32)
     pending = np.empty((2 * n - 1, 4), np.int64)
     n_pending = write_leaf(pending, 0, 0, n, 0, 0)
     n_nodes = 1
-    path = _root_path(n_features, n_features + n_groups)
-    acquired = _row_items(items, rule)
-    work = _work(columns, sparse, n, n_classes, n_groups, rule.stumps)
+    path = _root_path(n_features, n_features + len(prices.shared))
+    work = _work(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
+    growth = Growth(columns, rule, prices, _row_items(items, rule), work)
     is_left = np.empty(n, np.bool_)
+    spare = np.empty(n, np.int32)
     while n_pending:
         n_pending -= 1
         begin = pending[n_pending, BEGIN]
         end = pending[n_pending, END]
         depth = pending[n_pending, DEPTH]
         node = pending[n_pending, NODE]
-        part = _node_rows(rows[begin:end], y[begin:end], weight[begin:end], counts[node], rule)
+        part = _node_rows(sample, begin, end, counts[node], rule)
         is_pure = part.impurity <= 0.0 or part.counts.max() == part.n_examples
         if is_pure or depth >= rule.max_depth or len(part.rows) < 2:
             continue
         if depth + 2 > len(path.n_open):
             path = _longer_path(path)
-        split, has_nan = find_best_split(
-            columns, sparse, part, rule, prices, acquired, path, depth, work
-        )
+        split, has_nan = find_best_split(growth, part, path, depth)
         if split.feature < 0:
             continue
         _pay(path, depth, split.feature, prices.group, n_features)
         # rows of the left child first, then of the right one
         mark_left(columns, split, part.rows, is_left)
-        n_left = partition(part.rows, is_left, work.moved[0])
-        partition(part.y, is_left, work.moved[1])
-        partition(part.weight, is_left, work.moved[2])
+        n_left = partition(part.rows, is_left, spare)
+        partition(part.y, is_left, spare)
+        partition(part.weight, is_left, spare)
         # rows without a value that come later go with the heavier side
         n_left_examples = part.weight[:n_left].sum()
         nan_left = 2 * n_left_examples >= part.n_examples and not has_nan
@@ -179,18 +164,7 @@ def grow_tree(
         n_pending = write_leaf(pending, n_pending, middle, end, depth + 1, n_nodes + 1)
         n_pending = write_leaf(pending, n_pending, begin, middle, depth + 1, n_nodes)
         n_nodes += 2
-    return GrownNodes(
-        nodes.feature[:n_nodes].copy(), nodes.threshold[:n_nodes].copy(),
-        nodes.left[:n_nodes].copy(), nodes.right[:n_nodes].copy(), nodes.nan_left[:n_nodes].copy(),
-    ), counts[:n_nodes].copy()  # fmt: skip
-
-
-@numba.njit(cache=True, nogil=True)
-def _empty_nodes(n: int) -> Any:
-    return GrownNodes(
-        np.full(n, -1, np.int32), np.zeros(n, np.float32), np.full(n, -1, np.int32),
-        np.full(n, -1, np.int32), np.zeros(n, np.bool_),
-    )  # fmt: skip
+    return nodes, counts[:n_nodes].copy()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -225,35 +199,37 @@ def _row_items(items: Any, rule: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _work(columns: Any, sparse: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
+def _work(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
+    """Make the working arrays of a tree on n rows."""
     n_features = len(columns.codes)
-    most_codes = 1  # NaN's code included
+    n_codes = 1  # NaN's code included
     for k in range(n_features):
-        most_codes = max(most_codes, columns.start[k + 1] - columns.start[k] + 1)
-    counting = scratch(n, most_codes, n_classes)
-    return Work(
-        counting=counting,
-        event_code=counting[3],
-        event_count=counting[4],
-        code=np.empty(n, np.int32),
-        bins=np.empty(max(n, FEWEST_BINS) * n_classes, np.int32),
-        slots=np.zeros((sparse.offset[n_features], n_classes), np.int32),
+        n_codes = max(n_codes, columns.start[k + 1] - columns.start[k] + 1)
+    events = event_arrays(n, n_codes, n_classes)
+    sparse_counts = SparseCounts(
+        slots=np.zeros((columns.sparse.offset[n_features], n_classes), np.int32),
         is_touched=np.zeros(n_features, np.bool_),
         touched=np.empty(n_features, np.int32),
-        allowed=np.empty(len(counting[3]) if stumps else 0, np.bool_),
-        draws=np.empty(80),
-        moved=np.empty((3, n), np.int32),
-        left_count=np.empty(n_classes, np.int64),
-        right_count=np.empty(n_classes, np.int64),
+    )
+    return Work(
+        events=events,
+        sparse_counts=sparse_counts,
+        crossing=crossing_arrays(n, n_classes),
+        code=np.empty(n, np.int32),
+        allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
+        draws=np.empty(MAX_DRAWS),
         group_owing=np.zeros(n_groups),
+        best=np.empty(6),
     )
 
 
 @numba.njit(cache=True, nogil=True)
-def _node_rows(rows: Any, y: Any, weight: Any, counts: Any, rule: Any) -> Any:
-    """Count the examples of a node by class."""
+def _node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any:
+    """Get the rows of a node, and count its examples by class into `counts`."""
+    y = sample.y[begin:end]
+    weight = sample.weight[begin:end]
     n_examples = 0
-    for i in range(len(rows)):
+    for i in range(len(y)):
         counts[y[i]] += weight[i]
         n_examples += weight[i]
     if rule.criterion == PAIRS:
@@ -262,159 +238,196 @@ def _node_rows(rows: Any, y: Any, weight: Any, counts: Any, rule: Any) -> Any:
         impurity = entropy(counts, rule.log_table)
     else:
         impurity = gini(counts)
-    return NodeRows(rows, y, weight, counts, n_examples, impurity)
+    return NodeRows(sample.rows[begin:end], y, weight, counts, n_examples, impurity)
 
 
 @numba.njit(cache=True, nogil=True)
-def find_best_split(
-    columns: Any, sparse: Any, part: Any, rule: Any, prices: Any, acquired: Any, path: Any,
-    depth: int, work: Any,
-) -> Any:  # fmt: skip
+def find_best_split(growth: Any, node: Any, path: Any, depth: int) -> Any:
     """Find the best split of a node, and whether rows at the node have NaN there.
 
-    Features that may still vary below the node are written into the path at the next depth. The
-    loop holds the search of a column, on local names for arrays: a call for each column, or a
-    record's field, would take half as long again as the search itself.
+    Features that may still vary below the node are written into the path at the next depth.
     """
-    codes, start, lower, upper = columns
-    common, offset, entry_start, entry_slot, entry_feature = sparse
-    rows, y, weight, counts, n_examples, impurity = part
-    event_code, event_count = work.event_code, work.event_count
-    code, moved, slots = work.code, work.moved, work.slots
-    left_count, right_count, allowed = work.left_count, work.right_count, work.allowed
-    n = len(rows)
-    n_features = len(codes)
-    node_features = path.open_features[depth].copy()
-    child_features = path.open_features[depth + 1]
+    columns, rule, prices, acquired, work = growth
     for g in range(len(work.group_owing)):
         work.group_owing[g] = -1.0
     n_touched = 0
-    if offset[n_features]:
-        n_touched = count_sparse(
-            rows, y, weight, entry_start, entry_slot, entry_feature, slots, work.is_touched,
-            work.touched,
-        )  # fmt: skip
-
-    best_merit = -np.inf
-    best_drop = 0.0
-    best_has_nan = False
-    best = LeafSplit(np.int64(-1), np.int64(0), np.int64(0), False)
-    n_tried = n_open = n_events = 0
-    for j in range(path.n_open[depth]):
-        # draw a feature
-        if n_tried >= rule.max_features and best.feature >= 0:
-            child_features[n_open] = node_features[j]
-            n_open += 1
-            continue
-        if rule.max_features < n_features:
-            draw = np.random.randint(j, path.n_open[depth])  # noqa: NPY002
-            node_features[j], node_features[draw] = node_features[draw], node_features[j]
-        k = node_features[j]
-        toll = 0.0
-        if rule.mu > 0.0:
-            toll = _toll(k, part, rule.mu, prices, acquired, path.paid[depth], work.group_owing)
-            if impurity - toll < best_merit:  # no gain could win
-                child_features[n_open] = k
-                n_open += 1
-                n_tried += 1
-                continue
-        # the codes that occur at the node
-        is_sparse = common[k] >= 0
-        if is_sparse:
-            if not work.is_touched[k]:
-                continue
-            n_events = sparse_counts(
-                slots, offset[k], offset[k + 1], common[k], counts, event_code, event_count
-            )
-            if n_events < 2:
-                continue
-            low = event_code[0]
-            high = event_code[n_events - 1]
-        else:
-            low, high = gather(codes[k], rows, code)
-            if low == high:
-                continue
-        child_features[n_open] = k
-        n_open += 1
-        n_tried += 1
-        # the best boundary between two of them
-        if rule.criterion == PAIRS and not is_sparse and not rule.stumps:
-            worst, left_code, right_code = crossing(
-                code[:n], y, weight, low, high, counts, rule.alpha, impurity, moved, work.bins,
-                left_count, right_count,
-            )  # fmt: skip
-        else:
-            if not is_sparse:
-                n_events = code_counts(code, y, weight, low, high, len(counts), work.counting)
-            if rule.stumps:
-                values = slice(start[k], start[k + 1])
-                draw_stumps(
-                    event_code, n_events, lower[values], upper[values], n_examples, allowed,
-                    work.draws,
-                )  # fmt: skip
-            if rule.criterion == PAIRS:
-                worst, event = least_worst_pairs(
-                    event_count, n_events, counts, rule.alpha, impurity, allowed, left_count,
-                    right_count,
-                )  # fmt: skip
-            else:
-                gain, event = best_gain(
-                    event_count, n_events, counts, rule.criterion, rule.log_table, impurity,
-                    allowed, left_count, right_count,
-                )  # fmt: skip
-            if event < 0:
-                continue
-            left_code = event_code[event]
-            right_code = event_code[event + 1]
-        # compare it with the best of the columns before
-        if rule.criterion == PAIRS:
-            drop = impurity - worst
-            if drop <= 0.0:
-                continue
-            # least c / (F - worst) as its largest inverse; free features compare their drops
-            merit = drop / prices.alone[k] if prices.alone[k] > 0.0 else np.inf
-            both_are_free = merit == np.inf and best_merit == np.inf
-            is_better = drop > best_drop if both_are_free else merit > best_merit
-        else:
-            drop = 0.0
-            merit = gain - toll
-            is_better = merit > best_merit
-        if is_better:
-            best_merit = merit
-            best_drop = drop
-            best_has_nan = high == start[k + 1] - start[k]
-            best = LeafSplit(np.int64(k), np.int64(left_code), np.int64(right_code), False)
-    clear_sparse(offset, slots, work.is_touched, work.touched, n_touched)
-    path.n_open[depth + 1] = n_open
-    return best, best_has_nan
+    if len(work.sparse_counts.slots):
+        n_touched = count_sparse(columns.sparse, node, work.sparse_counts)
+    best = work.best
+    best[FEATURE] = -1
+    best[MERIT] = -np.inf
+    best[DROP] = 0.0
+    best[HAS_NAN] = 0
+    path.n_open[depth + 1] = _search_columns(
+        columns, rule, prices, acquired, work=work, node=node, path=path, depth=depth
+    )
+    clear_sparse(columns.sparse, work.sparse_counts, n_touched)
+    split = LeafSplit(np.int64(best[FEATURE]), np.int64(best[BELOW]), np.int64(best[ABOVE]), False)
+    return split, best[HAS_NAN] > 0
 
 
 @numba.njit(cache=True, nogil=True)
-def _toll(k: int, part: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
-    """Get ``mu`` times the price that the examples at a node have to pay for a feature.
+def _search_columns(
+    columns: Any, rule: Any, prices: Any, acquired: Any, work: Any, node: Any, path: Any, depth: int
+) -> int:
+    """Search the open columns of a node for the best split; returns the number still open below.
+
+    Arrays are taken out of their records before the loop, because numba counts references to every
+    array of a record that is read, and passes all of them in a call.
+    """
+    codes = columns.codes
+    common = columns.sparse.common
+    events = work.events
+    crossing_work = work.crossing
+    node_rows = node.rows
+    rows = ColumnRows(work.code[: len(node_rows)], node.y, node.weight)
+    best = work.best
+    node_features = path.open_features[depth].copy()
+    child_features = path.open_features[depth + 1]
+    n_tried = n_open = 0
+    for j in range(path.n_open[depth]):
+        is_tried = n_tried < rule.max_features or best[FEATURE] < 0
+        if is_tried and rule.max_features < len(codes):
+            _draw_feature(node_features, j, path.n_open[depth])
+        k = node_features[j]
+        toll = 0.0
+        if is_tried and rule.mu > 0.0:
+            owing = work.group_owing
+            toll = _toll(k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing=owing)
+            is_tried = node.impurity - toll >= best[MERIT]  # else no gain could win
+        low: Any = np.int64(0)
+        high: Any = np.int64(0)
+        n_events: Any = np.int64(0)
+        if is_tried and common[k] < 0:
+            low, high = gather(codes[k], node_rows, rows.code)
+        elif is_tried:
+            low, high, n_events = _sparse_range(columns.sparse, k, node, work.sparse_counts, events)
+        if is_tried and low == high:  # the column does not vary
+            continue
+        child_features[n_open] = k
+        n_open += 1
+        n_tried += 1
+        if not is_tried:
+            continue
+        if n_events == 0 and rule.criterion == PAIRS and not rule.stumps:
+            boundary = crossing(rows, low, high, node, rule.alpha, crossing_work)
+        else:
+            if n_events == 0:
+                n_events = code_counts(rows, low, high, events)
+            if rule.stumps:
+                _allow_stumps(columns, k, node.n_examples, n_events, work)
+            boundary = _counted_boundary(events, n_events, node, rule, work.allowed, crossing_work)
+        if boundary.below >= 0:
+            has_nan = high == columns.start[k + 1] - columns.start[k]
+            score = boundary.score - toll
+            drop, merit = _drop_and_merit(rule.criterion, node.impurity, score, prices.alone[k])
+            _keep_better(best, k, boundary, drop, merit, has_nan)
+    return n_open
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_feature(features: Any, j: int, n: int) -> None:
+    """Exchange feature j for a random one from it on, of the first n."""
+    draw = np.random.randint(j, n)  # noqa: NPY002
+    features[j], features[draw] = features[draw], features[j]
+
+
+@numba.njit(cache=True, nogil=True)
+def _sparse_range(sparse: Any, k: int, node: Any, counts: Any, events: Any) -> Any:
+    """List the codes of sparse column k; get the least, the largest and their number, or zeros."""
+    n_events = np.int64(0)
+    if counts.is_touched[k]:
+        n_events = np.int64(sparse_events(sparse, k, node.counts, counts.slots, events))
+    if n_events < 2:
+        return np.int64(0), np.int64(0), np.int64(0)
+    return np.int64(events.code[0]), np.int64(events.code[n_events - 1]), n_events
+
+
+@numba.njit(cache=True, nogil=True)
+def _allow_stumps(columns: Any, k: int, n_examples: int, n_events: int, work: Any) -> None:
+    """Mark the boundaries of column k that random thresholds fall on."""
+    values = slice(columns.start[k], columns.start[k + 1])
+    draw_stumps(
+        work.events.code[:n_events],
+        columns.lower[values],
+        columns.upper[values],
+        n_examples,
+        work.allowed,
+        work.draws,
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _counted_boundary(
+    events: Any, n_events: int, node: Any, rule: Any, allowed: Any, work: Any
+) -> Any:
+    """Find the best :class:`.Boundary` between the codes that are listed in `events`."""
+    if rule.criterion == PAIRS:
+        score, event = least_worst_pairs(events.count, n_events, node, rule.alpha, allowed, work)
+    else:
+        score, event = best_gain(events.count, n_events, node, rule, allowed, work)
+    if event < 0:
+        return Boundary(score, np.int64(-1), np.int64(-1))
+    return Boundary(score, np.int64(events.code[event]), np.int64(events.code[event + 1]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _drop_and_merit(criterion: int, impurity: float, score: float, price: float) -> Any:
+    """Get by how much a split lowers the impurity, and its merit; the largest merit wins.
+
+    Minimax: the least ``c / (F - worst)`` as its largest inverse; free features, of infinite merit,
+    compare their drops. By gain: the gain less the toll, of any sign.
+    """
+    if criterion != PAIRS:
+        return np.inf, score
+    drop = impurity - score
+    return drop, drop / price if price > 0.0 else np.inf
+
+
+@numba.njit(cache=True, nogil=True)
+def _keep_better(
+    best: Any, k: int, boundary: Any, drop: float, merit: float, has_nan: bool
+) -> None:
+    """Write a split into `best` if it lowers the impurity and its merit is larger."""
+    both_are_free = merit == np.inf and best[MERIT] == np.inf
+    is_better = drop > best[DROP] if both_are_free else merit > best[MERIT]
+    if drop > 0.0 and is_better:
+        best[FEATURE] = k
+        best[BELOW] = boundary.below
+        best[ABOVE] = boundary.above
+        best[MERIT] = merit
+        best[DROP] = drop
+        best[HAS_NAN] = has_nan
+
+
+@numba.njit(cache=True, nogil=True)
+def _toll(k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
+    """Get ``mu`` times the price that the examples at a node have to pay for feature k.
 
     `owing` keeps the examples that owe each group; -1: not counted yet.
     """
     toll = 0.0
     if not paid[k]:
-        toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.has_rows[k], part)
+        toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.has_rows[k], node)
     g = prices.group[k]
     if g >= 0 and not paid[len(prices.own) + g]:
         if owing[g] < 0.0:
             item = len(prices.own) + g
-            owing[g] = _owing(acquired.items[item], acquired.has_rows[item], part)
+            owing[g] = _owing(acquired.items[item], acquired.has_rows[item], node)
         toll += mu * prices.shared[g] * owing[g]
     return toll
 
 
 @numba.njit(cache=True, nogil=True)
-def _owing(acquired: Any, has_rows: bool, part: Any) -> float:
+def _owing(acquired: Any, has_rows: bool, node: Any) -> float:
     """Count the examples at a node that have not acquired an item for earlier trees."""
-    n_owing = part.n_examples
+    rows = node.rows
+    weight = node.weight
+    n_owing = node.n_examples
     if has_rows:
-        for i in range(len(part.rows)):
-            if acquired[part.rows[i]]:
-                n_owing -= part.weight[i]
+        for i in range(len(rows)):
+            if acquired[rows[i]]:
+                n_owing -= weight[i]
     return float(n_owing)
 
 
