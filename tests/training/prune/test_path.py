@@ -74,27 +74,10 @@ def test_points_by_price_and_by_budget(cancer):
         assert point.cost <= budget + 1e-9
         costlier = [c for c in path.frontier(5)["cost"] if point.cost + 1e-9 < c <= budget]
         assert not costlier
-        mixture = path.mixed(budget=budget)
-        assert mixture.cost == pytest.approx(min(budget, costliest))
-        assert mixture.training_error <= point.training_error + 1e-12
     with pytest.raises(InputError, match="exactly one"):
         path.at()
     with pytest.raises(InputError, match="at most -1"):
         path.at(budget=-1.0)
-
-
-def test_a_mixture_draws_for_each_row(cancer):
-    grown, x, y, costs = cancer
-    path = prune(grown, x, y, costs)
-    mixture = path.mixed(budget=0.5 * path.at(lam=0.0).cost)
-    assert 0.0 < mixture.share < 1.0
-    rows = np.repeat(x.astype(np.float32), 40, axis=0)
-    got = mixture.proba(rows, random_state=0)
-    cheap, costly = mixture.cheap.forest.proba(rows), mixture.expensive.forest.proba(rows)
-    differ = (cheap != costly).any(axis=1)
-    is_costly = (got == costly).all(axis=1)
-    assert (is_costly | (got == cheap).all(axis=1)).all()
-    assert is_costly[differ].mean() == pytest.approx(mixture.share, abs=0.05)
 
 
 def test_bad_input_is_refused(cancer):

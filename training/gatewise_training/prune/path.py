@@ -159,38 +159,6 @@ class PrunedPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
-    """Two neighbouring prunings of the hull, drawn at random to meet a budget on average.
-
-    `share` is the probability of `expensive`, drawn for each instance.
-    """
-
-    cheap: PrunedPoint
-    expensive: PrunedPoint
-    share: float
-
-    @property
-    def cost(self) -> float:
-        """Expected cost of an instance."""
-        return (1.0 - self.share) * self.cheap.cost + self.share * self.expensive.cost
-
-    @property
-    def training_error(self) -> float:
-        """Expected training error, averaged over the trees."""
-        cheap, expensive = self.cheap.training_error, self.expensive.training_error
-        return (1.0 - self.share) * cheap + self.share * expensive
-
-    def proba(self, x: NDArray[np.float32], random_state: Any = None) -> NDArray[np.float32]:
-        """Averaged leaf distributions of the pruning drawn for each row, (n, n_classes)."""
-        from sklearn.utils import check_random_state
-
-        is_expensive = check_random_state(random_state).uniform(size=len(x)) < self.share
-        proba = self.cheap.forest.proba(x)
-        proba[is_expensive] = self.expensive.forest.proba(x[is_expensive])
-        return proba
-
-
-@dataclass(frozen=True, eq=False)
 class PruningPath:
     """All optimal prunings of a forest.
 
@@ -244,8 +212,7 @@ class PruningPath:
         lam : float, optional
             At least 0. Exactly at a breakpoint both neighbours are optimal; this is the cheaper.
         budget : float, optional
-            Largest mean cost of an instance. :meth:`within` and :meth:`mixed` fill gaps of the
-            hull.
+            Largest mean cost of an instance. :meth:`within` fills gaps of the hull.
 
         Raises
         ------
@@ -278,22 +245,6 @@ class PruningPath:
         """
         keep = keep_within(self.sequence, budget, (self.per_tree, self.greedy), gap=gap)
         return self._pruned(self.sequence.level_at(budget=budget), keep)
-
-    def mixed(self, *, budget: float) -> Mixture:
-        """Meet a budget exactly on average, by drawing one of its two neighbouring prunings.
-
-        Raises
-        ------
-        InputError
-            If the budget is below the cheapest pruning's cost.
-        """
-        sequence = self.sequence
-        cheap = self._point(sequence.level_at(budget=budget))
-        number = int(np.searchsorted(sequence.levels, cheap.lam))
-        expensive = self._point(float(sequence.levels[max(number - 1, 0)]))
-        gap = expensive.cost - cheap.cost
-        share = 0.0 if gap <= 0 else float(np.clip((budget - cheap.cost) / gap, 0.0, 1.0))
-        return Mixture(cheap, expensive, share)
 
     def frontier(self, n_points: int | None = None) -> dict[str, NDArray[np.float64]]:
         """Price, cost, training error and accuracy of the prunings, costly to cheap.
