@@ -17,7 +17,8 @@ from gatewise_training.adapt.alternation import (
     pose,
 )
 from gatewise_training.adapt.gated_trees import grow
-from gatewise_training.adapt.lin import PathSettings, fit_path
+from gatewise_training.adapt.lin import AdaptLin, fit_path
+from gatewise_training.adapt.lstsq import AdaptLstsq
 from gatewise_training.adapt.m_step import LinearPair
 from gatewise_training.adapt.qstep import (
     KullbackLeibler,
@@ -96,10 +97,9 @@ def test_the_objective_is_the_papers():
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n_classes):
-    settings = PathSettings(
-        p_full=0.4, shares=(1.01, 0.9), distance=distance, tol=1e-7, max_steps=1000, refit=False
-    )
-    found = fit_path(sample(n_classes), settings)
+    kind = AdaptLstsq if isinstance(distance, LogOdds) else AdaptLin
+    method = kind(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
+    found = fit_path(sample(n_classes), method, 0.4)
     free = np.array([False, False, False, False, False, True])
     costly, cheaper = (model.weights for model in found)
     assert not costly[~free].any()

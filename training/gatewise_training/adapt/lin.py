@@ -111,45 +111,8 @@ class AdaptLin(Adapt):
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, shared: Sequence[Start] = ()
     ) -> list[Stage]:
-        settings = PathSettings(
-            p_full=p_full,
-            shares=self.penalties,
-            distance=self._distance,
-            tol=self.tol,
-            max_steps=self.max_alternations,
-            refit=self.refit,
-            starts=shared,
-        )
-        models = fit_path(sample, settings)
+        models = fit_path(sample, self, p_full, shared)
         return [Stage.from_model(model, link_of(sample.n_classes), "column") for model in models]
-
-
-@dataclass(frozen=True, eq=False)
-class PathSettings:
-    """Settings of a path of fits.
-
-    Attributes
-    ----------
-    p_full : float
-    shares : sequence of float
-        Penalties as shares of the critical one.
-    distance : Distance
-    tol : float
-    max_steps : int
-        Alternations of each fit.
-    refit : bool
-        Whether each pair is fitted again on the features that the penalty chose.
-    starts : sequence of Start
-        Starts of the alternation besides the usual one.
-    """
-
-    p_full: float
-    shares: Sequence[float]
-    distance: Distance
-    tol: float
-    max_steps: int
-    refit: bool
-    starts: Sequence[Start] = ()
 
 
 class FittedPair(NamedTuple):
@@ -160,19 +123,22 @@ class FittedPair(NamedTuple):
     model: LinearPair
 
 
-def fit_path(sample: Sample, settings: PathSettings) -> list[LinearModel]:
+def fit_path(
+    sample: Sample, method: AdaptLin, p_full: float, starts: Sequence[Start] = ()
+) -> list[LinearModel]:
     """Fit gate and low-cost model for each penalty, the highest first, each from the last.
 
     Then fit every third penalty again from each of the starts.
     """
-    posed = pose(sample, settings.distance.curvature_bound)
+    distance = method._distance
+    posed = pose(sample, distance.curvature_bound)
     featureless, critical = featureless_pair(
-        posed.problem, posed.start, sample.f0_loss, settings.p_full, settings.distance
+        posed.problem, posed.start, sample.f0_loss, p_full, distance
     )
-    path = _Path(posed.problem, sample.f0_loss, settings, critical)
+    path = _Path(posed.problem, sample.f0_loss, method, p_full, critical)
     usual = path.run(featureless)
     models = [fit.model for fit in usual]
-    for start in settings.starts:
+    for start in starts:
         models += path.run_from(start, featureless, usual)
     return [_flat(model, posed.mean, posed.scale) for model in models]
 
@@ -181,14 +147,14 @@ class _Path:
     """The fits of one sample under all penalties."""
 
     def __init__(
-        self, problem: MStep, f0_loss: Array, settings: PathSettings, critical: float
+        self, problem: MStep, f0_loss: Array, method: AdaptLin, p_full: float, critical: float
     ) -> None:
         self._problem = problem
         self._f0_loss = f0_loss
-        self._settings = settings
+        self._method = method
+        self._p_full = p_full
         self._refit_gamma = REFIT * critical
-        shares = sorted(settings.shares, reverse=True)
-        self._gammas = [share * critical for share in shares]
+        self._gammas = [share * critical for share in sorted(method.penalties, reverse=True)]
 
     def run(self, pair: LinearPair) -> list[FittedPair]:
         """Fit all penalties, each from the pair of the penalty before."""
@@ -196,7 +162,7 @@ class _Path:
         fits = []
         for gamma in self._gammas:
             problem = replace(self._problem, gamma=gamma)
-            pair, objective = self._alternate(problem, pair, self._settings.max_steps)
+            pair, objective = self._alternate(problem, pair, self._method.max_alternations)
             fits.append(FittedPair(pair, objective, self._refit(pair, gamma, refits)))
         return fits
 
@@ -204,19 +170,20 @@ class _Path:
         self, start: Start, pair: LinearPair, usual: Sequence[FittedPair]
     ) -> list[LinearPair]:
         """Fit every third penalty from a start; where the usual fit is reached, take its model."""
-        settings, problem = self._settings, self._problem
-        q = start.offload(problem.z[:, start.feature], problem.weight, settings.p_full)
-        free = settings.distance.with_probabilities(q)
+        method = self._method
+        problem = self._problem
+        q = start.offload(problem.z[:, start.feature], problem.weight, self._p_full)
+        free = method._distance.with_probabilities(q)
         refits: dict[bytes, LinearPair] = {}
         models = []
         for i in range((len(self._gammas) - 1) % 3, len(self._gammas), 3):
             posed = replace(problem, gamma=self._gammas[i])
             pair = solve(posed.with_q(free), pair, tol=START_KKT, max_iter=START_STEPS)
-            fitted, objective = self._alternate(posed, pair, settings.max_steps)
+            fitted, objective = self._alternate(posed, pair, method.max_alternations)
             has_same_features = np.array_equal(
                 fitted.weights.any(axis=1), usual[i].pair.weights.any(axis=1)
             )
-            has_same_value = abs(objective - usual[i].objective) < KKT * settings.tol
+            has_same_value = abs(objective - usual[i].objective) < KKT * method.tol
             if has_same_features and has_same_value:
                 models.append(usual[i].model)
             else:
@@ -226,27 +193,26 @@ class _Path:
     def _alternate(
         self, problem: MStep, start: LinearPair, max_steps: int
     ) -> tuple[LinearPair, float]:
-        settings = self._settings
         pair, objectives = alternate(
             problem,
             self._f0_loss,
-            settings.p_full,
+            self._p_full,
             start,
-            tol=settings.tol,
+            tol=self._method.tol,
             max_steps=max_steps,
-            distance=settings.distance,
+            distance=self._method._distance,
         )
         return pair, objectives[-1]
 
     def _refit(self, pair: LinearPair, gamma: float, refits: dict[bytes, LinearPair]) -> LinearPair:
         """Fit a pair again on its features; `refits` holds the path's by their features."""
-        if not self._settings.refit or gamma <= self._refit_gamma:
+        if not self._method.refit or gamma <= self._refit_gamma:
             return pair
         has_weight = pair.weights.any(axis=1)
         key = has_weight.tobytes()
         if key not in refits:
             masked = replace(self._problem, gamma=self._refit_gamma, z=self._problem.z * has_weight)
-            steps = min(self._settings.max_steps, REFIT_STEPS)
+            steps = min(self._method.max_alternations, REFIT_STEPS)
             refits[key], _ = self._alternate(masked, pair, steps)
         return refits[key]
 
