@@ -12,9 +12,6 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
-from gatewise_training.forests.grower.histogram import ColumnRows, NodeRows
-from gatewise_training.forests.grower.minimax_split import crossing, crossing_arrays
-from gatewise_training.forests.grower.split_search import least_worst_pairs
 
 pytestmark = pytest.mark.slow  # compiles the growth of trees
 
@@ -217,37 +214,3 @@ def test_large_nodes_are_counted_and_sorted_alike():
     forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, SplitRule("gini"))
     case.acquired[:] = True  # nothing is left to pay
     assert check(case, forest, "gini") > 10
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
-def test_two_ways_to_find_a_boundary_agree(alpha):
-    """Counted codes and coarse bins: the same boundary, ties and all."""
-    rng = np.random.default_rng(int(alpha))
-    ties = 0
-    for _ in range(400):
-        n, n_classes = int(rng.integers(2, 25)), int(rng.integers(2, 4))
-        code = np.sort(rng.integers(0, rng.choice([3, 9, 400]), n)).astype(np.int32)
-        y = rng.integers(0, n_classes, n).astype(np.int32)
-        weight = rng.integers(1, 3, n).astype(np.int32)
-        whole = np.bincount(y, weights=weight, minlength=n_classes).astype(np.int32)
-        f = impurity(whole.tolist(), "threshold_pairs", alpha)
-        values = np.unique(code)
-        if f == 0.0 or len(values) < 2:
-            continue
-        count = np.zeros((len(values), n_classes), np.int32)
-        np.add.at(count, (np.searchsorted(values, code), y), weight)
-        work = crossing_arrays(n, n_classes)
-        order = rng.permutation(n)
-        node = NodeRows(order, y[order], weight[order], whole, int(whole.sum()), f)
-        rows = ColumnRows(code[order], y[order], weight[order])
-        worst, e = least_worst_pairs(count, len(values), node, alpha, np.zeros(0, bool), work)
-        boundary = crossing(rows, int(values[0]), int(values[-1]), node, alpha, work)
-        assert boundary == (worst, values[e], values[e + 1])
-        both = np.cumsum(count, axis=0)[:-1]
-        worse = [
-            max(impurity(part.tolist(), "threshold_pairs", alpha) for part in (a, whole - a))
-            for a in both
-        ]
-        assert worst == min(worse)
-        ties += worse.count(worst) > 1
-    assert ties > 10
