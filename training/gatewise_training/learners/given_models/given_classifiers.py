@@ -26,7 +26,9 @@ from gatewise_training.learners.given_models.given_model_check import can_be_clo
 from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import (
     ADVICE,
+    STAGE_ADVICE,
     Estimator,
+    check_packable,
     is_column,
     library_name,
 )
@@ -50,7 +52,6 @@ def check_fitted(model: Estimator, what: str) -> None:
         )
 
 
-STAGE_ADVICE = "give another classifier, or an ONNX file"
 FIT_ROWS = 1000
 """Rows that a conversion is probed on in a fit; packing probes it on more."""
 
@@ -218,7 +219,9 @@ def check_given(models: Any, *, allow_missing: bool) -> None:
         raise InputError("first_stages take no NaN: leave out allow_missing")
     for i, model in enumerate(models):
         name = f"first_stages[{i}]"
-        check_fitted(as_classifier(model[0] if _is_pair(model) else model, name), name)
+        classifier = as_classifier(model[0] if _is_pair(model) else model, name)
+        check_fitted(classifier, name)
+        check_packable(classifier, name, as_stage=True)
 
 
 def given_stages(

@@ -54,6 +54,7 @@ BACKEND_ADVICE = (
     "python:module:function"
 )
 ADVICE = f"give another classifier, an ONNX file, or {BACKEND_ADVICE}"
+STAGE_ADVICE = "give another classifier, or an ONNX file"
 
 
 LIBRARY_FILES: dict[str, Library] = {
@@ -105,19 +106,22 @@ def needs_backend(model: Estimator) -> bool:
     return isinstance(model, type) or library_name(model) is None
 
 
-def check_packable(model: Estimator) -> None:
+def check_packable(
+    model: Estimator, name: str = "high_cost_model", *, as_stage: bool = False
+) -> None:
     """Refuse a classifier that cannot become a graph; other objects pass.
 
-    InputError names the estimator, or the part of one, and what to do.
+    InputError names the estimator, or the part of one, and what to do. A stage has no backend, and
+    no booster as its library's own file.
     """
     if isinstance(model, type) and hasattr(model, "fit"):
-        raise InputError(f"high_cost_model is the class {model.__name__}: give an instance of it")
+        raise InputError(f"{name} is the class {model.__name__}: give an instance of it")
     if not hasattr(model, "get_params") or needs_backend(model):
         return
     readers = [type(e).__name__ for e in _parts(model) if type(e).__name__ in TEXT_READERS]
     if readers:
         raise InputError(
-            f"high_cost_model cannot be packed: {readers[0]} (in {type(model).__name__}) reads "
+            f"{name} cannot be packed: {readers[0]} (in {type(model).__name__}) reads "
             "texts or dicts, so it has no form that takes instances, which are numbers: make "
             "columns of the texts first (counts of words, an embedding), and give the classifier "
             "behind it alone"
@@ -125,10 +129,11 @@ def check_packable(model: Estimator) -> None:
     problems = [
         f"{library_name(estimator) or type(estimator).__name__}{_inside(estimator, model)}: {why}"
         for estimator in _parts(model)
-        for why in _problems(estimator, is_whole=estimator is model)
+        for why in _problems(estimator, is_whole=estimator is model and not as_stage)
     ]
     if problems:
-        raise InputError(f"high_cost_model cannot be packed: {'; '.join(problems)}; {ADVICE}")
+        advice = STAGE_ADVICE if as_stage else ADVICE
+        raise InputError(f"{name} cannot be packed: {'; '.join(problems)}; {advice}")
 
 
 def is_left_to_library(model: Estimator) -> bool:

@@ -13,7 +13,11 @@ from gatewise_training.learners.given_models.graph_values import (
     GraphOfRows,
     Value,
 )
-from gatewise_training.learners.given_models.packable import Estimator, is_left_to_library
+from gatewise_training.learners.given_models.packable import (
+    STAGE_ADVICE,
+    Estimator,
+    is_left_to_library,
+)
 from gatewise_training.learners.given_models.sklearn_classifiers import classified
 
 if TYPE_CHECKING:
@@ -27,7 +31,6 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
     classes, in their order. `what` is its name in the InputError that is raised if it cannot be
     converted.
     """
-    advice = "give another classifier, or an ONNX file"
     if is_left_to_library(estimator):
         try:
             return _library_graph(estimator, n_features)
@@ -35,20 +38,23 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
             name = type(estimator).__name__
             reason = one_line(error)
             raise InputError(
-                f"{what}: skl2onnx cannot convert {name}: {reason}; {advice}"
+                f"{what}: skl2onnx cannot convert {name}: {reason}; {STAGE_ADVICE}"
             ) from error
     graph = GraphOfRows(n_features)
     try:
         answers = classified(estimator, graph.rows)
     except InputError as error:
-        raise InputError(f"{what}: {error}; {advice}") from error
+        raise InputError(f"{what}: {error}; {STAGE_ADVICE}") from error
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         name = type(estimator).__name__
-        raise InputError(f"{what}: cannot convert {name}: {one_line(error)}; {advice}") from error
+        raise InputError(
+            f"{what}: cannot convert {name}: {one_line(error)}; {STAGE_ADVICE}"
+        ) from error
     outputs = {"label": answers.label}
     if hasattr(estimator, "predict_proba"):
         if answers.probabilities is None:
-            raise InputError(f"{what}: {type(estimator).__name__} has no exact probabilities")
+            name = type(estimator).__name__
+            raise InputError(f"{what}: {name} has no exact probabilities; {STAGE_ADVICE}")
         outputs["probabilities"] = answers.probabilities
     elif answers.decision is not None:
         outputs["decision"] = _decision_of_label(answers, len(estimator.classes_))

@@ -1,0 +1,42 @@
+"""Given classifiers as stages: refused before the fit where they have no exact form."""
+
+from __future__ import annotations
+
+import pytest
+from sklearn.datasets import load_wine
+from sklearn.ensemble import VotingClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from gatewise.errors import InputError
+from gatewise_training.learners.given_models.given_classifiers import check_given
+
+
+@pytest.mark.filterwarnings("ignore:The `probability` parameter:FutureWarning")
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (KNeighborsClassifier(), "KNeighborsClassifier: neighbours at equal distances"),
+        (
+            make_pipeline(StandardScaler(), KNeighborsClassifier()),
+            r"KNeighborsClassifier \(in Pipeline\): neighbours",
+        ),
+        (SVC(probability=True), "SVC: probability=True has no exact form"),
+        (
+            VotingClassifier([("svm", SVC(probability=True))]),
+            r"SVC \(in VotingClassifier\): probability=True",
+        ),
+    ],
+)
+@pytest.mark.parametrize("with_columns", [False, True])
+def test_stages_without_an_exact_form_are_refused_before_the_fit(model, reason, with_columns):
+    X, y = load_wine(return_X_y=True)
+    model.fit(X, y)
+    entry = (model, list(range(13))) if with_columns else model
+    message = (
+        rf"first_stages\[0\] cannot be packed: {reason}.*; give another classifier, or an ONNX"
+    )
+    with pytest.raises(InputError, match=message):
+        check_given([entry], allow_missing=False)
