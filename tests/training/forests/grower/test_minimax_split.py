@@ -98,6 +98,11 @@ def test_of_two_equal_boundaries_the_one_before_the_crossing_is_taken():
     assert best_boundary([1, 2, 3], [0, 1, 0]) == (2.0, 1, 2)
 
 
+def test_without_a_code_below_the_boundary_lies_after_the_crossing_code():
+    # class 2 is below the threshold, so that the left child is as impure as the node
+    assert best_boundary([1] * 6 + [2], [0, 1, 0, 1, 0, 1, 2], None, 3, 1.0) == (6.0, 1, 2)
+
+
 def test_neighbours_beside_the_examined_bin_are_found_in_any_round():
     """Far codes: the crossing lies alone in its bin, and its neighbours in bins of other rounds."""
     spread = 1 << 15

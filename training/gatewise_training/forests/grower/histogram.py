@@ -42,7 +42,7 @@ class ColumnRows(NamedTuple):
     weight: Any
 
 
-class Events(NamedTuple):
+class CodeEvents(NamedTuple):
     """The codes of a column that occur at a node, ascending, and arrays to find them."""
 
     code: Any  # (n_events,), int32
@@ -62,11 +62,11 @@ class SparseCounts(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def event_arrays(n_rows: int, n_codes: int, n_classes: int) -> Any:
-    """Make the arrays of :class:`Events` for at most that many rows and codes."""
+    """Make the arrays of :class:`CodeEvents` for at most that many rows and codes."""
     # one more, because a prevailing code may turn out to be absent only at the end
     n_events = min(n_rows, n_codes) + 1
     n_keys = min(n_rows, 1 << ROW_BITS)
-    return Events(
+    return CodeEvents(
         code=np.empty(n_events, np.int32),
         count=np.empty((n_events, n_classes), np.int32),
         keys=np.empty(n_keys, np.uint32),

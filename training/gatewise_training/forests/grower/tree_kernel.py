@@ -96,7 +96,7 @@ class Path(NamedTuple):
 class Work(NamedTuple):
     """Working arrays of the search for splits."""
 
-    events: Any  # Events
+    events: Any  # CodeEvents
     sparse_counts: Any  # SparseCounts
     crossing: Any  # CrossingWork
     code: Any  # (n,), int32: codes of a node's rows
@@ -106,7 +106,7 @@ class Work(NamedTuple):
     best: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
 
 
-class Growth(NamedTuple):
+class SplitSearch(NamedTuple):
     """Everything that stays the same while a tree grows."""
 
     columns: Any  # Codes
@@ -132,7 +132,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
     n_nodes = 1
     path = _root_path(n_features, n_features + len(prices.shared))
     work = _work(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
-    growth = Growth(columns, rule, prices, _row_items(items, rule), work)
+    search = SplitSearch(columns, rule, prices, _row_items(items, rule), work)
     is_left = np.empty(n, np.bool_)
     spare = np.empty(n, np.int32)
     while n_pending:
@@ -147,7 +147,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
             continue
         if depth + 2 > len(path.n_open):
             path = _longer_path(path)
-        split, has_nan = find_best_split(growth, part, path, depth)
+        split, has_nan = find_best_split(search, part, path, depth)
         if split.feature < 0:
             continue
         _pay(path, depth, split.feature, prices.group, n_features)
@@ -242,12 +242,12 @@ def _node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any
 
 
 @numba.njit(cache=True, nogil=True)
-def find_best_split(growth: Any, node: Any, path: Any, depth: int) -> Any:
+def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
     """Find the best split of a node, and whether rows at the node have NaN there.
 
     Features that may still vary below the node are written into the path at the next depth.
     """
-    columns, rule, prices, acquired, work = growth
+    columns, rule, prices, acquired, work = search
     for g in range(len(work.group_owing)):
         work.group_owing[g] = -1.0
     n_touched = 0
