@@ -111,9 +111,12 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, active=point)
 
     def with_bounds(self, min_recall: ByClass, min_precision: ByClass) -> Manifest:
-        """Get the same manifest under other bounds, `min_recall` and `min_precision`, by class.
+        """Get the same manifest under other bounds.
 
-        A class without a bound has None.
+        Parameters
+        ----------
+        min_recall, min_precision : sequence of float or None
+            Bound of each class, in the order of `classes`; None for a class without one.
         """
         bounds = {"min_recall": min_recall, "min_precision": min_precision}
         stated = {name: b if any(s is not None for s in b) else None for name, b in bounds.items()}
