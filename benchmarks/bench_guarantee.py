@@ -99,6 +99,7 @@ def _case(
     resamplings: int,
 ) -> dict[str, Any]:
     """Certify on many calibration sets; compare the promise with the truth."""
+    # the promise, and the points in the order in which they are tested
     kind, bound, loss = case
     answers = pool[0].answers
     assert answers is not None
@@ -111,6 +112,7 @@ def _case(
     started = time.perf_counter()
     order = candidates(tuning, points, promise, rows=ROWS)
     laid_out = time.perf_counter() - started
+    # certify on rows drawn from the pool, and measure the choice on the whole pool
     rng = np.random.default_rng(SEED)
     reference = float(pool[-1].correct[-1].mean())
     truth: dict[Any, Any] = {}
@@ -129,6 +131,7 @@ def _case(
         assert point.guarantee is not None
         methods.append(point.guarantee["method"])
     seconds = (time.perf_counter() - started) / resamplings
+    # how often the promise is broken there
     risks = np.array([_risk(point, kind, reference) for point in true])
     broken = risks > bound + 1e-12
     class_figures = None

@@ -32,7 +32,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 import gatewise as gw
 from benchmarks import harness
-from benchmarks.data import given_models, problems
+from benchmarks.data import given_models
+from benchmarks.data.fetching import find_file
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import MosquittoBroker
@@ -122,6 +123,7 @@ def _measured(
     system = gw.ConfidenceCascade(
         model, low_cost_model="linear", n_subsets=1, offload_rate=0.4, random_state=0
     )
+    # each step of its way to a worker is timed
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():
@@ -203,8 +205,7 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
 def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
     leaks = []
     for source in TABLES[:2] if options.quick else TABLES:
-        file = problems.data_folder() / f"{source}.npz"
-        data = load(file if file.exists() else source)
+        data = load(find_file(source) or source)
         order = np.random.default_rng(0).permutation(len(data.y))[:MOST_ROWS]
         X, X_test, y, y_test = train_test_split(
             data.X[order], data.y[order], test_size=0.5, stratify=data.y[order], random_state=0
@@ -222,10 +223,12 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
                     offload_rate=None if guarantee is None else 0.5,
                 )
                 system.fit(X, y)
+                # standard error of a difference of two shares p: sqrt(p (1 - p) (1 / n + 1 / m))
                 n = len(X) if guarantee is None else len(X) - len(X) * 4 // 5
                 promised = system.operating_point_.accuracy
                 measured = float(np.mean(system.predict(X_test) == y_test))
                 error = np.sqrt(measured * (1 - measured) * (1 / n + 1 / len(X_test)))
+                # a promise about rows that f0 may have seen is refused
                 refused = False
                 if guarantee is not None:
                     try:

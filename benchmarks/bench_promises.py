@@ -160,6 +160,7 @@ def measure_split(split: Split) -> dict[str, Any]:
     system = gw.StagedCascade(feature_costs=split.costs, random_state=split.seed)
     system.fit(split.x, split.y)
     seconds = time.process_time() - started
+    # the promise, and f0 beside plain models
     cloud_right = split.right(system.classes_[system.high_cost_model_.labels(split.x_test)])
     check = _promise_check(system, split)
     loss = cloud_right - split.right(system.predict(split.x_test))
@@ -167,6 +168,7 @@ def measure_split(split: Split) -> dict[str, Any]:
         f"f0 beside {name}": (cloud_right - split.right(answers)).tolist()
         for name, answers in _plain_answers(split).items()
     }
+    # the system beside the recipes at each budget
     costs: dict[str, list[float]] = {"system": [], **{name: [] for name in RECIPES}}
     differences: dict[str, list[NDArray[np.float64]]] = {name: [] for name in RECIPES}
     for share in BUDGET_SHARES:

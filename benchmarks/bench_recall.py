@@ -103,6 +103,7 @@ def _case(
 ) -> dict[str, Any]:
     weight, loss, min_recall = case
     started = time.perf_counter()
+    # the system, and its answers on rows for tuning and on the pool
     fit, tune, pool_rows = (
         slice(a, b) for a, b in pairwise((0, FIT, FIT + TUNE, FIT + TUNE + POOL))
     )
@@ -120,6 +121,7 @@ def _case(
         [cascade_record(system, c, x[part], y[part]) for c in range(len(system.chains_))]
         for part in (tune, pool_rows)
     )
+    # three ways to choose a point, on rows drawn for each
     bounds = ClassBounds.from_mappings((0, 1), {FAULT: min_recall})
     promise = Promise.from_bounds(CONFIDENCE, by_class=bounds, max_loss=loss)
     rng = np.random.default_rng(SEED)
@@ -151,6 +153,7 @@ def _case(
                 truth[method] += (
                     whole.recall is not None and (whole.recall[FAULT] or 0.0) >= min_recall
                 )
+    # the high-cost model alone, and how often each way kept the bound
     reference = pool[-1]
     assert reference.answers is not None
     cloud = reference.answers.figures(np.full(POOL, reference.n_stages), reference.weights)

@@ -229,10 +229,12 @@ def _peers(split: _Split) -> dict[str, Any]:
     """Fit the cheapest block alone, a network on the raw window, and other budgeted methods."""
     graph, x, train, y, seed = split.graph, split.x, split.train, split.given.y, split.seed
     costs = graph.costs()
+    # boosted trees on the cheapest block
     cheapest = min(range(len(graph.blocks)), key=lambda b: costs.alone[graph.columns(b)].min())
     columns = graph.columns(cheapest)
     boosted = _boosted(split, split.balanced).fit(x[train, columns], y[train])
     price = float(costs.price(np.arange(columns.start, columns.stop)))
+    # a network on the raw window
     flat = np.asarray(split.given.windows, np.float32).reshape(len(y), -1)
     network = make_pipeline(
         StandardScaler(), MLPClassifier((64,), early_stopping=True, max_iter=60, random_state=seed)
@@ -244,6 +246,7 @@ def _peers(split: _Split) -> dict[str, Any]:
         "cheapest block": split.figures(split.right(boosted, x[:, columns]), price),
         "network on the window": split.figures(split.right(network, flat), 0.0),
     }
+    # methods that know prices
     budgeted = {
         "CEGB": CEGBClassifier(costs, n_penalties=4, **ROUNDS),
         "Adapt-GBRT": AdaptGBRT(

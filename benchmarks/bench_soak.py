@@ -57,6 +57,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
     """Send the messages; what the processes held meanwhile."""
+    # a small system, and a table with a row for each message
     X, y = load_iris(return_X_y=True)
     system = ConfidenceCascade(LogisticRegression(max_iter=500), random_state=0).fit(X, y)
     bundle = pack(system, folder / "bundle", sample=X[:16]).path
@@ -65,6 +66,7 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
     lines = np.array([",".join(map(repr, row.tolist())) for row in X])
     (folder / "rows.csv").write_text("\n".join([head, *lines[rows].tolist(), ""]))
     with ExitStack() as stack:
+        # a broker, a worker that is ready, and a device that reads the table
         broker = stack.enter_context(MosquittoBroker())
         worker = _start(stack, "cloud", str(bundle), "--broker", broker.url)
         assert worker.stdout is not None
@@ -77,6 +79,7 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
         device = _start(stack, "edge", *words)
         output = _Output(device)
         processes = {"device": device.pid, "worker": worker.pid, "broker": _mosquitto()}
+        # what the three hold, until the device has ended
         samples = []
         while device.poll() is None:
             n_lines = output.lines

@@ -146,6 +146,7 @@ def _keep(
     assert outcome.cloud_labels is not None
     assert outcome.cloud_probabilities is not None
     assert manifest.cloud is not None
+    # instances that are sent: offloaded ones, and audits at their chance
     rng = np.random.default_rng(seed)
     n = len(X)
     offloaded = outcome.exits == len(manifest.stages)
@@ -167,6 +168,7 @@ def _keep(
         model=manifest.name, version=manifest.version, classes=manifest.classes,
         inputs=manifest.cloud.inputs, shape=(X.shape[1],),
     )  # fmt: skip
+    # a choice of about 200 to label, with the chance of each
     archive = ArchiveFolder(path, max_bytes=1e9, max_days=1e6, rng=rng)
     shard = archive.add(rows, facts, 0.0)
     if strategy == "chosen":

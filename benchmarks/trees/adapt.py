@@ -51,6 +51,7 @@ def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) 
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
     x, y = fold.train
+    # f0: the forest and, for figure 5, a support vector machine
     forest = RandomForestClassifier(
         n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
     ).fit(x, y)
@@ -58,6 +59,7 @@ def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) 
     if "adapt-gbrt-svm" in FIGURES[name]:
         scale = 1 / x.shape[1]
         machine = make_pipeline(StandardScaler(), SVC(C=10, gamma=scale, random_state=0)).fit(x, y)
+    # each method before its f0, at all budgets
     curves: dict[str, list[dict[str, float] | None]] = {}
     seconds: dict[str, float] = {}
     for method in FIGURES[name]:

@@ -39,6 +39,7 @@ def figures(
         "n_rounds": n_rounds,
         "random_state": 0,
     }
+    # penalties, from no effect to few features
     search = shared | {"n_penalties": n_penalties}
     fixed = search | {"patience": None, "num_leaves": 16}
     lowest, highest = 1e-5, 0.1

@@ -37,6 +37,7 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
 
     n, n_columns = closure.n_nodes, len(closure.column_price)
     source, sink = n + n_columns, n + n_columns + 1
+    # OR-tools counts in integers: profits and prices in units of a part of the worth
     unit = closure.worth / UNITS
     start = time.process_time()
     solver = graph.SimpleMaxFlow()
@@ -47,6 +48,7 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
     price = np.round(lam * closure.price / unit).astype(np.int64)
     column_price = np.round(lam * closure.column_price / unit).astype(np.int64)
     endless = np.int64(profit.sum() + 1)
+    # source to nodes, nodes to sink, child to parent, node to what it acquires, that to sink
     arcs = [
         (np.full(n, source), nodes, profit),
         (nodes, np.full(n, sink), price),

@@ -97,6 +97,7 @@ def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) 
     problem = problems.get(name)
     costs, fold = problem.costs, fold or problem.deal(0)[0]
     assert fold.validation is not None
+    # one forest, pruned in four ways
     model = RandomForestClassifier(
         n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
     ).fit(*fold.train)
@@ -114,6 +115,7 @@ def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) 
         key: Curve.of(forest, found, fold, costs, n_points) for key, found in sequences.items()
     }
     note(f"pruning: {name}, the entropy forest is pruned")
+    # forests that were grown for few features, then pruned
     aware = Curve()
     for mu in MUS:
         priced_forest = grown(fold, costs, n_trees, 0, criterion="entropy", mu=mu)

@@ -44,12 +44,14 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
     """
     assert fold.validation is not None
     turns, x = 1 if quick else TURNS, fold.validation[0]
+    # the problem: a forest, and the instances whose cost counts
     _warm(costs)
     model, growth_seconds = _cpu(lambda: _forest(n_trees, fold))
     forest = Forest.from_sklearn(model)
     before = memory(peak=False)
     forget_peak()
     problem, building = _cpu(lambda: build_problem(forest, x, costs))
+    # all prices at once
     frontier: list[float] = []
     for _ in range(turns):
         until, seconds = _cpu(lambda: breakpoints(problem))
@@ -57,6 +59,7 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
     peak = memory(peak=True)
     note(f"timing: the whole frontier took {median(frontier):.1f} CPU s")
     path = PruningPath(forest, problem, until)
+    # as many single prices, whose objectives have to be the same
     levels = until[(until > 0) & np.isfinite(until)]
     grid = np.geomspace(levels.min(), levels.max(), 5 if quick else SOLVES)
     solutions, single = _cpu(lambda: [mincut.solve(problem, lam) for lam in grid])
@@ -141,6 +144,7 @@ def solvers(
     rows: list[dict[str, Any]] = []
     models: dict[int, Forest] = {}
     for n_trees, instances in sizes:
+        # the same problem and price for all solvers
         if n_trees not in models:
             models = {n_trees: Forest.from_sklearn(_forest(n_trees, fold))}
         problem = build_problem(models[n_trees], fold.validation[0][:instances], costs)
@@ -154,6 +158,7 @@ def solvers(
             "uses": len(problem.column_nodes),
             "cut_cpu": round(seconds, 6),
         }
+        # each other solver, until one is too slow
         for name, method in methods.items():
             if name in slow:
                 row[name] = None

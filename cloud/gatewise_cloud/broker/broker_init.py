@@ -156,6 +156,7 @@ class Roster(Record, frozen=True, kw_only=True):
 
     def updated(self, settings: BrokerSettings, *, is_new: bool) -> Roster:
         """Make the roster after a call; InputError if a client to revoke or renew is unknown."""
+        # clients that leave, and clients that come
         revoked = _client_names(settings.revoke)
         for name in (*revoked, *_client_names(settings.renew)):
             if name not in self.clients:
@@ -170,6 +171,7 @@ class Roster(Record, frozen=True, kw_only=True):
         for role in _ROLES:
             remaining = [name for name in getattr(self, role) if name not in revoked]
             names[role] = tuple(dict.fromkeys([*remaining, *new[role]]))
+        # a name that comes back is no longer refused
         present = {name for role in _ROLES for name in names[role]}
         refused = dict.fromkeys([*self.revoked, *revoked])
         lasting = {name: getattr(settings, name) for name in _LASTING}

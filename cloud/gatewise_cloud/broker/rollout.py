@@ -234,6 +234,7 @@ def roll_out(
     Raises InputError, before the first step, if the shares do not rise from above 0 to 1, or the
     repository has no such release.
     """
+    # an interrupted rollout goes on from the share that it has reached
     plan = planned_shares(shares, limits)
     offer = repository.find(release)
     is_offered = repository.wanted(offer.model) == offer

@@ -151,6 +151,7 @@ class BatchServer:
             late_s=request.late_s,
             form=form,
         )
+        # refused for what it is: another model, rows that do not fit
         model = self.models.get(ticket.model)
         if model is None:
             detail = f"this worker does not serve {' '.join(ticket.model)}"
@@ -164,6 +165,7 @@ class BatchServer:
         except RefusedRows as error:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
             return
+        # answered from memory, queued, or refused for want of room
         offer = self._offer(ticket, model)
         if offer.counter is not None:
             self._counters.add(offer.counter)

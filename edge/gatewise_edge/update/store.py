@@ -231,6 +231,7 @@ class Store:
         """
         fresh = self.partial / digest
         try:
+            # room
             for path in self.partial.iterdir():
                 if path != fresh:
                     shutil.rmtree(path, ignore_errors=True)
@@ -247,6 +248,7 @@ class Store:
                     f"no room for {release} in {self.folder}: {needed} bytes are needed, with "
                     f"{_SPARE_SPACE} to spare, and {free} free",
                 )
+            # files
             for name, spec in missing.items():
                 path = fresh / name
                 content = self._copy_of(name, spec.sha256, first)
@@ -256,6 +258,7 @@ class Store:
                     path.write_bytes(content)
             if release.damaged_file(fresh) is not None:
                 raise UpdateError("store", f"{release} was damaged on the disk")
+            # on the disk, and only then under its name
             for path in [*fresh.iterdir(), fresh]:
                 sync_folder(path)
             if self.path(digest).exists():  # it was damaged

@@ -40,11 +40,13 @@ MAX_BYTES: Final = 2 << 30
 
 def read_manifest(text: bytes) -> Manifest:
     """Read and check a manifest's text; list the values of its arrays, and read its signal."""
+    # types and bounds of single values
     try:
         document = decode_json(text, ManifestDocument, MANIFEST)
     except DocumentError as error:
         raise ManifestError(error.field or "the document", error.why) from None
     values = {name: getattr(document, name) for name in document.__struct_fields__}
+    # values that refer to each other
     _check_classes(document)
     _check_created(document.created)
     _check_groups(document)
@@ -55,6 +57,7 @@ def read_manifest(text: bytes) -> Manifest:
             signal = read_signal(document.signal, names)
         except DocumentError as error:
             raise ManifestError(f"signal.{error.field}", error.why) from None
+    # features by index instead of by name
     features = _all_features(document, signal)
     names = tuple([f.name for f in features])
     if document.encoder is not None and document.encoder.feature_names != names:
@@ -69,6 +72,7 @@ def read_manifest(text: bytes) -> Manifest:
         "signal": signal,
     }
     manifest = Manifest(**values)
+    # references between stages, files, chains and points
     for i, stage in enumerate(manifest.every_stage):
         _check_stage_files(f"stages[{i}]", stage)
     _check_files(manifest)

@@ -129,6 +129,7 @@ def _engine(
     layout: Layout, calls: str, fill: dict[str, str], *, takes_missing: bool
 ) -> dict[str, str]:
     """Write the functions of the engine that `calls` need, with the tests that the tables need."""
+    # expressions that depend on the tables' form: codes or floats, with NaN or without
     coded = layout.coded is not None
     x = "it->code[slot]" if coded else "it->value[slot]"
     key = "READ(key_type, t->key + node)" if coded else "READ_FLOAT(t->key + node)"
@@ -158,6 +159,7 @@ def _engine(
         "exponent": 2**SQUARINGS,
         "widest_kernel": max(layout.widest_kernel, 1),
     }
+    # all functions, of which only those that are called are written
     texts = {
         name: c_text.filled(ENGINE, name, **fill, **variants)
         for name in c_text.sections(ENGINE)

@@ -117,6 +117,7 @@ def pack(
     VerifyError
         If the graphs do not decide as the system on the sample. Nothing is left at `path`.
     """
+    # what is wrong with the arguments is told before any work
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     _check_fitted(system)
@@ -129,6 +130,7 @@ def pack(
     if signal is not None:
         windows = signal.checked(sample)[:MOST_SAMPLE_ROWS].astype(signal.dtype)
         sample, system = signal.features(windows), on_features(system)
+    # graphs of the stages and of the high-cost model
     x = _sample_rows(system, sample)
     stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_stages(system))]
     f0 = system.high_cost_model_
@@ -136,6 +138,7 @@ def pack(
     if f0 is not None and f0.opaque is None:
         cloud = probed_file(f0, x, missing=system.missing_["cloud"] == "allowed")
     files = _model_files(system, stages, cloud, signal)
+    # sample rows for the self-test, without those whose two best classes are close
     answers = None if f0 is None else _cloud_answers(f0, cloud, x)
     if answers is not None:
         clear = _clear_calls(answers[1])

@@ -62,6 +62,7 @@ def manifest_of_system(
     signal: SignalInput | None = None,
 ) -> Manifest:
     """Make the manifest of a system from its files."""
+    # what the manifest numbers: groups, points, stages
     names = system.feature_names_
     costs = system.feature_costs_
     groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
@@ -110,6 +111,7 @@ def manifest_of_system(
         max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_bounds(system),
     )
+    # a request's size follows from the rest
     return msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
 
 

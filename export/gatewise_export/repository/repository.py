@@ -180,6 +180,7 @@ class Repository:
         version is there with other files.
         """
         with self._changing(), tempfile.TemporaryDirectory() as temporary:
+            # the bundle without its high-cost model, a target for each file
             packed = repack(bundle, Path(temporary) / "bundle", sign=sign, for_device=True)
             manifest = packed.manifest
             files = {path.name: path.read_bytes() for path in packed.path.iterdir()}
@@ -190,6 +191,7 @@ class Repository:
                 name: TargetFile.from_data(f"{where}/{name}", content, ["sha256"])
                 for name, content in files.items()
             }
+            # the release, and whether it is there already
             release = Release(
                 release=1,
                 model=manifest.name,
@@ -208,6 +210,7 @@ class Repository:
                 if present.hashes == target.hashes:
                     return release
                 raise InputError(f"{where} is there with other files: give it another version")
+            # files first, the metadata that names them last
             target.unrecognized_fields["custom"] = {"serial": 0, "rollout": 0}
             for name, file in (targets | {RELEASE: target}).items():
                 path = self._target_path(file.path, file.hashes["sha256"])

@@ -75,6 +75,7 @@ def run_demo(settings: DemoSettings) -> Report:
     DEMO.check(settings.out)
     check_live(_scenario(settings))
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
+        # train and pack
         trained = train_bundle(training_settings(settings, Path(folder, "bundle")))
         if trained.troubles:
             raise GatewiseError("; ".join(trained.troubles))
@@ -82,6 +83,7 @@ def run_demo(settings: DemoSettings) -> Report:
             raise GatewiseError(
                 f"the packed bundle decides otherwise than the trained system on {differing} rows"
             )
+        # a workload in which every test row comes once
         arrivals, instances = Path(folder, "arrivals.csv"), Path(folder, "instances.csv")
         n_rows = len(trained.split.test)
         arrivals.write_text(_arrivals(n_rows, settings.devices))
@@ -93,12 +95,14 @@ def run_demo(settings: DemoSettings) -> Report:
         label = instances.read_text().partition("\n")[0].rpartition(",")[2]
         rows = Rows.load(str(instances), trained.bundle.manifest, target=label)
         prepared = prepare(trained.bundle, rows, scenario)
+        # run it, live and simulated
         adapt = _fit_adapt(settings, trained)
         report = run_scenario(prepared, settings.command())
         report = _demo_report(report, settings, trained)
         if adapt is not None:
             notes = (*report.notes, _adapt_note(adapt, trained))
             report = msgspec.structs.replace(report, notes=notes)
+        # everything at once, for a folder is whole or not there
         again = scenario.changed(workload="poisson:1/min", time=None)
         DEMO.write(
             settings.out,

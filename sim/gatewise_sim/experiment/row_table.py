@@ -72,10 +72,12 @@ def make_row_table(
     if labels.shape != (len(rows),):
         raise InputError(f"labels of shape {labels.shape} for {len(rows)} rows; give one for each")
 
+    # each row on the device, as if there were no cloud
     outcomes = _run_device(bundle, plan, rows)
     request_features = np.zeros(n_features, np.bool_)
     cloud_label = np.full(len(rows), NO_LABEL, np.int64)
     cloud_us: tuple[float, float] | None = None
+    # each row in the cloud, unless it refuses a value of the row
     if plan.has_cloud:
         request_features[plan.request_inputs] = True
         takes = _cloud_takes(plan, rows)
@@ -87,6 +89,7 @@ def make_row_table(
             cloud_label[takes] = _run_cloud(model, rows[takes][:, plan.request_inputs])
             if takes.any():
                 cloud_us = _time_cloud(model, rows[takes][:, plan.request_inputs])
+    # the route without an answer of the cloud
     fallback = np.where(outcomes.failed, FALLBACK, EDGE)
     table = RowTable(
         model=manifest.name,
@@ -300,6 +303,7 @@ def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:
     labels = np.zeros((n_stages, n), np.int64)
     probabilities = np.zeros((n_stages, n, len(manifest.classes)))
     acquired = np.zeros((n_stages, n, len(manifest.features)), np.bool_)
+    # every stage of every row, whatever its thresholds say
     for i, values in enumerate(np.ascontiguousarray(X, np.float32)):
         reading = Reading(plan.source_of(values), plan.meter, lambda: math.inf)
         for s, stage in enumerate(plan.stages):
@@ -311,6 +315,7 @@ def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:
             outcome = stage.rule.row_outcome(output.outputs, stage.spec.link)
             labels[s, i], probabilities[s, i] = outcome
             acquired[s, i] = reading.acquired
+    # the rows of the table once per stage: row r ended at stage s is number s * n + r
     request_features = np.zeros(len(manifest.features), np.bool_)
     request_features[plan.request_inputs] = plan.has_cloud
     return replace(

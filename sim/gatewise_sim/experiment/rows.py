@@ -52,6 +52,7 @@ class Rows:
         """
         features: Any = as_pandas(X)
         raw: Any = None
+        # raw columns become features
         if manifest.encoder is not None and hasattr(features, "columns"):
             from gatewise_training.data.table_encoder import encode_table
 
@@ -60,6 +61,7 @@ class Rows:
         if set(manifest.feature_names) <= set(getattr(features, "columns", ())):
             features = features[list(manifest.feature_names)]
         values = np.asarray(features)
+        # windows and arrays become rows
         if manifest.signal is not None and values.shape[1:] == manifest.signal.shape:
             raw = values.tolist()
             values = manifest.signal.features(values)
@@ -69,6 +71,7 @@ class Rows:
             raise InputError(
                 f"windows of shape {values.shape[1:]}; the bundle has {manifest.signal.shape}"
             )
+        # rows that the bundle cannot take
         n_features = len(manifest.features)
         advice = "" if manifest.encoder is None else "; a DataFrame names raw columns"
         if values.ndim != 2 or not len(values) or values.shape[1] != n_features:
@@ -80,6 +83,7 @@ class Rows:
             raise InputError(f"rows of type {values.dtype}, not numbers{advice}")
         with np.errstate(over="ignore"):
             small = np.ascontiguousarray(values, np.float32)
+        # labels become class indices; those that the bundle does not know are counted
         if y is None:
             return cls(name, small, None, raw=raw)
         labels = np.asarray(y)

@@ -327,6 +327,7 @@ class VirtualFleet:
             column[numbers] = values
             return column
 
+        # outcomes of the stepped instances in place of it
         stepped_route = np.full(n, -1, np.int8)
         stepped_route[numbers] = columns.route
         by_device = stepped_route < 0

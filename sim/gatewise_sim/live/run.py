@@ -105,6 +105,7 @@ def run_live(
     bundle in `bundle_path`; `instances` are the rows as a device takes them, fit for JSON, and
     `table` has their outcomes. `watch` gets the time (s) and the number of answers, now and then.
     """
+    # the instances, and as many open files as many devices need
     check_live(scenario)
     arrivals = scenario.arrivals(table.n_rows, table.truth)
     names = _names(scenario.devices)
@@ -112,6 +113,7 @@ def run_live(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     used_before = _children_cpu()
     has_cloud = table.has_cloud and scenario.policy != "edge-only"
+    # broker, workers and devices, which end with the stack
     with exit_on_termination(), ExitStack() as stack:
         deployment = Deployment(stack, bundle_path, scenario, names, has_cloud=has_cloud)
         devices = EdgeProcesses(stack, bundle_path, scenario, names, deployment.url)
@@ -128,6 +130,7 @@ def run_live(
         devices.run(arrivals, instances, deadline, began=began, tick=tick)
         devices.stop(deadline + 10.0)
         workers = deployment.stop()
+    # figures of what the processes wrote
     fleet = _fleet_run(scenario, table, arrivals, devices, workers)
     behind = 1000.0 * np.asarray(devices.behind or [0.0])
     quantiles = np.percentile(behind, (50, 99, 100)).tolist()

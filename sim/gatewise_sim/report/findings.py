@@ -202,6 +202,7 @@ def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
 def caveats(report: Report) -> list[str]:
     """List the caveats to the answer; most serious first."""
     texts = []
+    # instances without an answer
     for policy in report.policies:
         answers = policy.answers
         if answers.lost:
@@ -215,6 +216,7 @@ def caveats(report: Report) -> list[str]:
                 "were missing that no stage allows."
             )
     texts += report.troubles
+    # answers that the cloud did not give in time
     system = report.system
     if system.answers.fallback and system.instances:
         why = " (see the run over time)" if report.faults else ""
@@ -230,6 +232,7 @@ def caveats(report: Report) -> list[str]:
                 f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; a little "
                 "more load, and requests pile up."
             )
+    # assumptions of the run
     if not report.labelled:
         texts.append(
             "The rows have no labels (--target names their column): nothing here says how many "
@@ -270,17 +273,20 @@ def key_figures(report: Report) -> list[KeyFigure]:
                 texts.append(f"{policy.name.lower()} {form(amount)}")
         return ", ".join(texts)
 
+    # how good the answers are, and how many the cloud gives
     if system.accuracy is not None:
         note = against(lambda p: value(p.accuracy), percent)
         add("accuracy", system.accuracy, percent, note)
     note = f"of {count(system.instances)} instances"
     add("offloaded", system.offload_rate, percent, note)
+    # how long they take
     if latency.get("p95") is not None:
         note = against(lambda p: value(p.latency_ms.get("p95")), millis)
         add("95 % answered within", latency["p95"], millis, note)
     if latency.get("offloaded_p95") is not None:
         note = f"half within {millis(value(latency.get('offloaded_p50')))}"
         add("offloaded: 95 % within", latency["offloaded_p95"], millis, note)
+    # what they take: bytes, features, energy, money
     if system.bytes.total:
         note = f"{number(value(system.bytes.up))} up, {number(value(system.bytes.down))} down"
         baselines = against(lambda p: p.bytes.total or None, number)

@@ -141,6 +141,7 @@ class BudgetForest(ForestModel):
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
+        # a forest for each fold and, of several, one for all rows
         row_sets = [rows for rows, _ in plan.folds]
         if len(row_sets) > 1:
             row_sets.append(plan.fit_rows)
@@ -165,6 +166,7 @@ class BudgetForest(ForestModel):
             ]
             growths.append(_Growth(problem, members))
         self._grow(problem, growths)
+        # candidates: the class shares alone, then the first trees of each forest
         leaves = [leaf_of(plan.y[r], plan.weight[r], problem.n_classes, codes) for r in row_sets]
         candidates = _candidates(problem, leaves, [1], self.voting)
         for growth in growths:

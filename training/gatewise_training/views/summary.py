@@ -41,6 +41,7 @@ def headline(system: Any) -> str:
 
 def _lines(system: Any) -> list[str]:
     """List figures of the active point on validation rows or, certified, on calibration rows."""
+    # the rows that the figures are measured on
     point, frontier = system.operating_point_, system.frontier_
     rows = "validation rows"
     if point.guarantee is not None:
@@ -51,6 +52,7 @@ def _lines(system: Any) -> list[str]:
     merit = point.measured if classified else "score"
     with_f0 = system.high_cost_model_ is not None
     reference = "the high-cost model" if with_f0 else "the costliest model"
+    # the point, and how good it is beside the reference
     lines = [
         f"operating point {points.index(point)} of {len(points)}, on {rows}"
         + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
@@ -78,6 +80,7 @@ def _lines(system: Any) -> list[str]:
         if system.high_cost_model_ is not None:
             alone = point.offload_rate == 1.0
         lines.append(_group_losses(point, frontier, f"{reference} answers all" if alone else ""))
+    # its cost, and the bounds that it keeps
     cost = f"cost {point.cost:.4g} per instance"
     if system.high_cost_model_ is not None:
         cost += f", {percent(point.offload_rate)} offloaded"

@@ -72,6 +72,7 @@ def frontier_plot(report: Report) -> Markup:
     marks = _marks(report)
 
     def paint(figure: Figure) -> None:
+        # operating points, their hull, and a ring around the active one
         axes = figure.add_subplot()
         blue = COLOURS["system"]
         dots: Look = {"s": 12, "color": blue, "alpha": 0.45, "linewidths": 0}
@@ -87,6 +88,7 @@ def frontier_plot(report: Report) -> Markup:
         if frontier.reference_accuracy is not None:
             line: Look = {"color": COLOURS["muted"], "linestyle": (0, (5, 3)), "linewidth": 1.2}
             axes.axhline(frontier.reference_accuracy, label="high-cost model", **line)
+        # a mark for each policy, smaller where it would hide another
         limits = frontier_limits(report)
         if limits is not None:
             axes.set_xlim(*limits[0])
@@ -104,6 +106,7 @@ def frontier_plot(report: Report) -> Markup:
         for artist in legend.findobj(Line2D):
             artist.set_markersize(_MARK_SIZE)
 
+    # the same in words, for those who do not see the plot
     active = frontier.active
     texts = [
         f"{mark.policy.name} {percent(mark.accuracy.value)} at cost {number(mark.cost.value)}"

@@ -286,15 +286,18 @@ def _search_columns(
     child_features = path.open_features[depth + 1]
     n_tried = n_open = 0
     for j in range(path.n_open[depth]):
+        # which column: of few columns at a node, a random one
         is_tried = n_tried < rule.max_features or best[FEATURE] < 0
         if is_tried and rule.max_features < len(codes):
             _draw_feature(node_features, j, path.n_open[depth])
         k = node_features[j]
+        # toll = mu * price of the examples that have not acquired the column
         toll = 0.0
         if is_tried and rule.mu > 0.0:
             owing = work.group_owing
             toll = _toll(k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing=owing)
             is_tried = node.impurity - toll >= best[MERIT]  # else no gain could win
+        # the codes of the node's rows; a sparse column gives its changes only
         low: Any = np.int64(0)
         high: Any = np.int64(0)
         n_events: Any = np.int64(0)
@@ -309,6 +312,7 @@ def _search_columns(
         n_tried += 1
         if not is_tried:
             continue
+        # the best boundary between two codes
         if n_events == 0 and rule.criterion == PAIRS and not rule.stumps:
             boundary = crossing(rows, low, high, node, rule.alpha, crossing_work)
         else:

@@ -344,6 +344,7 @@ def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: An
     e = labels.arc[v]
     while e < network.start[v + 1] and remaining > 0.0:
         c = network.columns[e]
+        # into the column's own capacity
         if near[c] < node_label and capacity[c] > 0.0:
             amount = min(remaining, capacity[c])
             capacity[c] -= amount
@@ -351,6 +352,7 @@ def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: An
             remaining -= amount
             if capacity[c] <= 0.0:
                 near[c] = 1
+        # in place of nodes nearer to the sink, whose flow returns to them as excess
         if near[c] < node_label and remaining > 0.0:
             lowest = FAR
             for a in range(network.begin[c], network.begin[c + 1]):
