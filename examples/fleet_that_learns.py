@@ -19,7 +19,7 @@ def pumps(n: int, seed: int, *, new_sensor: bool) -> list[list[str]]:
     wear = x[:, 0] + 0.8 * x[:, 2] * x[:, 1] + 0.3 * x[:, 3]
     label = np.select([wear > 1.0, wear < -1.0], ["worn", "blocked"], "fine")
     if new_sensor:
-        x[:, 0] = 0.5 * x[:, 0] - 1.0
+        x[:, 0] = -0.5 * x[:, 0] - 1.0
         x[:, 2] = -x[:, 2]
     cells = [[f"{np.float32(v):.9g}" for v in row] for row in x]
     return [[*row, text] for row, text in zip(cells, label.tolist(), strict=True)]
@@ -33,7 +33,7 @@ def write(path: str, header: list[str], rows: list[list[str]]) -> None:
 
 if sys.argv[1] == "rows":
     write("train.csv", [*NAMES, "label"], pumps(600, seed=0, new_sensor=False))
-    write("week.csv", [*NAMES, "label"], pumps(2000, seed=1, new_sensor=True))
+    write("week.csv", [*NAMES, "label"], pumps(3000, seed=1, new_sensor=True))
 else:
     with open("week.csv") as week, open("to-label.csv") as chosen:
         truth = {tuple(row[n] for n in NAMES): row["label"] for row in csv.DictReader(week)}

@@ -128,9 +128,10 @@ class InstalledBundle:
         """
         if functions is not None:
             bundle = bundle.with_functions(functions)
-        manifest = bundle.manifest
-        # the models, and the request that carries features to the cloud
+        # the models, also those that are blocks of the manifest's signal, and the request that
+        # carries features to the cloud
         stages = load_stages(bundle, runner)
+        manifest = bundle.manifest
         inputs = manifest.cloud_inputs()
         dtype = manifest.request_dtype
         if offloads and dtype.itemsize * len(inputs) > MAX_VALUE_BYTES:
