@@ -43,11 +43,11 @@ def value(figure: Figure | None) -> float | None:
 
 
 class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
-    """Instances by what became of them, and what their requests and audits came to.
+    """Numbers of instances by outcome, and of their requests and audits.
 
     `late` responses came after their deadline, `retries` are requests sent a second time, and
-    `lost` instances have no answer at all. `audits` is how many of the devices' own answers a
-    worker compared with the high-cost model's, `audits_disagreed` how many of them differed.
+    `lost` instances have no answer at all. `audits` counts the devices' own answers that a worker
+    compared with the high-cost model's, `audits_disagreed` those that differed.
     """
 
     edge: int
@@ -103,9 +103,9 @@ class AuditUse(ReportRecord, frozen=True, kw_only=True):
     """Audits of the devices' own answers.
 
     A `share` of the answers is chosen; workers `compared` some with the high-cost model's, and some
-    `disagreed`. By an estimate `agreement` of the instances are answered as the high-cost model
-    would, and the bundle `promised` a share. `bytes`, both ways, and `feature_cost` are per
-    instance of the fleet. Tests of workers raised `alarms`, the first after `alarm_instances`.
+    `disagreed`. `agreement` estimates the share of instances answered as the high-cost model would;
+    `promised` is that share in the bundle. `bytes`, both ways, and `feature_cost` are per instance
+    of the fleet. Tests of workers raised `alarms`, the first after `alarm_instances`.
     """
 
     share: float
@@ -166,9 +166,10 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     was answered. `cost` and `feature_cost` are means per instance, in the unit of the feature
     costs. `latency_ms` has ``p50``, ``p95``, ``p99`` of all instances, and of the offloaded ones as
     ``offloaded_p50`` and so on. `joules_per_device_day` includes idling; `battery_days` is None for
-    a plug. `utilisation` is the share of the workers' time in runs; `workers` are sums of their
-    counters, and ``wait_ms`` and ``batch``, their means. `breakdown_ms` has mean ms per instance on
-    ``device``, ``network``, ``cloud``, and ``waiting`` in vain; `reasons` count answers by reason.
+    a plug. `utilisation` is the share of the workers' time spent in runs; `workers` holds sums of
+    their counters and the means ``wait_ms`` and ``batch``. `breakdown_ms` has mean ms per instance
+    on ``device``, ``network``, ``cloud``, and ``waiting`` for responses that did not come;
+    `reasons` count answers by reason.
     """
 
     key: str
@@ -203,7 +204,7 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
 
 
 class Transport(ReportRecord, frozen=True, kw_only=True):
-    """Carrier of the messages."""
+    """Transport of the messages."""
 
     kind: str
     broker: str
@@ -253,7 +254,7 @@ class StageResult(ReportRecord, frozen=True, kw_only=True):
 
 
 class ExampleInstance(ReportRecord, frozen=True, kw_only=True):
-    """An instance to look at: its answer, the cost of that, and the values.
+    """An example instance: its answer, the cost of the answer, and its values.
 
     `acquired` are indices of the features acquired, `readings` their columns and values in words.
     """
@@ -278,8 +279,8 @@ class EnergyUse(ReportRecord, frozen=True, kw_only=True):
 class RowCheck(ReportRecord, frozen=True, kw_only=True):
     """Answers of a live run compared row by row with the bundle's own.
 
-    `compared` counts answers by edge and cloud, `differing` the ones with other labels, routes and
-    costs.
+    `compared` counts answers by edge and cloud, `differing` those whose label, route or cost
+    differs.
     """
 
     compared: int
@@ -315,7 +316,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     money, energy
         The bill of a month, if there are prices, and the basis of the figures of energy.
     transport, engine, timings
-        Carrier of the messages, engine, and service times of the run.
+        Transport of the messages, engine, and service times of the run.
     policies
         The record of each policy's run.
     features, stages, examples, frontier
@@ -376,12 +377,12 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     def from_policies(cls, policies: Sequence[PolicyResult], **fields: Any) -> Self:
         """Make a report of the results of `policies`, the system first, and its other `fields`."""
         system = policies[0]
-        three = {
+        main_policies = {
             policy.key: policy
             for policy in policies
             if policy.key in ("system", "edge_only", "cloud_only")
         }
-        feature_cost = _each(three, lambda policy: policy.feature_cost.value)
+        feature_cost = _each(main_policies, lambda policy: policy.feature_cost.value)
         reference = feature_cost.get("cloud_only")
         recalls = [each.accuracy for each in system.classes if each.accuracy is not None]
         return cls(
@@ -389,17 +390,17 @@ class Report(ReportRecord, frozen=True, kw_only=True):
             engine=system.engine,
             instances=system.instances,
             offload_rate=system.offload_rate.value,
-            accuracy=_each(three, lambda policy: value(policy.accuracy)),
+            accuracy=_each(main_policies, lambda policy: value(policy.accuracy)),
             balanced_accuracy=sum(recalls) / len(recalls) if recalls else None,
             feature_cost=feature_cost,
             cost_reduction=1.0 - feature_cost["system"] / reference if reference else None,
             bytes={
                 key: round(policy.instances * policy.bytes.total)
-                for key, policy in three.items()
+                for key, policy in main_policies.items()
                 if key != "edge_only"
             },
             latency_ms=_each(
-                three,
+                main_policies,
                 lambda policy: {
                     name: figure.value
                     for name, figure in policy.latency_ms.items()

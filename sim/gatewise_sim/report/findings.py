@@ -29,13 +29,14 @@ from gatewise_sim.report.document import (
     value,
 )
 
-#: Share of the workers' time in runs: soon after, queues grow without bound.
+#: Share of the workers' time in runs above which a little more load makes queues grow without
+#: bound.
 _BUSY: Final = 0.85
-#: Saved share that 0 digits would round to all.
+#: Smallest saved share that would be rounded to 100 % without decimals.
 _NEARLY_ALL: Final = 0.995
-#: Smallest fall of accuracy that is worth a word.
+#: Smallest fall of accuracy that the answer mentions.
 _SMALLEST_FALL: Final = 0.002
-#: Length of a share's interval that stands in the answer.
+#: Length of a share's interval above which the answer shows it.
 _LONG_INTERVAL: Final = 0.1
 _TIMINGS: Final = {
     "edge_ms": "the time of a stage",
@@ -68,7 +69,7 @@ def bounds(figure: Figure | None, form: Format) -> str:
 def answer(report: Report) -> tuple[str, str]:
     """Answer in one sentence, its main clause and the rest.
 
-    A promise that the rows break comes first, as a sentence of its own.
+    If the rows break a promise, a sentence about it comes first.
     """
     main_clause, rest = _plain_answer(report)
     if report.promise is None:
@@ -84,9 +85,9 @@ def _plain_answer(report: Report) -> tuple[str, str]:
         share = percent(system.answers.fallback / system.instances)
         deadline = millis(report.settings.get("deadline_ms"))
         right = "" if system.accuracy is None else f"; {percent(system.accuracy.value)} right"
-        which = "Hardly any" if system.answers.cloud else "No"
+        quantifier = "Hardly any" if system.answers.cloud else "No"
         return (
-            f"{which} answer of the cloud comes within the deadline of {deadline}",
+            f"{quantifier} answer of the cloud comes within the deadline of {deadline}",
             f": the devices answer by themselves, {share} of all instances as fallbacks{right}.",
         )
     clauses = []
@@ -104,7 +105,7 @@ def _main_clause(report: Report) -> str:
     system = report.system
     cloud = report.policy("cloud_only")
     savings = listed(_savings(report, system, cloud))
-    unsure = _unsure(system)
+    remark = _interval_remark(system)
     if system.accuracy is None:
         text = f"{percent(report.offload_rate)} of the instances go to the cloud"
         if savings:
@@ -113,7 +114,7 @@ def _main_clause(report: Report) -> str:
         text = f"{percent(system.accuracy.value)} right"
         if cloud is not None and cloud.accuracy is not None:
             reference = percent(cloud.accuracy.value)
-            same = reference == percent(system.accuracy.value) and not unsure
+            same = reference == percent(system.accuracy.value) and not remark
             text += ", the same as" if same else f" against {reference} for"
             text += " offloading every instance"
         if cloud is not None and not system.offload_rate.value:
@@ -123,10 +124,10 @@ def _main_clause(report: Report) -> str:
     bill = report.money
     if cloud is None and bill is not None and bill.total > 0:
         text += f", for {money(bill.total, bill.currency)} a month"
-    return text + unsure
+    return text + remark
 
 
-def _unsure(system: PolicyResult) -> str:
+def _interval_remark(system: PolicyResult) -> str:
     """Intervals of accuracy and offload rate in words; empty if they are short."""
     shares = {"right": system.accuracy, "offloaded": system.offload_rate}
     texts = []
@@ -170,26 +171,30 @@ def _outage(report: Report) -> str:
     clause = f"with {' or '.join(names)} down {span}"
     begin = min(f.begin for f in faults)
     # What was sent just before the end still falls back for a moment after it.
-    settled = max(f.end for f in faults) + 1e-3 * float(report.settings.get("deadline_ms") or 0.0)
-    amid = [b for b in bins if any(f.begin <= (b.begin + b.end) / 2 < f.end for f in faults)]
-    during = _accuracy(amid)
+    settled_at = max(f.end for f in faults) + 1e-3 * float(
+        report.settings.get("deadline_ms") or 0.0
+    )
+    bins_in_outage = [
+        b for b in bins if any(f.begin <= (b.begin + b.end) / 2 < f.end for f in faults)
+    ]
+    during = _accuracy(bins_in_outage)
     before = _accuracy([b for b in bins if b.end <= begin])
-    after = _accuracy([b for b in bins if b.begin >= settled])
-    usual = before if before is not None else after
-    n = sum(b.instances for b in amid)
-    if during is None or usual is None:
+    after = _accuracy([b for b in bins if b.begin >= settled_at])
+    normal_accuracy = before if before is not None else after
+    n = sum(b.instances for b in bins_in_outage)
+    if during is None or normal_accuracy is None:
         if not n:
             return f"{clause} no instance came"
-        share = percent(sum(b.fallback for b in amid) / n)
+        share = percent(sum(b.fallback for b in bins_in_outage) / n)
         return f"{clause} the devices answered {share} of the instances themselves in its place"
-    # No smaller fall than chance alone would bring now and then among this number of instances.
+    # Ignore falls within two standard errors: chance alone can cause them.
     error = math.sqrt(during * (1 - during) / max(n, 1.0))
-    if usual - during < max(_SMALLEST_FALL, 2 * error):
+    if normal_accuracy - during < max(_SMALLEST_FALL, 2 * error):
         return f"{clause} accuracy stayed about the same ({percent(during)})"
     fall = f"{clause} accuracy fell to {percent(during)}"
     if after is None:
         return f"{fall} until the end"
-    came_back = after > during + 0.5 * (usual - during)
+    came_back = after > during + 0.5 * (normal_accuracy - during)
     return f"{fall} and {'came back' if came_back else 'has not come back since'}"
 
 
@@ -219,11 +224,11 @@ def caveats(report: Report) -> list[str]:
     # answers that the cloud did not give in time
     system = report.system
     if system.answers.fallback and system.instances:
-        why = " (see the run over time)" if report.faults else ""
+        reference = " (see the run over time)" if report.faults else ""
         texts.append(
             f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
-            f"fallbacks{why}: the cloud was not in time, so the device answered with its own best "
-            "guess."
+            f"fallbacks{reference}: the cloud was not in time, so the device answered with its own "
+            "best guess."
         )
     for policy in report.policies:
         busy = policy.utilisation or 0.0
@@ -243,7 +248,7 @@ def caveats(report: Report) -> list[str]:
         texts.append(f"Not measured on this machine but assumed: {listed(names)}.")
     if system.scaled:
         texts.append(
-            f"Stepped {system.sampling}. Figures are estimates, with "
+            f"Simulated {system.sampling}; figures are estimates, with "
             f"{percent(report.confidence_level, 0)} confidence intervals."
         )
     if any(policy.engine != report.engine for policy in report.policies):

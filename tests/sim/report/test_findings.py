@@ -116,7 +116,7 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
         (made_up(accuracy=None), "The rows have no labels"),
         (
             with_system(made_up(), scaled=True, sampling="in proportion: 5 of 100,000 devices"),
-            "Stepped in proportion: 5 of 100,000 devices. Figures are estimates",
+            "Simulated in proportion: 5 of 100,000 devices; figures are estimates",
         ),
         (live(), "Only Gatewise itself was run live"),
         (made_up(notes=("a note",), troubles=("a trouble",)), "a note"),

@@ -23,11 +23,11 @@ from gatewise.formats import Format
 from gatewise_sim.report.document import Figure as Measured
 
 #: Width of a plot in half a page's width.
-HALF: Final = 370.0
-#: Length of the shortest axis of shares.
+HALF_PAGE_WIDTH: Final = 370.0
+#: Shortest length of an axis of shares.
 _SHORTEST: Final = 0.05
 
-#: Keywords of matplotlib's for a line's or a mark's looks.
+#: Matplotlib keyword arguments that style a line or a mark.
 Look = dict[str, Any]
 
 _INKS: Final = ("ink", "muted", "line", "panel")
@@ -41,7 +41,7 @@ COLOURS["edge_only"] = COLOURS["edge"]
 COLOURS["cloud_only"] = COLOURS["cloud"]
 COLOURS["thresholds"] = COLOURS["muted"]
 
-#: A marker for each policy, so that colour is not all that tells them apart.
+#: A marker for each policy, so that policies can be told apart without colour.
 MARKERS: Final = {
     "system": "D",
     "edge_only": "^",
@@ -87,16 +87,19 @@ def draw(
     title: str,
     *,
     description: str,
-    width: float = HALF,
+    width: float = HALF_PAGE_WIDTH,
     height: float = 270.0,
 ) -> Markup:
-    """Draw a figure as inline SVG, with ids after `name`, and words for screen readers."""
+    """Draw a figure as inline SVG whose ids begin with `name`.
+
+    `title` and `description` are for screen readers.
+    """
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure((width / 72, height / 72), layout="constrained")
         paint(figure)
         text = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=no_metadata)
     return _inline(text.getvalue(), name, title, description)
 
 
@@ -121,8 +124,8 @@ class _SpacedTicks(LogLocator):
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
         """Get the places of the ticks between two ends."""
-        few = vmin > 0 and vmax / vmin < 300.0
-        self.set_params(subs=(1.0, 2.0, 5.0) if few else (1.0,))
+        is_narrow = vmin > 0 and vmax / vmin < 300.0
+        self.set_params(subs=(1.0, 2.0, 5.0) if is_narrow else (1.0,))
         return super().tick_values(vmin, vmax)
 
 
@@ -133,8 +136,8 @@ def log_ticks(axis: Axis, form: Format) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
 
 
-def reach(figure: Measured) -> list[list[float]] | None:
-    """How far an interval goes below and above its figure, as matplotlib takes it."""
+def error_lengths(figure: Measured) -> list[list[float]] | None:
+    """Distances from a figure to the ends of its interval, in matplotlib's form."""
     if figure.low is None or figure.high is None:
         return None
     return [[figure.value - figure.low], [figure.high - figure.value]]
@@ -148,8 +151,8 @@ def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, si
     axes.errorbar(
         [x.value],
         [y.value],
-        xerr=reach(x),
-        yerr=reach(y),
+        xerr=error_lengths(x),
+        yerr=error_lengths(y),
         fmt=MARKERS[key],
         markersize=size,
         color=COLOURS[key],
@@ -187,7 +190,7 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Get the ends of an axis of shares, at least five points apart, in 0 to 1 if they were."""
+    """Widen an axis of shares to at least five points; it stays within 0 to 1 if it was there."""
     missing = _SHORTEST - (high - low)
     if missing <= 0:
         return low, high
