@@ -1,8 +1,8 @@
 """Examine a device's way to its cloud by trying it: five checks, from the machine outwards.
 
-A broker of MQTT 3.1.1 refuses without a word: a denied SUBSCRIBE looks granted, a denied PUBLISH is
-acknowledged. So no acknowledgement is believed alone: a request is sent and its response awaited.
-Where the broker speaks MQTT 5, its reason codes say in addition why that failed.
+An MQTT 3.1.1 broker does not report refusals: it may grant a SUBSCRIBE and acknowledge a PUBLISH
+that it denies. Therefore the check sends a request and waits for its response. If the broker
+supports MQTT 5, its reason codes also explain the failure.
 """
 
 from __future__ import annotations
@@ -23,36 +23,38 @@ if TYPE_CHECKING:
 
 
 def examine(settings: DeviceSettings) -> Iterator[Finding]:
-    """Run the checks of installation, bundle, broker, round trip and worker, up to a failed one.
+    """Run the checks of installation, bundle, broker, round trip and worker.
+
+    A problem with the installation or the broker ends them.
 
     InputError if the URL or a file's name is wrong, WireError if the device id cannot be a level of
     a topic.
     """
-    device = settings.bundle is not None or settings.broker is not None
-    installation = list(check_installation(device=device))
-    healthy = all(finding.state != "problem" for finding in installation)
-    if healthy and settings.broker is not None:
-        settings = _named(settings)
+    is_device = settings.bundle is not None or settings.broker is not None
+    installation = list(check_installation(device=is_device))
+    is_healthy = all(finding.state != "problem" for finding in installation)
+    if is_healthy and settings.broker is not None:
+        settings = _with_device_id(settings)
     yield from installation
-    if not healthy:
+    if not is_healthy:
         return
     bundle = None
     if settings.bundle is not None:
         bundle = yield from _check_bundle(settings.bundle, settings.block)
     if settings.broker is None:
         return
-    # Only now, since they need the libraries of a device.
+    # Imported here because they need a device's libraries.
     from gatewise_sim.doctor.broker import reach_broker
     from gatewise_sim.doctor.round_trip import check_round_trip
 
     for finding in reach_broker(settings):
-        healthy &= finding.state != "problem"
+        is_healthy &= finding.state != "problem"
         yield finding
-    if healthy:
+    if is_healthy:
         yield from check_round_trip(settings, bundle)
 
 
-def _named(settings: DeviceSettings) -> DeviceSettings:
+def _with_device_id(settings: DeviceSettings) -> DeviceSettings:
     """Give the device its id, and check it and the broker's URL."""
     from gatewise_edge.link.broker_url import Endpoint
     from gatewise_edge.link.wire import check_device
@@ -67,7 +69,7 @@ def _named(settings: DeviceSettings) -> DeviceSettings:
 def _check_bundle(
     path: Path, functions: tuple[str, ...]
 ) -> Generator[Finding, None, Bundle | None]:
-    """Open the bundle, run its self-test, and compare the clock with it; give it if it holds."""
+    """Open the bundle, run its self-test, and compare the clock with it; return it if it passes."""
     from gatewise_edge.device.self_checks import self_test
     from gatewise_edge.errors import SelfTestError
     from gatewise_export.bundle.bundle import Bundle
@@ -88,10 +90,10 @@ def _check_bundle(
         remedy = "copy it again, or run gatewise verify on it"
         yield BUNDLE.problem("bundle-unusable", str(error), remedy)
         return None
-    yield BUNDLE.ok(f"{bundle.manifest.title} computes here as where it was packed")
+    yield BUNDLE.ok(f"{bundle.manifest.title} gives the same results here as where it was packed")
     created = datetime.datetime.fromisoformat(bundle.manifest.created)
     created = created.replace(tzinfo=created.tzinfo or datetime.UTC)
-    behind = clock_behind(created, "the bundle was packed")
-    if behind is not None:
-        yield behind
+    clock_finding = clock_behind(created, "the bundle was packed")
+    if clock_finding is not None:
+        yield clock_finding
     return bundle

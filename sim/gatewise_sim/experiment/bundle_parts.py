@@ -24,9 +24,10 @@ _MAX_FEATURES: Final = 1024
 def stage_results(
     manifest: Manifest, table: RowTable, n_instances: int, weights: FloatArray
 ) -> tuple[StageResult, ...]:
-    """Stages of the bundle in order, the cloud last; answers as the operating point decides them.
+    """List the stages of the bundle in order, the cloud last.
 
-    `weights`, shape (n_rows,), is how often each row comes.
+    Each has the share of instances that it answers at the operating point. `weights`, shape
+    (n_rows,), is the number of times that each row occurs.
     """
     costs = manifest.feature_costs()
     steps = [(f"stage {s}", manifest.stage_inputs(s)) for s in range(table.n_stages)]
@@ -56,9 +57,10 @@ def stage_results(
 
 
 def _columns(manifest: Manifest, features: NDArray[np.intp]) -> dict[str, int]:
-    """Columns of some features by name: raw ones of a bundle that encodes them; with their index.
+    """Map the names of some features' columns to their indices.
 
-    A column of categories becomes several features, which a device acquires together.
+    With an encoder these are the raw columns: a column of categories becomes several features,
+    which a device acquires together.
     """
     encoder = manifest.encoder
     if encoder is None:
@@ -71,9 +73,9 @@ def _columns(manifest: Manifest, features: NDArray[np.intp]) -> dict[str, int]:
 
 
 def choose_examples(manifest: Manifest, table: RowTable, rows: Rows) -> tuple[ExampleInstance, ...]:
-    """The cheapest of the device's own answers, then offloaded instances, each of another answer.
+    """Choose instances with different answers: the device's cheapest, then offloaded ones.
 
-    Among offloaded instances the device is least confident of these; among equals the first counts.
+    Offloaded ones are those of which the device is least confident; ties go to the first row.
     """
     if rows.X.shape[1] > _MAX_FEATURES:
         return ()
@@ -102,8 +104,8 @@ def _example(manifest: Manifest, table: RowTable, rows: Rows, row: int) -> Examp
     offloaded = bool(table.offload[row])
     label = int(table.cloud_label[row] if offloaded else table.local_label[row])
     cost = table.request_cost[row] + table.offload_price if offloaded else table.local_cost[row]
-    number_of_set = table.request_set[row] if offloaded else table.local_set[row]
-    acquired = np.flatnonzero(table.sets[number_of_set])
+    set_index = table.request_set[row] if offloaded else table.local_set[row]
+    acquired = np.flatnonzero(table.sets[set_index])
     truth = int(table.truth[row])
     has_class = 0 <= truth < len(manifest.classes)
     values = rows.X[row].astype(float).tolist()

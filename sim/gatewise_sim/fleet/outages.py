@@ -1,6 +1,6 @@
 """Outages on a schedule.
 
-A window is written ``WHAT:FROM-TO``. A time of day is that of every simulated day; ``+30s`` counts
+A window is written ``WHAT:FROM-TO``. A time of day applies to every simulated day; ``+30s`` counts
 from the start of the run and happens once::
 
     cloud:12:00-12:10            the cloud, ten minutes at every noon (or link, broker)
@@ -28,8 +28,8 @@ _MARGIN: Final = 2 * DAY
 class OutageWindow:
     """One window in which a part is down: ``[begin, end)``, in s since the start of the run.
 
-    A daily one counts from midnight, and runs over it unless its end lies behind its begin.
-    `count` of the workers are down.
+    The times of a daily window count from midnight; if the end is before the beginning, the window
+    ends on the next day. `count` of the workers are down.
     """
 
     part: str
@@ -40,11 +40,11 @@ class OutageWindow:
 
     def __post_init__(self) -> None:
         if self.begin == self.end or (self.end < self.begin and not self.daily):
-            raise InputError(f"outage of {self.part}: its end must lie behind its begin")
+            raise InputError(f"outage of {self.part}: its end must be after its beginning")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read one window, as the module's head shows."""
+        """Read one window in the form that the module's docstring shows."""
         text = text.strip()
         part, colon, window = text.partition(":")
         if not colon or part not in PARTS:
@@ -56,7 +56,9 @@ class OutageWindow:
         if part == "workers":
             number, _, window = window.partition(":")
             if not number.isdecimal() or not int(number):
-                raise InputError(f"outage {text!r}: say how many workers, as workers:2:+30s-+35s")
+                raise InputError(
+                    f"outage {text!r}: give the number of workers, such as workers:2:+30s-+35s"
+                )
             count = int(number)
         begin, dash, end = window.partition("-")
         if not dash or begin.startswith("+") != end.startswith("+"):
@@ -64,12 +66,14 @@ class OutageWindow:
                 f"outage {text!r}: give both ends as times of day (12:00-12:10) or both since the "
                 "start (+30s-+35s)"
             )
-        where = f"outage {text!r}"
+        context = f"outage {text!r}"
         if begin.startswith("+"):
-            return cls(part, read_span(begin[1:], where), read_span(end[1:], where), count=count)
+            return cls(
+                part, read_span(begin[1:], context), read_span(end[1:], context), count=count
+            )
         # 24:00 begins the next day.
-        begin_of_day = read_clock(begin, where) % DAY
-        return cls(part, begin_of_day, read_clock(end, where), daily=True, count=count)
+        begin_of_day = read_clock(begin, context) % DAY
+        return cls(part, begin_of_day, read_clock(end, context), daily=True, count=count)
 
     def spans(self, until: float, day_begins: float) -> Iterator[tuple[float, float]]:
         """Spans of time (s since the start of the run) that it is down, if they begin by `until`.
@@ -127,9 +131,10 @@ class Outages:
         return bool(self.windows)
 
     def down(self, part: str, now: float) -> float | None:
-        """Time (s) until which a part is down at `now` (s); None: it is up, infinity: for good.
+        """Time (s) until which a part that is down at `now` (s) stays down.
 
-        Windows that touch or overlap are one. ``workers`` are down until all are back.
+        None if it is up, infinity if it never comes back. Windows that touch or overlap are one.
+        ``workers`` are down until all are back.
         """
         spans = self._merged[part]
         number = bisect_right(spans, now, key=lambda span: span[0]) - 1
@@ -174,10 +179,10 @@ def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     >>> merged([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0)])
     [(0.0, 3.0), (5.0, 6.0)]
     """
-    joined: list[tuple[float, float]] = []
+    merged_spans: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        if merged_spans and begin <= merged_spans[-1][1]:
+            merged_spans[-1] = merged_spans[-1][0], max(end, merged_spans[-1][1])
         else:
-            joined.append((begin, end))
-    return joined
+            merged_spans.append((begin, end))
+    return merged_spans

@@ -1,7 +1,7 @@
 """The cloud in virtual time: workers, the broker that deals requests out to them, and outages.
 
-:class:`.Batcher`, the worker's own, decides which request is queued, refused, expired, computed
-once or answered again, and in which batch; only the duration of a run is a formula here::
+:class:`.Batcher`, the worker's own, decides whether a request is queued, refused, expired or
+answered from memory, and in which batch it runs; only the duration of a run is a formula here::
 
     run of n instances from m requests = run_us + n * instance_us + m * message_us
 
@@ -10,8 +10,8 @@ In an outage of the **link** TCP sends a lost packet again and again
 the link is back by then, all is delivered late, else the connection is gone with its bytes, and the
 device begins a new one :data:`RECONNECT_SECONDS` after the end, which takes the handshakes of
 :meth:`~gatewise_sim.fleet.link.VirtualLink.session`. When the **broker** goes down every connection
-breaks at once. In an outage of the **cloud** all workers are down, in one of **workers** some; a
-broker drops requests without a subscriber.
+breaks at once. An outage of the **cloud** takes all workers down, an outage of **workers** some of
+them; a broker without a subscriber drops requests.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class WorkerCounts:
     """Sums over the workers: requests, runs (`batches`), seconds in runs and of waiting.
 
     `lost` requests were queued or running when their worker went down, `unsubscribed` ones came
-    while no worker was up. About `audit_weighted` of the `audit_instances`, audited or skipped, had
-    another answer than the high-cost model's.
+    while no worker was up. `audit_weighted` estimates how many of the `audit_instances` (audited or
+    skipped) had an answer that differs from the high-cost model's.
     """
 
     received: int = 0
@@ -199,10 +199,10 @@ class VirtualWorker:
             counts.answered += 1
             ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
             if ticket.audit is not None:
-                self._test(ticket, ticket.audit)
+                self._observe_audit(ticket, ticket.audit)
         self._serve()
 
-    def _test(self, ticket: VirtualTicket, mark: AuditMark) -> None:
+    def _observe_audit(self, ticket: VirtualTicket, mark: AuditMark) -> None:
         """Let the worker's test observe an audit."""
         counts = self._model.counts
         counts.audits += 1
@@ -299,12 +299,12 @@ class VirtualBroker:
         self._availability = availability
         self._workers = workers
         self._counts = model.counts
-        self._message = model.timings.broker_us / 1e6
-        self._hop = model.timings.hop_ms / 1000.0
+        self._message_seconds = model.timings.broker_us / 1e6
+        self._hop_seconds = model.timings.hop_ms / 1000.0
         # Times (s) when the broker is free for the next request, and the next response.
         self._free_at = 0.0
         self._response_free_at = 0.0
-        self._turn = 0
+        self._next_worker_number = 0
 
     def deliver(self, ticket: VirtualTicket, ttl: float) -> None:
         """Give a request, with a time to live in s, to the next worker."""
@@ -313,8 +313,8 @@ class VirtualBroker:
             self._counts.unsubscribed += 1
             return
         now = self._clock.now
-        self._free_at = max(now, self._free_at) + self._message
-        arrival = self._free_at + self._hop
+        self._free_at = max(now, self._free_at) + self._message_seconds
+        arrival = self._free_at + self._hop_seconds
         ticket.arrived = arrival
         ticket.expires = arrival + ttl
         self._clock.at(arrival, worker.receive, ticket)
@@ -322,16 +322,16 @@ class VirtualBroker:
     def _next_worker(self) -> VirtualWorker | None:
         n_workers = len(self._workers)
         for step in range(n_workers):
-            number = (self._turn + step) % n_workers
+            number = (self._next_worker_number + step) % n_workers
             if self._workers[number].up:
-                self._turn = (number + 1) % n_workers
+                self._next_worker_number = (number + 1) % n_workers
                 return self._workers[number]
         return None
 
     def response_departure(self) -> float:
         """Get the time (s) at which a response that a worker sends now leaves the broker."""
-        arrival = self._clock.now + self._hop
-        self._response_free_at = max(arrival, self._response_free_at) + self._message
+        arrival = self._clock.now + self._hop_seconds
+        self._response_free_at = max(arrival, self._response_free_at) + self._message_seconds
         return self._response_free_at
 
 
@@ -342,9 +342,9 @@ class VirtualBroker:
 class QueueSample:
     """Outcomes of requests at a worker under full load.
 
-    `seconds` are the times from arrival to the answer; NaN of an expired request, -1 of a refusal.
-    `utilisation` is the share of the time in runs, `batch` the mean number of requests of one, and
-    `wait` the mean seconds of an answered request in the queue.
+    `seconds` are the times from arrival to the answer: NaN if the request expired, -1 if it was
+    refused. `utilisation` is the share of the time in runs, `batch` the mean number of requests per
+    run, and `wait` the mean seconds of an answered request in the queue.
     """
 
     seconds: list[float]
@@ -371,8 +371,8 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
     Requests of the first fifth of the time find a queue that is still filling; they are left out.
     """
     clock = Clock()
-    sampled = WorkerModel(model.timings, model.scenario, model.payload)
-    worker = VirtualWorker(clock, sampled)
+    sampled_model = WorkerModel(model.timings, model.scenario, model.payload)
+    worker = VirtualWorker(clock, sampled_model)
     requests = []
     for number, (time, device) in enumerate(zip(arrivals.time, arrivals.device, strict=True)):
         clock.run(float(time))
@@ -391,10 +391,10 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
             )
         )
     clock.run()
-    settled = np.searchsorted(arrivals.time, arrivals.time[-1] / 5)
-    counts = sampled.counts
+    first_settled = np.searchsorted(arrivals.time, arrivals.time[-1] / 5)
+    counts = sampled_model.counts
     return QueueSample(
-        seconds=[request.seconds for request in requests[settled:]],
+        seconds=[request.seconds for request in requests[first_settled:]],
         utilisation=min(1.0, counts.busy_seconds / (clock.now * model.scenario.parallel)),
         batch=counts.answered / max(counts.batches, 1),
         wait=counts.queued_seconds / max(counts.answered, 1),
@@ -402,9 +402,9 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
 
 
 class SampledWorker(VirtualWorker):
-    """A worker for a part of a fleet: outcomes are drawn from a worker's under the load of all.
+    """A worker for part of a fleet, which draws outcomes from a worker's under the whole load.
 
-    Duplicates are known by the real queue; only waiting and running are drawn. `sample` gives the
+    The real queue recognises duplicates; only waiting and run times are drawn. `sample` gives the
     outcomes at a time (s).
     """
 

@@ -1,4 +1,4 @@
-"""The broker of a live run: given by its URL, or one of the run's own that can be killed."""
+"""The broker of a live run: one that already runs, or one that the run starts and can kill."""
 
 from __future__ import annotations
 
@@ -19,57 +19,62 @@ _CLEAR_SECONDS: Final = 2.0
 class RunBroker:
     """A broker for a run; a context manager.
 
-    Without the URL of one that runs already, one of the run's own is started: mosquitto where it is
-    installed, else the embedded one. `kind` is ``"mosquitto"``, ``"embedded"`` or, if given, the
-    URL without user and password.
+    Without a `url` the run starts a broker: mosquitto if it is installed, otherwise the embedded
+    one. `kind` is ``"mosquitto"``, ``"embedded"`` or, for a given broker, its URL without user and
+    password.
     """
 
     def __init__(self, url: str | None = None) -> None:
-        self._make = EmbeddedBroker if find_mosquitto() is None else MosquittoBroker
-        self._own: Broker | None = None
+        self._broker_class = EmbeddedBroker if find_mosquitto() is None else MosquittoBroker
+        self._own_broker: Broker | None = None
         if url is None:
-            self._own = self._make()
-            self.url, self.kind = self._own.url, self._make.kind
+            self._own_broker = self._broker_class()
+            self.url, self.kind = self._own_broker.url, self._broker_class.kind
         else:
             self.url, self.kind = url, Endpoint(url).url
 
     @property
     def is_own(self) -> bool:
         """Whether the run started it, and may kill it."""
-        return self._own is not None
+        return self._own_broker is not None
 
     @property
     def pid(self) -> int | None:
         """Process id of one of the run's own."""
-        return None if self._own is None else self._own.pid
+        return None if self._own_broker is None else self._own_broker.pid
 
     @property
     def trouble(self) -> str | None:
-        """The reason why a broker of the run's own ended unasked; None if it did not."""
-        if self._own is None or self._own.alive:
+        """Reason why the run's own broker ended; None while it runs, or if it was given."""
+        if self._own_broker is None or self._own_broker.alive:
             return None
-        return f"the {self.kind} broker ended: {self._own.last_lines or 'it left no message'}"
+        return (
+            f"the {self.kind} broker ended: {self._own_broker.last_lines or 'it left no message'}"
+        )
 
     def fail(self) -> None:
         """Kill a broker of the run's own."""
-        if self._own is not None:
-            self._own.kill()
+        if self._own_broker is not None:
+            self._own_broker.kill()
 
     def recover(self) -> None:
         """Start it again on the same port."""
-        assert self._own is not None
-        self._own = self._make(self._own.port, host=self._own.host)
+        assert self._own_broker is not None
+        self._own_broker = self._broker_class(self._own_broker.port, host=self._own_broker.host)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._own is not None:
-            self._own.close()
+        if self._own_broker is not None:
+            self._own_broker.close()
 
 
 def clear_status(url: str, devices: Sequence[str]) -> None:
-    """Clear devices' retained status, which a given broker would keep for ever, if it is there."""
+    """Clear the retained status of devices, which a given broker would keep for ever.
+
+    A broker that is down is ignored.
+    """
     endpoint = Endpoint(url)
     client = make_client(endpoint, f"gw-{secrets.token_hex(6)}", max_inflight=len(devices))
     # A run's own error matters more than this one's.

@@ -53,11 +53,11 @@ def answer_columns(
         Counters of the workers, summed.
     """
     numbers = np.array(sorted(lines), np.int64)
-    ordered = [lines[number] for number in numbers.tolist()]
+    ordered_lines = [lines[number] for number in numbers.tolist()]
     class_index = {label: index for index, label in enumerate(table.classes)}
-    route = np.array([ROUTES.index(line.get("route", "error")) for line in ordered], np.int8)
-    reason = np.array([_reason(line) for line in ordered], np.int8)
-    stage = np.array([line.get("stage", -1) for line in ordered], np.int8)
+    route = np.array([ROUTES.index(line.get("route", "error")) for line in ordered_lines], np.int8)
+    reason = np.array([_reason(line) for line in ordered_lines], np.int8)
+    stage = np.array([line.get("stage", -1) for line in ordered_lines], np.int8)
     row = arrivals.row[numbers]
     if table.by_stage is not None:
         row = _rows_by_stage(row, stage, route, table)
@@ -68,19 +68,21 @@ def answer_columns(
         route=route,
         reason=reason,
         stage=stage,
-        label=np.array([class_index.get(str(line.get("label")), -1) for line in ordered], np.int32),
-        cost=np.array([line.get("cost", 0.0) for line in ordered], np.float64),
-        feature_cost=np.zeros(len(ordered)),
-        latency_ms=np.array([line.get("latency_ms", 0.0) for line in ordered], np.float64),
-        device_ms=np.zeros(len(ordered), np.float32),
-        cloud_ms=np.zeros(len(ordered), np.float32),
-        up=np.zeros(len(ordered), np.int32),
-        down=np.zeros(len(ordered), np.int32),
-        payload_up=np.zeros(len(ordered), np.int32),
-        payload_down=np.zeros(len(ordered), np.int32),
-        joules=np.zeros(len(ordered), np.float32),
+        label=np.array(
+            [class_index.get(str(line.get("label")), -1) for line in ordered_lines], np.int32
+        ),
+        cost=np.array([line.get("cost", 0.0) for line in ordered_lines], np.float64),
+        feature_cost=np.zeros(len(ordered_lines)),
+        latency_ms=np.array([line.get("latency_ms", 0.0) for line in ordered_lines], np.float64),
+        device_ms=np.zeros(len(ordered_lines), np.float32),
+        cloud_ms=np.zeros(len(ordered_lines), np.float32),
+        up=np.zeros(len(ordered_lines), np.int32),
+        down=np.zeros(len(ordered_lines), np.int32),
+        payload_up=np.zeros(len(ordered_lines), np.int32),
+        payload_down=np.zeros(len(ordered_lines), np.int32),
+        joules=np.zeros(len(ordered_lines), np.float32),
         requested=(route == CLOUD) | (reason == REASON["timeout"]) | _is_refusal(reason),
-        audited=np.zeros(len(ordered), np.bool_),
+        audited=np.zeros(len(ordered_lines), np.bool_),
     )
     _fill_costs(answers, table)
     _fill_times(answers, table, workers)
@@ -90,7 +92,7 @@ def answer_columns(
 
 
 def _reason(line: Line) -> int:
-    """Index of a line's reason in REASONS; reasons that are not there map to a similar one."""
+    """Index of a line's reason in REASONS; one that is not there maps to a similar one."""
     reason = line.get("reason", "value")
     if reason in REASON:
         return REASON[reason]
@@ -109,7 +111,7 @@ def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
 def _rows_by_stage(
     row: NDArray[np.int32], stage: NDArray[np.int8], route: NDArray[np.int8], table: RowTable
 ) -> NDArray[np.int32]:
-    """Rows of a table by stage, from rows and stages; the cloud's answers have the last stage."""
+    """Row numbers in a table of one block per stage; the last block for the cloud's answers."""
     last_stage = np.where(route == CLOUD, table.n_stages - 1, stage).clip(0, table.n_stages - 1)
     return (last_stage.astype(np.int64) * table.n_rows + row).astype(np.int32)
 
@@ -117,28 +119,30 @@ def _rows_by_stage(
 def _fill_costs(answers: Answers, table: RowTable) -> None:
     """Replace the rounded costs of lines by exact ones, and compute the cost of features."""
     row = answers.row
-    cloud = answers.route == CLOUD
-    added = np.where(cloud, table.offload_price, answers.requested * table.request_price)
+    is_cloud = answers.route == CLOUD
+    offload_cost = np.where(is_cloud, table.offload_price, answers.requested * table.request_price)
     features = np.where(answers.acquired, table.request_cost[row], table.local_cost[row])
-    exact = features + added
-    close = np.abs(exact - answers.cost) <= _ROUNDING
-    answers.cost[close] = exact[close]
-    answers.feature_cost[:] = answers.cost - added
+    exact_cost = features + offload_cost
+    is_close = np.abs(exact_cost - answers.cost) <= _ROUNDING
+    answers.cost[is_close] = exact_cost[is_close]
+    answers.feature_cost[:] = answers.cost - offload_cost
 
 
 def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
-    """Median ms until each stage has answered, as of :func:`.stage_medians`."""
-    local = answers.route == EDGE
-    return stage_medians(answers.stage[local].astype(np.int64), answers.latency_ms[local], n_stages)
+    """Median ms until each stage answers, by :func:`.stage_medians`."""
+    is_local = answers.route == EDGE
+    return stage_medians(
+        answers.stage[is_local].astype(np.int64), answers.latency_ms[is_local], n_stages
+    )
 
 
 def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float]) -> None:
     """Estimate the times on the device and in the cloud, from medians by stage and means."""
     medians = np.array(local_medians(answers, table.n_stages))
-    local = np.isin(answers.route, (EDGE, ERROR))
+    is_local = np.isin(answers.route, (EDGE, ERROR))
     stages = medians[np.maximum(table.exit[answers.row], 0)]
     answers.device_ms[:] = np.where(
-        local, answers.latency_ms, np.minimum(stages, answers.latency_ms)
+        is_local, answers.latency_ms, np.minimum(stages, answers.latency_ms)
     )
     answered = workers.get("answered", 0.0)
     if answered:
