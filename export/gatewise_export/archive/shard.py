@@ -1,4 +1,4 @@
-"""Shards: Parquet files of instances that workers have answered, each with its chance to be here.
+"""Shards: Parquet files of answered instances, each with its probability of being archived.
 
 An instance is in an archive with a known probability: the product of `sent_chance`, with which the
 device sent it (1 for an offload, the sampler's probability for an audit), and `stored_chance`, with
@@ -23,7 +23,7 @@ from gatewise.errors import InputError, not_installed
 _FACTS: Final = b"gatewise"
 _ID_BYTES: Final = 16
 #: Smallest chance to be sent that a device may claim: a smaller one would weigh too much.
-RAREST: Final = 1e-3
+MIN_SENT_CHANCE: Final = 1e-3
 
 
 class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class ArchivedRows:
     @property
     def weights(self) -> NDArray[np.float64]:
         """Number of instances that each stands for: ``1 / (sent_chance * stored_chance)``."""
-        return 1.0 / (np.maximum(self.sent_chance, RAREST) * self.stored_chance)
+        return 1.0 / (np.maximum(self.sent_chance, MIN_SENT_CHANCE) * self.stored_chance)
 
     def take(self, rows: NDArray[Any]) -> Self:
         """Get some of the instances, by a mask or by indices."""
@@ -112,7 +112,7 @@ class ArchivedRows:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Put the instances of at least one part one behind the other."""
+        """Concatenate the instances of one or more parts."""
         columns = ([getattr(part, f.name) for part in parts] for f in fields(cls))
         return cls(*(np.concatenate(column) for column in columns))
 
@@ -148,10 +148,10 @@ def _list_column(matrix: NDArray[Any]) -> Any:
 
 
 def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
-    """Write a shard so that after a crash it is there as a whole, or not at all."""
+    """Write a shard atomically: after a crash the file is complete or absent."""
     from pyarrow import parquet
 
-    # A reader takes no file with another ending, and the next start removes it.
+    # Readers ignore other suffixes, and the next start deletes such files.
     unfinished = path.with_suffix(".open")
     # Dictionaries and statistics of random ids, values and probabilities would cost more than help.
     parquet.write_table(
@@ -167,7 +167,7 @@ def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
 
 
 def read_facts(path: Path) -> ShardFacts:
-    """Read the facts of a shard; InputError if the file is none."""
+    """Read the facts of a shard; InputError if the file is not a shard."""
     pa = require_pyarrow()
     from pyarrow import parquet
 
@@ -175,11 +175,11 @@ def read_facts(path: Path) -> ShardFacts:
         metadata = parquet.read_schema(path).metadata or {}
         return msgspec.json.decode(metadata[_FACTS], type=ShardFacts)
     except (KeyError, ValueError, OSError, msgspec.DecodeError, pa.ArrowException) as error:
-        raise InputError(f"{path} is no shard of kept instances: {error}") from None
+        raise InputError(f"{path} is not a shard of kept instances: {error}") from None
 
 
 def read_shard(path: Path) -> ArchivedRows:
-    """Read the instances of a shard; InputError if the file is none."""
+    """Read the instances of a shard; InputError if the file is not a shard."""
     pa = require_pyarrow()
     from pyarrow import parquet
 
@@ -188,7 +188,7 @@ def read_shard(path: Path) -> ArchivedRows:
         table = parquet.read_table(path).combine_chunks()
         return _rows_of(table, facts)
     except (KeyError, ValueError, OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} is no whole shard: {error}") from None
+        raise InputError(f"{path} is not a complete shard: {error}") from None
 
 
 def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:

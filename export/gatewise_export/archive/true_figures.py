@@ -1,4 +1,4 @@
-"""True figures of a version from an archive and its labels: a document, a table, metrics."""
+"""Estimate a version's true accuracy and recall from an archive and its labels."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _ALARM: Final = 20.0
 
 
 class MonitoredFigure(msgspec.Struct, frozen=True):
-    """A figure with its interval; `labels_alone` is the interval without the high-cost model.
+    """A figure with its interval.
 
+    `labels_alone` is the interval from the labels only, without the high-cost model's predictions.
     `figure` is ``accuracy`` or ``recall``, with the class in `of`; `system` is ``deployed`` or
     ``high-cost``.
     """
@@ -40,7 +41,7 @@ class MonitoredFigure(msgspec.Struct, frozen=True):
 
 
 class MonitorReport(msgspec.Struct, frozen=True):
-    """What an archive says about a version.
+    """Figures of a version, estimated from an archive.
 
     `n_rows` instances in the archive stand for `n_instances`. Of `n_chosen` instances `n_labels`
     are labelled. `promised` is the accuracy on validation rows; `evidence` that the true one is
@@ -63,9 +64,10 @@ class MonitorReport(msgspec.Struct, frozen=True):
 def monitor(
     path: Path, *, version: str | None = None, days: float | None = None, level: float = 0.05
 ) -> MonitorReport:
-    """Estimate the true figures of a version, by default the newest, perhaps of the last days.
+    """Estimate the true figures of a version, by default the newest.
 
-    Raises InputError if the archive or the version is empty.
+    With `days`, they are of its last days only. Raises InputError if the archive or the version is
+    empty.
     """
     by_model = read_archive(path)
     versions = {facts.version: (facts, rows) for facts, rows in by_model.values()}
@@ -99,13 +101,13 @@ def monitor(
 
 
 def _no_labels(rows: ArchivedRows) -> TruthRows:
-    none = np.zeros(0, np.intp)
+    no_rows = np.zeros(0, np.intp)
     return TruthRows(
-        rows=rows.take(none),
-        truth=none.astype(np.int64),
-        labels=none.astype(np.str_),
-        chance=none.astype(np.float64),
-        choice=none.astype(np.int64),
+        rows=rows.take(no_rows),
+        truth=no_rows.astype(np.int64),
+        labels=no_rows.astype(np.str_),
+        chance=no_rows.astype(np.float64),
+        choice=no_rows.astype(np.int64),
         n_chosen=0,
     )
 
@@ -118,7 +120,7 @@ def _figures(
         for index in (None, *range(len(facts.classes))):
             data = figure_data(rows, labelled, deployed=system == "deployed", of_class=index)
             figure = estimated(data, level=level)
-            alone = estimated(data, level=level, tuning=0.0)
+            from_labels = estimated(data, level=level, tuning=0.0)
             figures.append(
                 MonitoredFigure(
                     system=system,
@@ -127,7 +129,7 @@ def _figures(
                     value=_share(figure.value),
                     low=_share(figure.low),
                     high=_share(figure.high),
-                    labels_alone=(_share(alone.low), _share(alone.high)),
+                    labels_alone=(_share(from_labels.low), _share(from_labels.high)),
                     n_labels=figure.n_labels,
                 )
             )
@@ -143,11 +145,13 @@ def figure_data(
     )
     truth = labelled.truth
     right = (truth == labelled_answers).astype(np.float64)
-    d = np.ones(len(truth)) if of_class is None else (truth == of_class).astype(np.float64)
+    denominator = (
+        np.ones(len(truth)) if of_class is None else (truth == of_class).astype(np.float64)
+    )
     predicted = predictions(labelled.rows, labelled_answers, of_class)
     return FigureData(
         archive=predictions(rows, answers, of_class),
-        labelled=Terms(right * d, d, labelled.weights),
+        labelled=Terms(right * denominator, denominator, labelled.weights),
         predicted=replace(predicted, weights=labelled.rows.weights),
     )
 
@@ -157,8 +161,8 @@ def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None)
     p = rows.probabilities.astype(np.float64)
     if of_class is None:
         return Terms(p[np.arange(len(rows)), answers], np.ones(len(rows)), rows.weights)
-    of_this_class = p[:, of_class]
-    return Terms(of_this_class * (answers == of_class), of_this_class, rows.weights)
+    class_probability = p[:, of_class]
+    return Terms(class_probability * (answers == of_class), class_probability, rows.weights)
 
 
 def _batches(path: Path, version: str, labelled: TruthRows) -> list[LabelBatch]:
@@ -166,20 +170,20 @@ def _batches(path: Path, version: str, labelled: TruthRows) -> list[LabelBatch]:
     batches = []
     choices = [choice for choice in read_choices(path) if choice.facts.version == version]
     for number, choice in enumerate(choices):
-        of_choice = labelled.take(labelled.choice == number)
-        n_labels = len(of_choice)
+        labelled_in_choice = labelled.take(labelled.choice == number)
+        n_labels = len(labelled_in_choice)
         if not n_labels:
             continue
         shards = [path / name for name in choice.offered.shards if (path / name).exists()]
         # a labelled instance counts once, though the archive may have it as well
-        labelled_ids = of_choice.rows.ids
+        labelled_ids = labelled_in_choice.rows.ids
         others = [rows.take(~np.isin(rows.ids, labelled_ids)) for rows in map(read_shard, shards)]
-        joined = ArchivedRows.joined([of_choice.rows, *others])
+        joined = ArchivedRows.joined([labelled_in_choice.rows, *others])
         # the labelled ones are the first of the joined ones
         label_weights = np.zeros(len(joined))
-        label_weights[:n_labels] = of_choice.weights
+        label_weights[:n_labels] = labelled_in_choice.weights
         right = np.zeros(len(joined))
-        right[:n_labels] = of_choice.truth == of_choice.rows.answers
+        right[:n_labels] = labelled_in_choice.truth == labelled_in_choice.rows.answers
         batches.append(
             LabelBatch(
                 weights=joined.weights,
@@ -226,12 +230,14 @@ def difference_data(
 ) -> FigureData:
     """Data of the difference in accuracy, or recall, of two systems on the same instances.
 
-    `old` and `new` are their answers on the rows, and after these on the labelled ones.
+    `old` and `new` are their answers on `rows`, followed by those on the labelled rows.
     """
     n = len(rows)
-    d = np.ones(len(labelled)) if of_class is None else (labelled.truth == of_class).astype(float)
+    denominator = (
+        np.ones(len(labelled)) if of_class is None else (labelled.truth == of_class).astype(float)
+    )
     right = (new[n:] == labelled.truth).astype(np.float64) - (old[n:] == labelled.truth)
-    of_new, of_new_labelled, of_old, of_old_labelled = (
+    new_terms, new_label_terms, old_terms, old_label_terms = (
         predictions(part, answers, of_class)
         for part, answers in (
             (rows, new[:n]),
@@ -241,7 +247,7 @@ def difference_data(
         )
     )
     return FigureData(
-        archive=replace(of_new, a=of_new.a - of_old.a),
-        labelled=Terms(right * d, d, labelled.weights),
-        predicted=replace(of_new_labelled, a=of_new_labelled.a - of_old_labelled.a),
+        archive=replace(new_terms, a=new_terms.a - old_terms.a),
+        labelled=Terms(right * denominator, denominator, labelled.weights),
+        predicted=replace(new_label_terms, a=new_label_terms.a - old_label_terms.a),
     )

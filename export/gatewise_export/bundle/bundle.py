@@ -1,4 +1,4 @@
-"""A bundle opened and checked: a directory, or the same as one ``.gwb`` zip file.
+"""Open and check a bundle: a directory, or the same files in one ``.gwb`` zip file.
 
 Nothing in a bundle is trusted. Only the files that its manifest lists are read; names are plain
 file names and links are refused, so that no path leaves it; sizes are bounded; every hash is
@@ -46,12 +46,13 @@ from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKe
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 
-MOST_MANIFEST_BYTES = 4 << 20
-MOST_SAMPLE_BYTES = 64 << 20
-MOST_BLOCK_BYTES = 32 << 20
-#: Bytes that are read at a time of a file that is not held.
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_SAMPLE_BYTES = 64 << 20
+MAX_BLOCK_BYTES = 32 << 20
+#: Bytes read at a time from a file that is not kept in memory.
 CHUNK = 1 << 16
-#: A file that is held from the check on opening until it is read; larger ones are hashed again.
+#: Largest file that stays in memory after the check on opening; a larger file is hashed again when
+#: it is read.
 MAX_HELD_BYTES = 4 << 20
 ATTEMPTS = 3
 
@@ -139,16 +140,16 @@ class Bundle:
         return (cloud.file,)
 
     def claimed_keys(self) -> tuple[str, ...]:
-        """Ids of the keys in the signatures of the manifest in place, unchecked.
+        """Ids of the keys that claim to have signed the current manifest.
 
-        Empty without a SIGNATURE file; SignatureError if it is malformed, or is of another
-        manifest.
+        The signatures are not checked. Empty without a SIGNATURE file; SignatureError if it is
+        malformed, or is of another manifest.
         """
         signatures = read_signature_file(self._storage)
         if signatures is None:
             return ()
         with self._storage.reading(MANIFEST) as file:
-            text = file.read(MOST_MANIFEST_BYTES)
+            text = file.read(MAX_MANIFEST_BYTES)
         covering = tuple(s.key_id for s in signatures if s.covers(text))
         if not covering:
             raise SignatureError(f"bundle {self.path}: {SIGNATURE} is of another manifest")
@@ -177,18 +178,18 @@ class Bundle:
         -------
         dict of ndarray
             ``X`` float32 (n, n_features), all columns in the manifest's order; ``stage_<i>``
-            float32 (n, outputs) for stage i of the active point's chain and, if it is lazy,
-            ``bought_<i>`` bool (n, inputs), which of its inputs it acquires; ``exit`` int64
-            (n,), the stage that answers (the number of stages: the cloud); ``label`` int64 (n,),
-            class index; ``cost`` float64 (n,); with a high-cost model ``cloud_label`` int64 (n,)
-            and ``cloud_probabilities`` float32 (n, n_classes).
+            float32 (n, outputs) for stage i of the active operating point and, if it is lazy,
+            ``bought_<i>`` bool (n, inputs), the inputs that it acquires; ``exit`` int64 (n,), the
+            stage that answers (the number of stages: the cloud); ``label`` int64 (n,), class index;
+            ``cost`` float64 (n,); with a high-cost model ``cloud_label`` int64 (n,) and
+            ``cloud_probabilities`` float32 (n, n_classes).
 
         Raises
         ------
         BundleError
             If an array is missing or of another shape or type than the manifest says.
         """
-        arrays = read_arrays(self.read(SAMPLE, most=MOST_SAMPLE_BYTES))
+        arrays = read_arrays(self.read(SAMPLE, most=MAX_SAMPLE_BYTES))
         return expected_sample(self.manifest, arrays)
 
     def ranges(self) -> TrainingRanges | None:
@@ -203,7 +204,7 @@ class Bundle:
         if signal is not None:
             n_features = len(signal.graph.feature_names)
             n_channels = len(signal.range_names)
-        arrays = read_arrays(self.read(RANGES, most=MOST_SAMPLE_BYTES), RANGES)
+        arrays = read_arrays(self.read(RANGES, most=MAX_SAMPLE_BYTES), RANGES)
         try:
             return TrainingRanges.from_arrays(arrays, n_features, n_channels)
         except InputError as error:
@@ -218,7 +219,7 @@ class Bundle:
         return read_model(content, spec.kind, spec.arrays, **sizes)
 
     def read_stage(self, stage: int) -> Stage:
-        """Read the stage at index `stage` of the active point's chain as training has it."""
+        """Read the stage at index `stage` of the active operating point as training has it."""
         spec = self.manifest.stages[stage]
         features = self.manifest.stage_inputs(stage)
         acquisition: Acquisition = "node" if spec.kind == "lazy" else "stage"
@@ -230,7 +231,7 @@ class Bundle:
         if signal is None or all(signal.models.values()):
             return
         blocks = [block for block in signal.graph.blocks if isinstance(block, OnnxBlock)]
-        models = {block.file: self.read(block.file, most=MOST_BLOCK_BYTES) for block in blocks}
+        models = {block.file: self.read(block.file, most=MAX_BLOCK_BYTES) for block in blocks}
         try:
             signal = signal.with_models(models)
         except InputError as error:
@@ -277,12 +278,12 @@ class Bundle:
                 "give the whole bundle here",
             )
         # a device writes the graphs of flat arrays itself
-        unread = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
-        unread |= {manifest.cloud.file} if manifest.cloud is not None else set()
+        hash_only = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
+        hash_only |= {manifest.cloud.file} if manifest.cloud is not None else set()
         for name, spec in manifest.files.items():
             if name in absent:
                 continue
-            if name in unread or spec.size > MAX_HELD_BYTES:
+            if name in hash_only or spec.size > MAX_HELD_BYTES:
                 self._check_hash(name, spec)
             else:
                 self._checked[name] = self._checked_content(name, spec)
@@ -306,11 +307,11 @@ class Bundle:
 
     def _compare(self, name: str, spec: FileSpec, size: int, sha256: str) -> None:
         if size != spec.size or sha256 != spec.sha256:
-            differing = "size" if size != spec.size else "SHA-256"
+            property_name = "size" if size != spec.size else "SHA-256"
             raise DamagedFileError(
                 name,
-                f"bundle {self.path}: {name} is not the file that was packed ({differing} differs "
-                "from the manifest)",
+                f"bundle {self.path}: {name} is not the file that was packed ({property_name} "
+                "differs from the manifest)",
             )
 
 
@@ -331,7 +332,7 @@ def set_operating_point(
     sign : str or Path, optional
         Private key, NAME.key; a signed bundle needs it.
     bounds : pair of sequences, optional
-        Least recall and precision by class that the point keeps; by default the manifest's stay.
+        Minimum recall and precision by class of the point; by default those of the manifest.
 
     Returns
     -------
@@ -382,9 +383,9 @@ def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes
     """Read the manifest's bytes; with a key, demand its signature."""
     for attempt in range(ATTEMPTS):
         with storage.reading(MANIFEST) as file:
-            text = file.read(MOST_MANIFEST_BYTES + 1)
-        if len(text) > MOST_MANIFEST_BYTES:
-            raise BundleError(f"bundle {path}: {MANIFEST} is larger than {MOST_MANIFEST_BYTES} B")
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise BundleError(f"bundle {path}: {MANIFEST} is larger than {MAX_MANIFEST_BYTES} B")
         if key is None:
             break
         signatures = read_signature_file(storage)

@@ -87,7 +87,7 @@ def _check_array(
     dimensions: tuple[str, ...],
     lengths: dict[str, int],
 ) -> None:
-    """Check type and shape of an array, and that it is finite; `lengths` learns new dimensions."""
+    """Check an array's type, shape and finiteness; new dimensions are added to `lengths`."""
     if array.dtype != dtype or array.ndim != len(dimensions):
         raise BundleError(
             f"{file}: {name!r} is {array.dtype} of {array.ndim} dimensions, "

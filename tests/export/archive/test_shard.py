@@ -51,7 +51,7 @@ def test_a_file_that_is_no_shard_is_named(tmp_path):
     path = tmp_path / "kept-1.parquet"
     write_shard(path, archived(50), FACTS)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"kept-1\.parquet is no shard"):
+    with pytest.raises(InputError, match=r"kept-1\.parquet is not a shard"):
         read_facts(path)
 
 
