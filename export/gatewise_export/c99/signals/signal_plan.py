@@ -22,7 +22,7 @@ from gatewise_signals.steps import Step
 
 @dataclass(frozen=True, eq=False)
 class SignalPlan:
-    """Blocks in the order in which stages read them, and the steps in the order that follows.
+    """Blocks in the order in which stages read them, and their steps in the resulting order.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class SignalPlan:
 def plan_signals(
     graph: SignalGraph, window: NDArray[Any], features: Iterable[int] | None = None
 ) -> SignalPlan:
-    """Plan the blocks of `features`, by default all, for features that are acquired in this order.
+    """Plan the blocks that compute `features` (by default all), which are acquired in this order.
 
     `window`: zeros of the windows' shape and dtype. ConversionError names steps that C cannot
     compute; InputError if windows do not fit.
@@ -62,14 +62,15 @@ def plan_signals(
     numbers = range(len(graph.feature_names)) if features is None else features
     blocks = list(dict.fromkeys(int(graph.block_of[feature]) for feature in numbers))
     if not blocks:
-        raise InputError("features: give some of the blocks'")
+        raise InputError("features: give at least one feature of a block")
     # each step stands where the first block needs it
     steps = list(dict.fromkeys(s for b in blocks for s in _in_order(graph, graph.blocks[b])))
-    without = [step.label for step in steps if type(step) not in KINDS]
-    if without:
+    unsupported = [step.label for step in steps if type(step) not in KINDS]
+    if unsupported:
         raise ConversionError(
-            f"no C of {', '.join(without)}: Python functions, networks and steps of one's own have "
-            "none; leave these blocks out, or run the bundle with Python"
+            f"cannot write {', '.join(unsupported)} in C: Python functions, networks and "
+            "user-defined steps have no C form; leave these blocks out, or run the bundle with "
+            "Python"
         )
     inner_steps = _inner_spectrograms(steps)
     steps = [step for step in steps if step not in inner_steps]
@@ -103,7 +104,7 @@ def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
 
 
 def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
-    """Find spectrograms that one mel spectrogram alone reads.
+    """Find spectrograms whose only reader is one mel spectrogram.
 
     The mel spectrogram computes each frame's spectrum itself, so that one frame is in memory.
     """
@@ -125,7 +126,7 @@ def _codes(
     codes = []
     for number, step in enumerate(steps):
         inputs = [s for i in step.inputs for s in ([i] if i in shapes else i.inputs)]
-        # of a mel spectrogram without its own input: that spectrogram
+        # if the spectrogram of a mel spectrogram was left out above, it is the reader of the source
         reader = step if all(i in shapes for i in step.inputs) else step.inputs[0]
         code = StepCode(
             step=step,
@@ -143,9 +144,11 @@ def _codes(
 
 def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
     """Whether no block needs both `step` and another reader of `source`, a part of the window."""
-    needs = (_in_order(graph, block) for block in graph.blocks)
+    steps_of_blocks = (_in_order(graph, block) for block in graph.blocks)
     return not source.inputs and all(
-        [s for s in needed if source in s.inputs] == [step] for needed in needs if step in needed
+        [s for s in needed if source in s.inputs] == [step]
+        for needed in steps_of_blocks
+        if step in needed
     )
 
 
@@ -157,11 +160,13 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
     """
     needed_steps = [{i} for i in range(len(codes))]
     for block in block_steps:
-        needs = _ancestors(codes, block)
-        for i in needs:
-            last_reader = max((r for r in needs if i in codes[r].input_steps), default=i)
+        ancestors = _ancestors(codes, block)
+        for i in ancestors:
+            last_reader = max((r for r in ancestors if i in codes[r].input_steps), default=i)
             is_source = not codes[i].input_steps
-            span = {s for s in needs if s <= last_reader} if is_source else range(i, last_reader)
+            span = (
+                {s for s in ancestors if s <= last_reader} if is_source else range(i, last_reader)
+            )
             needed_steps[i].update(span, {last_reader})
     sizes = [math.prod(code.shape) for code in codes]
     for code in codes:
@@ -180,9 +185,9 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
                 host=None if host is None else f"RESULT_{host}",
             )
         )
-    # no other buffer is ever written over features
-    always = frozenset(range(len(codes)))
-    features = [replace(results[i], steps=always, host=None) for i in sorted(block_steps)]
+    # features stay valid to the end: no other buffer may share their memory
+    all_steps = frozenset(range(len(codes)))
+    features = [replace(results[i], steps=all_steps, host=None) for i in sorted(block_steps)]
     offsets, n_floats = place_buffers(features)
     shared = [buffer for buffer in results if buffer.name not in offsets]
     shared += [
@@ -202,7 +207,7 @@ def _ancestors(codes: Sequence[StepCode], number: int) -> set[int]:
 def _mark_overwritten(
     codes: Sequence[StepCode], offsets: dict[str, int], shared: Sequence[Buffer]
 ) -> None:
-    """Mark for each step the parts of the window over which it writes its result or its work."""
+    """Record for each step the steps that read only the window and whose results it overwrites."""
     spans = {b.name: range(offsets[b.name], offsets[b.name] + b.size) for b in shared}
     for source in codes:
         if source.input_steps:
@@ -211,6 +216,10 @@ def _mark_overwritten(
         for code in codes:
             if code is source:
                 continue
-            written = [spans.get(f"{kind}_{code.number}", range(0)) for kind in ("RESULT", "WORK")]
-            if any(s.start < window_part.stop and window_part.start < s.stop for s in written):
+            written_spans = [
+                spans.get(f"{kind}_{code.number}", range(0)) for kind in ("RESULT", "WORK")
+            ]
+            if any(
+                s.start < window_part.stop and window_part.start < s.stop for s in written_spans
+            ):
                 code.overwritten.add(source.number)

@@ -1,4 +1,4 @@
-"""C of one step: its call, the tables that it reads, the memory that it works in."""
+"""The C code of one step: its call, its constant tables and its working memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class SignalTables:
-    """Const tables of all steps; equal ones stand once.
+    """Constant tables of all steps; equal tables are written once.
 
     The cosines and sines of Fourier transforms are one table, of the longest transform.
     """
@@ -27,24 +27,27 @@ class SignalTables:
         self._tables = Tables()
         self._longest = 0
 
-    def add(self, values: NDArray[Any] | Sequence[int], kind: str, about: str) -> str:
-        """Add a table, or find it; its name."""
+    def add(self, values: NDArray[Any] | Sequence[int], kind: str, comment: str) -> str:
+        """Add a table unless an equal one exists; return its name."""
         flat = np.asarray(values).ravel()
         if kind == "float":
             flat = flat.astype(np.float32)
         key = kind, flat.tobytes()
         if key not in self._names:
             name = self._names[key] = f"table_{len(self._names)}"
-            self._tables.add(name, flat, kind, about)
+            self._tables.add(name, flat, kind, comment)
         return self._names[key]
 
     def transform(self, size: int) -> str:
-        """Have the table of transforms reach `size`; it, and the pace in it, as arguments."""
+        """Make the cosine table long enough for a transform of `size`.
+
+        Returns the C arguments for the table and its stride.
+        """
         self._longest = max(self._longest, size)
         return f"turns, LONGEST / {size}u"
 
     def finished(self) -> Tables:
-        """Complete the tables with that of the transforms."""
+        """Add the cosine table, and return all tables."""
         if self._longest:
             angle = 2 * np.pi * np.arange(self._longest // 2) / self._longest
             turns = np.stack([np.cos(angle), -np.sin(angle)], axis=-1).astype(np.float32)
@@ -68,21 +71,21 @@ class StepCode:
     shape : tuple of int
         Shape of its result.
     input_steps : list of int
-        Numbers of the steps that it reads; none where it reads the window.
+        Numbers of the steps that it reads; empty if it reads the window.
     input_shapes : list of tuple of int
         Shapes of their results.
     tables : SignalTables
     may_overwrite : bool
-        Whether it may write over its input, which is read from the window again where another step
-        needs it.
+        Whether it may overwrite its input, because other steps can read that input from the window
+        again.
     inputs : list of str
         Its inputs in C.
     work, input_floats : int
-        Floats that the call works in, apart from its input and in it.
+        Floats of working memory outside the input, and inside it.
     result_in_input : bool
         Whether the result begins where the input does.
     overwritten : set of int
-        Steps that read the window alone, over whose results the call writes.
+        Steps that read only the window and whose results the call overwrites.
     text : str
         The call.
     """
@@ -116,12 +119,12 @@ class StepCode:
 
     def call(self, function: str, *arguments: int | float | np.float32 | str) -> None:
         """Write ``function(inputs, arguments, result)``."""
-        words = [_word(a) for a in arguments]
+        words = [_c_argument(a) for a in arguments]
         result = f"it->memory + RESULT_{self.number}"
         self.text += f"{function}({', '.join([*self.inputs, *words, result])});\n"
 
     def call_of_rows(self, function: str, *arguments: int | float | np.float32 | str) -> None:
-        """The same, of a function that takes the input's channels and their length first."""
+        """Write ``function(inputs, rows, length, arguments, result)``."""
         self.call(function, self.rows, self.length, *arguments)
 
     def scratch(self, floats: int) -> str:
@@ -133,7 +136,7 @@ class StepCode:
     def scratch_or_input(self, floats: int) -> str:
         """Memory to work in, of that many floats: the input's, if it may be overwritten.
 
-        The input's is as large as necessary, if no second channel comes behind the first.
+        With a single channel the input's memory can be enlarged as far as necessary.
         """
         if not self.may_overwrite or (floats > self.length and self.rows > 1):
             return self.scratch(floats)
@@ -148,16 +151,16 @@ class StepCode:
         """
         self.result_in_input = self.may_overwrite and self.rows == 1
 
-    def table(self, values: NDArray[Any] | Sequence[int], about: str) -> str:
-        """Add a table of whole numbers; its name."""
-        return self.tables.add(values, "uint32_t", about)
+    def table(self, values: NDArray[Any] | Sequence[int], comment: str) -> str:
+        """Add a table of integers; return its name."""
+        return self.tables.add(values, "uint32_t", comment)
 
-    def floats(self, values: Values, about: str) -> str:
-        """Add a table of floats; its name."""
-        return self.tables.add(values, "float", about)
+    def floats(self, values: Values, comment: str) -> str:
+        """Add a table of floats; return its name."""
+        return self.tables.add(values, "float", comment)
 
 
-def _word(value: int | float | np.float32 | str) -> str:
+def _c_argument(value: int | float | np.float32 | str) -> str:
     if isinstance(value, str):
         return value
     return f"{value}u" if isinstance(value, int) else number(float(np.float32(value)))
