@@ -1,4 +1,4 @@
-"""Loading and splitting of the data set that settings of a training name."""
+"""Load the data set of a training run, and split it into training, validation and test rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Split:
 
 
 def load_dataset(settings: TrainingSettings) -> Dataset:
-    """Load and check the data set that settings name, with the prices that they name."""
+    """Load and check the data set and the prices given in `settings`."""
     prices = None if settings.costs is None else PriceList.read(settings.costs)
     path = Path(settings.dataset)
     if path.suffix.lower() in (".csv", ".parquet") and path.is_file():
@@ -56,7 +56,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
                 f"{option} {name}: {settings.dataset} has no array {name!r} with one value for "
                 f"each row; it has {names}"
             )
-    data = _Units.read(data.aside, settings).added_to(data)
+    data = _GroupsAndTimes.read(data.aside, settings).add_to(data)
     missing = np.isnan(data.X).sum(axis=0)
     if missing.any() and not settings.allow_missing:
         k = int(missing.argmax())
@@ -64,7 +64,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
             f"column {data.feature_names[k]!r} is empty (NaN) in {missing[k]} rows: "
             "fill it in, or pass --allow-missing"
         )
-    return _priced(data, prices)
+    return _with_prices(data, prices)
 
 
 def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None) -> Dataset:
@@ -84,26 +84,26 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     table.check()
     cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
     # Encoders learn from the training rows alone, so the rows are split before.
-    units = _Units.read(cells, settings)
+    units = _GroupsAndTimes.read(cells, settings)
     if table.is_numeric:
-        return _priced(units.added_to(table.numbers()), prices)
-    if prices is not None:  # every column without a price, before anything is learned
+        return _with_prices(units.add_to(table.numbers()), prices)
+    if prices is not None:  # raises for columns without a price, before encoders are fitted
         prices.of_columns(table.used.columns)
     training = _split(table.path.stem, table.y, {}, settings, units).training
-    data = units.added_to(table.encoded(training))
-    return _priced(data, prices)
+    data = units.add_to(table.encoded(training))
+    return _with_prices(data, prices)
 
 
 @dataclass(frozen=True, eq=False)
-class _Units:
-    """Groups and times of the rows, where training is to split by them."""
+class _GroupsAndTimes:
+    """Groups and times of the rows, if training splits by them."""
 
     groups: NDArray[Any] | None = None
     time: NDArray[Any] | None = None
 
     @classmethod
-    def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _Units:
-        """Read them from their columns; InputError if a cell is empty or no time."""
+    def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _GroupsAndTimes:
+        """Read them from their columns; InputError if a cell is empty or not a time."""
         words = settings.columns.words
         groups = None
         time = None
@@ -120,7 +120,7 @@ class _Units:
             time = _times(cells[name].tolist(), name, form)
         return cls(groups, time)
 
-    def added_to(self, data: Dataset) -> Dataset:
+    def add_to(self, data: Dataset) -> Dataset:
         """Copy the data set with these groups and times."""
         return replace(data, groups=self.groups, time=self.time)
 
@@ -137,7 +137,7 @@ def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
         raise InputError(f"--time-split {name}: {error}; NAME=FORMAT says how dates look") from None
 
 
-def _priced(data: Dataset, prices: PriceList | None) -> Dataset:
+def _with_prices(data: Dataset, prices: PriceList | None) -> Dataset:
     if prices is None:
         return data
     if data.encoder is not None:
@@ -147,13 +147,13 @@ def _priced(data: Dataset, prices: PriceList | None) -> Dataset:
 
 
 def split_rows(data: Dataset, settings: TrainingSettings) -> Split:
-    """Take the data set's own split, or hold out rows: by class, whole groups, or the latest."""
-    split = _split(data.name, data.y, data.parts, settings, _Units(data.groups, data.time))
+    """Use the data set's own split, or hold out rows: by class, whole groups, or the latest."""
+    split = _split(data.name, data.y, data.parts, settings, _GroupsAndTimes(data.groups, data.time))
     if settings.test_rows is None:
         return split
     if not 1 <= settings.test_rows <= len(split.test):
         raise InputError(
-            f"{settings.test_rows} test rows are wanted; {len(split.test)} rows are held out"
+            f"{settings.test_rows} test rows are requested, but {len(split.test)} rows are held out"
         )
     return Split(split.training, split.validation, split.test[: settings.test_rows])
 
@@ -163,14 +163,14 @@ def _split(
     y: NDArray[Any],
     parts: Mapping[str, Rows],
     settings: TrainingSettings,
-    units: _Units,
+    units: _GroupsAndTimes,
 ) -> Split:
     from sklearn.model_selection import train_test_split
 
     no_rows = np.zeros(0, np.intp)  # the method makes its own validation rows
     if "train" in parts and "test" in parts:
         split = Split(parts["train"], parts.get("validation", no_rows), parts["test"])
-        _check_own(name, split, settings, units)
+        _check_own_split(name, split, settings, units)
         return split
     if not 0 < settings.test_size < 1:
         raise InputError(f"test_size must lie between 0 and 1, not {settings.test_size}")
@@ -184,7 +184,7 @@ def _split(
     # Whole groups or the latest rows; else rows at random, by class.
     if units.groups is not None or units.time is not None:
         rows = RowSplitter.checked(len(y), units.groups, units.time)
-        return Split(*_grouped(rows, np.unique(y, return_inverse=True)[1], settings))
+        return Split(*_hold_out_by_units(rows, np.unique(y, return_inverse=True)[1], settings))
     try:
         training, test = train_test_split(
             np.arange(len(y)), test_size=settings.test_size, random_state=settings.seed, stratify=y
@@ -195,13 +195,15 @@ def _split(
     for c in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
         of_class = y[test] == classes[c]
         n_short = 2 - int(np.sum(y[training] == classes[c]))
-        moved = test[of_class][: max(n_short, 0)]
-        training = np.concatenate([training, moved])
-        test = np.setdiff1d(test, moved)
+        moved_rows = test[of_class][: max(n_short, 0)]
+        training = np.concatenate([training, moved_rows])
+        test = np.setdiff1d(test, moved_rows)
     return Split(np.sort(training), no_rows, np.sort(test))
 
 
-def _check_own(name: str, split: Split, settings: TrainingSettings, units: _Units) -> None:
+def _check_own_split(
+    name: str, split: Split, settings: TrainingSettings, units: _GroupsAndTimes
+) -> None:
     """Refuse a data set's own split if it lacks rows, divides a group or is not ordered by time."""
     for name_of_part, rows in (("training", split.training), ("test", split.test)):
         if not len(rows):
@@ -217,15 +219,15 @@ def _check_own(name: str, split: Split, settings: TrainingSettings, units: _Unit
         problems["--time-split"] = "has validation rows of its own"
     elif time is not None and time[split.training].max() >= time[split.test].min():
         problems["--time-split"] = "has training rows that are later than test rows"
-    for option, why in problems.items():
+    for option, problem in problems.items():
         column = settings.split_columns[option]
         raise InputError(
-            f"{option} {column}: the split of {name} (its array part) {why}: leave out the option "
-            "or the array"
+            f"{option} {column}: the split of {name} (its array part) {problem}: leave out the "
+            "option or the array"
         )
 
 
-def _grouped(
+def _hold_out_by_units(
     rows: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
 ) -> tuple[Rows, Rows, Rows]:
     """Hold out whole groups, classes spread evenly, or the latest rows."""

@@ -41,9 +41,9 @@ def frontier(
 
     With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
     is rewritten, every graph stays as it is. A signed bundle needs its key for that. --min-recall
-    and --min-precision go with any of them, or alone with --max-loss 0.01. Without them the bounds
-    of training or of an earlier switch stay (0 lifts one). --max-bytes likewise:
-    only points whose stages take no more are picked from, or listed and drawn without a goal.
+    and --min-precision add bounds; without a goal, --max-loss is then 0.01. Without them the
+    bundle's bounds stay; 0 removes one. With --max-bytes only points within that size are chosen,
+    listed and drawn.
 
     Example:
 
@@ -74,7 +74,10 @@ def frontier(
         except InputError as error:
             if not bounds or min_recall or min_precision:
                 raise
-            hint = "bounds of the bundle, --min-recall or --min-precision LABEL=0 lifts one"
+            hint = (
+                "these are bounds of the bundle; --min-recall LABEL=0 or --min-precision LABEL=0 "
+                "removes one"
+            )
             raise InputError(f"{error}: {hint}") from None
         shares = bounds.min_recall, bounds.min_precision
         opened = set_operating_point(bundle, point, sign=sign, bounds=shares)
@@ -109,8 +112,8 @@ def inspect(
     """
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
     manifest = opened.manifest
-    claimed = opened.claimed_keys()
-    signer = opened.signed_by or (claimed[0] if claimed else None)
+    claimed_keys = opened.claimed_keys()
+    signer = opened.signed_by or (claimed_keys[0] if claimed_keys else None)
     if as_json:
         emit(
             {
@@ -156,9 +159,9 @@ def verify(
 ) -> None:
     """Check that a bundle decides as it must; exit status 1 if it does not.
 
-    First the bundle's own sample, run in onnxruntime (or walked, where a stage acquires node by
-    node). With --data, the same on these rows against the flat arrays, read back and summed as in
-    training, with accuracy (of a regressor R²) and cost. What was compared is listed.
+    The check runs the bundle's own sample in onnxruntime (in numpy, for a stage that acquires node
+    by node). With --data it also compares the graphs with the flat arrays on these rows, and
+    reports accuracy (of a regressor R²) and cost. It lists what was compared.
 
     Example:
 
@@ -175,19 +178,19 @@ def verify(
     # The bundle's own sample first, then the rows of --data.
     sample = self_test(opened, answers)
     checks: dict[str, Any] = {"sample": asdict(sample)}
-    good = sample.agrees and sample.cloud_label_differences == 0
+    agrees = sample.agrees and sample.cloud_label_differences == 0
     if data is not None:
-        report, measured = check_data(opened, data, target, answers)
-        checks["data"] = asdict(report) | measured
-        good = good and report.agrees
-    checked = compared_parts(opened, with_data=data is not None, backend=backend)
+        report, figures = check_data(opened, data, target, answers)
+        checks["data"] = asdict(report) | figures
+        agrees = agrees and report.agrees
+    compared = compared_parts(opened, with_data=data is not None, backend=backend)
     if as_json:
-        summary = {"bundle": str(bundle), "task": opened.manifest.task, "agrees": good}
-        emit(summary | checks | {"checked": checked})
+        summary = {"bundle": str(bundle), "task": opened.manifest.task, "agrees": agrees}
+        emit(summary | checks | {"checked": compared})
     else:
-        print_checks(checks, checked)
-        print("the bundle decides as it must" if good else "the bundle DIFFERS: do not use it")
-    if not good:
+        print_checks(checks, compared)
+        print("the bundle's decisions agree" if agrees else "the bundle DIFFERS: do not use it")
+    if not agrees:
         raise typer.Exit(1)
 
 

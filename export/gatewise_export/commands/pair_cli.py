@@ -79,7 +79,7 @@ class PairSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def goal(self) -> dict[str, float]:
-        """The one of budget, max_loss and offload_rate that is set, if any."""
+        """The goal that is set (budget, max_loss or offload_rate), if any."""
         return options.chosen_goal(
             budget=self.budget, max_loss=self.max_loss, offload_rate=self.offload_rate
         )
@@ -164,8 +164,8 @@ def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> No
     print_frontier(manifest, hull_only=True)
     print(f"\n{point_text(manifest)}")
     print(
-        f"{bundle.path}: {byte_size(manifest.total_bytes)}, of it "
-        f"{byte_size(system.low_cost_bytes_)} on the device; a request takes "
+        f"{bundle.path}: {byte_size(manifest.total_bytes)}, "
+        f"{byte_size(system.low_cost_bytes_)} of it on the device; a request takes "
         f"{byte_size(system.request_bytes_)}; the bundle and Python differ in "
         f"{report.differing_decisions} of {report.rows} decisions"
     )
@@ -173,7 +173,7 @@ def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> No
 
 
 def _labels(text: str, y: NDArray[Any] | None) -> list[int] | list[str]:
-    """Labels of --classes, as whole numbers if the labels of the data, or all words, are."""
+    """Labels of --classes: integers if all words and the data's labels, if any, are integers."""
     words = [word.strip() for word in text.split(",")]
     if y is not None and y.dtype.kind not in "biu":
         return words

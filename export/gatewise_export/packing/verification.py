@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
 BATCH = 256
-"""Rows at a time: a kernel machine's graph holds all gaps of a batch to all landmarks."""
+"""Rows per run: a kernel machine's graph holds the differences of a batch from all landmarks."""
 
 
 class HighCostAnswers(NamedTuple):
@@ -89,7 +89,7 @@ def verify(
     BundleError
         If a graph cannot be run.
     InputError
-        If `bundle` is another object, or `X` does not hold numbers.
+        If `bundle` is not a Bundle, or `X` does not hold numbers.
     """
     if not isinstance(bundle, Bundle):
         raise InputError(
@@ -110,8 +110,8 @@ def verify(
     if high_cost is None:
         high_cost = HighCostAnswers.computed(system, bundle, x)
     rows = table if hasattr(table, "columns") else _named(system, x)
-    of_graphs = graph_outcome(bundle, x, cloud=high_cost.graph)
-    return _compare(of_graphs, _system_outcome(system, rows, x, high_cost.model))
+    graph_result = graph_outcome(bundle, x, cloud=high_cost.graph)
+    return _compare(graph_result, _system_outcome(system, rows, x, high_cost.model))
 
 
 def _system_outcome(
@@ -144,13 +144,13 @@ def _system_outcome(
 
 def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
     """Copy a system so that it takes the features of blocks, not windows."""
-    copied = copy.copy(system)
-    copied.__dict__.pop("signal_input_", None)
-    return copied
+    system_copy = copy.copy(system)
+    system_copy.__dict__.pop("signal_input_", None)
+    return system_copy
 
 
 def _has_backend(bundle: Bundle) -> bool:
-    """Whether the high-cost model stays opaque: no graph of it is here."""
+    """Whether the high-cost model is opaque, so that the bundle has no graph of it."""
     cloud = bundle.manifest.cloud
     return cloud is not None and cloud.backend is not None
 
@@ -193,20 +193,20 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     VerifyReport
     """
     x = _matrix(X)
-    of_graphs = graph_outcome(bundle, x) if outcome is None else outcome
+    graph_result = graph_outcome(bundle, x) if outcome is None else outcome
     manifest = bundle.manifest
     margins = []
     acquired = []
     for s, spec in enumerate(manifest.stages):
         if spec.kind == "graph":  # it has no other form
-            margins.append(of_graphs.margins[s])
+            margins.append(graph_result.margins[s])
             acquired.append(manifest.acquired(s))
             continue
         stage = bundle.read_stage(s)
         margins.append(stage.margins(x))
         acquired.append(stage.acquired(x))
-    cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
-    return _compare(of_graphs, decided(manifest, margins, acquired, *cloud))
+    cloud = graph_result.cloud_labels, graph_result.cloud_probabilities
+    return _compare(graph_result, decided(manifest, margins, acquired, *cloud))
 
 
 def self_test(
@@ -229,13 +229,13 @@ def self_test(
     Raises
     ------
     BundleError
-        If a graph cannot be run, or the blocks compute other features here.
+        If a graph cannot be run, or the blocks give other features here.
     """
     sample = bundle.sample()
     bundle.read_block_models()
-    if unlike := int(unlike_features(bundle.manifest, sample).sum()):
+    if n_unlike := int(unlike_features(bundle.manifest, sample).sum()):
         raise BundleError(
-            f"{bundle}: for {unlike} sample windows the blocks compute other features here than "
+            f"{bundle}: for {n_unlike} sample windows the blocks give other features here than "
             "where the bundle was packed"
         )
     expected = Outcome(
@@ -298,7 +298,10 @@ def _stage_outputs(
 def run_graph(
     content: bytes, x: NDArray[np.float32], name: str, batch: int = BATCH
 ) -> list[NDArray[Any]]:
-    """Run an ONNX file with onnxruntime; its outputs, in order; BundleError if it is refused."""
+    """Run an ONNX file with onnxruntime, and return its outputs in order.
+
+    BundleError if it cannot be run.
+    """
     try:
         session = open_session(content)
         input_name = session.get_inputs()[0].name

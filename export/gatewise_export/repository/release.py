@@ -8,8 +8,8 @@ hashes and says which devices it fits::
      "runtime": "0.1.0", "hardware": ["aarch64"],
      "files": {"manifest.json": {"sha256": "...", "size": 4821}, ...}}
 
-It never changes. What changes is how it is offered: its serial (the highest offered one is
-wanted) and its rollout, the share of the devices that it is for. Both stand in the signed targets
+It never changes. What changes is how it is offered: its serial (devices want the highest one
+offered) and its rollout, the share of the devices that it is for. Both stand in the signed targets
 metadata, under ``custom``; the rollout in units of 1/10000, since signed JSON has no fractions.
 """
 
@@ -97,7 +97,7 @@ class Release(Record, frozen=True):
         `features` are its features, `runtime` is its version of Gatewise, `hardware` its machine.
         """
         if self.model != model:
-            return f"it is of the model {self.model!r}, not {model!r}"
+            return f"it is for the model {self.model!r}, not {model!r}"
         lacking = sorted(set(self.features) - set(features))
         if lacking:
             return f"it needs the feature {lacking[0]!r}, which this device does not have"
@@ -110,7 +110,7 @@ class Release(Record, frozen=True):
 
 @dataclass(frozen=True)
 class OfferedRelease:
-    """A release as the repository offers it: to `rollout` of 10000 devices."""
+    """A release offered by the repository, to `rollout` in 10,000 devices."""
 
     model: str
     version: str
@@ -165,8 +165,8 @@ def check_name(what: str, name: str) -> str:
     """Return a name that may be part of a path, or raise InputError."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{what} {name!r}: a release's names are of letters, digits, '.', '_' and '-', at "
-            "most 64, and do not begin with '.' or '-'"
+            f"{what} {name!r}: use at most 64 letters, digits, '.', '_' and '-', and do not begin "
+            "with '.' or '-'"
         )
     return name
 

@@ -153,7 +153,7 @@ def test_bundles_that_are_not(bundle: Path, refused: Refused, tmp_path: Path, co
 def test_verify(home: Path, bundle: Path, run: Run) -> None:
     status, text, _ = run("verify", bundle)
     assert status == 0
-    assert "decides as it must" in text
+    assert "the bundle's decisions agree" in text
     shutil.copy(home / "bundle-seen.npz", bundle.parent)
     args = ["verify", bundle, "--data", home / "wine.csv", "--target", "cultivar"]
     status, text_of_tables, _ = run(*args)

@@ -225,8 +225,8 @@ def test_losses_by_class_stand_by_themselves_and_beside_a_budget_or_a_number(
         if "0.05" in beside:
             assert point.accuracy >= manifest.reference_accuracy - 0.05
     err = refused("frontier", out, "--budget", "0.001")
-    assert "--min-recall or --min-precision LABEL=0 lifts one" in err
-    assert "lifts" not in refused("frontier", out, "--budget", "0.001", "--min-recall", "north=0")
+    assert "--min-recall LABEL=0 or --min-precision LABEL=0 removes one" in err
+    assert "removes" not in refused("frontier", out, "--budget", "0.001", "--min-recall", "north=0")
     single = ["--method", "greedy-miser", *losses, "--out", tmp_path / "none"]
     assert "'max_loss'" in refused("train", home / "wine.csv", "--target", "cultivar", *single)
 

@@ -101,7 +101,7 @@ def test_files_are_named_by_their_hashes_and_a_version_never_changes(repository,
     assert str(repository.add(bundles["8"])) == "small/8"
     for changes, says in (
         ({"created": "2027-01-01T00:00:00Z"}, "another version"),
-        ({"name": "a b"}, "names are of letters"),
+        ({"name": "a b"}, "use at most 64 letters"),
     ):
         other = write_bundle(tmp_path / says, version="8", **changes)
         with pytest.raises(InputError, match=says):
