@@ -104,7 +104,7 @@ def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
 
 
 def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
-    """Find spectrograms whose only reader is one mel spectrogram.
+    """Find spectrograms that have one mel spectrogram as their only reader.
 
     The mel spectrogram computes each frame's spectrum itself, so that one frame is in memory.
     """
@@ -207,7 +207,7 @@ def _ancestors(codes: Sequence[StepCode], number: int) -> set[int]:
 def _mark_overwritten(
     codes: Sequence[StepCode], offsets: dict[str, int], shared: Sequence[Buffer]
 ) -> None:
-    """Record for each step the steps that read only the window and whose results it overwrites."""
+    """Record for each step the results that it overwrites, of steps that read only the window."""
     spans = {b.name: range(offsets[b.name], offsets[b.name] + b.size) for b in shared}
     for source in codes:
         if source.input_steps:

@@ -90,9 +90,9 @@ def draw(
     width: float = HALF_PAGE_WIDTH,
     height: float = 270.0,
 ) -> Markup:
-    """Draw a figure as inline SVG whose ids begin with `name`.
+    """Draw a figure as inline SVG.
 
-    `title` and `description` are for screen readers.
+    Its ids begin with `name`; `title` and `description` are for screen readers.
     """
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure((width / 72, height / 72), layout="constrained")
