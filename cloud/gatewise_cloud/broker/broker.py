@@ -13,7 +13,8 @@ amqtt 0.12.1 from the standard, measured:
   subscribed to: ignore topics that you did not subscribe to;
 - it does not notice a client that falls silent: keepalive ends no session and publishes no
   last will (a closed connection does);
-- it says of no session that it was there before, and delivers nothing to one that was away;
+- it never reports a session as present, and delivers nothing that was published while a
+  client was away;
 - a message goes out at the subscription's QoS, whatever it was published with, and twice to
   a client whose subscriptions overlap.
 

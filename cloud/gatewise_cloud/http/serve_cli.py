@@ -48,13 +48,13 @@ def serve(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Coroutine function that fetches features which a stage needs.",
+            help="Coroutine function that fetches features a request lacks.",
         ),
     ] = None,
     deadline_ms: Annotated[float, typer.Option(min=1, help="Time for an answer, in ms.")] = 500.0,
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
     cert_file: Annotated[Path | None, typer.Option(help="Certificate for mqtts://.")] = None,
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None,
     public_key: Annotated[
         Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
     ] = None,
@@ -64,11 +64,11 @@ def serve(
 ) -> None:
     """Serve a bundle's cascade over HTTP: Open Inference Protocol v2, and plain JSON.
 
-    Stages answer in this process; hard rows go to a worker over MQTT (--broker) or to a Triton,
-    KServe or MLServer behind (--backend), and without either the last stage answers as fallback.
-    --features MODULE:FUNCTION names ``async def fetch(names, cells)``: it gets the columns that
-    the next stage needs and that a request left out, and returns their cells by name. There is no
-    password and no TLS: stand behind a proxy that has them.
+    Stages answer in this process; hard rows go to a worker over MQTT (--broker) or to a model
+    server such as Triton, KServe or MLServer (--backend); without either, the last stage's answer
+    is the fallback. --features MODULE:FUNCTION names ``async def fetch(names, cells)``: it gets the
+    columns that the next stage needs and that a request left out, and returns their cells by name.
+    The service has neither passwords nor TLS: run it behind a proxy that has both.
 
     Example:
 
@@ -79,14 +79,16 @@ def serve(
     if broker is not None and backend is not None:
         raise InputError("give --broker or --backend, not both")
     fetch = None if features is None else _fetch_function(features)
-    opened = Bundle.open(bundle, public_key=public_key, for_device=True)
+    opened_bundle = Bundle.open(bundle, public_key=public_key, for_device=True)
     link: Link | None = None
     if broker is not None:
         link = MqttLink(
             broker, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
         )
     if backend is not None:
-        model = CloudModel.from_bundle(opened, backend=chosen_backend(backend)(opened.manifest))
+        model = CloudModel.from_bundle(
+            opened_bundle, backend=chosen_backend(backend)(opened_bundle.manifest)
+        )
         link = BackendLink(model)
     # the metrics observe the device that they read from
     metrics: EdgeMetrics | None = None
@@ -96,20 +98,20 @@ def serve(
             metrics.observe(end)
 
     with Device(
-        opened,
+        opened_bundle,
         link=link,
         deadline_ms=deadline_ms,
-        row_names=opened.manifest.column_names,
+        row_names=opened_bundle.manifest.column_names,
         observe=observe,
     ) as cascade:
         metrics = EdgeMetrics(cascade, link=link)
         app = CascadeService(cascade, metrics, fetch=fetch).app()
         settings = uvicorn.Config(app, host=host, port=port, log_level="warning")
         listener = settings.bind_socket()
-        listener.listen()  # from the line on that names it, connections wait and are not refused
+        listener.listen()  # before the address is printed: connections wait, none is refused
         bound_port = listener.getsockname()[1]
         url = f"http://{host}:{bound_port}"
-        title = opened.manifest.title
+        title = opened_bundle.manifest.title
         print_line(f"{title} at {url}/docs", {"model": title, "url": url}, as_json=as_json)
         uvicorn.Server(settings).run(sockets=[listener])
 

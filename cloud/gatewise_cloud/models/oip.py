@@ -83,13 +83,13 @@ class _TimedResponse(HTTPResponse):
 class OipBackend(Backend):
     """One model on one server: :class:`gatewise_cloud.models.backends.Backend`.
 
-    Safe across threads. Connections are kept open, as many as calls were made at a time. `url` is
+    Safe across threads. Keeps as many connections open as calls ran at the same time. `url` is
     ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``; of `kind` ``margins`` it gives
     one matrix of margins, of ``classifier`` class indices (integers) and probabilities (floats), in
-    either order. A call may take `timeout` seconds; `binary` exchanges raw numbers instead of
-    decimal ones, which have no missing values (NaN). `n_inputs` is the number of columns, and
-    `model` is the name in messages. InputError if the URL is not valid; ModelError if the server
-    cannot be reached, has no such model, or one that takes something else.
+    either order. A call may take `timeout` seconds. `binary` exchanges raw numbers; decimal ones
+    cannot express missing values (NaN). `n_inputs` is the number of columns, and `model` is the
+    name in messages. InputError if the URL is not valid; ModelError if the server cannot be
+    reached, lacks the model, or its model takes other inputs.
     """
 
     local = False
@@ -121,19 +121,19 @@ class OipBackend(Backend):
         )
         self.url = f"{address.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
         self._model = model
-        self._trouble: str | None = None
+        self._last_failure: str | None = None
         self._kind = kind
         self._binary = binary
         try:
-            self._input = self._agree(n_inputs)
+            self._input = self._input_name(n_inputs)
         except BaseException:
             self.close()
             raise
 
     @property
     def trouble(self) -> str | None:
-        """Error of the last call, if the server was away or overloaded."""
-        return self._trouble
+        """Error of the last call if the server did not answer or was overloaded, else None."""
+        return self._last_failure
 
     def close(self) -> None:
         """Close the connections."""
@@ -141,11 +141,11 @@ class OipBackend(Backend):
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Run the model on `X`, float32 (n, n_inputs). See :meth:`.Backend.run`."""
-        head: dict[str, Any] = {"name": self._input, "shape": list(X.shape), "datatype": "FP32"}
-        request: dict[str, Any] = {"inputs": [head]}
+        tensor: dict[str, Any] = {"name": self._input, "shape": list(X.shape), "datatype": "FP32"}
+        request: dict[str, Any] = {"inputs": [tensor]}
         if self._binary:
             raw = np.ascontiguousarray(X, "<f4").tobytes()
-            head["parameters"] = {"binary_data_size": len(raw)}
+            tensor["parameters"] = {"binary_data_size": len(raw)}
             request["parameters"] = {"binary_data_output": True}
             text = json.dumps(request).encode()
             status, headers, body = self._call(
@@ -156,27 +156,29 @@ class OipBackend(Backend):
             )
         else:
             if np.isnan(X).any():
-                raise self._bad("missing values cannot go as JSON: use the binary form")
-            head["data"] = X.reshape(-1).tolist()
+                raise self._model_error("missing values cannot go as JSON: use the binary form")
+            tensor["data"] = X.reshape(-1).tolist()
             text = json.dumps(request).encode()
             status, headers, body = self._call(
                 "POST", f"{self._path}/infer", text, {"Content-Type": "application/json"}
             )
         if status != 200:
-            raise self._bad(f"it answered {status} {_excerpt(body)}")
+            raise self._model_error(f"it answered {status} {_excerpt(body)}")
         try:
             outputs = _outputs(body, headers.get(_HEADER))
         except (ValueError, KeyError, TypeError) as error:
-            raise self._bad(f"its answer is not of the protocol: {one_line(error)}") from None
+            raise self._model_error(
+                f"its answer is not of the protocol: {one_line(error)}"
+            ) from None
         return self._in_order(outputs, len(X))
 
     # -- the server ------------------------------------------------------------------------
 
-    def _agree(self, n_inputs: int) -> str:
+    def _input_name(self, n_inputs: int) -> str:
         """Check the model's metadata, and return the name of its input."""
         status, _, body = self._call("GET", self._path, b"", {})
         if status != 200:
-            raise self._bad(f"it answered {status} {_excerpt(body)}")
+            raise self._model_error(f"it answered {status} {_excerpt(body)}")
         try:
             inputs = json.loads(body)["inputs"]
             (tensor,) = inputs
@@ -184,15 +186,17 @@ class OipBackend(Backend):
             datatype = tensor["datatype"]
             shape = list(tensor["shape"])
         except (ValueError, KeyError, TypeError) as error:
-            raise self._bad(f"its metadata name no single input: {one_line(error)}") from None
+            raise self._model_error(
+                f"its metadata name no single input: {one_line(error)}"
+            ) from None
         if datatype != "FP32" or len(shape) != 2 or shape[-1] not in (-1, n_inputs):
-            raise self._bad(f"it takes {datatype} {shape}, not FP32 [-1, {n_inputs}]")
+            raise self._model_error(f"it takes {datatype} {shape}, not FP32 [-1, {n_inputs}]")
         return name
 
     def _in_order(self, outputs: list[NDArray[Any]], n: int) -> list[NDArray[Any]]:
-        wrong = [a.shape for a in outputs if not a.ndim or len(a) != n]
-        if wrong:
-            raise self._bad(f"it gave outputs of shape {wrong} for {n} instances")
+        wrong_shapes = [a.shape for a in outputs if not a.ndim or len(a) != n]
+        if wrong_shapes:
+            raise self._model_error(f"it gave outputs of shape {wrong_shapes} for {n} instances")
         integers = [a for a in outputs if a.dtype.kind in "iu"]
         floats = [a for a in outputs if a.dtype.kind == "f" and a.ndim == 2]
         if self._kind == "margins" and len(outputs) == 1 and floats:
@@ -207,7 +211,7 @@ class OipBackend(Backend):
         expected = "class indices and probabilities"
         if self._kind == "margins":
             expected = "one matrix of margins"
-        raise self._bad(f"it gave {kinds}, not {expected}")
+        raise self._model_error(f"it gave {kinds}, not {expected}")
 
     def _call(
         self, method: str, path: str, body: bytes, headers: dict[str, str]
@@ -216,23 +220,23 @@ class OipBackend(Backend):
             answer = self._pool.urlopen(method, path, body or None, headers, preload_content=False)
             content = answer.read(_MAX_BYTES + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._away(error) from None
+            raise self._busy_error(error) from None
         if len(content) > _MAX_BYTES:
             answer.close()
-            raise self._bad(f"its answer is larger than {_MAX_BYTES} bytes")
+            raise self._model_error(f"its answer is larger than {_MAX_BYTES} bytes")
         answer.release_conn()
         if answer.status in _BUSY:
-            raise self._away(f"it answered {answer.status} {_excerpt(content)}")
-        self._trouble = None
+            raise self._busy_error(f"it answered {answer.status} {_excerpt(content)}")
+        self._last_failure = None
         return answer.status, answer.headers, content
 
-    def _bad(self, why: str) -> ModelError:
-        return ModelError(self._model, f"backend {self.url} of model {self._model}: {why}")
+    def _model_error(self, problem: str) -> ModelError:
+        return ModelError(self._model, f"backend {self.url} of model {self._model}: {problem}")
 
-    def _away(self, why: Exception | str) -> BackendBusy:
-        text = one_line(why) if isinstance(why, Exception) else why
-        self._trouble = f"backend {self.url} does not answer: {text or type(why).__name__}"
-        return BackendBusy(self._model, self._trouble)
+    def _busy_error(self, cause: Exception | str) -> BackendBusy:
+        text = one_line(cause) if isinstance(cause, Exception) else cause
+        self._last_failure = f"backend {self.url} does not answer: {text or type(cause).__name__}"
+        return BackendBusy(self._model, self._last_failure)
 
 
 def backend_at(
@@ -246,9 +250,9 @@ def backend_at(
 
     def make(manifest: Manifest) -> OipBackend:
         cloud = cloud_of(manifest)
-        named = url.replace("{name}", quote(manifest.name, safe=""))
+        named_url = url.replace("{name}", quote(manifest.name, safe=""))
         return OipBackend(
-            named.replace("{version}", quote(manifest.version, safe="")),
+            named_url.replace("{version}", quote(manifest.version, safe="")),
             n_inputs=len(cloud.inputs),
             kind=cloud.kind,
             model=manifest.title,

@@ -33,8 +33,8 @@ An exception from it is logged.
 class MqttSession:
     """A clean MQTT session with subscriptions at QoS 1. Thread-safe.
 
-    Clean, since a persistent one would keep a dead worker in the rotation of a shared
-    subscription, and a third of all traffic waiting for it.
+    It is clean, because with a persistent session the shared subscription would go on sending
+    requests to a dead worker.
 
     Up to `max_unacked` published messages may be unacknowledged. `connects` counts connections so
     far; `counters` count errors, dead letters and messages that could not be sent.
@@ -48,9 +48,9 @@ class MqttSession:
         self._receive: Receive = lambda topic, payload, retained: None
         self._filters: tuple[str, ...] = ()
         # Guards the fields below it.
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._subscribed = False
-        self._granted = False  # for the connection that stands
+        self._granted = False  # for the current connection
         self._refusal: str | None = None
         self._out_of_reach = False
         self.connects = 0
@@ -66,12 +66,12 @@ class MqttSession:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection stands now."""
+        """Whether the session is connected now."""
         return self._broker.connected
 
     @property
     def subscribed(self) -> bool:
-        """Whether the connection stands and the broker has granted the subscription on it."""
+        """Whether the session is connected and the broker has granted its subscription."""
         return self._granted and self._broker.connected
 
     @property
@@ -97,8 +97,8 @@ class MqttSession:
         self._filters = subscription, f"{subscription}/json"
         self._receive = receive
         self._broker.start()
-        with self._changed:
-            self._changed.wait_for(lambda: self._subscribed or self._refusal, _CONNECT_SECONDS)
+        with self._condition:
+            self._condition.wait_for(lambda: self._subscribed or self._refusal, _CONNECT_SECONDS)
             if self._subscribed:
                 return
             problem = self._refusal or f"no answer within {_CONNECT_SECONDS:g} s"
@@ -128,7 +128,7 @@ class MqttSession:
         """Publish at QoS 1, without waiting, on any thread.
 
         Without a connection the message is dropped and counted, because it would be stale when
-        sent later; so is one beyond the limit of unacknowledged messages.
+        sent later. A message beyond the limit of unacknowledged messages is dropped as well.
         """
         if not self._broker.publish(topic, payload):
             self._counters.add("unsent")
@@ -151,18 +151,18 @@ class MqttSession:
     # -- events, on the network thread -----------------------------------------------------
 
     def _on_connect(self) -> None:
-        with self._changed:
+        with self._condition:
             self._granted = False
             self.connects += 1
         # At each connection: a clean session forgets its subscriptions with the connection.
         self._broker.subscribe(self._filters)
 
     def _on_subscribe(self, _packet_id: int, reasons: Sequence[ReasonCode]) -> None:
-        with self._changed:
+        with self._condition:
             if reasons[0].is_failure:
                 self._refusal = (
-                    f"the subscription {self._filters[0]} is not allowed: is the pool's name that "
-                    "of the broker's `clients/pool` (--pool-file)?"
+                    f"the subscription {self._filters[0]} is not allowed: check that the pool's "
+                    "name equals the broker's `clients/pool` (--pool-file)"
                 )
             else:
                 if self.connects > 1:
@@ -170,18 +170,18 @@ class MqttSession:
                 self._subscribed = self._granted = True
                 if reasons[-1].is_failure:
                     _LOG.warning("warning: the subscription %s is not allowed", self._filters[-1])
-            self._changed.notify_all()
+            self._condition.notify_all()
 
-    def _on_disconnect(self, why: str) -> None:
-        with self._changed:
+    def _on_disconnect(self, reason: str) -> None:
+        with self._condition:
             had_subscription = self._granted
             self._granted = False
             if self.connects == 0:
                 self._out_of_reach = not self._broker.reached
-                self._refusal = why
-                self._changed.notify_all()
+                self._refusal = reason
+                self._condition.notify_all()
         if had_subscription:
-            _LOG.info("the connection to %s is lost: %s", self._endpoint.url, why)
+            _LOG.info("the connection to %s is lost: %s", self._endpoint.url, reason)
 
     def _on_message(self, message: paho.MQTTMessage) -> None:
         try:
@@ -217,12 +217,12 @@ class SessionGroup:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now."""
+        """Whether a session is connected now."""
         return any(session.connected for session in self._sessions)
 
     @property
     def subscribed(self) -> bool:
-        """Whether a connection stands with its subscription."""
+        """Whether a session is connected and has its subscription."""
         return any(session.subscribed for session in self._sessions)
 
     @property

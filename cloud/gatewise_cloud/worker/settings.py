@@ -62,7 +62,7 @@ class WorkerSettings(Settings, frozen=True):
     keep_days: Annotated[Positive, typer.Option(help="Days for which they are kept.")] = 30.0
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
     cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
     connections: Annotated[
         _AtLeastOne, FileOption("Connections, for brokers that limit the messages of each.")
     ] = 1

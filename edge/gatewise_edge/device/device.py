@@ -100,7 +100,7 @@ class Device:
     BundleError
         If the bundle cannot be read or run.
     SelfTestError
-        If it computes otherwise here than where it was packed.
+        If it gives other results here than where it was packed.
     InputError
         If a setting is out of range, the sensors do not fit the bundle, or a block's function is
         not there.

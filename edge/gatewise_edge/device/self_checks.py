@@ -1,4 +1,4 @@
-"""Self-test of a bundle: it computes the same here as where it was packed."""
+"""Self-test of a bundle: check that this device computes what packing computed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import unlike_features
 
-#: Relative and absolute difference of a given graph's margins between machines.
-CLOSE: Final = 1e-3
+#: Relative and absolute tolerance for the margins of a given graph on another machine.
+MARGIN_TOLERANCE: Final = 1e-3
 #: Rows of the sample on which a flat model runs row by row, in addition to all rows together.
 N_VISITED_ROWS: Final = 4
 
@@ -24,7 +24,7 @@ N_VISITED_ROWS: Final = 4
 def self_test(
     bundle: Bundle, stages: Sequence[DeviceStage] | None = None, *, blocks: bool = True
 ) -> int:
-    """Run the sample of `bundle` and compare with packing; return the number of rows.
+    """Run the sample of `bundle`, compare with the packed outputs, and return the number of rows.
 
     A flat model runs all rows together, and the first :data:`N_VISITED_ROWS` one by one as well: a
     graph's sums have one order, but onnxruntime has code of its own for a single row. Given graphs
@@ -32,7 +32,8 @@ def self_test(
 
     Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires node
     by node must acquire the same features. A given graph adds in an order of its own: on another
-    kind of machine its margins may differ by :data:`CLOSE`, and such rows may exit elsewhere.
+    kind of machine its margins may differ by :data:`MARGIN_TOLERANCE`, and such rows may exit
+    elsewhere.
 
     Parameters
     ----------
@@ -60,28 +61,32 @@ def self_test(
     labels = np.array(
         [_label(row[min(e, len(row) - 1)]) for row, e in zip(outputs, exits, strict=True)]
     )
-    # outputs of each stage, to the bit but for graphs that were given
+    # outputs of each stage must be equal bit for bit, except those of given graphs
     differences: dict[str, int] = {}
-    same = np.ones(len(X), np.bool_)
+    has_equal_margins = np.ones(len(X), np.bool_)
     if blocks:
         differences["features"] = int(unlike_features(bundle.manifest, sample).sum())
     for s, stage in enumerate(stages):
         margins = np.array([output.outputs for output in runs[s].outputs], np.float32)
         expected = sample[f"stage_{s}"]
-        unlike = _unlike(margins, expected)
-        visited = runs[s].visited
-        unlike[: len(visited)] |= _unlike(visited, expected[: len(visited)])
+        differs = _unlike(margins, expected)
+        single_row_margins = runs[s].single_row_margins
+        differs[: len(single_row_margins)] |= _unlike(
+            single_row_margins, expected[: len(single_row_margins)]
+        )
         if stage.spec.kind == "graph":
-            same &= ~unlike
-            close = np.isclose(margins, expected, rtol=CLOSE, atol=CLOSE, equal_nan=True)
-            unlike &= ~close.all(axis=1)
-        differences[f"stage_{s}"] = int(np.count_nonzero(unlike))
+            has_equal_margins &= ~differs
+            is_close = np.isclose(
+                margins, expected, rtol=MARGIN_TOLERANCE, atol=MARGIN_TOLERANCE, equal_nan=True
+            )
+            differs &= ~is_close.all(axis=1)
+        differences[f"stage_{s}"] = int(np.count_nonzero(differs))
         if f"bought_{s}" in sample:
-            unlike = runs[s].acquired != sample[f"bought_{s}"]
-            differences[f"bought_{s}"] = int(np.count_nonzero(unlike.any(axis=1)))
+            differs = (runs[s].acquired != sample[f"bought_{s}"]).any(axis=1)
+            differences[f"bought_{s}"] = int(np.count_nonzero(differs))
     # the decisions that follow from them
-    differences["exit"] = int(np.count_nonzero((exits != sample["exit"]) & same))
-    on_device = (exits < len(stages)) & same
+    differences["exit"] = int(np.count_nonzero((exits != sample["exit"]) & has_equal_margins))
+    on_device = (exits < len(stages)) & has_equal_margins
     differences["label"] = int(np.count_nonzero((labels != sample["label"]) & on_device))
     differences = {name: count for name, count in differences.items() if count}
     if differences:
@@ -89,7 +94,7 @@ def self_test(
             f"{name} in {count} of {len(X)} rows" for name, count in differences.items()
         )
         raise SelfTestError(
-            f"bundle {bundle.path} computes otherwise here than where it was packed: {listed}",
+            f"bundle {bundle.path} gives other results here than where it was packed: {listed}",
             differences,
         )
     return len(X)
@@ -98,12 +103,12 @@ def self_test(
 class _StageRun(NamedTuple):
     """A stage's outputs for the n sample rows.
 
-    `visited`: margins of the first rows, run one by one, (n_visited, n_outputs). `acquired`: inputs
-    that the stage acquires of each row, bool (n, n_inputs).
+    `single_row_margins`: margins of the rows that ran one by one, which come first, (n_single_rows,
+    n_outputs). `acquired`: inputs that the stage acquires of each row, bool (n, n_inputs).
     """
 
     outputs: list[StageOutput]
-    visited: NDArray[np.float32]
+    single_row_margins: NDArray[np.float32]
     acquired: NDArray[np.bool_]
 
 
@@ -115,12 +120,12 @@ def _run(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
         stage.visit(reading, allow_missing=True)
         for reading in (readings[:N_VISITED_ROWS] if is_flat else readings)
     ]
-    visited = np.array([output.outputs for output in outputs], np.float32)
+    single_row_margins = np.array([output.outputs for output in outputs], np.float32)
     if is_flat:
         rows = [reading.acquire(stage.inputs, allow_missing=True) for reading in readings]
         outputs = [StageOutput(stage, margins) for margins in stage.run(np.stack(rows)).tolist()]
     acquired = np.stack([reading.acquired[stage.inputs] for reading in readings])
-    return _StageRun(outputs, visited, acquired)
+    return _StageRun(outputs, single_row_margins, acquired)
 
 
 def _exit(outputs: Sequence[StageOutput]) -> int:

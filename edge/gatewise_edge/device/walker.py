@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
-#: Number of nodes up to which Python's lists hold them: a quarter faster, six times as large.
-_LISTED: Final = 1 << 16
+#: Largest number of nodes kept in Python lists, which are a quarter faster than arrays, but six
+#: times as large.
+_MAX_LIST_NODES: Final = 1 << 16
 
 Matrix = NDArray[np.float32]
 
@@ -50,18 +51,22 @@ class Walker:
             for array in (trees.feature, trees.threshold, trees.left, trees.right, trees.nan_left)
         )
         self._roots: list[int] = trees.roots.tolist()
-        # where a tree adds to one output: its place in a table of trees by outputs
-        single = np.flatnonzero(trees.output >= 0)
-        scattered = trees.n_outputs > 1 and len(single) > 0
-        self._single = (single, trees.output[single]) if scattered else None
+        # trees that add to one output, and that output: indices into an array (n_trees, n_outputs)
+        single_output_trees = np.flatnonzero(trees.output >= 0)
+        adds_to_single_outputs = trees.n_outputs > 1 and len(single_output_trees) > 0
+        self._single = (
+            (single_output_trees, trees.output[single_output_trees])
+            if adds_to_single_outputs
+            else None
+        )
         self._base = trees.base + np.float32(0)
-        self._whole = np.flatnonzero(trees.output < 0)
+        self._all_output_trees = np.flatnonzero(trees.output < 0)
 
     def walk(self, acquire: Callable[[int], float]) -> Matrix:
-        """Walk tree after tree for one instance; margins, float32 (1, n_outputs), as in training.
+        """Walk all trees for one instance; its float32 margins (1, n_outputs) have training's bits.
 
-        `acquire` gives the value of an input, float32 or NaN, by its column; called once for each
-        that a node tests, in the order of the first tests. What it raises ends the walk.
+        `acquire` gives the value of an input, float32 or NaN, by its column. It is called once
+        for each tested input, in the order of the first tests. An exception from it ends the walk.
         """
         feature = self._feature
         threshold = self._threshold
@@ -94,19 +99,20 @@ class Walker:
         trees = self.trees
         if not leaves:
             return self._base[np.newaxis].copy()
-        terms = reached = trees.value.take(leaves, axis=0)
+        terms = leaf_values = trees.value.take(leaves, axis=0)
         if self._single is not None:
             # an output that a tree does not add to gets a 0, which changes no sum
             terms = np.zeros((len(leaves), trees.n_outputs), np.float32)
-            terms[self._single] = reached[self._single[0], 0]
-            if len(self._whole):
-                terms[self._whole] = reached[self._whole]
-        # training adds to 0, and 0 + -0 is 0: so is -0 + the base, which is never -0
+            terms[self._single] = leaf_values[self._single[0], 0]
+            if len(self._all_output_trees):
+                terms[self._all_output_trees] = leaf_values[self._all_output_trees]
+        # training starts from 0, and 0 + -0 is 0; adding the base last gives the same, because the
+        # base is never -0
         margins: Matrix = np.add.accumulate(terms)[-1:] + self._base
         return margins
 
 
 def _indexable(array: NDArray[Any]) -> Sequence[Any]:
     """Items as Python's own numbers: a list, or a view where a list would be large."""
-    listed: Sequence[Any] = array.tolist() if len(array) <= _LISTED else array.data
+    listed: Sequence[Any] = array.tolist() if len(array) <= _MAX_LIST_NODES else array.data
     return listed

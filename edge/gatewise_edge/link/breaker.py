@@ -55,7 +55,7 @@ class Breaker:
     ----------
     failures : int, default 5
         Requests in a row without a reply that open it.
-    share, window : float and int, default 0.8 of 20
+    share, window : float and int, default 0.8 and 20
         It also opens when this share of the latest requests had no reply.
     pause, longest : float, default 1 and 30
         Mean seconds of the first pause, and of the longest; each is twice as long as the one
@@ -111,7 +111,7 @@ class Breaker:
         self._silent = deque(maxlen=self.window)
 
     def admit(self, now: float, until: float) -> bool:
-        """Whether a request may be made at `now`, in steady seconds as all times here.
+        """Whether a request may be made at `now`. All times are in steady seconds.
 
         A probe blocks others `until` its outcome is known.
         """
@@ -134,7 +134,7 @@ class Breaker:
             self._paused_until = now
 
     def record(self, replied: bool, *, sent: float, now: float) -> None:
-        """Update at `now` with a request `sent` before: `replied` to, if by an error, or not."""
+        """Record at `now` whether a request `sent` then was `replied` to; an error is a reply."""
         if replied:
             # However old the request is, the reply came now.
             self._n_silent_in_a_row = 0

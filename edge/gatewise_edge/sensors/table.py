@@ -1,8 +1,8 @@
-"""Instances matched by name with a bundle's columns: CSV files, JSON lines, mappings and rows.
+"""Read instances from CSV files, arrays, JSON lines and mappings; match columns by name.
 
-Standard library and numpy alone: a device needs no pandas to read a table. Where a bundle has
-encoders, its columns are raw ones, and rows are lists of cells that the device encodes; else they
-are its features, and rows are arrays of numbers.
+Standard library and numpy alone: a device needs no pandas to read a table. If a bundle
+has encoders, names are those of raw columns, and rows are lists of cells that the device encodes;
+otherwise names are those of features, and rows are arrays of numbers.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ def read_table(
 
     With an encoder `names` are the raw columns; else rows have shape (n, len(names)), an empty cell
     being NaN. All rows are checked before anything is returned. Raises InputError if the file is
-    missing, empty or no text, a column is missing (with `partial`: all of them, or one to be kept)
-    or double, a row has another length than the header, or (but for `partial`) a cell is not of
-    its column's kind.
+    missing, empty or not text, if a column is missing or appears twice, if a row is not as long as
+    the header, or if a cell is not of its column's kind. With `partial` some of `names`, but not
+    all, may be missing, and bad cells are returned in `bad`.
     """
     # the columns
     rows_of_file = csv_rows(path)
     _, header = next(rows_of_file)
-    doubles = [name for name in [*names, *keep] if header.count(name) > 1]
-    if doubles:
-        raise InputError(f"{path} has the column {doubles[0]!r} twice")
+    duplicates = [name for name in [*names, *keep] if header.count(name) > 1]
+    if duplicates:
+        raise InputError(f"{path} has the column {duplicates[0]!r} twice")
     absent = tuple(name for name in names if name not in header)
     if absent and (not partial or len(absent) == len(names)):
-        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-        raise InputError(f"{path} has no column {absent[0]!r}{more}, which the bundle needs")
+        others = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+        raise InputError(f"{path} has no column {absent[0]!r}{others}, which the bundle needs")
     unknown_names = [name for name in keep if name not in header]
     if unknown_names:
         raise InputError(f"--keep {','.join(unknown_names)}: {path} has no such column")
@@ -109,7 +109,10 @@ def read_table(
 def _numbers(
     cells: Sequence[list[str]], names: Sequence[str]
 ) -> tuple[Values, list[tuple[int, str]]]:
-    """Numbers, NaN where a cell is not one; rows and errors of cells with other text."""
+    """Convert cells to numbers, missing and bad ones to NaN.
+
+    Also returns the row and the error of each bad cell.
+    """
     values: list[list[float]] = []
     errors = []
     for i, row in enumerate(cells):
@@ -130,22 +133,25 @@ def read_arrays(
 ) -> NDArray[Any]:
     """Read instances from an .npy file, or from the array ``X`` of an .npz file, flat.
 
-    With the shape of a `window` they are arrays of it, as they stand in the file. Raises InputError
-    if it cannot be read, or its instances have another number of values, or another shape.
+    With the shape of a `window`, they must have this shape, and are neither flattened nor
+    converted. Raises InputError if the file cannot be read, or if its instances have another number
+    of values or another shape.
     """
     path = Path(path)
     try:
         with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            array = loaded if isinstance(loaded, np.ndarray) else loaded["X"]
+            content = np.load(file, allow_pickle=False)
+            array = content if isinstance(content, np.ndarray) else content["X"]
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except KeyError:
         raise InputError(f"{path} has no array 'X'") from None
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is not a readable file of arrays: {error}") from None
-    fits = array[:1].size == len(names) if window is None else array.shape[1:] == window
-    if array.ndim < 2 or not fits or array.dtype.kind not in "biuf":
+    has_fitting_shape = (
+        array[:1].size == len(names) if window is None else array.shape[1:] == window
+    )
+    if array.ndim < 2 or not has_fitting_shape or array.dtype.kind not in "biuf":
         instance_text = f"{len(names)} values" if window is None else f"shape {window}"
         raise InputError(
             f"{path} holds {array.dtype} of shape {array.shape}; an instance has {instance_text}"
@@ -179,13 +185,13 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
     return np.array([*map(_json_number, instance, names)], np.float64)
 
 
-def in_order(row: Mapping[str, Any], names: Sequence[str], what: str = "features") -> list[Any]:
+def in_order(row: Mapping[str, Any], names: Sequence[str], noun: str = "features") -> list[Any]:
     """Values of a mapping by `names`, None for one that it lacks; InputError if it lacks all.
 
-    `what`: the word for them.
+    `noun` names the values in the error.
     """
     if not any(name in row for name in names):
-        raise InputError(f"the instance has none of the {what}, as {names[0]!r}")
+        raise InputError(f"the instance has none of the {noun}, such as {names[0]!r}")
     return [row.get(name) for name in names]
 
 

@@ -22,7 +22,7 @@ _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
-    """What a device runs, where its instances come from, and where its answers go."""
+    """Bundle, source of instances and destination of answers of a device."""
 
     bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
     broker: Annotated[
@@ -40,13 +40,16 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = "-"
     signal: Annotated[
         str | None,
-        typer.Option(help="Samples, not --data: -, tcp://host:port, a .wav, .npy or .csv file."),
+        typer.Option(
+            help="Source of samples, in place of --data: -, tcp://host:port, or a .wav, .npy or "
+            ".csv file."
+        ),
     ] = None
     smooth: Annotated[
         str | None,
         typer.Option(
-            help="Filter of labels: majority:5, of the last 5, or two-state:LABEL,0.8,0.4,3, from "
-            "3 windows with that probability until one below 0.4."
+            help="Filter of labels: majority:5 (of the last 5 windows), or "
+            "two-state:LABEL,0.8,0.4,3 (on after 3 windows at 0.8 or more, off below 0.4)."
         ),
     ] = None
     block: Annotated[
@@ -64,17 +67,17 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         ),
     ] = "system"
     resume: Annotated[
-        Path | None, typer.Option(help="File of lines to resume: rows with a line are skipped.")
+        Path | None, typer.Option(help="Output file of an interrupted run; its rows are skipped.")
     ] = None
     keep: Annotated[
         str | None, typer.Option(help="Columns that are passed on to the answers: id,timestamp.")
     ] = None
     out: Annotated[
-        Path | None, typer.Option(help="File that the lines are appended to, not standard output.")
+        Path | None, typer.Option(help="File to append lines to; by default standard output.")
     ] = None
-    publish: Annotated[
-        str | None, typer.Option(help="Topic of the broker for the lines, in addition.")
-    ] = None
+    publish: Annotated[str | None, typer.Option(help="Topic to publish the lines on as well.")] = (
+        None
+    )
     home_assistant: Annotated[
         str | None,
         typer.Option(metavar="PREFIX", help="Discovery prefix of Home Assistant: homeassistant."),
@@ -95,7 +98,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         float | None, typer.Option(help="Share of own answers that workers check: 0.02.")
     ] = None
     private: Annotated[
-        bool, typer.Option("--private", help="Have workers keep nothing of the instances.")
+        bool, typer.Option("--private", help="Forbid workers to store the instances.")
     ] = False
     public_key: Annotated[
         Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
@@ -117,10 +120,13 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         Path | None, typer.Option(help="Certificates of the authorities trusted for mqtts://.")
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
     implausible: Annotated[
         Implausible,
-        FileOption("Instances with values far outside training's: answer, offload, ignore."),
+        FileOption(
+            "Handling of instances with values far outside the training range: answer, offload or "
+            "ignore."
+        ),
     ] = "answer"
     runner: Annotated[
         Runner, FileOption("What runs graphs: onnxruntime, numpy (less memory, same bits), auto.")
@@ -130,7 +136,8 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         FileOption("Mean time between two checks for updates, in s; by default 3600."),
     ] = None
     update_ca_file: Annotated[
-        Path | None, FileOption("Authorities trusted for --update-host beside the system's.")
+        Path | None,
+        FileOption("Authorities trusted for --update-host, in addition to the system's."),
     ] = None
     update_spread: Annotated[
         Amount, FileOption("Longest wait before an announced check, in s.")
@@ -144,7 +151,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         super().__post_init__()
         if ":" not in self.policy and self.policy not in get_args(Policy):
             names = ", ".join(get_args(Policy))
-            raise InputError(f"--policy {self.policy}: there are {names}, and module:function")
+            raise InputError(f"--policy {self.policy}: give {names} or module:function")
         if self.broker is None:
             self._refuse_options_of_a_broker()
         if self.home_assistant is not None and self.device is None:
@@ -152,9 +159,9 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         if self.update_host and (self.store is None or self.trust is None):
             missing = "--store" if self.store is None else "--trust"
             raise InputError(f"--update-host needs {missing}")
-        of_updates = (self.trust, self.update_interval, self.update_ca_file)
-        if not self.update_host and (any(of_updates) or self.update_spread):
-            raise InputError("--trust and update_... are for --update-host")
+        update_settings = (self.trust, self.update_interval, self.update_ca_file)
+        if not self.update_host and (any(update_settings) or self.update_spread):
+            raise InputError("--trust and the update_... settings need --update-host")
         if self.smooth is not None and self.parallel > 1:
             raise InputError("--smooth needs answers in order: leave --parallel at 1")
         if self.signal is None:

@@ -68,7 +68,7 @@ def test_rows_by_name(bundle):
             assert device.answer(row).label == expected[0][0]
         partly = dict(zip(names[:2], EASY, strict=False))
         assert device.answer(partly).label == expected[0][0]
-        with pytest.raises(InputError, match="none of the features, as"):
+        with pytest.raises(InputError, match="none of the features, such as"):
             device.answer({"foo": 1.0})
 
 

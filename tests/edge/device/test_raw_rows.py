@@ -87,7 +87,7 @@ def test_a_column_that_a_row_lacks_is_an_empty_cell(made, rows):
                 # the column is named, not the features that it is encoded as
                 named = {a.sensor for a in lacking if isinstance(a, SensorError)}
                 assert named == ({name} if failed else set())
-        with pytest.raises(InputError, match="none of the columns, as 'supplier'"):
+        with pytest.raises(InputError, match="none of the columns, such as 'supplier'"):
             device.answer({"serial": "x1"})
 
 

@@ -95,7 +95,7 @@ def forged(bundle: Bundle, weights: np.ndarray) -> Bundle:
 
 def test_a_graph_that_computes_otherwise_is_found(make_bundle):
     weights = np.nextafter(np.float32([[4.0], [0.0]]), np.float32(10))
-    with pytest.raises(SelfTestError, match="computes otherwise here than where") as caught:
+    with pytest.raises(SelfTestError, match="gives other results here than where") as caught:
         self_test(forged(make_bundle(), weights))
     assert set(caught.value.differences) == {"stage_0"}
     assert caught.value.differences["stage_0"] > 10

@@ -85,7 +85,7 @@ def test_rows(row, values):
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"x": 1}, "none of the features, as 'a'"),
+        ({"x": 1}, "none of the features, such as 'a'"),
         ([1], "an array of 2 numbers"),
         (3, "an array of 2 numbers"),
         ("ab", "an array of 2 numbers"),

@@ -153,7 +153,7 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
         ("--broker mqtt://h --ca-file none.pem", "ca_file"),
         ("--max-offloads often", "give a number per s, min, h or d: 60/h"),
         ("--audit 0.02", "an audit needs a link"),
-        ("--settings updates.toml", "are for --update-host"),
+        ("--settings updates.toml", "need --update-host"),
         ("--settings unknown.toml", "hops"),
         ("--ca-file none.pem", "are for --broker"),
         ("--resume log", "--resume is for a --data file"),
