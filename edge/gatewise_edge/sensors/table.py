@@ -1,7 +1,7 @@
 """Read instances from CSV files, arrays, JSON lines and mappings; match columns by name.
 
-Standard library and numpy alone: a device needs no pandas to read a table. If a bundle
-has encoders, names are those of raw columns, and rows are lists of cells that the device encodes;
+Standard library and numpy alone: a device needs no pandas to read a table. If a bundle has
+encoders, names are those of raw columns, and rows are lists of cells that the device encodes;
 otherwise names are those of features, and rows are arrays of numbers.
 """
 
