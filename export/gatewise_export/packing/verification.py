@@ -315,15 +315,23 @@ def run_graph(
 
 
 def run_cloud(
-    content: bytes, x: NDArray[np.float32], kind: CloudKind, link: Link, n_classes: int
+    content: bytes,
+    x: NDArray[np.float32],
+    kind: CloudKind,
+    link: Link,
+    n_classes: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Class indices and probabilities that a high-cost model's file gives."""
+    """Class indices and probabilities that a high-cost model's file gives.
+
+    A library's file needs `n_classes`; a graph has as many outputs.
+    """
     if kind == "margins":
         (margins,) = run_graph(content, x, "cloud.onnx")
         return labels(margins), probabilities(margins, link)
     if kind == "classifier":
         label, chances = run_graph(content, x, "cloud.onnx")
         return label, chances
+    assert n_classes is not None
     try:
         chances = BoosterFile(kind, content, n_classes).predict_proba(x)
     except InputError as error:

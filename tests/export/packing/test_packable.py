@@ -294,6 +294,8 @@ def test_trees_behind_the_best_iteration_and_classes_in_another_order(library):
         (KNeighborsClassifier(metric="chebyshev"), "ties in the order of its own search"),
         (SVC(probability=True), "probability=True"),
         (SVC(kernel="precomputed"), "kernel='precomputed'"),
+        (LGBMClassifier(linear_tree=True), "linear_tree=True"),
+        (LGBMClassifier(zero_as_missing=True), "zero_as_missing=True"),
         (make_pipeline(OneHotEncoder(min_frequency=20), SVC()), "min_frequency=20"),
         (make_pipeline(OrdinalEncoder(max_categories=3), SVC()), "max_categories=3"),
     ],
@@ -320,6 +322,13 @@ def test_a_booster_fitted_on_columns_of_categories_is_refused_before_the_fit(mod
     check_packable(clone(model).fit(frame.drop(columns="f"), y))
     with pytest.raises(InputError, match="fitted on columns of categories"):
         StagedCascade(clone(model).fit(frame, y)).fit(frame, y)
+
+
+def test_a_booster_without_an_exact_graph_may_pass_as_its_librarys_file():
+    model = LGBMClassifier(linear_tree=True)
+    check_packable(model, as_library_file=True)
+    with pytest.raises(InputError, match="linear_tree=True"):
+        check_packable(make_pipeline(StandardScaler(), model), as_library_file=True)
 
 
 def test_steps_that_pass_rows_through_are_packed():

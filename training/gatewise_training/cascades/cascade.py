@@ -110,7 +110,7 @@ class CascadeClassifier(BudgetedClassifier):
             raise InputError("give budget or offload_rate, not both")
         self._high_cost_model = as_classifier(self.high_cost_model)
         if self._high_cost_model is not None:
-            check_packable(self._high_cost_model)
+            check_packable(self._high_cost_model, as_library_file=True)
 
     def _goal(self) -> dict[str, float]:
         if self.offload_rate is not None:

@@ -107,12 +107,16 @@ def needs_backend(model: Estimator) -> bool:
 
 
 def check_packable(
-    model: Estimator, name: str = "high_cost_model", *, as_stage: bool = False
+    model: Estimator,
+    name: str = "high_cost_model",
+    *,
+    as_stage: bool = False,
+    as_library_file: bool = False,
 ) -> None:
     """Refuse a classifier that cannot become a graph; other objects pass.
 
-    InputError names the estimator, or the part of one, and what to do. A stage has no backend, and
-    no booster as its library's own file.
+    InputError names the estimator, or the part of one, and what to do. A stage has no backend. With
+    `as_library_file` a booster passes whose library's own file a worker can run.
     """
     if isinstance(model, type) and hasattr(model, "fit"):
         raise InputError(f"{name} is the class {model.__name__}: give an instance of it")
@@ -129,7 +133,7 @@ def check_packable(
     problems = [
         f"{library_name(estimator) or type(estimator).__name__}{_inside(estimator, model)}: {why}"
         for estimator in _parts(model)
-        for why in _problems(estimator, is_whole=estimator is model and not as_stage)
+        for why in _problems(estimator, is_whole=estimator is model and as_library_file)
     ]
     if problems:
         advice = STAGE_ADVICE if as_stage else ADVICE
