@@ -55,7 +55,7 @@ TABLE: dict[str, Entry] = {
     ),
     "init": Entry(
         "gatewise_export.commands.init_cli",
-        "Write a file of prices for a table, to edit.",
+        "Write a price file for a table, ready to edit.",
         "export",
     ),
     "train": Entry(
@@ -88,10 +88,12 @@ TABLE: dict[str, Entry] = {
     "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
     "serve": Entry("gatewise_cloud.http.serve_cli", "Serve a bundle's cascade over HTTP.", "serve"),
     "broker": Entry(
-        "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
+        "gatewise_cloud.service.broker_cli", "Run a broker, or write its configuration.", "cloud"
     ),
     "labels": Entry(
-        "gatewise_export.commands.labels_cli", "Choose kept instances to label.", "parquet"
+        "gatewise_export.commands.labels_cli",
+        "Choose kept instances for people to label.",
+        "parquet",
     ),
     "monitor": Entry(
         "gatewise_export.commands.monitor_cli", "Estimate the true accuracy from labels.", "parquet"
@@ -202,7 +204,7 @@ def _app() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    # behind -- stand no options
+    # options end at --
     options_end = args.index("--") if "--" in args else len(args)
     debug = "--debug" in args[:options_end]
     # onnxruntime's wheels send telemetry unless this is set before they are loaded.
@@ -226,14 +228,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_error(error: Exception, args: Sequence[str]) -> int:
     """Print one line about an error and get the exit status."""
-    called = next((a for a in args if a in TABLE), None)
+    command_name = next((a for a in args if a in TABLE), None)
     if isinstance(error, ModuleNotFoundError):
-        error = not_installed(error, TABLE[called].extra if called else "sim")
+        error = not_installed(error, TABLE[command_name].extra if command_name else "sim")
     if isinstance(error, GatewiseError):
         text = str(error)
         status = 2
     elif isinstance(error, typer.TyperException):  # the command line itself is wrong
-        command = f"gatewise {called}" if called else "gatewise"
+        command = f"gatewise {command_name}" if command_name else "gatewise"
         text = f"{error.format_message()} (see `{command} --help`)"
         status = error.exit_code
     elif isinstance(error, OSError) and error.strerror is not None:

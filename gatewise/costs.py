@@ -76,9 +76,9 @@ class FeatureCosts:
     Raises
     ------
     InputError
-        If a price is negative, NaN or infinite, a length does not match, a name is double, a
-        shared price names a group that no feature belongs to or requires, or groups require each
-        other. The message names which.
+        If a price is negative, NaN or infinite, a length does not match, a name appears
+        twice, a shared price is for a group that has no feature and that no feature requires, or
+        groups require each other. The message names which.
 
     Examples
     --------
@@ -114,59 +114,70 @@ class FeatureCosts:
         keys, values = read_names(own)
         self.names = keys if names is None else tuple(str(n) for n in names)
         if keys is not None and self.names != keys:
-            raise InputError("feature costs have names of their own, and names= has other ones")
+            raise InputError("names= differs from the names that the feature costs already have")
         self.own = read_own_prices(values, self.names)
         n = len(self.own)
         if self.names is not None:
             if len(self.names) != n:
                 raise InputError(f"{n} feature costs but {len(self.names)} feature names")
-            doubles = [name for name, times in Counter(self.names).items() if times > 1]
-            if doubles:
-                raise InputError(f"feature name {sorted(doubles)[0]!r} stands twice in the costs")
+            duplicates = [name for name, times in Counter(self.names).items() if times > 1]
+            if duplicates:
+                raise InputError(
+                    f"feature name {sorted(duplicates)[0]!r} appears twice in the costs"
+                )
         # The label of each feature's group.
         if isinstance(group, Mapping):
-            strange = [name for name in group if name not in (self.names or ())]
-            if strange:
-                raise InputError(f"group of {strange[0]!r}, which is no feature")
+            unknown_names = [name for name in group if name not in (self.names or ())]
+            if unknown_names:
+                raise InputError(f"group of {unknown_names[0]!r}, which is not a feature")
             group = [group.get(name) for name in self.names or ()]
         labels: list[Label | None] = [None] * n if group is None else [read_label(g) for g in group]
         if len(labels) != n:
             raise InputError(f"{n} feature costs but {len(labels)} group labels")
         # Groups with features first, then groups that others only require.
         prices = read_shared_prices(shared)
-        before = read_prerequisites(requires)
-        self._price_as_groups(before, labels, prices)
+        prerequisites_of = read_prerequisites(requires)
+        self._price_as_groups(prerequisites_of, labels, prices)
         members = dict.fromkeys(g for g in labels if g is not None)
         needed = {
-            prerequisite for prerequisites in before.values() for prerequisite in prerequisites
+            prerequisite
+            for prerequisites in prerequisites_of.values()
+            for prerequisite in prerequisites
         }
         present = [*members, *(g for g in prices if g in needed and g not in members)]
         unknown = [g for g in prices if g not in present and prices[g] != 0.0]
         if unknown:
             raise InputError(f"shared price of group {unknown[0]!r}, but no feature is in it")
-        absent = [g for g in (*before, *needed) if g not in present]
+        absent = [g for g in (*prerequisites_of, *needed) if g not in present]
         if absent:
             raise InputError(f"requires names {absent[0]!r}, which is neither group nor feature")
-        # The same as arrays of indices, which nothing may change.
+        # Store all of this as read-only arrays of indices.
         self.group_names: tuple[str, ...] = tuple(str(g) for g in present)
         if len(set(self.group_names)) != len(present):
             raise InputError("two groups have the same name; use either numbers or strings")
         self.group = np.array([-1 if g is None else present.index(g) for g in labels], np.intp)
         self.shared = np.array([prices.get(g, 0.0) for g in present], np.float64)
-        self.requires = tuple(tuple(map(present.index, before.get(g, ()))) for g in present)
+        self.requires = tuple(
+            tuple(map(present.index, prerequisites_of.get(g, ()))) for g in present
+        )
         self._paid = _closure(self.requires, self.group_names)
         for array in (self.own, self.group, self.shared, self._paid):
             array.setflags(write=False)
 
     def _price_as_groups(
         self,
-        before: dict[Label, tuple[Label, ...]],
+        prerequisites_of: dict[Label, tuple[Label, ...]],
         labels: list[Label | None],
         prices: dict[Label, float],
     ) -> None:
-        """Make a group of each feature that `before` names; its own group is then required."""
+        """Make a group of each feature that `prerequisites_of` names.
+
+        The feature's own group is then required.
+        """
         groups = {*labels, *prices}
-        for name in [x for group, prerequisites in before.items() for x in (group, *prerequisites)]:
+        for name in [
+            x for group, prerequisites in prerequisites_of.items() for x in (group, *prerequisites)
+        ]:
             if name in groups or name not in (self.names or ()):
                 continue
             k = (self.names or ()).index(str(name))
@@ -176,7 +187,7 @@ class FeatureCosts:
             # its own price becomes its group's shared price, which others may require
             self.own[k] = 0.0
             if old is not None:
-                before[name] = (*before.get(name, ()), old)
+                prerequisites_of[name] = (*prerequisites_of.get(name, ()), old)
 
     @classmethod
     def uniform(cls, n_features: int, price: float = 1.0) -> FeatureCosts:
@@ -252,11 +263,13 @@ class FeatureCosts:
             return self
         places = {name: k for k, name in enumerate(self.names or ())}
         absent = [name for name in names if name not in places]
-        strange = sorted(places.keys() - set(names))
-        if absent or strange:
+        unknown_names = sorted(places.keys() - set(names))
+        if absent or unknown_names:
             problems = [f"no feature cost for {named(absent)}"] if absent else []
-            if strange:
-                problems.append(f"a feature cost for {named(strange)}, no column of the data")
+            if unknown_names:
+                problems.append(
+                    f"a feature cost for {named(unknown_names)}, which is not a column of the data"
+                )
             raise InputError("; ".join(problems))
         index = [places[name] for name in names]
         groups = [self.group_names[g] if g >= 0 else None for g in self.group[index].tolist()]
@@ -284,7 +297,10 @@ class FeatureCosts:
 
     @property
     def total(self) -> float:
-        """Price of acquiring every feature: what offloading every instance costs."""
+        """Price of acquiring every feature.
+
+        It is the feature cost of an offload if the high-cost model reads all features.
+        """
         return self.price(np.arange(self.n_features))
 
     @property
@@ -312,13 +328,13 @@ class FeatureCosts:
         float
             Own prices of the new features and shared prices of the groups newly touched.
         """
-        new = self.mask(features)
-        groups = self._touched(new)
+        new_mask = self.mask(features)
+        groups = self._touched(new_mask)
         if acquired is not None:
-            old = self.mask(acquired)
-            new &= ~old
-            groups &= ~self._touched(old)
-        return math.fsum([*self.own[new].tolist(), *self.shared[groups].tolist()])
+            acquired_mask = self.mask(acquired)
+            new_mask &= ~acquired_mask
+            groups &= ~self._touched(acquired_mask)
+        return math.fsum([*self.own[new_mask].tolist(), *self.shared[groups].tolist()])
 
     def per_instance(self, acquired: ArrayLike) -> NDArray[np.float64]:
         """Get the cost of each instance, given the features that it acquired.
@@ -343,12 +359,12 @@ class FeatureCosts:
             return np.asarray(paid @ prices, np.float64)  # exact in any order
         # Rows pay for one of a few sets: each set is added up once, exactly, by fsum.
         keys = np.packbits(paid, axis=1)
-        _, representatives, which = np.unique(
+        _, representatives, set_index = np.unique(
             keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
         )
         listed = prices.tolist()
         sums = [math.fsum(compress(listed, paid[i].tolist())) for i in representatives]
-        return np.array(sums, np.float64)[which]
+        return np.array(sums, np.float64)[set_index]
 
     def remaining(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Get the price of each feature alone after `acquired` ones are paid, (n_features,).
@@ -371,7 +387,7 @@ class FeatureCosts:
         return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
 
     def paid_groups(self, feature: int) -> NDArray[np.intp]:
-        """Get the groups that a use of `feature` pays: its own, and all that this one requires."""
+        """Get the groups that a use of `feature` pays: its own, and all groups that it requires."""
         return np.flatnonzero(self._touched(self.mask([feature])))
 
     def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -22,7 +22,8 @@ def load_onnxruntime() -> ModuleType:
 def open_session(graph: bytes, *, threads: int = 1) -> Any:
     """Open a session, with the settings under which devices run a stage's graph.
 
-    `threads` are those within one run: two are slower on models as small as a stage's.
+    `threads` is the number of threads within one run; for models as small as a stage's, two are
+    slower than one.
     """
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
@@ -31,7 +32,7 @@ def open_session(graph: bytes, *, threads: int = 1) -> Any:
     # Threads that wait busily take the core from the thread that reads messages.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 4  # what fails is raised, with the same message
+    options.log_severity_level = 4  # failures are raised with the same message
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
@@ -45,22 +46,22 @@ def import_object(what: str, path: str) -> Any:
     """
     module, _, attribute = path.partition(":")
     if not all(name.isidentifier() for name in (*module.split("."), *attribute.split("."))):
-        raise InputError(f"{what}: give module:name, as package.module:function")
+        raise InputError(f"{what}: give module:name, such as package.module:function")
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        imported = importlib.import_module(module)
+        target = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything when it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
             raise InputError(f"{what}: there is no module {error.name!r} here") from None
-        why = f"{type(error).__name__}: {one_line(error)}"
-        raise InputError(f"{what}: importing {module} failed: {why}") from error
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"{what}: importing {module} failed: {reason}") from error
     for name in attribute.split("."):
-        if not hasattr(imported, name):
+        if not hasattr(target, name):
             raise InputError(f"{what}: {module} has no {attribute!r}")
-        imported = getattr(imported, name)
-    return imported
+        target = getattr(target, name)
+    return target
 
 
 def object_path(target: Any) -> str:

@@ -58,7 +58,7 @@ def test_cost_follows_the_definition(prices, data):
         ({"own": ["x"]}, "must be numbers"),
         ({"own": []}, "list of prices"),
         ({"own": [1.0], "names": ["a", "b"]}, "1 feature costs but 2 feature names"),
-        ({"own": [1.0, 1.0], "names": ["a", "a"]}, "'a' stands twice"),
+        ({"own": [1.0, 1.0], "names": ["a", "a"]}, "'a' appears twice"),
         ({"own": [1.0, 1.0], "group": ["g"]}, "2 feature costs but 1 group labels"),
         ({"own": [1.0], "group": ["g"], "shared": {"h": 1.0}}, "group 'h', but no feature"),
         ({"own": [1.0], "group": ["g"], "shared": {"g": -1.0}}, "group 'g' is -1.0"),
@@ -141,7 +141,10 @@ def test_prices_by_name_and_in_another_order():
     assert FeatureCosts(pd.Series([1.0, 2.0])).names is None
     turned = named.in_order(["fbs", "chol", "age"])
     assert (turned.own.tolist(), turned.group.tolist()) == ([3.10, 5.17, 1.0], [-1, 0, -1])
-    for names, says in ((["age", "chol"], "'fbs', no column of"), (["x", "y"], "'x', 'y'")):
+    for names, says in (
+        (["age", "chol"], "'fbs', which is not a column"),
+        (["x", "y"], "'x', 'y'"),
+    ):
         with pytest.raises(InputError, match=says):
             named.in_order(names)
     with pytest.raises(InputError, match="group of 'x'"):
@@ -277,7 +280,7 @@ def test_the_first_unknown_group_is_named():
 
 
 def test_the_first_feature_without_a_price_is_named():
-    with pytest.raises(InputError, match="group of 'x', which is no feature"):
+    with pytest.raises(InputError, match="group of 'x', which is not a feature"):
         FeatureCosts({"a": 1.0}, group={"x": "g", "y": "g"})
 
 

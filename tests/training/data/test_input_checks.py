@@ -147,7 +147,10 @@ def test_prices_may_be_a_list_or_by_name_in_any_order():
     assert check_costs([1.0, 2.0], ("x0", "x1"), has_names=False).own.tolist() == [1.0, 2.0]
     for given, says in (
         ({"a": 1.0}, "no feature cost for 'b'$"),
-        ({"a": 1.0, "B": 1.0}, "no feature cost for 'b'; a feature cost for 'B', no column of"),
+        (
+            {"a": 1.0, "B": 1.0},
+            "no feature cost for 'b'; a feature cost for 'B', which is not a column",
+        ),
         ("cheap", "from_file reads a file"),
         ([1.0], "1 feature costs for 2"),
         (["cheap"] * 2, "must be numbers"),
