@@ -278,8 +278,8 @@ def test_given_graphs_that_are_refused(edit: Callable[[onnx.ModelProto], object]
 @pytest.mark.parametrize(
     ("change", "columns", "why"),
     [
-        ({"classes": ["a", "b"]}, 4, "gives scores of 3 classes; named are 2"),
-        ({"classes": ["a", "b", "c"]}, 4, "has class 'a', the data has not"),
+        ({"classes": ["a", "b"]}, 4, "gives scores of 3 classes; 2 names are given"),
+        ({"classes": ["a", "b", "c"]}, 4, "has class 'a', which the data lacks"),
         ({"scores": "labels"}, 4, "must give labels"),
         ({"source": "no-such.onnx"}, 4, "does not exist"),
         ({"source": b"\xff\xff\xff"}, 4, "not a usable ONNX file"),

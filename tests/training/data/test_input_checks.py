@@ -201,7 +201,7 @@ def test_texts_are_refused_with_advice_that_works():
     with pytest.raises(InputError, match="make columns of them first"):
         BudgetForest(n_estimators=2).fit(texts[:, None], y)
     pipeline = make_pipeline(TfidfVectorizer(), LogisticRegression())
-    with pytest.raises(InputError, match=r"TfidfVectorizer.*make columns of the texts first"):
+    with pytest.raises(InputError, match=r"TfidfVectorizer.*turn the texts into columns first"):
         StagedCascade(pipeline).fit(texts, y)
 
 

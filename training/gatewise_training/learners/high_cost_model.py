@@ -1,6 +1,6 @@
-"""The high-cost model f0: given, as a classifier, an ONNX graph or a callable, or trained here.
+"""The high-cost model f0, trained here or given as a classifier, an ONNX graph or a callable.
 
-Inside, classes are indices 0..M-1. A given fitted model is never refitted.
+In this module classes are indices 0..M-1. A given fitted model is never refitted.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class HighCostModel:
         Columns of the instance that it reads, in its own order.
     n_classes : int
     kind : str
-        What it is, for people: "svm", "boosting", "extra-trees", "given", "onnx", "python".
+        Name of its kind, for display: "svm", "boosting", "extra-trees", "given", "onnx", "python".
     trees : TreeEnsemble or None
-        Its margins as flat arrays over `features`, where it is grown here.
+        Its margins as flat arrays over `features`, if it was trained here as trees.
     estimator : object or None
         A fitted scikit-learn classifier over `features`.
     onnx : bytes or None
@@ -115,9 +115,10 @@ class HighCostModel:
         return indices, self._estimator_chances(columns, indices)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Get class probabilities, float64 (n, n_classes); one-hot labels if it gives none.
+        """Get class probabilities, float64 (n, n_classes).
 
-        `x`, float32 (n, n_features), has whole instances.
+        They are one-hot labels if the model gives no probabilities. `x`, float32 (n, n_features),
+        has whole instances.
         """
         if self.estimator is not None and hasattr(self.estimator, "predict_proba"):
             return self._estimator_chances(x[:, self.features], np.empty(0, np.int64))
@@ -129,29 +130,29 @@ class HighCostModel:
             return self._estimator_labels(x[:, self.features])
         return self.answers(x)[0]
 
-    def _estimator_labels(self, part: NDArray[np.float32]) -> NDArray[np.int64]:
+    def _estimator_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
         predicted = np.ravel(
-            self.estimator.predict(named_rows(self.estimator, part))
+            self.estimator.predict(named_rows(self.estimator, x_used))
         )  # CatBoost gives a column
         position = class_positions(np.asarray(self.estimator.classes_), predicted)
         return position if self.lookup is None else self.lookup[position]
 
     def _estimator_chances(
-        self, part: NDArray[np.float32], found: NDArray[np.int64]
+        self, x_used: NDArray[np.float32], class_indices: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         if hasattr(self.estimator, "predict_proba"):
             return self._over_all_classes(
-                self.estimator.predict_proba(named_rows(self.estimator, part))
+                self.estimator.predict_proba(named_rows(self.estimator, x_used))
             )
-        out = np.zeros((len(part), self.n_classes))
-        out[np.arange(len(part)), found] = 1.0
+        out = np.zeros((len(x_used), self.n_classes))
+        out[np.arange(len(x_used)), class_indices] = 1.0
         return out
 
     def _over_all_classes(self, raw: NDArray[Any]) -> NDArray[np.float64]:
-        if bad := int(np.isnan(raw).any(axis=1).sum()):
+        if n_nan_rows := int(np.isnan(raw).any(axis=1).sum()):
             raise InputError(
-                f"high_cost_model gives no probabilities (NaN) for {bad} of {len(raw)} rows, which "
-                "no worker could send: mend it, or give another"
+                f"high_cost_model gives no probabilities (NaN) for {n_nan_rows} of {len(raw)} "
+                "rows, which a worker cannot send: repair the model or give another one"
             )
         out = np.zeros((len(raw), self.n_classes))
         out[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
@@ -223,10 +224,11 @@ class HighCostModel:
             opaque = PythonModel(model, classes.tolist())
             return cls(all_columns, len(classes), "python", opaque=opaque)
         # a classifier of a known library
-        reads = int(getattr(model, "n_features_in_", n_features))
-        if reads != n_features:
+        n_model_features = int(getattr(model, "n_features_in_", n_features))
+        if n_model_features != n_features:
             raise InputError(
-                f"high_cost_model was fitted on {reads} features, the data has {n_features}"
+                f"high_cost_model was fitted on {n_model_features} features, the data has "
+                f"{n_features}"
             )
         names_of_model = getattr(model, "feature_names_in_", None)
         if names is not None and names_of_model is not None:
@@ -241,17 +243,17 @@ class HighCostModel:
         return cls(all_columns, len(classes), "given", estimator=model, lookup=lookup)
 
 
-def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+def _match(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     data_classes = classes.tolist()
-    unknown = [c for c in own if c not in data_classes]
+    unknown = [c for c in own_classes if c not in data_classes]
     if unknown:
         raise InputError(
-            f"high_cost_model has class {unknown[0]!r}, the data has not: "
+            f"high_cost_model has class {unknown[0]!r}, which the data lacks: "
             "y must hold the labels that it was fitted on"
         )
-    if not own:
+    if not own_classes:
         raise InputError("high_cost_model is not a fitted classifier: it has no classes_")
-    return np.array([data_classes.index(c) for c in own], np.int64)
+    return np.array([data_classes.index(c) for c in own_classes], np.int64)
 
 
 def _check_named(form: GraphForm, classes: NDArray[Any]) -> None:

@@ -102,10 +102,10 @@ def test_what_is_no_classifier_is_refused(tmp_path):
     with pytest.raises(InputError, match="high_cost_model: LightGBM objective 'regression'"):
         as_classifier(regression)
     (tmp_path / "broken.txt").write_text("no model")
-    with pytest.raises(InputError, match="high_cost_model is no lightgbm classifier"):
+    with pytest.raises(InputError, match="high_cost_model is not a classifier of lightgbm"):
         as_classifier(tmp_path / "broken.txt")
     (tmp_path / "broken.ubj").write_bytes(b"{")
-    with pytest.raises(InputError, match="high_cost_model is no xgboost classifier"):
+    with pytest.raises(InputError, match="high_cost_model is not a classifier of xgboost"):
         as_classifier(tmp_path / "broken.ubj")
     with pytest.raises(InputError, match=r"absent\.cbm does not exist"):
         as_classifier(str(tmp_path / "absent.cbm"))

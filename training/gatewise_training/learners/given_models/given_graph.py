@@ -25,19 +25,19 @@ from gatewise_training.learners.given_models.graph_files import GraphTail, read_
 Scores = Literal["probabilities", "logits", "labels"]
 
 BATCH = 256
-"""Rows of a run: the values inside a network grow with them, and out of the caches."""
+"""Rows per run; with more, a network's intermediate values would not fit the caches."""
 
 RANDOM_ROWS = 32
 """Rows on which the form is found where none are given."""
 
-ALONE = 4
+N_SINGLE_ROWS = 4
 """Rows that are also run one by one: a graph must not mix the rows of a batch."""
 
 FLOAT = 1
 DOUBLE = 11
 """Types of a tensor in ONNX."""
 
-LEAST = 1e-30
+MIN_PROBABILITY = 1e-30
 """A probability of 0 becomes this, so that its logarithm is finite."""
 
 
@@ -95,10 +95,10 @@ class GraphForm(NamedTuple):
 class FormedGraph:
     """A given graph over flat rows, and its form.
 
-    `model` is an ONNX file with one input tensor of numbers, for instances of any `shape`; errors
-    call it `what`. The form is found on `x`, float32 (n, n_values), or on random numbers. `content`
-    is the graph with the input ``x``. InputError if it is not such a file, takes instances of
-    another shape, cannot be run by onnxruntime, or gives neither labels nor scores.
+    `model` is an ONNX file with one input tensor of numbers, for instances of any `shape`; `what`
+    is its name in errors. The form is found on `x`, float32 (n, n_values), or on random numbers.
+    `content` is the graph with the input ``x``. InputError if it is not such a file, takes
+    instances of another shape, cannot be run by onnxruntime, or gives neither labels nor scores.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class FormedGraph:
     ) -> None:
         onnx_model = model if isinstance(model, OnnxModel) else OnnxModel(model)
         self._what = what
-        self._wanted = onnx_model.scores
+        self._required_scores = onnx_model.scores
         self._n_values = math.prod(shape)
         graph, names = read_graph(onnx_model.source, shape, what)
         self.content: bytes = graph.SerializeToString(deterministic=True)
@@ -118,32 +118,33 @@ class FormedGraph:
         if rows is None:
             rng = np.random.default_rng(0)
             rows = rng.standard_normal((RANDOM_ROWS, self._n_values)).astype(np.float32)
-        self.form, values = self._found_form(np.ascontiguousarray(rows[:BATCH]))
+        self.form, values = self._detect_form(np.ascontiguousarray(rows[:BATCH]))
         label = self.form.label
         score = self.form.score
         if x is not None and score is not None and not np.isfinite(values[score]).all():
             raise InputError(f"{what} gives scores that are not finite on the rows")
-        self._found_labels = set() if label is None else set(values[label].ravel().tolist())
-        text = any(isinstance(c, str) for c in self._found_labels)
+        self._observed_labels = set() if label is None else set(values[label].ravel().tolist())
+        labels_are_text = any(isinstance(c, str) for c in self._observed_labels)
         if onnx_model.classes is not None:
             names = np.asarray(onnx_model.classes).tolist()
         if names is None:
-            self.form = self.form._replace(positions=not text)
+            self.form = self.form._replace(positions=not labels_are_text)
         else:
-            numbers = all(type(c) in (int, float) for c in names)
-            self.form = self._with_names(names, positions=not (text or numbers))
+            names_are_numbers = all(type(c) in (int, float) for c in names)
+            positions = not (labels_are_text or names_are_numbers)
+            self.form = self._with_names(names, positions)
 
     def named(self, classes: Sequence[Any]) -> GraphForm:
-        """Get its form, with these labels of its columns where it names none itself."""
+        """Get the form; `classes` are the labels of its columns if the graph names none."""
         if self.form.names is not None:
             return self.form
-        return self._with_names(classes, self._found_labels <= set(range(len(classes))))
+        return self._with_names(classes, self._observed_labels <= set(range(len(classes))))
 
     def margins_model(self, order: NDArray[np.int64] | None) -> tuple[GraphModel, Link]:
         """Make the graph from rows to margins, and their link to probabilities.
 
-        Probabilities become margins as their logarithms, whose softmax gives them back. `order` is
-        the column of each class where the graph has another order.
+        The logarithms of probabilities serve as margins, because softmax maps them back to the
+        probabilities. `order` is the column of each class where the graph has another order.
         Raises InputError if it gives labels alone.
         """
         form = self.form
@@ -154,7 +155,8 @@ class FormedGraph:
             )
         tail = GraphTail(self.content)
         output = tail.model.graph.output[form.score]
-        # margins of float64 are rounded at their end alone: two that differ go on to differ
+        # float64 margins are rounded to float32 only at the end, so that margins that differ stay
+        # different
         is_double = output.type.tensor_type.elem_type == DOUBLE
         dtype = np.float64 if is_double else np.float32
         scores = tail.add("Cast", [output.name], to=DOUBLE if is_double else FLOAT)
@@ -164,7 +166,7 @@ class FormedGraph:
         # log p, or log p - log (1 - p) of a single column
         if form.scores == "probabilities":
             chances = scores
-            floor = tail.value(LEAST, dtype)
+            floor = tail.value(MIN_PROBABILITY, dtype)
             scores = tail.add("Log", [tail.add("Max", [chances, floor])])
             if form.columns == 1:
                 complement = tail.add("Sub", [tail.value(1.0, dtype), chances])
@@ -180,13 +182,13 @@ class FormedGraph:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def _found_form(self, x: NDArray[np.float32]) -> tuple[GraphForm, list[Any]]:
+    def _detect_form(self, x: NDArray[np.float32]) -> tuple[GraphForm, list[Any]]:
         """Find the form, without names, on some rows; get it and the outputs."""
         try:
             session = open_session(self.content)
             values = session.run(None, {"x": x})
             single_runs = [
-                session.run(None, {"x": x[i : i + 1]}) for i in range(min(ALONE, len(x)))
+                session.run(None, {"x": x[i : i + 1]}) for i in range(min(N_SINGLE_ROWS, len(x)))
             ]
         except Exception as error:  # onnxruntime's own errors share no base
             raise InputError(
@@ -194,7 +196,7 @@ class FormedGraph:
                 f"many at a time: {one_line(error)}; export it with a free first dimension"
             ) from error
         names = [output.name for output in session.get_outputs()]
-        label, score = self._places(names, values, len(x))
+        label, score = self._output_indices(names, values, len(x))
         for k in (label, score):
             if k is not None and not _is_by_row(values[k], [outputs[k] for outputs in single_runs]):
                 raise InputError(
@@ -204,15 +206,17 @@ class FormedGraph:
         if score is None:
             return GraphForm("labels", label, None, 0), values
         scores = _matrix(values[score])
-        kind = self._wanted or _kind(scores)
+        kind = self._required_scores or _kind(scores)
         if kind == "logits" and scores.shape[1] == 2 and (scores[:, 0] == -scores[:, 1]).all():
             # a decision function and its negative, as skl2onnx writes it: softmax would double it
             self._keep_second_column(score)
             return GraphForm(kind, label, score, 1), values
         return GraphForm(kind, label, score, scores.shape[1]), values
 
-    def _places(self, names: list[str], values: list[Any], n: int) -> tuple[int | None, int | None]:
-        """Places of labels and scores among the outputs."""
+    def _output_indices(
+        self, names: list[str], values: list[Any], n: int
+    ) -> tuple[int | None, int | None]:
+        """Find the indices of labels and scores among the outputs."""
         rows = [k for k, v in enumerate(values) if np.shape(v)[:1] == (n,) and hasattr(v, "dtype")]
         labels_ = [k for k in rows if values[k].dtype.kind != "f" and values[k].size == n]
         scores = [k for k in rows if values[k].dtype.kind == "f"]
@@ -223,16 +227,19 @@ class FormedGraph:
                 raise InputError(
                     f"{self._what} has several outputs of scores ({listed}); keep one of them"
                 )
-        if self._wanted == "labels":
+        if self._required_scores == "labels":
             scores = []
-        if (not scores and not labels_) or (not scores and self._wanted not in (None, "labels")):
+        if (not scores and not labels_) or (
+            not scores and self._required_scores not in (None, "labels")
+        ):
             listed = ", ".join(
                 f"{name} {getattr(v, 'dtype', 'table')} {np.shape(v)}"
                 for name, v in zip(names, values, strict=True)
             )
             raise InputError(
-                f"{self._what} must give {self._wanted or 'labels, probabilities or logits'}, one "
-                f"row an instance; its outputs are [{listed}]"
+                f"{self._what} must give "
+                f"{self._required_scores or 'labels, probabilities or logits'}, one row per "
+                f"instance; its outputs are [{listed}]"
             )
         return next(iter(labels_), None), next(iter(scores), None)
 
@@ -247,21 +254,22 @@ class FormedGraph:
     def _with_names(self, names: Sequence[Any], positions: bool) -> GraphForm:
         form = self.form
         if form.columns and form.n_classes != len(names):
-            if form.label is None or self._wanted is not None:
+            if form.label is None or self._required_scores is not None:
                 raise InputError(
-                    f"{self._what} gives scores of {form.n_classes} classes; named are {len(names)}"
+                    f"{self._what} gives scores of {form.n_classes} classes; "
+                    f"{len(names)} names are given"
                 )
             # scores of pairs of classes, say: the labels alone can be read
             form = form._replace(scores="labels", score=None, columns=0)
         return form._replace(names=tuple(names), positions=positions)
 
 
-def _is_by_row(values: NDArray[Any], alone: list[NDArray[Any]]) -> bool:
+def _is_by_row(values: NDArray[Any], single_runs: list[NDArray[Any]]) -> bool:
     """Whether rows give the same outputs alone as in a batch."""
-    if any(row.shape != values[:1].shape for row in alone):
+    if any(row.shape != values[:1].shape for row in single_runs):
         return False
-    single = np.concatenate(alone)
-    batch = values[: len(alone)]
+    single = np.concatenate(single_runs)
+    batch = values[: len(single_runs)]
     if batch.dtype.kind == "f":
         return np.allclose(batch, single, rtol=1e-3, atol=1e-4, equal_nan=True)
     return bool((batch == single).all())
@@ -270,9 +278,10 @@ def _is_by_row(values: NDArray[Any], alone: list[NDArray[Any]]) -> bool:
 def _kind(scores: NDArray[np.float32]) -> Scores:
     """Decide from the finite rows whether scores are probabilities or logits."""
     chances = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
-    inside = bool(((chances > -1e-6) & (chances < 1 + 1e-6)).all())
-    fits = scores.shape[1] == 1 or bool((np.abs(chances.sum(axis=1) - 1.0) < 1e-3).all())
-    return "probabilities" if inside and fits else "logits"
+    is_in_unit_range = bool(((chances > -1e-6) & (chances < 1 + 1e-6)).all())
+    row_sums = chances.sum(axis=1)
+    sums_to_one = scores.shape[1] == 1 or bool((np.abs(row_sums - 1.0) < 1e-3).all())
+    return "probabilities" if is_in_unit_range and sums_to_one else "logits"
 
 
 # -- answers -------------------------------------------------------------------------------

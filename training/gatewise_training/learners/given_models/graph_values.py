@@ -1,8 +1,8 @@
 """Values of a graph with numpy's arithmetic: types are promoted as numpy promotes them.
 
-A converter writes an estimator's formula with these values, and a graph comes out that rounds
-where scikit-learn rounds: float32 rows through a scaler stay float32, products with float64
-coefficients are float64.
+A converter writes an estimator's formula with these values; the resulting graph rounds where
+scikit-learn rounds: float32 rows through a scaler stay float32, products with float64 coefficients
+are float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INPUT = "x"
 
 
 class GraphOfRows:
-    """A graph from rows, float32 (n, n_features), as it is written."""
+    """A graph under construction; its input is rows, float32 (n, n_features)."""
 
     def __init__(self, n_features: int) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -78,7 +78,7 @@ class Value:
     name: str
     dtype: np.dtype[Any]
 
-    def _other(self, other: Any) -> Value:
+    def _as_value(self, other: Any) -> Value:
         """Make a constant of a number or an array; numbers of Python take this value's type."""
         if isinstance(other, Value):
             return other
@@ -86,7 +86,7 @@ class Value:
         return self.graph.constant(other, self.dtype if is_weak else np.asarray(other).dtype)
 
     def _binary(self, kind: str, other: Any, dtype: Any = None) -> Value:
-        right = self._other(other)
+        right = self._as_value(other)
         common = np.result_type(self.dtype, right.dtype)
         pair = [self.astype(common), right.astype(common)]
         return self.graph.node(kind, pair, dtype or common)
@@ -153,8 +153,8 @@ class Value:
 
     def where(self, one: Any, other: Any) -> Value:
         """Take entries of `one` where this value is true, else of `other`."""
-        if_true = one if isinstance(one, Value) else other._other(one)
-        if_false = if_true._other(other)
+        if_true = one if isinstance(one, Value) else other._as_value(one)
+        if_false = if_true._as_value(other)
         common = np.result_type(if_true.dtype, if_false.dtype)
         branches = [self, if_true.astype(common), if_false.astype(common)]
         return self.graph.node("Where", branches, common)
@@ -208,8 +208,8 @@ class Value:
     def leaf_sums(self, trees: TreeEnsemble, values: NDArray[np.float64]) -> Value:
         """Sum values of each row's leaves in float64, as (n, n_values).
 
-        `trees` give the number of the node that a row reaches, in each tree; all nodes have
-        `values`, (n_nodes, n_values).
+        Each tree of `trees` outputs the number of the leaf that a row reaches, counted from its
+        root; `values`, (n_nodes, n_values), holds the values of all nodes.
         """
         leaves = self.tree_sums(trees).astype(np.int64) + trees.roots.astype(np.int64)
         table = self.graph.constant(values, np.float64)
@@ -221,8 +221,8 @@ class Value:
 class GraphAnswers:
     """A classifier's answers in a graph.
 
-    `label`, int64 (n,), are places among its classes; `probabilities`, (n, n_classes), and
-    `decision`, (n, n_classes) or (n, 1) for two classes, are None where it gives none.
+    `label`, int64 (n,), are indices of its classes; `probabilities`, (n, n_classes), and
+    `decision`, (n, n_classes) or (n, 1) for two classes, are None if it does not give them.
     """
 
     label: Value
@@ -237,14 +237,14 @@ class GraphAnswers:
         return cls((decision > 0.0).astype(np.int64).flat(), decision=decision)
 
     @classmethod
-    def of_chances(cls, chances: Value, decision: Value | None = None) -> Self:
+    def of_chances(cls, probabilities: Value, decision: Value | None = None) -> Self:
         """Take the label of the largest probability."""
-        return cls(chances.argmax(), chances, decision)
+        return cls(probabilities.argmax(), probabilities, decision)
 
 
 def two_columns(second: Value) -> Value:
     """Get the probabilities of two classes from the second one's."""
-    return (second._other(1.0) - second).beside(second)
+    return (second._as_value(1.0) - second).beside(second)
 
 
 def sigmoid(margin: Value) -> Value:
@@ -252,10 +252,10 @@ def sigmoid(margin: Value) -> Value:
     return margin.apply("Sigmoid")
 
 
-def shares(chances: Value) -> Value:
+def shares(probabilities: Value) -> Value:
     """Divide rows by their sums; rows of zeros become equal shares."""
-    total = chances.sum()
+    total = probabilities.sum()
     is_zero = total.equals(0.0)
-    ones = (chances * 0.0) + 1.0
-    filled = is_zero.where(ones, chances)
+    ones = (probabilities * 0.0) + 1.0
+    filled = is_zero.where(ones, probabilities)
     return filled / filled.sum()

@@ -42,15 +42,15 @@ TRANSFORMERS = _words(
 )
 
 LIBRARY_FORMS = _words("AdaBoostClassifier PolynomialFeatures")
-"""Without a form of our own: skl2onnx converts a classifier that holds one of them."""
+"""Estimators that only skl2onnx converts; it converts the whole classifier that contains one."""
 
 TEXT_READERS = _words(
     "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
 )
-"""Transformers of texts or dicts, which no instance is: instances are numbers."""
+"""Transformers of texts or dicts; instances are numbers, so these cannot be converted."""
 
 BACKEND_ADVICE = (
-    "its predict_proba as a function, which a worker then runs: gatewise cloud --backend "
+    "its predict_proba as a function that a worker runs: gatewise cloud --backend "
     "python:module:function"
 )
 ADVICE = f"give another classifier, an ONNX file, or {BACKEND_ADVICE}"
@@ -70,7 +70,7 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 
 
 def library_name(estimator: Estimator) -> str | None:
-    """Name of the class, or of the one that it extends, in the known libraries, if it has one.
+    """Name of the model's class in a known library, or of the library class that it extends.
 
     None for a class that predicts in its own way; a :class:`.RawBooster` names its class itself.
     """
@@ -78,7 +78,8 @@ def library_name(estimator: Estimator) -> str | None:
         return str(estimator.library_class)
     for kind in type(estimator).__mro__:
         if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
-            return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
+            is_alike = kind is type(estimator) or _predicts_like(kind, estimator)
+            return str(kind.__name__) if is_alike else None
     return None
 
 
@@ -87,20 +88,20 @@ def library_of(model: Estimator) -> Library | None:
     return LIBRARY_FILES.get(library_name(model) or "")
 
 
-def is_column(own_name: Any, name: Any) -> bool:
-    """Whether a model's name of a column means a column of the data: LightGBM keeps no spaces."""
-    return bool(own_name == name) or own_name == re.sub(r"\s", "_", str(name))
+def is_column(name_in_model: Any, name: Any) -> bool:
+    """Whether a model's column name matches the data's; LightGBM replaces spaces by underscores."""
+    return bool(name_in_model == name) or name_in_model == re.sub(r"\s", "_", str(name))
 
 
-def _same(kind: type, estimator: Estimator) -> bool:
-    """Whether a subclass predicts as the class of the library does."""
+def _predicts_like(kind: type, estimator: Estimator) -> bool:
+    """Whether an estimator predicts as `kind` does, the class of a library that it extends."""
     kind_of_estimator = type(estimator)
     names = ("predict", "predict_proba", "transform", "decision_function")
     return all(getattr(kind_of_estimator, n, None) is getattr(kind, n, None) for n in names)
 
 
 def needs_backend(model: Estimator) -> bool:
-    """Whether a model with ``predict_proba`` is opaque: a class, or of an unknown library."""
+    """Whether a model with ``predict_proba`` is opaque: it is a class or of an unknown library."""
     while type(model).__name__ == "FrozenEstimator":
         model = model.estimator
     return isinstance(model, type) or library_name(model) is None
@@ -126,14 +127,14 @@ def check_packable(
     if readers:
         raise InputError(
             f"{name} cannot be packed: {readers[0]} (in {type(model).__name__}) reads "
-            "texts or dicts, so it has no form that takes instances, which are numbers: make "
-            "columns of the texts first (counts of words, an embedding), and give the classifier "
-            "behind it alone"
+            "texts or dicts, but instances are numbers: turn the texts into columns first (word "
+            "counts, an embedding), and give only the classifier that follows"
         )
     problems = [
-        f"{library_name(estimator) or type(estimator).__name__}{_inside(estimator, model)}: {why}"
+        f"{library_name(estimator) or type(estimator).__name__}"
+        f"{_container_text(estimator, model)}: {problem}"
         for estimator in _parts(model)
-        for why in _problems(estimator, is_whole=estimator is model and as_library_file)
+        for problem in _problems(estimator, is_whole=estimator is model and as_library_file)
     ]
     if problems:
         advice = STAGE_ADVICE if as_stage else ADVICE
@@ -145,12 +146,12 @@ def is_left_to_library(model: Estimator) -> bool:
     return any(library_name(part) in LIBRARY_FORMS for part in _parts(model))
 
 
-def _inside(part: Estimator, model: Estimator) -> str:
+def _container_text(part: Estimator, model: Estimator) -> str:
     return "" if part is model else f" (in {type(model).__name__})"
 
 
 def _parts(model: Estimator) -> Iterator[Any]:
-    """The estimator and all that it is made of."""
+    """Yield the estimator and all estimators inside it."""
     if not hasattr(model, "get_params"):
         return
     candidates = [model, *model.get_params(deep=True).values()]
@@ -163,7 +164,7 @@ def _parts(model: Estimator) -> Iterator[Any]:
 
 
 def _problems(part: Estimator, *, is_whole: bool) -> Iterator[str]:
-    """Reasons why a part of a model, or the whole model, has no form that a worker runs."""
+    """Yield the reasons why a part of a model, or the whole model, cannot be packed."""
     name = library_name(part)
     if name in REASONS:
         yield REASONS[name]
@@ -178,11 +179,11 @@ def _problems(part: Estimator, *, is_whole: bool) -> Iterator[str]:
         )
     params = part.get_params(deep=False)
     runs_by_library = is_whole and library_of(part) is not None
-    for option, able in EXACT_OPTIONS.get(name, {}).items():
+    for option, exact_values in EXACT_OPTIONS.get(name, {}).items():
         if runs_by_library and option not in GOALS | INPUT_KINDS:
             continue
-        value = params.get(option, able[0])
-        if not any(value is choice or _equal(value, choice) for choice in able):
+        value = params.get(option, exact_values[0])
+        if not any(value is choice or _equal(value, choice) for choice in exact_values):
             yield f"{option}={value!r} has no exact form"
     if name == "XGBClassifier" and not _is_nan(params.get("missing")):
         yield f"missing={params['missing']!r} has no exact form; mark missing values by NaN"

@@ -1,4 +1,4 @@
-"""Boosters as their libraries save them, taken as fitted classifiers.
+"""Use saved boosters of LightGBM, XGBoost and CatBoost as fitted classifiers.
 
 A booster names no labels: its classes are 0, 1, ..., in the order of its outputs; a CatBoost file
 names its own.
@@ -25,7 +25,7 @@ CLASSES = {
     "xgboost": "XGBClassifier",
     "catboost": "CatBoostClassifier",
 }
-"""The library's own classifier, whose exact form as trees a booster shares."""
+"""The library's classifier that converts to the same exact trees as a booster."""
 
 
 class RawBooster:
@@ -78,7 +78,7 @@ class RawBooster:
 
 
 def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
-    """Make a classifier of a booster or a booster's file; give back any other model.
+    """Make a classifier of a booster or a booster's file; return any other model unchanged.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
     Raises
     ------
     InputError
-        If a file cannot be read, or the booster is no classifier with an exact form as trees.
+        If a file cannot be read, or the booster is not a classifier that converts exactly to trees.
     """
     library = ENDINGS.get(Path(model).suffix) if isinstance(model, str | Path) else None
     if library is not None:
@@ -104,11 +104,11 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
     else:
         return model
     try:
-        booster = RawBooster(_loaded(content, library))
+        booster = RawBooster(_load(content, library))
     except ImportError:
         raise InputError(f"{what} is a model of {library}: install {library}") from None
     except Exception as error:  # each library raises types of its own
-        raise InputError(f"{what} is no {library} classifier: {one_line(error)}") from error
+        raise InputError(f"{what} is not a classifier of {library}: {one_line(error)}") from error
     try:
         flat_trees(booster)
     except InputError as error:
@@ -120,7 +120,7 @@ def _library(model: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 
-def _loaded(content: Any, library: str) -> Any:
+def _load(content: Any, library: str) -> Any:
     """Load a file's path or a booster by its library."""
     if library == "lightgbm":
         import lightgbm
