@@ -60,11 +60,11 @@ class BudgetForest(ForestModel):
         cost more on average, or there are `n_estimators`; without one all trees are grown.
     selection : {"accuracy", "cost"}, default "accuracy"
         Number of trees, on validation rows: the most accurate one within the budget, or the largest
-        within the budget, as in the paper (algorithm 1). With "cost" each `alpha` or `mu` has this
-        one forest, of which the most accurate is taken.
+        within the budget, as in the paper (algorithm 1). With "cost" there is one such
+        forest per `alpha` or `mu`; the most accurate of them is chosen.
     max_loss : float, default 0.01
-        Without a budget: the cheapest point within this accuracy loss of the last forest, the most
-        expensive one (all trees, and the smallest alpha or mu).
+        Without a budget, the cheapest point is chosen whose accuracy is at most this far below that
+        of the largest forest (all trees, and the smallest alpha or mu).
     criterion : {"threshold_pairs", "entropy", "gini"}, default "threshold_pairs"
         BudgetRF's minimax splits; or the largest gain, less `mu` times the price that instances
         at the node have to pay.
@@ -94,13 +94,13 @@ class BudgetForest(ForestModel):
     forest_ : Forest
         The trees of the operating point.
     grown_ : tuple of pairs (Forest, int)
-        For each operating point, by its `chain`: the whole forest that its trees come from, and
-        the number of its first trees.
+        For each operating point, by its index `chain`: the whole forest that its trees come from,
+        and the number of its first trees.
 
     Notes
     -----
-    Threshold-Pairs charges a feature's own and its group's shared price at each split again, as the
-    paper does. Bootstrap samples draw rows in proportion to their weights.
+    Threshold-Pairs charges a feature's own price and its group's shared price again at each split,
+    as in the paper. Bootstrap samples draw rows in proportion to their weights.
 
     Examples
     --------
@@ -170,7 +170,7 @@ class BudgetForest(ForestModel):
         leaves = [leaf_of(plan.y[r], plan.weight[r], problem.n_classes, codes) for r in row_sets]
         candidates = _candidates(problem, leaves, [1], self.voting)
         for growth in growths:
-            numbers = _numbers(growth.n_trees, growth.passing)
+            numbers = _numbers_of_trees(growth.n_trees, growth.n_over_budget)
             if self.selection == "cost":
                 numbers = growth.largest_affordable()
             if numbers:
@@ -182,7 +182,7 @@ class BudgetForest(ForestModel):
         """Add trees to all forests until each is complete or costs more than the budget."""
         total = self.n_estimators * len(growths)
         while growing := [
-            g for g in growths if g.passing is None and g.n_trees < self.n_estimators
+            g for g in growths if g.n_over_budget is None and g.n_trees < self.n_estimators
         ]:
             jobs = []
             for growth in growing:
@@ -191,7 +191,7 @@ class BudgetForest(ForestModel):
             if self.budget is not None:
                 for growth in growing:
                     growth.compare(self.budget)
-            n_done = sum(self.n_estimators if g.passing else g.n_trees for g in growths)
+            n_done = sum(self.n_estimators if g.n_over_budget else g.n_trees for g in growths)
             problem.report(n_done, total, "growing trees")
 
     def _rules(self) -> list[tuple[float, float]]:
@@ -217,7 +217,7 @@ class _Growth:
 
     problem: Problem
     members: list[GrowingForest]
-    passing: int | None = None  # least number of trees that costs more than the budget
+    n_over_budget: int | None = None  # least number of trees that costs more than the budget
 
     @property
     def n_trees(self) -> int:
@@ -236,7 +236,10 @@ class _Growth:
         """Find the number of trees with which the validation rows cost more than the budget."""
         plan = self.problem.plan
         folds = zip(self.members, plan.folds, strict=False)
-        visits = [Forest.join(m.trees).trees.first_visits(plan.x[held]) for m, (_, held) in folds]
+        visits = [
+            Forest.join(m.trees).trees.first_visits(plan.x[validation_rows])
+            for m, (_, validation_rows) in folds
+        ]
         first_tree = np.concatenate([first for _, first in visits])
         weight = plan.weight[plan.validation_rows]
         # bisection: costs rise with the number of trees
@@ -249,11 +252,11 @@ class _Growth:
                 too_many = middle
             else:
                 affordable = middle
-        self.passing = too_many if too_many <= self.n_trees else None
+        self.n_over_budget = too_many if too_many <= self.n_trees else None
 
     def largest_affordable(self) -> list[int]:
         """The largest number of trees within the budget, if there is one (algorithm 1)."""
-        number = self.n_trees if self.passing is None else self.passing - 1
+        number = self.n_trees if self.n_over_budget is None else self.n_over_budget - 1
         return [number] if number else []
 
 
@@ -275,8 +278,8 @@ def _candidates(
     plan = problem.plan
     forest = forests[-1]
     folds = [
-        (fold_forest.node_shares(voting), *fold_forest.trees.first_visits(plan.x[held]))
-        for fold_forest, (_, held) in zip(forests, plan.folds, strict=False)
+        (fold_forest.node_shares(voting), *fold_forest.trees.first_visits(plan.x[validation_rows]))
+        for fold_forest, (_, validation_rows) in zip(forests, plan.folds, strict=False)
     ]
     first_tree = np.concatenate([first for *_, first in folds])
     shares = forest.node_shares(voting)
@@ -316,7 +319,7 @@ def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> Tr
 def _first_margins(
     leaf: NDArray[np.int32], shares: NDArray[np.float64], number: int
 ) -> NDArray[np.float32]:
-    """Margins of a forest's first trees, with the same bits as of :func:`_first_trees`.
+    """Margins of a forest's first trees, with the same bits as those of :func:`_first_trees`.
 
     Shapes: `leaf` (n_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
     """
@@ -327,9 +330,12 @@ def _first_margins(
     return out
 
 
-def _numbers(n_trees: int, passing: int | None) -> list[int]:
-    """Numbers of trees to try: each up to ten, then in steps of a tenth; the budget's exactly."""
-    last = n_trees if passing is None else passing
+def _numbers_of_trees(n_trees: int, n_over_budget: int | None) -> list[int]:
+    """List numbers of trees to try, in steps of one and later of a tenth, up to the budget.
+
+    The last two are the largest number that the budget allows and the next one.
+    """
+    last = n_trees if n_over_budget is None else n_over_budget
     numbers = {last, max(last - 1, 1)}
     number = 1
     while number < last:

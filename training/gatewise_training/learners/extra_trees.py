@@ -1,10 +1,10 @@
 """Extremely randomised trees (Geurts, Ernst & Wehenkel, 2006), compiled.
 
-As in scikit-learn's ExtraTreesClassifier with its defaults: every row, the square root of the
-features tried at a node with one uniform threshold each, the best by Gini impurity. scikit-learn
-takes two milliseconds for a tree of a few hundred rows, nearly all of it overhead, and counts a
-feature that does not vary within a node as tried, which makes forests on columns of mostly 0 larger
-and worse.
+As in scikit-learn's ExtraTreesClassifier with its defaults, each tree sees every row; a node tries
+the square root of the number of features, each with one uniform threshold, and takes the split with
+the lowest Gini impurity. scikit-learn takes two milliseconds for a tree of a few hundred rows,
+nearly all of it overhead, and counts a feature that does not vary within a node as tried, which
+makes forests on columns of mostly 0 larger and worse.
 """
 
 from __future__ import annotations
@@ -246,7 +246,8 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
     return best_feature, best_threshold, n_constant
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # lets several be compared at once
+# fastmath lets the compiler compare several values at once
+@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
 def _range(column: Any, rows: Any) -> Any:
     """Smallest and largest of some values, without NaN."""
     low = high = column[rows[0]]

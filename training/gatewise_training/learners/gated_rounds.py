@@ -57,8 +57,9 @@ def boost(
     newton: bool,
     settings: dict[str, Any],
 ) -> TreeEnsemble:
-    """Grow f1 and, unless `p_full` is None, a gate; `rounds`: of the warm-up, and of the whole fit.
+    """Grow f1 and, unless `p_full` is None, a gate.
 
+    `rounds` are those of the warm-up and of the whole fit.
     Shapes: `target` (n, n_margins), `weight, f0_loss` (n,), `base` (n_margins,).
     """
     prices = FirstUse(
@@ -96,7 +97,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     nodes = unsplit_nodes(max_nodes)
     value = np.zeros(max_nodes, np.float32)
     trees = np.empty((n_rounds * n_outputs, 2), np.int32)
-    # of a type of their own: plain integers make numba compile their users twice
+    # int64, because with plain integers numba compiles the functions that use them twice
     max_codes = np.int64(1)
     n_nodes = np.int64(0)
     for k in range(len(columns.codes)):
@@ -188,7 +189,7 @@ def _expit(m: float) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def log_loss(margins: Any, target: Any, p: Any) -> Any:
-    """Log loss of one row's margins, the first ones of `margins`; its probabilities into `p`.
+    """Get a row's log loss by the first ``len(p)`` of `margins`; write its probabilities to `p`.
 
     As in :mod:`gatewise_training.learners.losses`, whose calls of numpy take seven times as long
     on few rows.

@@ -23,7 +23,7 @@ GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 #: Rows and landmarks on which scaling, gamma and ridge are chosen; all rows then fit.
 CHOOSING_ROWS = 1500
 CHOOSING_LANDMARKS = 200
-#: Landmarks of the small machines that columns are compared by.
+#: Landmarks of the small machines that compare columns.
 TRIAL_LANDMARKS = 120
 
 
@@ -76,7 +76,7 @@ def left_out_error(
 ) -> float:
     """Mean squared error on left-out rows of a small kernel machine on some columns.
 
-    Left out in turn are single rows or, with numbers of shape (n,), `blocks` of rows.
+    Single rows are left out in turn or, with `blocks` (block numbers, (n,)), whole blocks.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     target = 2.0 * one_hot(y, n_classes) - 1.0
@@ -129,7 +129,7 @@ class _Basis:
         self.landmarks = landmarks
         self.gamma = gamma
         values, vectors = eigh(self._kernel(landmarks))
-        is_large = values > 1e-5 * values[-1]  # smaller ones would cost float32 its digits
+        is_large = values > 1e-5 * values[-1]  # smaller ones would lose float32 precision
         self.root = vectors[:, is_large] / np.sqrt(values[is_large])
 
     def _kernel(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -214,7 +214,7 @@ def _left_out_parts(
 
 
 def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
-    """Standard scores, and unit ranges, which a column of mostly one value cannot blow up."""
+    """Standard scores, and unit ranges, which stay bounded for a column of mostly one value."""
     with np.errstate(over="ignore"):
         width = np.ptp(x, axis=0).astype(np.float64)
     return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]

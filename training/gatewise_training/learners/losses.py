@@ -22,7 +22,7 @@ def softplus(m: Array) -> Array:
 
 
 def one_hot(y: NDArray[np.int64], n_classes: int) -> Array:
-    """Targets as the margins' shape: (n, 1) of 0 and 1 for two classes, else (n, M)."""
+    """Targets in the shape of the margins: (n, 1) of 0 and 1 for two classes, else (n, M)."""
     if n_classes == 2:
         return y[:, None].astype(np.float64)
     return np.eye(n_classes)[y]

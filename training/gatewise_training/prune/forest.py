@@ -71,7 +71,7 @@ class Forest:
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:
-        """Make one forest of at least one: trees one after another, averaged."""
+        """Concatenate the trees of one or more forests into one forest, which averages them."""
         if not forests:
             raise InputError("a forest needs at least one tree")
         first = forests[0].trees
@@ -105,7 +105,7 @@ class Forest:
 
     @property
     def errors(self) -> NDArray[np.float64]:
-        """Weighted training rows that each node gets wrong as a leaf, shape (n_nodes,)."""
+        """Weight of the training rows that each node would misclassify as a leaf, (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
     def recounted(
@@ -114,7 +114,9 @@ class Forest:
         y: NDArray[np.int64],
         weight: NDArray[np.float64] | None = None,
     ) -> Forest:
-        """Count other rows at every node: all training rows, as in the predecessor of 2016.
+        """Replace the counts by those of other rows, such as all training rows.
+
+        BudgetPrune's predecessor of 2016 counts all training rows, not a tree's bootstrap sample.
 
         Shapes: `x` (n, n_features), `y` (n,), class indices.
         """
@@ -149,8 +151,8 @@ class Forest:
     def node_shares(self, voting: Voting) -> NDArray[np.float64]:
         """Answer of each node as class shares, shape (n_nodes, n_classes).
 
-        Its class distribution; for a majority vote 1 for its most frequent class, of ties the
-        lowest class.
+        For "mean" its class distribution; for "majority" 1 for its most frequent class (the lowest
+        in a tie).
         """
         if voting == "mean":
             return np.asarray(self.counts / self.counts.sum(axis=1, keepdims=True))

@@ -20,7 +20,7 @@ MAX_SPARSE_CODES = 15
 """Largest number of codes of a sparse column."""
 
 SPARSE_SHARE = 0.75
-"""Least share of the rows that have the prevailing code of a sparse column."""
+"""Smallest share of rows with the prevailing code at which a column counts as sparse."""
 
 
 class Sparse(NamedTuple):

@@ -1,4 +1,4 @@
-"""Counts of a node's examples by code of a column and class.
+"""Count a node's examples by code and class.
 
 Where a node has many rows for its range of codes, they are counted into a histogram. In other
 nodes, which are most nodes of a deep tree on a column of many values, the few rows are sorted.
@@ -14,10 +14,10 @@ import numba
 import numpy as np
 
 MAX_BINS_PER_ROW = 4
-"""Largest number of bins of a histogram for each row."""
+"""Largest number of histogram bins per row; with more bins, rows are sorted instead."""
 
 ROW_BITS = 14
-"""Bits of a row's number among the sorted rows, which are fewer than 65,536 / MAX_BINS_PER_ROW."""
+"""Bits of a row's number in a key; fewer than 65,536 / MAX_BINS_PER_ROW rows are sorted."""
 
 MAX_INSERTION_ROWS = 16
 """Up to this many rows are sorted by insertion."""
@@ -63,7 +63,7 @@ class SparseCounts(NamedTuple):
 @numba.njit(cache=True, nogil=True)
 def event_arrays(n_rows: int, n_codes: int, n_classes: int) -> Any:
     """Make the arrays of :class:`CodeEvents` for at most that many rows and codes."""
-    # one more, because a prevailing code may turn out to be absent only at the end
+    # one more, because the prevailing code is found to be absent only at the end
     n_events = min(n_rows, n_codes) + 1
     n_keys = min(n_rows, 1 << ROW_BITS)
     return CodeEvents(
@@ -76,13 +76,13 @@ def event_arrays(n_rows: int, n_codes: int, n_classes: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def all_right(whole: Any, left: Any, right: Any) -> float:
+def all_right(node_counts: Any, left: Any, right: Any) -> float:
     """Put a node's examples, (n_classes,), into the right child; returns their number."""
     n = 0.0
-    for m in range(len(whole)):
+    for m in range(len(node_counts)):
         left[m] = 0
-        right[m] = whole[m]
-        n += whole[m]
+        right[m] = node_counts[m]
+        n += node_counts[m]
     return n
 
 
@@ -141,12 +141,12 @@ def _sorted_counts(rows: Any, low: int, width: int, events: Any) -> int:
     n = len(y)
     for i in range(n):
         keys[i] = np.uint32((code[i] - low) << ROW_BITS | i)
-    ordered = _sort(keys, events.spare_keys, n, width)
+    sorted_keys = _sort(keys, events.spare_keys, n, width)
     event = -1
     last_code = np.int64(-1)
     for j in range(n):
-        c = np.int64(ordered[j] >> ROW_BITS)
-        i = ordered[j] & ((1 << ROW_BITS) - 1)
+        c = np.int64(sorted_keys[j] >> ROW_BITS)
+        i = sorted_keys[j] & ((1 << ROW_BITS) - 1)
         if c != last_code:
             last_code = c
             event += 1
@@ -158,7 +158,7 @@ def _sorted_counts(rows: Any, low: int, width: int, events: Any) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _sort(keys: Any, spare: Any, n: int, width: int) -> Any:
+def _sort(keys: Any, other_keys: Any, n: int, width: int) -> Any:
     """Sort the first n keys by their code: by insertion, or digit by digit of eight bits."""
     if n <= MAX_INSERTION_ROWS:
         for i in range(1, n):
@@ -182,9 +182,9 @@ def _sort(keys: Any, spare: Any, n: int, width: int) -> Any:
             total += count
         for i in range(n):
             digit = keys[i] >> shift & 255
-            spare[next_index[digit]] = keys[i]
+            other_keys[next_index[digit]] = keys[i]
             next_index[digit] += 1
-        keys, spare = spare, keys
+        keys, other_keys = other_keys, keys
         shift += 8
     return keys
 
@@ -219,10 +219,10 @@ def clear_sparse(sparse: Any, counts: Any, n_touched: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def sparse_events(sparse: Any, k: int, whole: Any, slots: Any, events: Any) -> int:
+def sparse_events(sparse: Any, k: int, node_counts: Any, slots: Any, events: Any) -> int:
     """List the codes of sparse column k; its prevailing code has the examples without an entry.
 
-    Shapes: `whole` (n_classes,), all examples of the node. Returns the number of codes.
+    Shapes: `node_counts` (n_classes,), all examples of the node. Returns the number of codes.
     """
     event_code = events.code
     event_count = events.count
@@ -232,17 +232,17 @@ def sparse_events(sparse: Any, k: int, whole: Any, slots: Any, events: Any) -> i
     n_events = 0
     for c in range(end - begin):
         occupied = np.int32(0)
-        for m in range(len(whole)):
+        for m in range(len(node_counts)):
             occupied |= slots[begin + c, m]
         if c == common:
-            for m in range(len(whole)):
-                remaining = whole[m]
+            for m in range(len(node_counts)):
+                remaining = node_counts[m]
                 for slot in range(begin, end):
                     remaining -= slots[slot, m]
                 event_count[n_events, m] = remaining
                 occupied |= remaining
         else:
-            for m in range(len(whole)):
+            for m in range(len(node_counts)):
                 event_count[n_events, m] = slots[begin + c, m]
         if occupied:
             event_code[n_events] = c

@@ -42,7 +42,7 @@ def minimise_shares(
     bound: float,
     **settings: Any,
 ) -> tuple[Floats, Floats, int]:
-    """Solve the relaxed problem for nodes that stay by shares ``y = node_matrix @ x``.
+    """Solve the relaxed problem, which keeps the share ``y_h`` of node h: ``y = node_matrix @ x``.
 
     The program is ::
 
