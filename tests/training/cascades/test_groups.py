@@ -207,7 +207,7 @@ def test_bad_groups_are_refused_in_one_line():
     for data, labels, options, message in [
         (X, y, {"groups": group[1:]}, "one value for each of the 60 rows"),
         (X, alone, {"groups": group}, "all rows of class 2 are in one group"),
-        (X, alone, {"time": group >= 3}, "a class is left out where groups or times part"),
+        (X, alone, {"time": group >= 3}, "by groups or times leaves a fold without a class"),
         (*part, {"validation": late}, "only: add groups="),
         (*part, {"validation": late[:2], "groups": group[:30]}, "only: add validation="),
         (*part, {"validation": late, "groups": group[30:]}, "group 3 has training and valid"),

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.backward_selection import _without_least
+from gatewise_training.cascades.backward_selection import _drop_least_useful
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.cascades.wide_tables import narrowed
 from gatewise_training.data.datasets import read_table
@@ -53,7 +53,7 @@ def test_what_goes_from_many_columns_is_found_in_time_proportional_to_them() -> 
     units = [np.array([k]) for k in range(6000)]
     gain = np.where(np.arange(6000) % 10 == 0, np.arange(6000.0), 0.0)
     began = time.process_time()
-    left = _without_least(gain, np.ones(6000, bool), units, FeatureCosts.uniform(6000))
+    left = _drop_least_useful(gain, np.ones(6000, bool), units, FeatureCosts.uniform(6000))
     assert time.process_time() - began < 5.0
     assert np.flatnonzero(left).tolist() == list(range(10, 6000, 10))
 

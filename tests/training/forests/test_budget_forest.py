@@ -10,7 +10,7 @@ from sklearn.datasets import load_wine
 
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.forests.budget_forest import BudgetForest, _numbers
+from gatewise_training.forests.budget_forest import BudgetForest, _numbers_of_trees
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
 from tests.support.tree_walks import priced, thirds
@@ -70,11 +70,11 @@ def test_trees_are_added_until_the_validation_cost_passes_the_budget():
 
 def test_the_number_of_trees_before_the_budget_is_passed_is_always_measured():
     for passing in range(1, 41):
-        numbers = _numbers(40, passing)
+        numbers = _numbers_of_trees(40, passing)
         assert {max(passing - 1, 1), passing} <= set(numbers)
         assert numbers == sorted(set(numbers))
         assert numbers[-1] == passing
-    assert _numbers(40, None)[-1] == 40
+    assert _numbers_of_trees(40, None)[-1] == 40
 
 
 def test_too_small_a_budget_leaves_no_tree():

@@ -43,8 +43,7 @@ class L1Cascade(PenalisedCascade):
     Parameters
     ----------
     penalties : sequence of float, default 12 values from 0.9 to 0.001
-        Strength of the L1 penalty as shares of the critical one, at which nothing is chosen;
-        swept.
+        L1 penalties to sweep, as shares of the smallest penalty that selects no feature.
     stop : {"auto", "gate", "margin"}, default "auto"
         As for :class:`AdaptGBRT`.
     accounting : {"union", "paths"}, default "union"
@@ -52,11 +51,11 @@ class L1Cascade(PenalisedCascade):
 
     Notes
     -----
-    Features are standardised; linear models take no NaN. Prices weigh the penalty, and a group's
-    shared price is a group penalty, as in :class:`AdaptLin`. For M > 2 classes a feature's M
-    weights are penalised by their length, so that they become 0 together. f1 and the gate are
-    logistic regressions with scikit-learn's default ridge penalty; the gate learns where f1 errs
-    on the training rows. Its threshold is refitted on validation rows.
+    Features are standardised; linear models take no NaN. A feature's penalty is proportional to
+    its price, and a group's shared price is a group penalty, as in :class:`AdaptLin`. For M > 2
+    classes a feature's M weights are penalised by their length, so that they become 0 together. f1
+    and the gate are logistic regressions with scikit-learn's default ridge penalty; the gate learns
+    where f1 errs on the training rows. Its threshold is refitted on validation rows.
     """
 
     allow_missing = False
@@ -74,9 +73,9 @@ class L1Cascade(PenalisedCascade):
 def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage]:
     """Fit a stage for each share of the critical penalty, the highest first."""
     sample = sample.take(rows)
-    posed = pose(sample)
-    problem = replace(posed.problem, gate=_NoGate())
-    pair = posed.start
+    fit_state = pose(sample)
+    problem = replace(fit_state.problem, gate=_NoGate())
+    pair = fit_state.start
     critical = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
     stages = []
     for share in shares:
@@ -84,7 +83,7 @@ def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage
         features = np.flatnonzero(pair.weights.any(axis=1))
         weights, bias = _fit_on(features, problem.z, sample)
         model = LinearModel(
-            posed.mean, posed.scale, weights.astype(np.float32), bias.astype(np.float32)
+            fit_state.mean, fit_state.scale, weights.astype(np.float32), bias.astype(np.float32)
         )
         stages.append(Stage.from_model(model, link_of(sample.n_classes), "column"))
     return stages

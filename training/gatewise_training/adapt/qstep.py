@@ -41,7 +41,7 @@ ROUNDING = 4e-15
 """Newton's method ends at steps below this share of the numbers in play."""
 
 MEAN_TOLERANCE = 1e-13
-"""Error of the bound on the mean, and relative width of the bracket of ``beta``, that end it."""
+"""The search for ``beta`` ends at this error of the mean, or relative width of the bracket."""
 
 
 def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = None) -> Array:
@@ -191,7 +191,7 @@ class Distance(Protocol):
         ...
 
     def with_probabilities(self, q: Array) -> FreeProbabilities:
-        """Take offload probabilities inside (0, 1) as they are."""
+        """Use the given offload probabilities, each inside (0, 1)."""
         ...
 
 

@@ -27,7 +27,7 @@ STEP = 0.2
 """Share of the price that one step drops, at least one feature or group."""
 
 MANY_SETS = 16
-"""Length of a path from which on it gives a second sequence; 100 features give about 16 sets."""
+"""Length from which on a path also gives a second sequence; 100 features give about 16 sets."""
 
 
 def backward_sequences(
@@ -46,22 +46,22 @@ def backward_sequences(
     is_left = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
     while costs.price(is_left) > 0:  # free features save nothing, and stay
-        dropped = len(units) - sum(bool(is_left[unit].any()) for unit in units)
-        problem.report(dropped, 2 * len(units), "choosing features")
+        n_dropped = len(units) - sum(bool(is_left[unit].any()) for unit in units)
+        problem.report(n_dropped, 2 * len(units), "choosing features")
         # cheapest columns first: among equal columns the booster splits on the first
         gain = boosted_gains(problem, rows, by_price[is_left[by_price]])
-        is_left = _without_least(gain, is_left, units, costs)
+        is_left = _drop_least_useful(gain, is_left, units, costs)
         if is_left.any() and costs.price(is_left) <= max_cost:
             path.append(is_left)
     path = path[::-1]
     # sets over the whole path and, if it is long, cheap sets between them
-    wide = spread(path, costs, n_stages)
+    wide_sets = spread(path, costs, n_stages)
     if len(path) < MANY_SETS:
-        return [wide]
-    sizes = {len(features) for features in wide}
-    max_cost = costs.price(wide[len(wide) // 2])
+        return [wide_sets]
+    sizes = {len(features) for features in wide_sets}
+    max_cost = costs.price(wide_sets[len(wide_sets) // 2])
     cheap_sets = [s for s in path if s.sum() not in sizes and costs.price(s) < max_cost]
-    return [wide, spread(cheap_sets, costs, n_stages)]
+    return [wide_sets, spread(cheap_sets, costs, n_stages)]
 
 
 def boosted_gains(
@@ -85,13 +85,13 @@ def boosted_gains(
     return gain
 
 
-def _without_least(
+def _drop_least_useful(
     gain: NDArray[np.float64],
     is_left: NDArray[np.bool_],
     units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
-    """Drop units without gain, and then units with the least gain for their price, for a step."""
+    """Take a step: drop all units without gain, then those with the least gain for their price."""
     is_left = is_left.copy()
     cost_before = costs.price(is_left)
     # gain per saved price of each unit that is left
@@ -104,14 +104,14 @@ def _without_least(
         worst_unit = int(worth.argmin())
         if worth[worst_unit] > 0 and costs.price(is_left) <= (1 - STEP) * cost_before:
             break
-        is_few = np.isfinite(worth).sum() <= 1 / STEP
+        drops_singly = np.isfinite(worth).sum() <= 1 / STEP
         is_left[units[worst_unit]] = False
         worth[worst_unit] = np.inf
-        if is_few and costs.price(is_left) < cost_before:
+        if drops_singly and costs.price(is_left) < cost_before:
             break  # the last few are dropped one by one
         # units of the same group may save more now
-        has_changed = np.isfinite(worth) & (group_of == group_of[worst_unit]) & (group_of >= 0)
-        changed = np.isfinite(worth) if costs.prerequisites else has_changed
+        in_same_group = (group_of == group_of[worst_unit]) & (group_of >= 0)
+        changed = np.isfinite(worth) & (in_same_group | bool(costs.prerequisites))
         for u in np.flatnonzero(changed).tolist():
             worth[u] = _worth(gain, units[u], is_left, costs)
     return is_left

@@ -50,7 +50,7 @@ class CascadeClassifier(BudgetedClassifier):
         class with ``predict_proba``, ``"python:module:attribute"``) is not packed: a worker runs it
         as a backend.
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
-        Prices; 1 a feature by default.
+        Prices; 1 per feature by default.
     cloud_prices : CloudPrices, optional
         Price of a request, of its bytes and of an evaluation; 0 by default.
     budget : float, optional
@@ -135,11 +135,12 @@ class CascadeClassifier(BudgetedClassifier):
         A fitted `high_cost_model` may have seen the rows, so that its accuracy on them says little.
         It is measured on `validation` rows, by its `high_cost_predictions`, or else by clones that
         are fitted without the rows. A model that cannot be cloned (an ONNX file, a function, a
-        frozen classifier) is compared with models of our own on the same rows, and a warning says
-        if only memory explains its accuracy. The given model is deployed in each case.
+        frozen classifier) is compared with models of our own on the same rows, and a warning is
+        given if its accuracy can only be explained by having seen the rows. The given model is
+        deployed in each case.
 
         scikit-learn's searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
-        splitter alone: in each of their fits rows count as alike.
+        splitter alone, so that each of their fits runs without groups.
 
         Parameters
         ----------
@@ -148,16 +149,16 @@ class CascadeClassifier(BudgetedClassifier):
         y : array-like of shape (n,)
             Class labels.
         sample_weight : array-like of shape (n,), optional
-            What each row counts; 1 by default.
+            Weight of each row; 1 by default.
         validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
             Validation rows; else part of the rows, or on few rows cross-fitting.
         high_cost_predictions : array-like of shape (n, n_classes), optional
             Out-of-fold probabilities of `high_cost_model`, columns by sorted class.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row. Whole groups fit or validate wherever
-            anything is chosen, `max_loss` keeps two standard errors between groups in hand, a
-            guarantee is about new groups. A `high_cost_model` that makes splits of its own, such as
-            a grid search, is given no groups.
+            Subject, machine or recording of each row. Every split keeps groups whole; `max_loss`
+            keeps a margin of two standard errors between groups; a guarantee is about new groups. A
+            `high_cost_model` that makes splits of its own, such as a grid search, is given no
+            groups.
         time : array-like of shape (n,), optional
             Numbers or dates: the earlier rows fit and the last fifth validates.
 
@@ -197,7 +198,7 @@ class CascadeClassifier(BudgetedClassifier):
     # -- the fitted system -------------------------------------------------------------------
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Which rows go to the high-cost model.
+        """Mark the rows that go to the high-cost model.
 
         Parameters
         ----------
@@ -223,7 +224,7 @@ class CascadeClassifier(BudgetedClassifier):
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
-        At most one of `budget`, `max_loss` and `offload_rate`; without, the settings' own.
+        Give at most one of `budget`, `max_loss` and `offload_rate`; by default the fit's setting.
 
         Parameters
         ----------
@@ -238,7 +239,7 @@ class CascadeClassifier(BudgetedClassifier):
         max_bytes : int, optional
             Largest number of bytes on a device: stages that never stop are then left out.
         max_instance_cost : float, optional
-            Only operating points are left at which no instance can cost more.
+            Exclude operating points at which an instance can cost more.
         slack : float, optional
             Standard errors that `max_loss` and bounds on classes keep in hand; 1 by default.
 
@@ -250,8 +251,8 @@ class CascadeClassifier(BudgetedClassifier):
         Raises
         ------
         InputError
-            If no operating point keeps the bounds, or several of the others are given; of a
-            `max_instance_cost` it names the lowest possible.
+            If no operating point keeps the bounds, or if several of the three goals are given. For
+            `max_instance_cost` the message names the lowest possible value.
         TooLargeError
             If none is as small as `max_bytes`; its `smallest` says how small they get.
         """
@@ -306,7 +307,8 @@ class WindowSettings:
     }
 
     def _check_settings(self) -> None:
-        super()._check_settings()  # type: ignore[misc]  # of the estimator behind it
+        # of the estimator class that follows in the MRO
+        super()._check_settings()  # type: ignore[misc]
         if self.high_cost_input != "features" and self.blocks is None:
             raise InputError(
                 f"high_cost_input={self.high_cost_input!r} needs blocks: rows are not windows"

@@ -16,8 +16,8 @@ from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.kernel_fitting import left_out_error
 
 LARGEST_SHARE = 0.75
-"""Cost at which to stop, as a share of the cost of all features. Beyond it the small machine may
-lose accuracy by more features where the larger model of a stage would not."""
+"""Cost at which to stop, as a share of the cost of all features. Beyond it more features may harm
+the small machine although they would help the larger model of a stage."""
 
 ROWS = 1200
 """Largest number of rows for the comparison of candidates."""
@@ -59,9 +59,9 @@ def come_in_blocks(costs: FeatureCosts) -> bool:
 def forward_sets(
     problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[NDArray[np.intp]]:
-    """Find nested sets by forward selection; arguments and result as :func:`.nested_sets`.
+    """Find nested sets by forward selection; values must not be missing.
 
-    Values must not be missing.
+    Arguments and result are those of :func:`.nested_sets`.
     """
     plan = problem.plan
     costs = problem.costs
@@ -83,11 +83,11 @@ def forward_sets(
         # try the most promising unit until it stays the most promising one
         errors: dict[int, float] = {}
         while (best_unit := int(np.argmax(worth))) not in errors:
-            added = costs.mask(units[best_unit])
+            unit_mask = costs.mask(units[best_unit])
             errors[best_unit] = left_out_error(
-                x[:, acquired | added], y, n_classes, weight, blocks=blocks
+                x[:, acquired | unit_mask], y, n_classes, weight, blocks=blocks
             )
-            price = max(costs.price(added, acquired=acquired), 1e-9)
+            price = max(costs.price(unit_mask, acquired=acquired), 1e-9)
             worth[best_unit] = (error - errors[best_unit]) / price
             if path and len(errors) >= MAX_TRIALS:
                 best_unit = max(errors, key=lambda p: float(worth[p]))
@@ -105,7 +105,7 @@ def forward_sets(
 def spread(
     path: list[NDArray[np.bool_]], costs: FeatureCosts, n_stages: int
 ) -> list[NDArray[np.intp]]:
-    """Pick `n_stages` sets with geometrically spread costs, with the first and the last set."""
+    """Pick `n_stages` sets, the first and the last among them, with geometrically spaced costs."""
     price = np.array([costs.price(features) for features in path])
     if len(path) > n_stages:
         targets = np.geomspace(max(price[0], 1e-9), max(price[-1], 1e-9), n_stages)

@@ -146,10 +146,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             self.feature_names_[: problem.plan.x.shape[1]],
             by_clones=not self._first_stages_are_new,
         )
-        candidates_behind = [
-            _behind(first_stages, candidate) for candidate in own_candidates if first_stages
+        candidates_with_first = [
+            _prepend(first_stages, candidate) for candidate in own_candidates if first_stages
         ]
-        return [*candidates_behind, *own_candidates]
+        return [*candidates_with_first, *own_candidates]
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
         all_bounds = self._bounds(problem)
@@ -200,13 +200,15 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         shape = best_shape(problem, families, of_size=self.max_bytes is not None)
         if self.max_bytes is None:
             return [bounds.with_shape(shape)]
-        room = self.max_bytes
-        grid = grid_of(problem.plan.x[problem.plan.fit_rows], room)
+        bytes_left = self.max_bytes
+        grid = grid_of(problem.plan.x[problem.plan.fit_rows], bytes_left)
         if grid is not None:
             bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
-            room -= grid[1]
+            bytes_left -= grid[1]
         shares = [share for share in SHARES if share <= self.n_stages]
-        return [replace(bounds, max_bytes=room // share).with_shape(shape) for share in shares]
+        return [
+            replace(bounds, max_bytes=bytes_left // share).with_shape(shape) for share in shares
+        ]
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
         """List the families of the settings; where values may be missing, only those taking NaN."""
@@ -238,7 +240,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return [[columns[features] for features in sets] for sets in sequences if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:
-        """Get the largest cost of a feature set: the cap on an instance, if no offload fits it."""
+        """Get the largest cost of a feature set: `max_instance_cost`, if no offload fits it.
+
+        It is None otherwise, and never below the price of the cheapest feature.
+        """
         max_cost = self.max_instance_cost
         if max_cost is None:
             return None
@@ -254,10 +259,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 
-def _behind(
-    first_stages: Sequence[tuple[Stage, NDArray[np.float32]]], own: FittedStages
+def _prepend(
+    first_stages: Sequence[tuple[Stage, NDArray[np.float32]]], candidate: FittedStages
 ) -> FittedStages:
     """Put given stages before the stages of a candidate."""
     stages = [stage for stage, _ in first_stages]
     outputs = [outputs for _, outputs in first_stages]
-    return FittedStages((*stages, *own.stages), (*outputs, *own.outputs))
+    return FittedStages((*stages, *candidate.stages), (*outputs, *candidate.outputs))

@@ -101,7 +101,7 @@ class SplitPrices:
         return isinstance(self.split, np.ndarray)
 
     def take(self, features: NDArray[np.intp]) -> SplitPrices:
-        """Keep the prices of splits on some columns, of the trees that read these alone."""
+        """Restrict split prices to some columns, for trees that were cut down to these columns."""
         if not isinstance(self.split, np.ndarray):
             return self
         return replace(self, split=self.split[features])
@@ -180,7 +180,7 @@ class Charge:
         return np.zeros(self._x.shape, np.bool_)
 
     def after(self, booster: lgb.Booster, round_number: int) -> None:
-        """Renew the prices of priced groups after a round, numbered from 0."""
+        """Update the prices of groups after round `round_number`, counted from 0."""
         if self._first_uses is not None:
             self._first_uses.after(booster)
         elif self._groups_open:
@@ -199,6 +199,6 @@ class Charge:
         ]
         self._groups_open = bool(np.any(n_untouched))
         # own + shared * (rows that have not touched the group) / (rows that lack the feature)
-        owed = np.append(costs.shared_alone * n_untouched, 0.0)[costs.group]
-        price = costs.own + owed / np.maximum(n_lacking, 1)
+        group_price_owed = np.append(costs.shared_alone * n_untouched, 0.0)[costs.group]
+        price = costs.own + group_price_owed / np.maximum(n_lacking, 1)
         return np.asarray(self.factor * price, np.float64)

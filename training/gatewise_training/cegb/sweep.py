@@ -1,9 +1,9 @@
-"""The search over penalties: one fit each, scored on rows that it has not seen.
+"""Search over penalties: one fit for each penalty, scored on rows that the fit has not seen.
 
 Without the user's own penalties, the first fits are spread so that their costs cover the range from
 one feature to the cost of the unpenalised model: the next penalty always goes into the widest gap,
-on a log scale. The last fits close in on the budget, or on the loss that is allowed. Each fit also
-gives models of its first rounds, which are cheaper and are scored alike.
+on a log scale. The last fits close in on the budget, or on the loss that is allowed. The first
+rounds of each fit are models too: they are cheaper and are scored in the same way.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Fitted:
     penalty : float
         0 of the unpenalised model, infinity of the constant one.
     stage : Stage
-    outputs : ndarray of float32, shape (n_held, n_outputs)
+    outputs : ndarray of float32, shape (n_validation, n_outputs)
         Out of fold, from models that have not seen the row.
-    acquired : ndarray of bool, shape (n_features,) or (n_held, n_features)
+    acquired : ndarray of bool, shape (n_features,) or (n_validation, n_features)
         Features of the model, the same for every row, or the features that the models of the
         outputs acquired for each row.
     cost : float
         Mean feature cost over the validation rows.
-    evaluation_by_row : ndarray of float64, shape (n_held,)
+    evaluation_by_row : ndarray of float64, shape (n_validation,)
         Price of the splits that each row passes.
     evaluation : float
         Mean of these prices.
-    merits : ndarray of float64, shape (n_held,) or (n_queries,)
+    merits : ndarray of float64, shape (n_validation,) or (n_queries,)
         How good each answer is; the weighted mean is the score.
     weights : ndarray of float64, of the shape of `merits`
     """
@@ -83,7 +83,8 @@ class Fitted:
     def error_against(self, other: Fitted, groups: NDArray[np.int64] | None = None) -> float:
         """Standard error of the difference of two scores, paired by row or query.
 
-        With the `groups` of the rows or queries: at least the further loss of new groups.
+        With the `groups` of the rows or queries, it is at least the additional loss that is
+        expected on new groups.
         """
         # standard error of a weighted mean: sqrt(sum (w_i / sum w)^2 (d_i - mean d)^2)
         difference = self.merits - other.merits
@@ -120,44 +121,58 @@ class Task:
     seed: int
 
     def fit(
-        self, penalty: float, rows: Rows, held: Rows | None, rounds: int | None = None
+        self,
+        penalty: float,
+        rows: Rows,
+        validation_rows: Rows | None,
+        rounds: int | None = None,
     ) -> Model:
-        """Fit a model to rows; the loss on `held` rows, or the number of `rounds`, ends it."""
+        """Fit a model to rows; the loss on `validation_rows`, or `rounds`, ends the fit."""
         target = self.target.take(rows)
         if math.isinf(penalty) or rounds == 0:
             return Model(constant(target, self.x.shape[1]), 0)
         x = np.ascontiguousarray(self.x[rows])
         charge = Charge(self.prices, penalty, x)
-        validation = None if held is None else (self.x[held], self.target.take(held))
+        validation = None
+        if validation_rows is not None:
+            validation = (self.x[validation_rows], self.target.take(validation_rows))
         return Model(
             *grow(x, target, self.growth, charge, held=validation, rounds=rounds, seed=self.seed)
         )
 
     def score_rounds(
-        self, penalty: float, kept: Model, folds: Sequence[Model], held: Sequence[Rows]
+        self,
+        penalty: float,
+        final: Model,
+        folds: Sequence[Model],
+        validation_rows: Sequence[Rows],
     ) -> list[Fitted]:
-        """Score the kept model and its first rounds, the whole model last."""
+        """Score the final model and its first rounds, the whole model last."""
         fits = []
         last_size = -1
         for share in self.prefixes:
-            stage = self._stage(first_rounds(kept.trees, share))
+            stage = self._stage(first_rounds(final.trees, share))
             if stage.n_trees == last_size:
                 continue
             last_size = stage.n_trees
             fold_stages = [stage]
             if len(folds) > 1:
                 fold_stages = [self._stage(first_rounds(fold.trees, share)) for fold in folds]
-            fits.append(self.score(penalty, stage, fold_stages, held))
+            fits.append(self.score(penalty, stage, fold_stages, validation_rows))
         return fits
 
     def score(
-        self, penalty: float, stage: Stage, folds: Sequence[Stage], held: Sequence[Rows]
+        self,
+        penalty: float,
+        stage: Stage,
+        folds: Sequence[Stage],
+        validation_rows: Sequence[Rows],
     ) -> Fitted:
-        """Score the stage that is kept by the folds' stages on their held rows."""
-        parts = [np.ascontiguousarray(self.x[rows]) for rows in held]
-        pairs = list(zip(folds, parts, strict=True))
+        """Score a stage by the outputs of the folds' stages on their validation rows."""
+        fold_x = [np.ascontiguousarray(self.x[rows]) for rows in validation_rows]
+        pairs = list(zip(folds, fold_x, strict=True))
         outputs = np.concatenate([fold.margins(x) for fold, x in pairs])
-        target = self.target.take(np.concatenate(held))
+        target = self.target.take(np.concatenate(validation_rows))
         costs = self.prices.costs
         acquired = stage.at_most(self.x.shape[1])
         if stage.acquisition == "node":
@@ -222,12 +237,12 @@ class Goal:
             limit = self.budget
             if any(NEAR_BUDGET * limit <= self.cost(fit) <= limit for fit in fits.values()):
                 return None
-        turns = [
+        crossings = [
             (a, b)
             for a, b in pairwise(sorted(fits))
             if self._may_cost_less(fits[a], fits) and not self._may_cost_less(fits[b], fits)
         ]
-        return between(*turns[-1], fits) if turns else None
+        return between(*crossings[-1], fits) if crossings else None
 
     def _may_cost_less(self, fit: Fitted, fits: Mapping[float, Fitted]) -> bool:
         if self.budget is None:
@@ -270,20 +285,20 @@ def sweep_penalties(
 
 
 def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float, list[Fitted]]:
-    """Fit each penalty; of several folds the model that is kept is fitted on all rows."""
+    """Fit each penalty on every fold; with several folds, fit its final model on all rows."""
     fit = joblib.delayed(task.fit)
     n_folds = len(folds)
     parallel = joblib.Parallel()
     models = parallel(fit(p, *fold) for p in penalties for fold in folds)
     by_penalty = [models[i * n_folds : (i + 1) * n_folds] for i in range(len(penalties))]
-    kept = [fold_models[0] for fold_models in by_penalty]
+    final_models = [fold_models[0] for fold_models in by_penalty]
     if n_folds > 1:
         all_rows = np.arange(len(task.x))
         rounds = [round(float(np.mean([m.n_rounds for m in models]))) for models in by_penalty]
         jobs = zip(penalties, rounds, strict=True)
-        kept = parallel(fit(p, all_rows, None, n_rounds) for p, n_rounds in jobs)
-    held = [rows for _, rows in folds]
+        final_models = parallel(fit(p, all_rows, None, n_rounds) for p, n_rounds in jobs)
+    validation_rows = [rows for _, rows in folds]
     return {
-        p: task.score_rounds(p, model, fold_models, held)
-        for p, model, fold_models in zip(penalties, kept, by_penalty, strict=True)
+        p: task.score_rounds(p, model, fold_models, validation_rows)
+        for p, model, fold_models in zip(penalties, final_models, by_penalty, strict=True)
     }

@@ -24,7 +24,7 @@ CROSS_FIT_ROWS = 5000
 """Largest number of rows for cross-fitting: few rows are precious, and five fits are cheap."""
 
 HELD_OUT_GROUPS = 30
-"""Held-out groups that say as much as cross-fitting."""
+"""Number of held-out groups from which on holding out is as good as cross-fitting."""
 
 
 class _HasRounds(Protocol):
@@ -38,7 +38,7 @@ Fit = Callable[[Rows, Rows | None, int | None], Model]
 
 @dataclass(frozen=True, eq=False)
 class ValidationSplit:
-    """Rows, and which of them fit and which validate."""
+    """Rows, divided into fit rows and validation rows."""
 
     # (n, n_features): training rows, followed by the user's validation rows if there are any
     x: NDArray[np.float32]
@@ -58,7 +58,7 @@ class ValidationSplit:
         seed: int,
         splitter: RowSplitter | None = None,
     ) -> ValidationSplit:
-        """Choose the user's validation rows, a held-out fifth, or on up to 5,000 rows five folds.
+        """Use the user's validation rows, or else cross-fit few rows or hold out a fifth.
 
         `splitter` covers the training rows followed by the user's validation rows.
         """
@@ -86,10 +86,10 @@ class ValidationSplit:
         """Get the split with at most `max_rows` fit rows per fold, and the same validation rows."""
         rng = np.random.default_rng(seed)
         folds = []
-        for rows, unseen in self.folds:
+        for rows, validation_rows in self.folds:
             if len(rows) > max_rows:
                 rows = np.sort(rng.choice(rows, max_rows, replace=False))
-            folds.append((rows, unseen))
+            folds.append((rows, validation_rows))
         return replace(self, folds=tuple(folds))
 
     def with_columns(self, columns: slice) -> ValidationSplit:
@@ -119,20 +119,20 @@ class ValidationSplit:
 
 
 def cross_fit(
-    plan: ValidationSplit, fit: Fit[Model], answer: Callable[[Model, Rows], NDArray[Any]]
+    plan: ValidationSplit, fit: Fit[Model], predict: Callable[[Model, Rows], NDArray[Any]]
 ) -> tuple[Model, NDArray[Any]]:
     """Fit the final model, and get out-of-fold predictions on the validation rows.
 
     Where rows have groups, a fold's best number of rounds would depend on its few groups. The
     models that predict then have as many rounds as the final model.
     """
-    models = [fit(rows, unseen, None) for rows, unseen in plan.folds]
+    models = [fit(rows, validation_rows, None) for rows, validation_rows in plan.folds]
     # the final model has the mean number of rounds
     rounds = round(float(np.mean([m.rounds for m in models]))) or None
     if len(models) > 1 and rounds and plan.splitter.n_groups is not None:
         models = [fit(rows, None, rounds) for rows, _ in plan.folds]
     predictions = np.concatenate(
-        [answer(m, unseen) for m, (_, unseen) in zip(models, plan.folds, strict=True)]
+        [predict(model, rows) for model, (_, rows) in zip(models, plan.folds, strict=True)]
     )
     if len(models) == 1:
         return models[0], predictions
@@ -144,16 +144,19 @@ def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -
     n_classes = len(np.unique(y))
     if any(len(np.unique(y[rows])) < n_classes for rows, _ in folds):
         raise InputError(
-            "a class is left out where groups or times part the rows, so that no model could be "
-            "validated on it: each class needs rows in several groups, and early ones; give more, "
-            "or drop the class"
+            "the split by groups or times leaves a fold without a class: each class needs rows in "
+            "several groups and among the early rows; give more rows or drop the class"
         )
 
 
 def chosen_folds(
     rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
-    """Make five folds of up to 5,000 rows; else hold out a fifth, with times the last."""
+    """Make five folds of up to 5,000 rows; of more rows hold out a fifth.
+
+    Of rows with times the last fifth is held out, however few they are. Rows with few groups are
+    cross-fitted, however many they are.
+    """
     has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * HELD_OUT_GROUPS
     if rows.time is not None or (rows.n > CROSS_FIT_ROWS and has_enough_groups):
         return (rows.hold_out(y, 5, seed),)
