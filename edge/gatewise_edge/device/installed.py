@@ -22,17 +22,14 @@ from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.device.stages import DeviceStage, Runner, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
-from gatewise_edge.sensors.feature_reader import (
-    ChannelLimits,
-    FeatureSource,
-    JpegSource,
-    Meter,
-    RawRowSource,
-    Values,
-    WindowSource,
-    row_values,
-)
+from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, row_values
 from gatewise_edge.sensors.fetched_row import FetchedRow
+from gatewise_edge.sensors.row_sources import (
+    ChannelLimits,
+    JpegSource,
+    RawRowSource,
+    WindowSource,
+)
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import in_order
 from gatewise_export.bundle.bundle import Bundle

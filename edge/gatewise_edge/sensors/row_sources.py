@@ -1,0 +1,175 @@
+"""Sources of an instance that is at hand: an image file, the raw cells of a row, a window.
+
+No sensor is read. Values are decoded, encoded or computed when they are acquired.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.columns.encoders import RawRow, RowEncoder
+from gatewise.errors import InputError
+from gatewise.models.instances import InstanceSpec
+from gatewise.models.jpeg import check_jpeg, decode_jpeg
+from gatewise_edge.errors import SensorError
+from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
+from gatewise_edge.sensors.feature_reader import Mask, Reading, Values
+from gatewise_edge.sensors.table import in_order
+from gatewise_signals.blocks.block import FunctionBlock
+from gatewise_signals.signal_input import SignalInput
+
+
+class JpegSource:
+    """A source that is an image as a JPEG file, decoded when the first value is acquired.
+
+    InputError if it is not a JPEG image of the instance's size.
+    """
+
+    def __init__(self, content: bytes, spec: InstanceSpec) -> None:
+        check_jpeg(content, spec)
+        self.content = content
+        self._spec = spec
+
+    def read(
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+    ) -> None:
+        """Decode the image; all its values fail together, with `spare` and without it."""
+        try:
+            known.values[:] = decode_jpeg(self.content, self._spec)
+        except InputError as error:
+            raise SensorError("image", str(error)) from error
+        known.have[:] = True
+
+
+class RawRowSource:
+    """A source with the raw cells of a row; a cell is encoded when its column is acquired.
+
+    `row` is a mapping by column, or cells in the order `columns`, by default the encoder's. A cell
+    that cannot be encoded counts as a failed sensor, and a column that a mapping lacks as an empty
+    cell. InputError if the row has another form, or lacks all columns.
+    """
+
+    def __init__(
+        self, row: RawRow, encoder: RowEncoder, columns: Sequence[str] | None = None
+    ) -> None:
+        if columns is not None and not isinstance(row, Mapping):
+            if not isinstance(row, Sequence | np.ndarray) or len(row) != len(columns):
+                raise InputError(f"an instance must be a list of {len(columns)} cells")
+            row = dict(zip(columns, row, strict=True))
+        if isinstance(row, Mapping):
+            row = in_order(row, encoder.names, "columns")
+        self._cells = encoder.cells(row)
+        self._encoder = encoder
+
+    def read(
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+    ) -> None:
+        """Read `features`, as :class:`.FeatureSource` has it."""
+        encoder = self._encoder
+        for column in dict.fromkeys(encoder.column_of[k] for k in features.tolist()):
+            members = encoder.members(column)
+            try:
+                values = encoder.cell(column, self._cells[column])
+            except InputError as error:
+                known.fail(members, SensorError(encoder.names[column], str(error)), spare=spare)
+            else:
+                known.enter(slice(members.start, members.stop), values)
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelLimits:
+    """Plausible values of a window's channels.
+
+    Attributes
+    ----------
+    names : sequence of str
+        Names of the channels.
+    lowest, highest : ndarray of float32, shape (n_channels,)
+        Least and largest plausible value.
+    varies : ndarray of bool, shape (n_channels,)
+        Whether the channel varied within each window of training.
+    """
+
+    names: Sequence[str]
+    lowest: Values
+    highest: Values
+    varies: Mask
+
+    def first_outside(self, window: NDArray[Any]) -> str:
+        """Name the first channel of a window, (n_values, n_channels), that is implausible."""
+        low = np.fmin.reduce(window, axis=0)
+        high = np.fmax.reduce(window, axis=0)
+        outside = (low < self.lowest) | (high > self.highest) | (self.varies & (low == high))
+        return self.names[outside.argmax()] if outside.any() else ""
+
+
+class WindowSource:
+    """A source with one window at hand, each block of which is computed once, when it is read.
+
+    The window's own values, where they are columns, cost nothing. A block that cannot be computed
+    counts as a failed sensor. A block that is a function is run by the `reader`, and counts as a
+    late sensor if it is not done in time. InputError if the window has another shape or type.
+
+    `implausible` is the name of the first channel with values far outside of those in training, or
+    without any change, where it always varied; empty: every channel is plausible.
+    """
+
+    def __init__(
+        self,
+        window: ArrayLike,
+        signal: SignalInput,
+        reader: BlockingReader | None = None,
+        channels: ChannelLimits | None = None,
+    ) -> None:
+        self._graph = signal.graph
+        self._signal = signal
+        self._reader = reader
+        windows = window[np.newaxis] if isinstance(window, np.ndarray) else [window]
+        try:
+            self._window = signal.checked(windows)  # type: ignore[arg-type]
+            self._values = signal.graph.start(self._window[0])
+        except InputError as error:
+            raise InputError(f"no instance: {error}") from None
+        self.implausible = ""
+        if channels is not None:
+            self.implausible = channels.first_outside(signal.by_channel(self._window)[0])
+
+    def read(
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+    ) -> None:
+        """Read `features`, as :class:`.FeatureSource` has it."""
+        graph = self._graph
+        until = time.monotonic() + timeout
+        computed = len(graph.block_of)
+        if len(features) and features.max() >= computed:
+            known.enter(slice(computed, None), self._signal.values(self._window)[0])
+            features = features[features < computed]
+        for number in dict.fromkeys(graph.block_of[features].tolist()):
+            columns = graph.columns(number)
+            label = graph.blocks[number].label
+            members = range(columns.start, columns.stop)
+            try:
+                values = self._computed(number, until)[0]
+            except StillReading:
+                text = f"block {label} was not computed in time"
+                known.fail(members, SensorError(label, text, why="sensor-late"), spare=False)
+            except Exception as error:  # a user's function may raise anything
+                failure = SensorError(label, f"block {label} cannot be computed: {error}")
+                known.fail(members, failure, spare=spare)
+            else:
+                known.enter(columns, values)
+
+    def _computed(self, number: int, until: float) -> NDArray[Any]:
+        """Features of a block; StillReading if it is a function that is not done in time."""
+        block = self._graph.blocks[number]
+        reader = self._reader
+        if reader is None or until == math.inf or not isinstance(block, FunctionBlock):
+            return self._values.of_block(number)
+        return reader.run(lambda _: self._values.of_block(number), until - time.monotonic())
