@@ -31,7 +31,7 @@ from gatewise_cloud.broker.broker_control import known_clients, operator_endpoin
 from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker, register_devices
 from gatewise_cloud.broker.enrolment import make_tokens
 from gatewise_cloud.child_process import ChildProcess
-from gatewise_edge.link.enrolment import enrol
+from gatewise_edge.service.enrolment import enrol
 
 TARGETS: dict[str, tuple[str, str, float]] = {
     "per_minute": ("enrolments a minute", "at least", 1000),

@@ -31,7 +31,7 @@ from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.authority import PRIVATE, Authority, Clock
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
-from gatewise_edge.link.enrolment import MAX_BODY, write_token
+from gatewise_edge.service.enrolment import MAX_BODY, write_token
 from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger("gatewise_cloud")

@@ -29,7 +29,7 @@ def enrol(
 
         gatewise edge enrol https://broker.example:8884 --out /etc/gatewise/tls
     """
-    from gatewise_edge.link.enrolment import enrol as enrol_device
+    from gatewise_edge.service.enrolment import enrol as enrol_device
 
     enrolled = enrol_device(url.rstrip("/"), token.strip(), out)
     files = f"--ca-file {out}/ca.crt --cert-file {out}/device.crt --key-file {out}/device.key"

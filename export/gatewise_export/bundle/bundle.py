@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.acquisition import Acquisition
+from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import ByClass
-from gatewise.value_ranges import TrainingRanges
 from gatewise_export.bundle.arrays import read_arrays
 from gatewise_export.bundle.decisions import expected_sample
 from gatewise_export.bundle.errors import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.errors import InputError
-from gatewise.value_ranges import TrainingRanges
 from gatewise_edge import Device
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.offload_rules import OffloadRules

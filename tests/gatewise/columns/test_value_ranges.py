@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewise import value_ranges
+from gatewise.columns import value_ranges
+from gatewise.columns.value_ranges import FAR, TrainingRanges, ValueRanges
 from gatewise.errors import InputError
-from gatewise.value_ranges import FAR, TrainingRanges, ValueRanges
 
 RNG = np.random.default_rng(0)
 

@@ -22,11 +22,11 @@ from sklearn.utils._param_validation import (
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import Acquired, exit_costs, last_exit_within
+from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise.value_ranges import TrainingRanges
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,

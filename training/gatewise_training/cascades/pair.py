@@ -15,13 +15,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
+from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import labels
 from gatewise.errors import InputError, one_line
 from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise.value_ranges import TrainingRanges
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fitting import LabelledRows
