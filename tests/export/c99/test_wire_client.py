@@ -1,11 +1,10 @@
-"""The client in C: messages, retries, real workers, and the libraries for boards."""
+"""The client in C: messages, retries, and real workers."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -17,12 +16,11 @@ import numpy as np
 import pytest
 
 from benchmarks.c99.compiled import compiler
-from gatewise.errors import InputError
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
 from gatewise_edge.link.wire import Response, decode_request, encode_response
 from gatewise_export import Bundle
-from gatewise_export.c99.board_libraries import BUILDS, write_library
+from gatewise_export.c99.board_libraries import write_library
 from tests.support import small_bundle
 from tests.support.mqtt_clients import MqttClient
 from tests.support.needs import needs_compiler
@@ -430,122 +428,3 @@ def test_each_row_has_one_outcome_while_the_link_is_cut(library, broker):
     assert len(outcomes) == len(rows)
     assert set(outcomes) <= {ANSWERED, TIMEOUT}
     assert outcomes.count(ANSWERED) > 0  # how many, the speed of the machine decides
-
-
-# -- libraries -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("build", BUILDS)
-def test_libraries_compile_strictly_as_c_and_as_cpp(bundle, tmp_path, build):
-    source, reason = write_library(bundle, tmp_path / build, build, name="m")
-    assert reason is None
-    folder = tmp_path / build
-    assert all((folder / file).exists() for file in source.files)
-    headers = next(folder.rglob("m_wire.h")).parent
-    languages = [("cc", "-std=c99"), ("c++", "-x", "c++", "-std=c++17")]
-    for file in (folder / "src").glob("*.c"):
-        for words in languages:
-            if shutil.which(words[0]) is None:
-                continue
-            command = [*words, *STRICT, "-I", headers, "-fsyntax-only", file]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
-def test_no_table_takes_ram_on_avr(bundle, tmp_path):
-    write_library(bundle, tmp_path, "arduino", name="m")
-    for name in ("m", "m_wire"):
-        command = ["avr-gcc", "-mmcu=atmega328p", "-Os", "-std=c99", *STRICT, "-c"]
-        subprocess.run([*command, f"src/{name}.c", "-o", "out.o"], cwd=tmp_path, check=True)
-        sections = subprocess.run(
-            ["avr-objdump", "-h", "out.o"], cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout
-        sizes = dict(re.findall(r" (\.\S+) +([0-9a-f]{8}) ", sections))
-        in_ram = [name for name in sizes if name.startswith((".data", ".bss", ".rodata"))]
-        strings = sum(int(sizes[name], 16) for name in in_ram)
-        assert strings <= 16, sizes  # texts of two codes
-        assert int(sizes.get(".progmem.data", "0"), 16) > 0 or ".progmem" in sections
-
-
-def test_cmake_builds_the_library_and_what_uses_it(bundle, tmp_path):
-    if shutil.which("cmake") is None:
-        pytest.skip("cmake is not installed")
-    write_library(bundle, tmp_path / "m", "cmake", name="m")
-    main = '#include "m_wire.h"\nint main() { m_wire_begin(0, 0, 0, 0); }\n'
-    (tmp_path / "main.cpp").write_text(main)
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.13)\nproject(user LANGUAGES C CXX)\nadd_subdirectory(m)\n"
-        "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE gatewise::m)\n"
-    )
-    for words in (("-S", ".", "-B", "build"), ("--build", "build")):
-        done = subprocess.run(["cmake", *words], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-
-CORTEX = ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-Os", "-std=c99")
-LINKED = ("-ffunction-sections", "-Wl,--gc-sections", "--specs=nano.specs", "--specs=nosys.specs")
-FIRMWARE = """\
-#include "m_wire.h"
-m_wire wire;
-static float row[3];
-static int publish(const uint8_t *m, size_t n, void *c) { return m && n && c; }
-static void draw(uint8_t *b, size_t n, void *c) { (void)c; while (n--) b[n] = 1; }
-void _exit(int status) { (void)status; for (;;) ; }
-int main(void)
-{
-#if CLIENT
-    m_wire_begin(&wire, publish, draw, 0);
-    m_wire_offload(&wire, row, 0, 500);
-    m_wire_receive(&wire, (const uint8_t *)row, 8, 1);
-    return m_wire_poll(&wire, 2);
-#else
-    (void)publish;
-    (void)draw;
-    return (int)row[0];
-#endif
-}
-"""
-
-
-@pytest.mark.skipif(shutil.which(CORTEX[0]) is None, reason="arm-none-eabi-gcc is not installed")
-@pytest.mark.parametrize("json", [0, 1])
-def test_the_client_is_small_on_a_cortex_m0(bundle, tmp_path, json):
-    """At most 8 KB of flash with the library's functions, and 2 KB of RAM for 64 features."""
-    write_library(bundle, tmp_path, "cmake", name="m")
-    header = tmp_path / "include/m_wire.h"
-    wide = re.sub(r"(M_WIRE_JSON_BYTES) \d+", rf"\1 {130 + 15 * 64}", header.read_text())
-    header.write_text(re.sub(r"(M_WIRE_CBOR_BYTES) \d+", rf"\1 {70 + 4 * 64}", wide))
-    (tmp_path / "main.c").write_text(FIRMWARE)
-    sizes = {}
-    for has_client in (0, 1):
-        flags = (f"-DCLIENT={has_client}", f"-DM_WIRE_JSON={json}", "-I", "include", *LINKED)
-        command = [*CORTEX, *flags, "main.c", "src/m_wire.c", "src/m.c", "-lm", "-o", "out.elf"]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-        measured = subprocess.run(
-            ["arm-none-eabi-size", "out.elf"], cwd=tmp_path, capture_output=True, check=True
-        )
-        sizes[has_client] = np.array(measured.stdout.decode().splitlines()[1].split()[:3], int)
-    flash, data, ram = sizes[1] - sizes[0]
-    print(f"flash {flash}, data {data}, bss {ram}")
-    assert flash + data <= 8192
-    assert ram + data <= 2048
-
-
-def test_bundles_that_never_offload_have_no_client(tmp_path):
-    bundle = small_bundle.write_bundle(tmp_path / "bundle", cloud=False)
-    source, reason = write_library(bundle, tmp_path / "c", "arduino", name="m")
-    assert reason == "no instance is offloaded at its operating point"
-    assert not [file for file in source.files if "wire" in file or "offload" in file]
-
-
-def test_what_cannot_be_written_is_refused(tmp_path, bundle):
-    with pytest.raises(InputError, match="there are arduino, zephyr"):
-        write_library(bundle, tmp_path / "c", "make")
-    odd = small_bundle.write_bundle(tmp_path / "odd", name='a"b')
-    with pytest.raises(InputError, match="plain ASCII"):
-        write_library(odd, tmp_path / "d", "cmake", name="m")
-    (tmp_path / "e").mkdir()
-    (tmp_path / "e/CMakeLists.txt").write_text("mine")
-    with pytest.raises(InputError, match="not of Gatewise"):
-        write_library(bundle, tmp_path / "e", "cmake", name="m")
