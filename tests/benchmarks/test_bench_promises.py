@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_promises
-from benchmarks.bench_promises import Mean, Split, Table
+from benchmarks.bench_promises import Mean, Table
+from benchmarks.comparison import recipes
+from benchmarks.comparison.recipes import Split
 from gatewise.costs import FeatureCosts
 
 
@@ -32,15 +34,15 @@ def test_no_test_row_occurs_twice_or_in_training(n: int) -> None:
 def test_recipes_spend_no_more_than_their_budget_on_training_rows() -> None:
     table = made_table(600)
     split = Split(table.x[:300], table.y[:300], table.x[300:], table.y[300:], table.costs, seed=0)
-    features = bench_promises.important_features(split, 3.0)
+    features = recipes.important_features(split, 3.0)
     assert features == [0, 1]  # by gain, as far as 3 pay for them
-    answers, cost = bench_promises.few_features(split, 3.0)
+    answers, cost = recipes.few_features(split, 3.0)
     assert cost == 3.0
     assert split.right(answers).mean() > 0.75
-    answers, cost = bench_promises.small_and_big(split, 6.0)
+    answers, cost = recipes.small_and_big(split, 6.0)
     assert 3.0 <= cost < 9.0  # half for the small model, the rest for offloads
     assert split.right(answers).mean() > 0.75
-    commonest, nothing = bench_promises.few_features(split, 0.5)
+    commonest, nothing = recipes.few_features(split, 0.5)
     assert (set(commonest.tolist()), nothing) == ({0}, 0.0)
 
 
