@@ -22,8 +22,8 @@ from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise_training.cascades.fitting import ClassifierFit, GivenRows
-from gatewise_training.data.input_checks import Validation
+from gatewise_training.cascades.fitting import ClassifierFit
+from gatewise_training.data.input_checks import GivenRows, Validation
 from gatewise_training.learners.row_acquisitions import (
     Accounting,
     acquired_by_high_cost,

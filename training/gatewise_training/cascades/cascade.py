@@ -16,13 +16,13 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.cascades.fitting import GivenRows
 from gatewise_training.cascades.high_cost_answers import given_answers, trained_answers
 from gatewise_training.data.input_checks import (
     AT_LEAST_1,
     NOT_NEGATIVE,
     SHARE,
     Constraints,
+    GivenRows,
     Table,
     Validation,
     is_fitted,

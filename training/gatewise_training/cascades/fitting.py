@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
@@ -27,7 +27,7 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, acquired_by
 from gatewise_training.data.calibration_rows import hold_back
-from gatewise_training.data.input_checks import Table, Validation, check_training
+from gatewise_training.data.input_checks import GivenRows, Table, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
@@ -47,18 +47,6 @@ from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.packed_size import packed_sizes
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
-
-
-class GivenRows(NamedTuple):
-    """Arguments of a `fit`."""
-
-    X: ArrayLike
-    y: ArrayLike
-    sample_weight: ArrayLike | None = None
-    validation: Validation | None = None
-    high_cost_predictions: ArrayLike | None = None
-    groups: ArrayLike | None = None
-    time: ArrayLike | None = None
 
 
 class LabelledRows(NamedTuple):

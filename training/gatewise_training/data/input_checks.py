@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +41,18 @@ MOST_NUMBERED = 20
 
 MOST_ROUNDING = 1e-3
 """Largest rounding error of float32 without a warning, as a share of the column's range."""
+
+
+class GivenRows(NamedTuple):
+    """Arguments of a `fit`."""
+
+    X: ArrayLike
+    y: ArrayLike
+    sample_weight: ArrayLike | None = None
+    validation: Validation | None = None
+    high_cost_predictions: ArrayLike | None = None
+    groups: ArrayLike | None = None
+    time: ArrayLike | None = None
 
 
 @dataclass(frozen=True, eq=False)
