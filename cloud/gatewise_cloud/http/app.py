@@ -130,6 +130,8 @@ class CascadeService:
         fetch = self._fetch
         assert fetch is not None
         names = self._device.bundle.manifest.column_names
+        if not isinstance(row, dict) and len(row) != len(names):
+            raise InputError(f"a row of {len(row)} values; the bundle has {len(names)} columns")
         cells = row if isinstance(row, dict) else dict(zip(names, row, strict=True))
 
         def fetch_and_wait(absent: Sequence[str], seconds: float) -> Mapping[str, Any]:
@@ -157,8 +159,8 @@ class CascadeService:
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        given = [answer for answer in answers if isinstance(answer, Answer)]
-        return _json(infer_response(message, manifest, given))
+        whole = [answer for answer in answers if isinstance(answer, Answer)]
+        return _json(infer_response(message, manifest, whole))
 
     async def _predict(self, request: Request) -> Response:
         rows = _PREDICT.decode(await _body(request)).instances

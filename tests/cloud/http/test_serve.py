@@ -273,6 +273,9 @@ def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
         assert "the store is away" in failed["error"]
         (fallback,) = service.predict({"f": 9, "a": 0.1, "b": 0.1})
         assert fallback["route"] == "fallback"
+        status, refusal = service.post("/predict", {"instances": [[1.0]]})
+        assert status == 400
+        assert refusal["error"] == "a row of 1 values; the bundle has 6 columns"
     fetched = [line.strip() for line in service.lines if re.fullmatch("[a-f ]+\n", line)]
     assert fetched == ["a b", "c", "e"]
 
