@@ -19,7 +19,7 @@ from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_edge import Device, InProcessLink, SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.messages import MAX_FILE
-from gatewise_edge.sensors import feature_reader
+from gatewise_edge.sensors import row_sources
 from tests.support.image_models import digit_images
 
 SIDE = 32
@@ -92,7 +92,7 @@ def test_a_file_that_no_stage_reads_is_not_decoded(made, monkeypatch):
     def decoded(*_):
         raise InputError("it was decoded")
 
-    monkeypatch.setattr(feature_reader, "decode_jpeg", decoded)
+    monkeypatch.setattr(row_sources, "decode_jpeg", decoded)
     with Device(bundle, link=Recorder(model), policy="cloud-only") as device:
         answers = [device.answer(file) for file in files[:10]]
     labels = pair.high_cost_model_.labels(x[:10].reshape(10, -1).astype(np.float32))
