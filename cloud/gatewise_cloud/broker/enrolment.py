@@ -182,8 +182,9 @@ class EnrolmentServer(ThreadingHTTPServer):
                 requests.append(request)
             try:
                 self._certify(requests)
-            except (GatewiseError, OSError) as error:
-                _LOG.error("enrolments failed: %s", error)
+            except Exception as error:  # whatever it is, later devices must be served
+                is_usual = isinstance(error, GatewiseError | OSError)
+                _LOG.error("enrolments failed: %s", error, exc_info=not is_usual)
                 failure = InputError("the enrolment cannot be completed now: try again later")
                 for request in requests:
                     if not request.certificate.done():

@@ -105,9 +105,14 @@ def test_devices_that_come_at_the_same_time_are_enrolled_together(made, tmp_path
     assert set(tokens) <= set(read_roster(made.folder).devices)
 
 
-def test_a_token_stays_valid_while_the_broker_cannot_be_reached(made, tmp_path):
+@pytest.mark.parametrize(
+    "failure",
+    [LinkError("mqtts://localhost", "it cannot be reached"), RuntimeError("of any other kind")],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_token_stays_valid_while_rights_cannot_be_given(made, tmp_path, failure):
     token = make_token(made)
-    failures = [LinkError("mqtts://localhost", "it cannot be reached")]
+    failures = [failure]
 
     def apply(_, names):
         if failures:
