@@ -231,7 +231,7 @@ class Store:
         """
         fresh = self.partial / digest
         try:
-            # room
+            # room for all of it, before anything is fetched
             for path in self.partial.iterdir():
                 if path != fresh:
                     shutil.rmtree(path, ignore_errors=True)
@@ -248,7 +248,7 @@ class Store:
                     f"no room for {release} in {self.folder}: {needed} bytes are needed, with "
                     f"{_SPARE_SPACE} to spare, and {free} free",
                 )
-            # files
+            # a file that the device holds already is not fetched again
             for name, spec in missing.items():
                 path = fresh / name
                 content = self._copy_of(name, spec.sha256, first)
