@@ -28,6 +28,7 @@ BOUNDS = {
 LEAST_COMMENTS = 1.5  # % of lines
 
 
+@pytest.mark.slow
 def test_names_and_prose_read_at_once():
     if not TOOL.is_file():
         pytest.skip("readability.py is not beside the repository, in ../shared/tools")
