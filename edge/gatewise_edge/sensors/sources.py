@@ -27,6 +27,8 @@ from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import read_arrays, read_row, read_table
 from gatewise_edge.stop_request import Stop, Stopped
 
+#: Endings of files whose rows are table rows.
+TABLE_SUFFIXES: Final = (".csv", ".parquet")
 #: Largest number of bytes of one JSON line.
 _LONGEST_LINE: Final = 2**20
 #: Seconds before a function that failed is called again: doubled each time, up to a second.
@@ -46,11 +48,12 @@ def open_source(
 ) -> InstanceSource:
     """Open what ``--data`` names; the wait for an instance ends on a stop request.
 
-    ``-``: JSON lines on standard input. ``name.csv``: a table. ``name.npy``, ``name.npz``: arrays.
-    ``module:function``: Python, the module sought in the current folder first. Raises InputError if
-    it is anything else, or cannot be opened. With an encoder `names` are its raw columns, and rows
-    hold their cells. A feature that a row does not have is a missing value. The columns `keep` are
-    passed on. With the shape of a `window` instances are arrays of it, in any form but a table's.
+    ``-``: JSON lines on standard input. ``name.csv``, ``name.parquet``: a table. ``name.npy``,
+    ``name.npz``: arrays. ``module:function``: Python, the module sought in the current folder
+    first. Raises InputError if it is anything else, or cannot be opened. With an encoder `names`
+    are its raw columns, and rows hold their cells. A feature that a row does not have is a missing
+    value. The columns `keep` are passed on. With the shape of a `window` instances are arrays of it,
+    in any form but a table's.
     """
     if window is not None and keep:
         raise InputError("--keep: windows have no further columns")
@@ -58,11 +61,13 @@ def open_source(
     if data == "-":
         return InstanceSource(json_lines(read_pieces(0, "standard input", stop), reader))
     suffix = Path(data).suffix.lower()
-    if suffix == ".csv":
+    if suffix in TABLE_SUFFIXES:
         return _from_table(data, reader, encoder)
     if suffix in (".npy", ".npz"):
         if encoder is not None:
-            raise InputError(f"--data {data}: the bundle takes raw columns; give a .csv file")
+            raise InputError(
+                f"--data {data}: the bundle takes raw columns; give a .csv or .parquet file"
+            )
         if keep:
             raise InputError(f"--keep: the arrays of --data {data} have no further columns")
         return InstanceSource([(row, {})] for row in read_arrays(data, names, window))
@@ -70,7 +75,8 @@ def open_source(
     if colon and module and name and all(p.isidentifier() for p in module.split(".")):
         return _from_python(data, import_object(f"--data {data}", data), reader, stop)
     raise InputError(
-        f"--data {data}: give a .csv, .npy or .npz file, module:function, or - for JSON lines"
+        f"--data {data}: give a .csv, .parquet, .npy or .npz file, module:function, or - for JSON "
+        "lines"
     )
 
 

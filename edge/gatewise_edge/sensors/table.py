@@ -1,13 +1,13 @@
-"""Read instances from CSV files, arrays, JSON lines and mappings; match columns by name.
+"""Read instances from tables, arrays, JSON lines and mappings; match columns by name.
 
-Standard library and numpy alone: a device needs no pandas to read a table. If a bundle has
+A device needs no pandas to read a table, and pyarrow only for a Parquet file. If a bundle has
 encoders, names are those of raw columns, and rows are lists of cells that the device encodes;
 otherwise names are those of features, and rows are arrays of numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,24 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import MISSING_WORDS
+from gatewise.columns.cells import is_missing, read_number
 from gatewise.columns.csv_file import csv_rows
 from gatewise.columns.encoders import RowEncoder
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a CSV file.
+    """Rows of a CSV or Parquet file.
 
     Attributes
     ----------
-    rows : ndarray of float64, shape (n, n_features), or list of list of str
-        Features or, for an encoder, cells.
+    rows : ndarray of float64, shape (n, n_features), or list of list
+        Features or, for an encoder, cells: texts of a CSV file, typed values of a Parquet file.
     lines : list of int
-        Line of each row in the file.
+        Line of each row in a CSV file, number of the row, from 1, in a Parquet file.
     passed_on : list of dict
         Cells of the columns that are passed on, by row.
     ignored : tuple of str
@@ -44,9 +44,9 @@ class TableRows:
         First cell of each row that is not of its column's kind.
     """
 
-    rows: Values | list[list[str]]
+    rows: Values | list[list[Any]]
     lines: list[int]
-    passed_on: list[dict[str, str]]
+    passed_on: list[dict[str, Any]]
     ignored: tuple[str, ...]
     absent: tuple[str, ...]
     bad: dict[int, InputError] = field(default_factory=dict)
@@ -60,16 +60,17 @@ def read_table(
     keep: Sequence[str] = (),
     partial: bool = False,
 ) -> TableRows:
-    """Read the columns `names` of a CSV file with a header, and the further columns `keep`.
+    """Read the columns `names` of a CSV or Parquet file, and the further columns `keep`.
 
     With an encoder `names` are the raw columns; else rows have shape (n, len(names)), an empty cell
     being NaN. All rows are checked before anything is returned. Raises InputError if the file is
-    missing, empty or not text, if a column is missing or appears twice, if a row is not as long as
-    the header, or if a cell is not of its column's kind. With `partial` some of `names`, but not
+    missing, empty or not readable, if a column is missing or appears twice, if a row is not as long
+    as the header, or if a cell is not of its column's kind. With `partial` some of `names`, but not
     all, may be missing, and bad cells are returned in `bad`.
     """
     # the columns
-    rows_of_file = csv_rows(path)
+    is_parquet = Path(path).suffix.lower() == ".parquet"
+    rows_of_file = _parquet_rows(path) if is_parquet else csv_rows(path)
     _, header = next(rows_of_file)
     duplicates = [name for name in [*names, *keep] if header.count(name) > 1]
     if duplicates:
@@ -96,18 +97,43 @@ def read_table(
     # their cells
     ignored = tuple(name for name in header if name not in names and name not in keep)
     if encoder is not None:
-        rows: Values | list[list[str]] = cells
+        rows: Values | list[list[Any]] = cells
         errors = [(i, str(error)) for i, error in encoder.bad_cells(cells)]
     else:
         rows, errors = _numbers(cells, names)
-    bad = {i: InputError(f"{path}, line {lines[i]}: {text}") for i, text in reversed(errors)}
+    noun = "row" if is_parquet else "line"
+    bad = {i: InputError(f"{path}, {noun} {lines[i]}: {text}") for i, text in reversed(errors)}
     if bad and not partial:
         raise bad[min(bad)]
     return TableRows(rows, lines, passed_on, ignored, absent, bad)
 
 
+def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the header of a Parquet file as row 0, then each row with its number.
+
+    Columns of lists and records are left out, because no cell holds one.
+    """
+    try:
+        from pyarrow import ArrowException, parquet, types
+    except ImportError:
+        raise InputError(
+            f"{path}: Parquet files need pyarrow: pip install 'gatewise[parquet]'"
+        ) from None
+    try:
+        table = parquet.read_table(path)
+        table = table.select([f.name for f in table.schema if not types.is_nested(f.type)])
+        columns = [column.to_pylist() for column in table.columns]
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError, ArrowException) as error:
+        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
+    yield 0, [name.strip() for name in table.column_names]
+    for i, row in enumerate(zip(*columns, strict=True), start=1):
+        yield i, list(row)
+
+
 def _numbers(
-    cells: Sequence[list[str]], names: Sequence[str]
+    cells: Sequence[list[Any]], names: Sequence[str]
 ) -> tuple[Values, list[tuple[int, str]]]:
     """Convert cells to numbers, missing and bad ones to NaN.
 
@@ -117,13 +143,15 @@ def _numbers(
     errors = []
     for i, row in enumerate(cells):
         values.append([])
-        for text, name in zip(row, names, strict=True):
+        for cell, name in zip(row, names, strict=True):
+            number = np.nan
             try:
-                # float() would also take Python's 1_000.
-                number = np.nan if text.lower() in MISSING_WORDS else float(text.replace("_", "?"))
-            except ValueError:
-                number = np.nan
-                errors.append((i, f"{text[:40]!r} in column {name!r} is not a number"))
+                if isinstance(cell, bool):
+                    number = float(cell)
+                elif not is_missing(cell):
+                    number = read_number(cell)
+            except InputError:
+                errors.append((i, f"{str(cell)[:40]!r} in column {name!r} is not a number"))
             values[i].append(number)
     return np.array(values, np.float64), errors
 

@@ -36,7 +36,10 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         str | None, typer.Option(help="Id of the device, unique in the fleet; by default random.")
     ] = None
     data: Annotated[
-        str, typer.Option(help="A .csv, .npy or .npz file, module:function, or - for JSON lines.")
+        str,
+        typer.Option(
+            help="A .csv, .parquet, .npy or .npz file, module:function, or - for JSON lines."
+        ),
     ] = "-"
     signal: Annotated[
         str | None,

@@ -13,7 +13,7 @@ from gatewise_edge.errors import LinkError
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.signal_source import open_signal
-from gatewise_edge.sensors.sources import open_source
+from gatewise_edge.sensors.sources import TABLE_SUFFIXES, open_source
 from gatewise_edge.service.home_assistant import discovery
 from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.settings import EdgeSettings
@@ -132,7 +132,7 @@ def serve_metrics(
 
 def open_log(path: Path, data: str) -> AnswerLog:
     """Open the answers of ``--resume``, which are of the rows of a file."""
-    if Path(data).suffix.lower() != ".csv":
+    if Path(data).suffix.lower() not in TABLE_SUFFIXES:
         raise InputError("--resume is for a --data file: its rows have lasting numbers")
     log = AnswerLog(path, Path(data))
     if log.answered:

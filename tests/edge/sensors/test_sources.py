@@ -7,6 +7,7 @@ import signal
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gatewise.errors import InputError
@@ -14,6 +15,8 @@ from gatewise_edge.sensors.instance_source import InstanceSource, read_pieces
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.sources import InstanceReader, json_lines, open_source
 from gatewise_edge.stop_request import Stop, Stopped
+from gatewise_training.data.datasets import read_rows
+from gatewise_training.data.table_encoder import TableEncoder
 
 NAMES = ("a", "b")
 NUMBER = iter(range(10**6))
@@ -121,10 +124,10 @@ def test_python_that_cannot_be_used(load, code, name, says):
 @pytest.mark.parametrize(
     ("data", "options", "says"),
     [
-        ("rows.xlsx", {}, r"give a .csv, .npy or .npz file, module:function, or -"),
+        ("rows.xlsx", {}, r"give a .csv, .parquet, .npy or .npz file, module:function, or -"),
         ("no_such_module_here:take", {}, "there is no module 'no_such_module_here' here"),
-        ("../evil:take", {}, "give a .csv, .npy or .npz file"),
-        (":take", {}, "give a .csv, .npy or .npz file"),
+        ("../evil:take", {}, "give a .csv, .parquet, .npy or .npz file"),
+        (":take", {}, "give a .csv, .parquet, .npy or .npz file"),
         ("w.npy", {"window": (8, 3)}, r"an instance has shape \(8, 3\)"),
         ("w.npy", {"keep": ["id"]}, "no further columns"),
         ("w.csv", {"window": (8, 2)}, "--signal"),
@@ -144,6 +147,44 @@ def test_a_row_of_a_table_that_cannot_be_used_is_its_own_error(tmp_path):
     assert (first, str(last)) == ([1.0, 2.0], "[5.0, nan]")
     assert str(bad).endswith("line 3: 'warm' in column 'b' is not a number")
     assert str(worse).endswith("line 4: 'hot' in column 'a' is not a number")
+
+
+def test_parquet_rows_equal_csv_rows_and_those_of_verify(tmp_path):
+    table = pd.DataFrame(
+        {
+            "mass": [0.5, None, 2.0],
+            "supplier": pd.Categorical(["Bolt", None, "ACME"]),
+            "bought": pd.to_datetime(["2025-03-01 08:30", None, "2025-03-02 09:15"]),
+            "checked": [True, False, True],
+            "id": [7, 8, 9],
+        }
+    )
+    csv, parquet = str(tmp_path / "w.csv"), str(tmp_path / "w.parquet")
+    table.to_csv(csv, index=False)
+    table.to_parquet(parquet)
+    kinds = {"supplier": "category", "bought": "time"}
+    encoder = TableEncoder(columns=kinds).fit(table.drop(columns="id")).encoder_
+    expected, _ = read_rows(parquet, encoder.names, encoder)
+    for path in (csv, parquet):
+        items = list(open_source(path, encoder.names, Stop(), encoder, keep=["id"]))
+        rows = [encoder.row(row) for row, _ in items]
+        np.testing.assert_array_equal(rows, expected)
+        assert [int(more["kept"]["id"]) for _, more in items] == [7, 8, 9]
+    numbers = open_source(parquet, ("mass", "checked"), Stop())
+    assert str(list(map(list, instances(numbers)))) == "[[0.5, 1.0], [nan, 0.0], [2.0, 1.0]]"
+
+
+def test_bad_parquet_rows_and_files_are_named(tmp_path):
+    path = tmp_path / "w.parquet"
+    with pytest.raises(InputError, match=r"w\.parquet does not exist"):
+        open_source(str(path), NAMES, Stop())
+    path.write_bytes(b"PAR1, not")
+    with pytest.raises(InputError, match=r"w\.parquet cannot be read"):
+        open_source(str(path), NAMES, Stop())
+    pd.DataFrame({"a": [1, 2], "b": ["3", "warm"], "c": [[1], [2]]}).to_parquet(path)
+    first, bad = instances(open_source(str(path), NAMES, Stop()))
+    assert list(first) == [1.0, 3.0]
+    assert str(bad).endswith("row 2: 'warm' in column 'b' is not a number")
 
 
 # -- JSON lines, by a pipe -----------------------------------------------------------------

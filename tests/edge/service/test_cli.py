@@ -142,7 +142,7 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
     ("options", "says"),
     [
         ("--data none.csv", "none.csv does not exist"),
-        ("--data rows.xlsx", "give a .csv, .npy or .npz file"),
+        ("--data rows.xlsx", "give a .csv, .parquet, .npy or .npz file"),
         ("--data other.csv", "has no column 'a' (and 5 more), which the bundle needs"),
         ("--data my_rows:nothing", "has no 'nothing'"),
         ("--deadline-ms 0", "--deadline-ms"),
