@@ -52,8 +52,8 @@ def open_source(
     ``name.npz``: arrays. ``module:function``: Python, the module sought in the current folder
     first. Raises InputError if it is anything else, or cannot be opened. With an encoder `names`
     are its raw columns, and rows hold their cells. A feature that a row does not have is a missing
-    value. The columns `keep` are passed on. With the shape of a `window` instances are arrays of it,
-    in any form but a table's.
+    value. The columns `keep` are passed on. With the shape of a `window` instances are arrays of
+    it, in any form but a table's.
     """
     if window is not None and keep:
         raise InputError("--keep: windows have no further columns")
