@@ -254,3 +254,14 @@ def test_the_facade_offers_what_it_names():
 def test_no_pickle_is_ever_loaded():
     for name, path in modules().items():
         assert not set(imported(path)) & {"pickle", "joblib.numpy_pickle"}, name
+
+
+def test_no_simple_queue_is_read_with_a_timeout():
+    """CPython's `SimpleQueue.get` waits for ever when its timeout ends between two attempts.
+
+    Its remaining time is then negative, which its lock takes for "no timeout": a reader with
+    timeouts of 60 us stood still within seconds. `Queue.get` has no such gap.
+    """
+    for path in modules().values():
+        text = path.read_text()
+        assert "SimpleQueue()" not in text or ".get(timeout" not in text, path

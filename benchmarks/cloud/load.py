@@ -44,7 +44,7 @@ class Asker:
     def __init__(self, client: paho.Client, device: str) -> None:
         self.client = client
         self.device = device
-        self.came: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        self.came: queue.Queue[tuple[float, bytes]] = queue.Queue()
         self._topic = wire.request_topic(device)
         self._echo = f"gw/v1/{device}/echo"
 

@@ -22,8 +22,8 @@ DEAF = """
 """
 
 
-def start(code: str, **options: object) -> tuple[ChildProcess, queue.SimpleQueue]:
-    messages: queue.SimpleQueue = queue.SimpleQueue()
+def start(code: str, **options: object) -> tuple[ChildProcess, queue.Queue]:
+    messages: queue.Queue = queue.Queue()
     child = ChildProcess(
         "the child",
         [sys.executable, "-c", textwrap.dedent(code)],

@@ -53,7 +53,8 @@ class EdgeProcesses:
         self.behind: list[float] = []
         self.troubles: list[str] = []
         self._devices = devices
-        self._events: queue.SimpleQueue[tuple[int, Line | None]] = queue.SimpleQueue()
+        # Not a SimpleQueue: its `get` with a timeout can wait for ever (see tests/test_house.py).
+        self._events: queue.Queue[tuple[int, Line | None]] = queue.Queue()
         self._numbers: list[list[int]] = [[] for _ in devices]
         self._children: list[ChildProcess] = []
         stack.callback(lambda: close_all(self._children))
