@@ -23,7 +23,6 @@ from .facade.sim import simulate as simulate
 from .facade.training import AdaptGBRT as AdaptGBRT
 from .facade.training import AdaptLin as AdaptLin
 from .facade.training import AdaptLstsq as AdaptLstsq
-from .facade.training import BlockFeatures as BlockFeatures
 from .facade.training import BudgetForest as BudgetForest
 from .facade.training import BudgetPrune as BudgetPrune
 from .facade.training import CEGBClassifier as CEGBClassifier

@@ -6,7 +6,6 @@ try:
     from gatewise_training import AdaptGBRT as AdaptGBRT
     from gatewise_training import AdaptLin as AdaptLin
     from gatewise_training import AdaptLstsq as AdaptLstsq
-    from gatewise_training import BlockFeatures as BlockFeatures
     from gatewise_training import BudgetForest as BudgetForest
     from gatewise_training import BudgetPrune as BudgetPrune
     from gatewise_training import CEGBClassifier as CEGBClassifier

@@ -13,7 +13,6 @@ from .blocks.sound import MelSpectrogram as MelSpectrogram
 from .blocks.sound import Mfcc as Mfcc
 from .blocks.sound import Spectrogram as Spectrogram
 from .blocks.spectra import BandPowers as BandPowers
-from .blocks.spectra import Goertzel as Goertzel
 from .blocks.spectra import SpectralMoments as SpectralMoments
 from .blocks.spectra import Spectrum as Spectrum
 from .blocks.time_domain import Autocorrelation as Autocorrelation
@@ -22,15 +21,11 @@ from .blocks.time_domain import Jerk as Jerk
 from .blocks.time_domain import Magnitude as Magnitude
 from .blocks.time_domain import Mean as Mean
 from .blocks.time_domain import Quantiles as Quantiles
-from .blocks.time_domain import Resample as Resample
 from .blocks.time_domain import Statistics as Statistics
 from .blocks.time_domain import Tilt as Tilt
 from .blocks.time_domain import WaveletEnergies as WaveletEnergies
 from .blocks.time_domain import ZeroCrossings as ZeroCrossings
-from .filters import EventFigures as EventFigures
 from .filters import MajorityFilter as MajorityFilter
-from .filters import TwoStateFilter as TwoStateFilter
-from .filters import event_figures as event_figures
 from .graph import SignalGraph as SignalGraph
 from .price_table import PriceTable as PriceTable
 from .pricing import measured as measured

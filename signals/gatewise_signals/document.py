@@ -1,4 +1,4 @@
-"""Blocks as a document: plain settings, typed and as strict as the rest of a manifest.
+"""Blocks as part of a manifest: typed settings of all steps.
 
 ::
 
@@ -6,9 +6,9 @@
      "steps": [{"kind": "channels", "name": "acc", "indices": [0, 1, 2], ...},
                {"kind": "statistics", "source": 0}]}
 
-A step names the steps that it reads by their number, each below its own; a setting at its default
-is left out. Prices stand with the feature groups, which have the steps' labels; ``prices``, where
-present, is the table of the measurement.
+A step refers to its inputs by their numbers, below its own. Settings at their defaults are
+left out. The prices are those of the feature groups, which are named by the labels of the steps;
+``prices`` is the table of the measurement, if there was one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_STEPS: Final = 4096
 MAX_ENTRIES: Final = 4096
 """Largest number of entries of a setting that is a list."""
 MAX_LABEL_BYTES: Final = 1024
-"""Largest label of a step, which holds the labels of its inputs: this bounds how deep steps are."""
+"""Largest label of a step. It contains the labels of its inputs, so that this bounds the depth."""
 LARGEST: Final = 3.4e38
 
 StepNumber = Annotated[int, Meta(ge=0, lt=MAX_STEPS)]
@@ -45,14 +45,14 @@ _TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 
 def _kinds() -> dict[str, type[Step]]:
-    """Steps of this package by their kind."""
+    """Classes of steps by kind."""
     modules = first_steps, block, time_domain, spectra, sound, images
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type)]
     return {c.kind: c for c in classes if issubclass(c, Step) and not isabstract(c)}
 
 
 def _document_type(hint: Any) -> Any:
-    """Type of a setting in a document: a step is its number."""
+    """Type of a setting in a document, where a step is a number."""
     if get_origin(hint) is tuple:
         items = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
         return Annotated[items, Meta(max_length=MAX_ENTRIES)]
@@ -88,7 +88,7 @@ else:
 
 
 class SignalRecord(Record, frozen=True):
-    """Windows, the steps on them, and which steps are blocks."""
+    """Shape and type of windows, the steps on them, and the numbers of the blocks."""
 
     shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
     dtype: Literal[DTYPES]  # type: ignore[valid-type]
@@ -98,7 +98,7 @@ class SignalRecord(Record, frozen=True):
 
 
 def write_signal(signal: SignalInput) -> SignalRecord:
-    """Make the record of blocks and of the windows that they take."""
+    """Make the record of a signal input."""
     steps = signal.graph.steps
     number = {step: i for i, step in enumerate(steps)}
 
@@ -122,10 +122,10 @@ def write_signal(signal: SignalInput) -> SignalRecord:
 def read_signal(
     record: SignalRecord, feature_names: tuple[str, ...], *, file: str = ""
 ) -> SignalInput:
-    """Make the blocks of a record; they must give the features named, in their order.
+    """Make the signal input of a record; DocumentError, which names the place, if it is invalid.
 
-    Behind these, ``window`` may stand for the window's own values. DocumentError, with places in
-    the record, if they do not, or cannot be.
+    The blocks must give the features `feature_names`, which may end with ``window`` for the values
+    of the window.
     """
 
     def fail(field: str, why: object) -> DocumentError:
@@ -146,7 +146,7 @@ def read_signal(
     for i, number in enumerate(record.blocks):
         block_step = steps[number] if number < len(steps) else None
         if not isinstance(block_step, Block):
-            raise fail(f"blocks[{i}]", f"step {number} is no block")
+            raise fail(f"blocks[{i}]", f"step {number} is not a block")
         blocks.append(block_step)
     try:
         graph = SignalGraph(blocks)
@@ -154,12 +154,12 @@ def read_signal(
         raise fail("blocks", error) from None
     raw = feature_names == (*graph.feature_names, WINDOW)
     if not raw and graph.feature_names != feature_names:
-        raise fail("blocks", "their features are not those of the manifest, in its order")
+        raise fail("blocks", "their features differ from those of the manifest")
     # prices of all steps
     prices = record.prices
     labels = {step.label for step in graph.steps}
     if prices is not None and (prices.shape, set(prices.microseconds)) != (record.shape, labels):
-        raise fail("prices", "are not those of these steps and windows")
+        raise fail("prices", "are for other steps or windows")
     try:
         return SignalInput(graph, record.shape, record.dtype, raw, prices)
     except InputError as error:
@@ -176,7 +176,7 @@ def _step(entry: Any, steps: list[Step]) -> Step:
         if not issubclass(hint, Step):
             return value
         if value >= len(steps):
-            raise InputError(f"reads step {value}, which does not stand before it")
+            raise InputError(f"reads step {value}, which is not before it")
         return steps[value]
 
     hints = settings_of(kind)

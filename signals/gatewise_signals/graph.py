@@ -1,4 +1,4 @@
-"""Blocks as one graph: what to compute, in which order, once; and what that costs."""
+"""Graph of blocks and their steps, its costs, and its evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gatewise_signals.blocks.block import Block
 from gatewise_signals.steps import Step, Values
 
 ROWS = 256
-"""Windows computed at a time: few enough for their intermediate results to stay in a cache."""
+"""Windows computed at a time; their intermediate results fit into a processor's cache."""
 
 
 class SignalGraph:
@@ -28,17 +28,17 @@ class SignalGraph:
     ----------
     blocks : tuple of Block
     steps : tuple of Step
-        All steps, blocks among them, each behind its inputs.
+        All steps including the blocks, each after its inputs.
     feature_names : tuple of str
-        Names of all blocks' features, in order.
+        Names of the features of all blocks, in order.
     block_of : ndarray of intp, shape (n_features,)
-        Index of the block that each feature belongs to.
+        Index of each feature's block.
     index : dict of Step to int
-        Where each step stands in :attr:`steps`.
+        Index of each step in :attr:`steps`.
     needed : list of tuple of int
-        Indices of the steps that each step reads.
+        Indices of the inputs of each step.
     step_of_block : list of int
-        Index of each block among the steps.
+        Index of each block in :attr:`steps`.
 
     Raises
     ------
@@ -58,7 +58,7 @@ class SignalGraph:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.blocks = tuple(blocks)
-        problems = [f"{b!r} is no block" for b in self.blocks if not isinstance(b, Block)]
+        problems = [f"{b!r} is not a block" for b in self.blocks if not isinstance(b, Block)]
         if problems or not self.blocks:
             raise InputError("; ".join(problems) or "blocks: give at least one")
         self.steps = tuple(_in_order(self.blocks))
@@ -91,12 +91,12 @@ class SignalGraph:
         return self._columns[block]
 
     def labels(self, names: Iterable[str]) -> list[str]:
-        """Labels of the blocks of the features `names`, each once; other names stay as they are."""
+        """List the labels of the blocks of the features `names`, each once, and other names."""
         block = dict(zip(self.feature_names, self.block_of.tolist(), strict=True))
         return list(dict.fromkeys(self.blocks[block[n]].label if n in block else n for n in names))
 
     def with_inputs(self, labels: Iterable[str]) -> list[str]:
-        """Get `labels` of steps and of all that these need, each behind its inputs."""
+        """Return `labels` of steps and those of all steps that they need, inputs first."""
         needed_labels = set(labels)
         for step in reversed(self.steps):
             if step.label in needed_labels:
@@ -106,12 +106,8 @@ class SignalGraph:
     def costs(self, free: Sequence[str] = ()) -> FeatureCosts:
         """Make feature costs: a group for each step, which requires the groups of its inputs.
 
-        Behind the blocks' features may stand others, named `free`, which cost nothing.
-
-        Raises
-        ------
-        InputError
-            If a step has no price.
+        Features named `free`, which cost nothing, follow those of the blocks. InputError if a step
+        has no price.
         """
         without = [step.label for step in self.steps if step.price is None]
         if without:
@@ -140,20 +136,20 @@ class SignalGraph:
         return out
 
     def start(self, window: ArrayLike) -> WindowValues:
-        """Begin with one `window`: nothing is computed until it is read."""
+        """Make the values of one `window`; nothing is computed until it is read."""
         return WindowValues(self, np.asarray(window)[np.newaxis])
 
 
 class WindowValues:
-    """Results of the steps for some windows, each computed when it is first read."""
+    """Results of the steps for some windows, computed when they are first read."""
 
     def __init__(self, graph: SignalGraph, windows: NDArray[Any]) -> None:
         self._graph = graph
         self._windows = windows
-        self._results: dict[int, Values] = {}  # by index: to hash a step walks all it needs
+        self._results: dict[int, Values] = {}  # by index, because hashing a step is slow
 
     def of_block(self, block: int) -> Values:
-        """Features of a block, shape (n, n_features of it)."""
+        """Features of a block, shape (n, n_features)."""
         return self.at(self._graph.step_of_block[block])
 
     def of_step(self, step: Step) -> Values:
@@ -161,7 +157,7 @@ class WindowValues:
         return self.at(self._graph.index[step])
 
     def at(self, index: int) -> Values:
-        """Result of the step at an index of the graph's, shape (n, ...)."""
+        """Result of the step at an index of the graph, shape (n, ...)."""
         result = self._results.get(index)
         if result is None:
             inputs = [self.at(i) for i in self._graph.needed[index]] or [self._windows]
@@ -177,7 +173,7 @@ class WindowValues:
 
 
 def _in_order(steps: Iterable[Step]) -> dict[Step, None]:
-    """List steps and all that they need, each once and behind its inputs."""
+    """List steps and all steps that they need, each once and after its inputs."""
     ordered: dict[Step, None] = {}
     for step in steps:
         ordered |= _in_order(step.inputs)

@@ -1,4 +1,4 @@
-"""A table of the time that steps take for a window: measured on one machine, kept as a file."""
+"""Table of the measured times of steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ Side = Annotated[int, Meta(ge=1, le=1 << 20)]
 class PriceTable(Record, frozen=True):
     """Time that each step of some blocks takes for one window, measured on one machine.
 
-    A file of its own, and the prices of the blocks in a bundle.
-
     Attributes
     ----------
     microseconds : mapping of str to float
-        Time of each step's own computation, by its label.
+        Time of each step without its inputs, by label.
     shape : tuple of int
         Shape of a window.
     machine : str
@@ -31,7 +29,7 @@ class PriceTable(Record, frozen=True):
     windows : int
         Number of windows measured.
     watts : float or None
-        Power of the processor at work; None: not known.
+        Power of the busy processor; None: not known.
     unit : {"us", "uj"}
         Unit of the blocks' prices, microseconds or microjoules.
     """
@@ -45,10 +43,11 @@ class PriceTable(Record, frozen=True):
 
     def __post_init__(self) -> None:
         if self.watts is not None and not 0 < self.watts < 1e6:
-            raise InputError(f"watts is {self.watts}; give the processor's power")
+            raise InputError(f"watts is {self.watts}; give the power of the processor")
         if self.unit == "uj" and self.watts is None:
             raise InputError(
-                "prices in microjoules need the processor's power: measure with watts (--watts)"
+                "prices in microjoules need the power of the processor: measure with watts "
+                "(--watts)"
             )
 
     @classmethod
@@ -75,5 +74,5 @@ class PriceTable(Record, frozen=True):
         return self.microseconds[label] * (self.watts or 0.0 if self.unit == "uj" else 1.0)
 
     def microjoules(self, label: str) -> float | None:
-        """Microjoules that the step `label` takes; None where the power is not known."""
+        """Energy of the step `label` in microjoules; None if the power is not known."""
         return None if self.watts is None else self.microseconds[label] * self.watts

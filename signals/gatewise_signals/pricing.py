@@ -1,4 +1,4 @@
-"""Prices of blocks, measured: microseconds, or joules, that each step takes for one window."""
+"""Measured prices of blocks: time or energy of each step for one window."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def price_table(
     repeats: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PriceTable:
-    """Measure the time of each step for one window on this machine; see :func:`measured`."""
+    """Measure the time of each step on this machine; see :func:`measured`."""
     graph = SignalGraph(blocks)
     x = np.asarray(windows)
     if not len(x) or repeats < 1:
@@ -45,14 +45,14 @@ def price_table(
                 begun = clock()
                 values.at(s)
                 times[w, r, s] = clock() - begun
-    # least time over the runs, since other load only adds; median over the windows
+    # minimum over the runs, because other load only adds time; median over the windows
     microseconds = 1e6 * np.median(times.min(axis=1), axis=0)
     labels = [step.label for step in graph.steps]
     return replace(empty_table, microseconds=dict(zip(labels, microseconds.tolist(), strict=True)))
 
 
 def table_of_steps(graph: SignalGraph) -> PriceTable | None:
-    """Find the table that the prices of all steps are from; None if there is not one."""
+    """Get the table of the prices of all steps; None if they are not from one table."""
     table = graph.steps[0].measured
     if table is None or any(
         step.measured != table or step.price != table.price(step.label) for step in graph.steps
@@ -71,17 +71,17 @@ def measured(
 ) -> list[Block]:
     """Price blocks by the time that each step takes for one window on this machine.
 
-    Windows are computed one at a time, as on a device. A step's price is the median over the
-    windows of its least time in `repeats` runs, so that other load counts little.
+    Windows are computed one at a time, as on a device. The price of a step is the median over the
+    windows of the shortest time in `repeats` runs.
 
     Parameters
     ----------
     blocks : sequence of Block
         Blocks to price.
     windows : array-like, shape (n, ...)
-        Some tens of real windows.
+        Real windows; some tens are enough.
     watts : float, optional
-        Power of the processor at work: prices are then in microjoules; else in microseconds.
+        Power of the busy processor. With it prices are in microjoules, otherwise in microseconds.
     repeats : int, default 5
         Number of runs of each window.
     clock : callable, default time.perf_counter
@@ -90,12 +90,12 @@ def measured(
     Returns
     -------
     list of Block
-        The same blocks with prices, also of the steps that they need.
+        Copies of the blocks with prices for them and the steps that they need.
 
     Raises
     ------
     InputError
-        If windows are missing, or a block cannot compute one.
+        If there is no window, or a block cannot compute one.
     """
     table = price_table(blocks, windows, watts=watts, repeats=repeats, clock=clock)
     return priced(blocks, table, unit="us" if watts is None else "uj")
@@ -104,7 +104,7 @@ def measured(
 def priced(
     blocks: Sequence[Block], prices: PriceTable | str | Path, *, unit: PriceUnit = "us"
 ) -> list[Block]:
-    """Price blocks by a table that was measured before, on the device say.
+    """Price blocks by a table, for example one that was measured on the device.
 
     Parameters
     ----------
@@ -112,12 +112,12 @@ def priced(
     prices : PriceTable or path
         A table of :func:`price_table`, its file, or ``manifest.signal.prices`` of a bundle.
     unit : {"us", "uj"}, default "us"
-        Microseconds, or microjoules where the table has the processor's power.
+        Microseconds or, if the table has the power of the processor, microjoules.
 
     Returns
     -------
     list of Block
-        The same blocks with prices, also of the steps that they need.
+        Copies of the blocks with prices for them and the steps that they need.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def priced(
 
 
 def _machine() -> str:
-    """Describe this machine: its board, if it has a name, its system, Python and numpy."""
+    """Describe this machine: board (if it has a name), system, Python and numpy."""
     board = ""
     with suppress(OSError):
         board = _MODEL_OF_BOARD.read_text(errors="replace").strip("\0 \n") + ", "

@@ -1,4 +1,4 @@
-"""Instances that are windows of a signal, or pictures: their shape, and the blocks on them."""
+"""Windows of a signal, or pictures, as instances: their shape and the blocks computed on them."""
 
 from __future__ import annotations
 
@@ -22,53 +22,41 @@ from gatewise_signals.pricing import MEASURED_WINDOWS, measured, table_of_steps
 from gatewise_signals.steps import Channels, Picture, Values
 
 WINDOW: Final = "window"
-"""Name that stands for all values of a window, as a feature and as an input."""
+"""Name for all values of a window, as a feature and as an input."""
 
 
 @dataclass(frozen=True)
 class ChannelSpec:
-    """A channel of a window.
+    """A channel of a window."""
 
-    Attributes
-    ----------
-    name : str
-        Name with its signal's: ``acc_x``; empty where no step reads the channel.
-    axis : str
-        Name within its signal, ``x``, if it has one.
-    scale : float
-        Unit of one count.
-    unit : str
-        Name of the unit; empty if it is not known.
-    """
-
-    name: str = ""
-    axis: str = ""
-    scale: float = 1.0
-    unit: str = ""
+    name: str = ""  # with the name of the signal, ``acc_x``; empty if no step reads the channel
+    axis: str = ""  # name within the signal, ``x``, if there is one
+    scale: float = 1.0  # unit of one count
+    unit: str = ""  # empty if not known
 
 
 @dataclass(frozen=True)
 class SignalInput:
-    """The graph of blocks, and the windows that it takes.
+    """The graph of blocks and the windows that it reads.
 
     Attributes
     ----------
     graph : SignalGraph
     shape : tuple of int
-        Of a window: (samples,), (samples, channels), (height, width), ...
+        Shape of a window: (samples,), (samples, channels), (height, width), ...
     dtype : str
-        Of its values: float32, float16, int16, int8 or uint8.
+        Type of the values: float32, float16, int16, int8 or uint8.
     raw : bool
-        Whether the window's own values are also columns, behind the blocks' features and free of
-        charge: a high-cost model may read them, but no stage does.
+        Whether the values of the window are columns after the features of the blocks. They cost
+        nothing; a high-cost model may read them, but no stage does.
     prices : PriceTable or None
-        Where the prices of all steps are from, if they were measured together.
+        Table of the prices of all steps, if they were measured together.
 
     Raises
     ------
     InputError
-        If its channels and blocks have several rates, a raw window has too many values for a
-        request, or a feature has the name of one.
+        If channels and blocks have several rates, a raw window has too many values for a request,
+        or a feature has the name of such a value.
     """
 
     graph: SignalGraph
@@ -81,8 +69,7 @@ class SignalInput:
         if len(self._rates) > 1:
             rates = " and ".join(f"{rate:g}" for rate in sorted(self._rates))
             raise InputError(
-                f"channels and blocks are for {rates} samples per second: all of a window have one "
-                "rate_hz"
+                f"channels and blocks are for {rates} samples per second: give one rate_hz for all"
             )
         if not self.raw:
             return
@@ -102,14 +89,10 @@ class SignalInput:
         windows: ArrayLike,
         raw: bool = False,
     ) -> Self:
-        """Take shape and type from `windows`, and prices from `blocks`, or measured there.
+        """Make the input of `windows`, (n, ...), and measure the `blocks` that have no price.
 
-        `raw` is the attribute of this name.
-
-        Raises
-        ------
-        InputError
-            If the windows are not numbers of shape (n, ...), or the blocks cannot compute them.
+        `raw` is the attribute. InputError if the windows are not numbers, or the blocks cannot
+        compute them.
         """
         x = as_windows(windows)
         if x.ndim < 2 or not x.size:
@@ -147,17 +130,17 @@ class SignalInput:
 
     @property
     def models(self) -> dict[str, bytes]:
-        """Networks of blocks by the name of their file in a bundle; empty where not read yet."""
+        """Networks of blocks by the name of their file in a bundle; empty if not read yet."""
         return {b.file: b.model for b in self.graph.blocks if isinstance(b, OnnxBlock)}
 
     @property
     def functions(self) -> dict[str, Function]:
-        """Functions of the blocks that have theirs, by the block's name."""
+        """Python functions of blocks, by the name of the block."""
         blocks = [b for b in self.graph.blocks if isinstance(b, FunctionBlock)]
         return {b.name: b.function for b in blocks if b.function is not None}
 
     def with_models(self, models: Mapping[str, bytes]) -> Self:
-        """Get the same input with `models`, the networks of its blocks, by name of their file."""
+        """Return a copy with the networks of its blocks, `models` by the name of their file."""
         blocks = [
             replace(b, model=models[b.file]) if isinstance(b, OnnxBlock) else b
             for b in self.graph.blocks
@@ -166,7 +149,7 @@ class SignalInput:
 
     @cached_property
     def _rates(self) -> set[float]:
-        """Rates of the channels, and of the steps on channels that are for a rate."""
+        """Rates of the channels and of the steps that read them."""
         rates = (
             float(getattr(step, "rate_hz", 0.0))
             for step in self.graph.steps
@@ -176,20 +159,17 @@ class SignalInput:
 
     @property
     def rate_hz(self) -> float | None:
-        """Samples per second of the windows; None where no channel and no block has a rate."""
+        """Samples per second of the windows; None if no channel and no block has a rate."""
         return next(iter(self._rates), None)
 
     @property
     def n_channels(self) -> int:
-        """Number of channels of a window, (samples,) or (samples, channels)."""
+        """Number of channels of a window."""
         return math.prod(self.shape[1:])
 
     @cached_property
     def range_names(self) -> tuple[str, ...]:
-        """Names of the parts of a window that have a range of values: its channels, or a picture.
-
-        A channel without a name has its number.
-        """
+        """Names of the parts of a window that have a range of values: channels or picture."""
         if any(isinstance(step, Picture) for step in self.graph.steps):
             return (WINDOW,)
         return tuple(c.name or f"channel {k}" for k, c in enumerate(self.channels))
@@ -200,7 +180,7 @@ class SignalInput:
 
     @cached_property
     def channels(self) -> tuple[ChannelSpec, ...]:
-        """Channels of a window, in order; without a name where no step reads one."""
+        """Channels of a window, in order."""
         specs = [ChannelSpec()] * self.n_channels
         for step in self.graph.steps:
             if isinstance(step, Channels):
@@ -214,12 +194,12 @@ class SignalInput:
 
     @property
     def n_values(self) -> int:
-        """Number of a window's values."""
+        """Number of values of a window."""
         return math.prod(self.shape)
 
     @cached_property
     def window_names(self) -> tuple[str, ...]:
-        """Names of the columns that are the window's values; none unless `raw`."""
+        """Names of the columns that hold the values of the window; empty unless `raw`."""
         return tuple(value_names(WINDOW, self.n_values)) if self.raw else ()
 
     @property
@@ -228,19 +208,18 @@ class SignalInput:
         return (*self.graph.feature_names, *self.window_names)
 
     def labels(self, names: Iterable[str]) -> list[str]:
-        """Name the blocks that the features `names` belong to, each once, and the window."""
+        """List the labels of the blocks that compute the features `names`, without repetition."""
         values = set(self.window_names)
         return self.graph.labels(WINDOW if name in values else name for name in names)
 
     def costs(self) -> FeatureCosts:
-        """Make the prices of all columns; see :meth:`.SignalGraph.costs`."""
+        """Make the feature costs of all columns; see :meth:`.SignalGraph.costs`."""
         return self.graph.costs(self.window_names)
 
     def checked(self, windows: ArrayLike) -> NDArray[Any]:
-        """Get `windows` as an array of shape (n, ...).
+        """Return `windows` as an array of shape (n, ...).
 
-        Raises InputError if they have another shape, or values that the windows' whole numbers
-        cannot be: they are of another width or scale.
+        InputError if they have another shape, or hold a value that :attr:`dtype` cannot represent.
         """
         x = as_windows(windows)
         if x.shape[1:] != self.shape:
@@ -254,9 +233,9 @@ class SignalInput:
         return x
 
     def with_functions(self, functions: Mapping[str, Function]) -> Self:
-        """Get the same with `functions` for blocks, by the block's name.
+        """Return a copy with `functions` for blocks, by the name of the block.
 
-        Raises InputError, with all of them, if blocks are left without a function.
+        InputError lists all blocks that have no function.
         """
         blocks = [
             replace(b, function=functions.get(b.name, b.function))
@@ -264,13 +243,13 @@ class SignalInput:
             else b
             for b in self.graph.blocks
         ]
-        left = [b.how_to_give for b in blocks if isinstance(b, FunctionBlock) and not b.function]
-        if left:
-            raise InputError("; ".join(left))
+        problems = [b.advice for b in blocks if isinstance(b, FunctionBlock) and not b.function]
+        if problems:
+            raise InputError("; ".join(problems))
         return replace(self, graph=SignalGraph(blocks))
 
     def is_features(self, row: object) -> bool:
-        """Whether `row` holds features computed before, float32 (n_features,), and not a window."""
+        """Whether `row` holds computed features, float32 (n_features,), instead of a window."""
         return (
             isinstance(row, np.ndarray)
             and row.dtype == np.float32
@@ -287,85 +266,22 @@ class SignalInput:
         return np.concatenate([computed, self.values(x)], axis=1) if self.raw else computed
 
     def values(self, windows: NDArray[Any]) -> Values:
-        """The values of `windows` as columns, shape (n, n_values)."""
-        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        """Values of `windows` as columns, shape (n, n_values)."""
+        with np.errstate(over="ignore"):  # a value too large for float32 is refused as infinite
             return windows.reshape(len(windows), self.n_values).astype(np.float32)
 
 
 def as_windows(windows: Any) -> NDArray[Any]:
-    """Bring windows into one array of numbers, shape (n, ...).
-
-    They may be an array; a list of arrays or DataFrames of equal length; or a DataFrame with an
-    index of two levels, (instance, time), and a column for each channel: windows are then in the
-    order in which their instances first appear, samples in that of time.
-
-    Raises
-    ------
-    InputError
-        If windows differ in length, or are not numbers.
-    """
-    is_list = isinstance(windows, list | tuple)
-    tables = _is_table(windows) or (is_list and any(map(_is_table, windows)))
-    if is_list:
-        x = _stacked(windows, tables)
-    elif tables:
-        has_levels = getattr(windows.index, "nlevels", 1) > 1
-        x = _by_instance(windows) if has_levels else windows.to_numpy()
-    else:
-        x = np.asarray(windows)
-    if x.dtype.kind not in "fiub":
-        advice = ": give an index (instance, time), or an array" if tables else ""
-        raise InputError(f"windows must be numbers, not {x.dtype}{advice}")
-    return x
-
-
-def _is_table(windows: object) -> bool:
-    """Whether windows are a DataFrame; pandas itself is not needed."""
-    return hasattr(windows, "columns") and hasattr(windows, "to_numpy")
-
-
-def _stacked(windows: Sequence[Any], tables: bool) -> NDArray[Any]:
-    """Windows of a list, all of one length and with the same columns."""
-    if tables:
-        heads = [list(window.columns) if _is_table(window) else None for window in windows]
-        differing = next((k for k, head in enumerate(heads) if head != heads[0]), None)
-        if differing is not None:
-            raise InputError(
-                f"window {differing} has columns {heads[differing]}, the first {heads[0]}: give "
-                "all the same, in one order"
-            )
+    """Convert windows of equal length to one array of numbers, shape (n, ...)."""
     try:
-        return np.asarray([w.to_numpy() for w in windows] if tables else windows)
+        x = np.asarray(windows)
     except ValueError as error:
         lengths = [len(window) if hasattr(window, "__len__") else 0 for window in windows]
-        _check_lengths(lengths, range(len(lengths)))
-        raise InputError(f"windows must be an array, all of one length: {error}") from None
-
-
-def _by_instance(table: Any) -> NDArray[Any]:
-    """Windows of a DataFrame with an index (instance, time)."""
-    if table.index.nlevels != 2:
-        raise InputError(f"the index has {table.index.nlevels} levels; give (instance, time)")
-    codes, instances = table.index.get_level_values(0).factorize()
-    times, _ = table.index.get_level_values(1).factorize(sort=True)
-    if not len(codes) or min(codes.min(), times.min()) < 0:
-        raise InputError("the index (instance, time) is empty, or has missing values")
-    _check_lengths(np.bincount(codes).tolist(), instances.tolist())
-    # by instance, then by time
-    order = np.lexsort((times, codes))
-    codes = codes[order]
-    times = times[order]
-    twice = np.flatnonzero((np.diff(codes) == 0) & (np.diff(times) == 0))
-    if len(twice):
-        raise InputError(f"instance {instances[codes[twice[0]]]!r} has two samples of one time")
-    windows: NDArray[Any] = table.to_numpy()[order].reshape(len(instances), -1, table.shape[1])
-    return windows
-
-
-def _check_lengths(lengths: Sequence[int], names: Sequence[Any]) -> None:
-    differing = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
-    if differing is not None:
+        differing = next((k for k, n in enumerate(lengths) if n != lengths[0]), 0)
         raise InputError(
-            f"windows have {min(lengths)} to {max(lengths)} samples ({names[differing]!r} has "
-            f"{lengths[differing]}, {names[0]!r} {lengths[0]}): cut or pad them to one length"
-        )
+            f"windows have {min(lengths)} to {max(lengths)} samples ({differing} has "
+            f"{lengths[differing]}, 0 has {lengths[0]}): cut or pad them to one length ({error})"
+        ) from None
+    if x.dtype.kind not in "fiub":
+        raise InputError(f"windows must be numbers, not {x.dtype}")
+    return x

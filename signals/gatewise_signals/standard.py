@@ -1,4 +1,4 @@
-"""Lists of blocks to begin with: training leaves out the useless ones."""
+"""Standard lists of blocks, from which training chooses."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from gatewise_signals.steps import (
 AXES = "xyz"
 OCTAVES = 5
 SOUND_HZ = 2000.0
-"""Rate from which a window is taken for sound or vibration."""
+"""Smallest rate of a signal that is sound or vibration."""
 FRAME_SECONDS = 0.032
 PARTS = 4
-"""Parts of a window of sound, if each has four frames: their order tells words apart."""
+"""Parts of a window of sound with at least four frames each; their order tells words apart."""
 
 
 def standard_blocks(
@@ -58,10 +58,10 @@ def standard_blocks(
 ) -> list[Block]:
     """Make a list of blocks for signals of any rate, the cheap ones first.
 
-    For each signal: mean, zero crossings, statistics, quantiles, wavelet energies,
+    Each signal has the mean, zero crossings, statistics, quantiles, wavelet energies,
     autocorrelation, powers of octave bands up to half the rate, and spectral moments. Signals of
-    several axes add statistics and bands of their magnitude and statistics of the jerk; signals
-    of three axes named ``acc...``, ``a`` or ``xyz`` add the tilt; from 2 kHz on there are also the
+    several axes add statistics and bands of the magnitude and statistics of the jerk. Signals of
+    three axes named ``acc...``, ``a`` or ``xyz`` add the tilt. Signals of 2 kHz or more add the
     spectrum of the envelope, mel energies and MFCC.
 
     Parameters
@@ -69,18 +69,18 @@ def standard_blocks(
     rate_hz : float
         Samples per second.
     channels : sequence of str
-        Names of the windows' channels, in order.
+        Names of the channels of a window, in order.
     scale : float, default 1.0
-        Unit of one count, of signals in whole numbers.
+        Unit of one count, for signals in whole numbers.
     unit : str
-        Name of the unit; devices compare it with theirs.
+        Name of the unit; a device compares it with the unit of its sensor.
     groups : mapping of str to sequence of str, optional
-        Channels that make one signal, by its name: they are computed together. By default
-        ``acc_x``, ``acc_y`` and ``acc_z``, or ``accX``, ``accY`` and ``accZ``, are the signal
-        ``acc``, and ``x``, ``y`` and ``z`` are ``xyz``; other channels are each a signal.
+        Channels of each signal, by its name. By default ``acc_x``, ``acc_y`` and ``acc_z``, or
+        ``accX``, ``accY`` and ``accZ``, are the signal ``acc``, and ``x``, ``y`` and ``z`` are
+        ``xyz``; any other channel is a signal of its own.
     samples : int, optional
-        Samples of a window. Given, longer windows get longer lags and more levels, and blocks
-        that need more samples are left out; else windows need at least 16, from 2 kHz on 64 ms.
+        Samples of a window. It adapts lags and levels to the window, and leaves out blocks that
+        need more samples. Without it windows need 16 samples, or 64 ms of 2 kHz or more.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def standard_blocks(
     Raises
     ------
     InputError
-        If channels are missing, double or outside the groups, or the rate is not above 0.
+        If there is no channel, a channel occurs twice or in no group, or the rate is not above 0.
 
     Examples
     --------
@@ -118,17 +118,18 @@ def standard_image_blocks(
 ) -> list[Block]:
     """Make a list of blocks for pictures, the cheap ones first.
 
-    Histogram, thumbnails of 4, 7 and 14 cells a side, statistics of cells and edges. The last of
-    several frames is the picture, and blocks of its difference from the first are added.
+    The blocks are a histogram, thumbnails of 4, 7 and 14 cells per side, statistics of cells, and
+    edges. With several frames they read the last frame, and two more blocks read its difference
+    from the first.
 
     Parameters
     ----------
     shape : sequence of int
-        Of a window: (height, width), (height, width, 3) in colour, or (frames, height, width).
+        Shape of a window: (height, width), (height, width, 3) or (frames, height, width).
     name : str
-        In the names of features.
+        Name of the picture in the names of features.
     scale : float, default 1.0
-        Unit of one count; the histogram is for bytes, 0 to 255 counts.
+        Unit of one count; the histogram covers 0 to 255 counts.
 
     Returns
     -------
@@ -137,7 +138,7 @@ def standard_image_blocks(
     Raises
     ------
     InputError
-        If the shape is a different one.
+        If the shape is not one of these.
 
     Examples
     --------
@@ -175,7 +176,7 @@ def standard_image_blocks(
 def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> list[Channels]:
     """Group channels into signals."""
     if not names or len(set(names)) < len(names):
-        raise InputError(f"channels are {names}: name each of at least one once")
+        raise InputError(f"channels are {names}: give one name or more, each once")
     stems_and_axes = {name: _stem_and_axis(name, names) for name in names}
     axes = {name: axis for name, (_, axis) in stems_and_axes.items()}
     if groups is None:
@@ -203,9 +204,9 @@ def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> li
 
 
 def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
-    """Name of a signal and of its axis: ``acc_x`` is acc's x, and so is ``accx`` among all three.
+    """Split a channel's name into signal and axis; without an axis the name is returned twice.
 
-    A channel without an axis is a signal of its own, whose name is returned twice.
+    ``acc_x`` is axis x of ``acc``, and so is ``accx`` if ``accy`` and ``accz`` are also present.
     """
     stem = name[:-1]
     axis = name[-1:].lower()
@@ -220,7 +221,7 @@ def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block]:
-    """Blocks of one signal, the cheap ones first."""
+    """List the blocks of one signal, the cheap ones first."""
     # rate / 2, rate / 4, ...; lags 1, 2, 4, ... up to half a window; a level halves the samples
     octaves = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
     lags = tuple(2**k for k in range(12) if 2**k <= max(1, length // 2))[:6]
@@ -246,7 +247,7 @@ def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block
 
 
 def _of_sound(signal: Signal, rate: float, samples: int | None) -> list[Block]:
-    """Blocks of sound and vibration: slow beats of a fast signal, and its timbre."""
+    """List the blocks of sound and vibration."""
     # the largest power of two within 32 ms of samples
     frame = 1 << round(FRAME_SECONDS * rate).bit_length() - 1
     envelope = Envelope(signal, 8)

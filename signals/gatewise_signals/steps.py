@@ -1,17 +1,15 @@
-"""Steps that compute features from a window; a block is a step that gives features.
+"""Steps of the computation of features from a window; blocks are the last steps.
 
-A step reads the window, or the results of other steps::
+A step reads the window or the results of other steps::
 
-    Channels -> Spectrum -> BandPowers       a block
-                         -> SpectralMoments  another; both share one spectrum
+    Channels -> Spectrum -> BandPowers       (a block)
+                         -> SpectralMoments  (a second block, which shares the spectrum)
 
-Steps are values: two with equal settings are one, whose result is computed and paid once. A step's
-price is that of its own computation; its inputs have prices of their own, and
-:meth:`.SignalGraph.costs` makes feature costs of all.
+Steps with equal settings are equal, and their result is computed and paid once. The price of a step
+covers its own computation; :meth:`.SignalGraph.costs` makes feature costs of the prices of all.
 
-Everything here is numpy alone, in float32, and gives each window the same bits whether it comes
-alone or among others: sums run along the last axis of contiguous arrays, which numpy adds in the
-same order for any number of rows.
+Steps compute in float32 with numpy. A window has the same bits alone and among others, because
+sums run along the last axis of contiguous arrays, where numpy's order does not depend on the rows.
 """
 
 from __future__ import annotations
@@ -38,15 +36,15 @@ LUMINANCE = tuple(np.float32(weight) for weight in (0.299, 0.587, 0.114))
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Step(ABC):
-    """One computation; its settings, other steps among them, are the fields of a subclass.
+    """One computation; the fields of a subclass are its settings, which may be other steps.
 
     Attributes
     ----------
     price : float or None
         Price of the computation for one window, without the steps that it reads: microseconds
-        after :func:`.measured`, or any other unit. None: not priced yet. Not compared.
+        after :func:`.measured`, or any other unit. None: not priced yet.
     measured : PriceTable or None
-        The table that the price is from, if it was measured.
+        Source of the price, if it was measured.
     """
 
     kind: ClassVar[str]
@@ -64,11 +62,11 @@ class Step(ABC):
         self._check()
 
     def _check(self) -> None:  # noqa: B027
-        """Refuse settings that no window can be computed with, by InputError."""
+        """Raise InputError for settings with which no window can be computed."""
 
     @property
     def inputs(self) -> tuple[Step, ...]:
-        """Steps that this one reads the results of; none: it reads the window."""
+        """Steps that this one reads; empty if it reads the window."""
         steps: list[Step] = []
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -78,7 +76,7 @@ class Step(ABC):
 
     @property
     def label(self) -> str:
-        """Name of the step, unique to its settings: ``spectrum(acc, 50)``."""
+        """Name of the step with its settings: ``spectrum(acc, 50)``."""
         settings = [f for f in fields(self) if f.name not in ("price", "measured")]
         # a setting at its default is left out
         settings = [f for f in settings if f.default is None or getattr(self, f.name) != f.default]
@@ -94,7 +92,7 @@ class Step(ABC):
         Parameters
         ----------
         *inputs : ndarray, shape (n, ...)
-            Results of :attr:`inputs`, in order; without any, the windows.
+            Results of :attr:`inputs`, in order, or else the windows.
 
         Returns
         -------
@@ -102,10 +100,7 @@ class Step(ABC):
         """
 
     def with_prices(self, prices: Mapping[Step, float], table: PriceTable | None = None) -> Self:
-        """Get the step with `prices` for itself and for all steps that it needs.
-
-        `table` is where they are from.
-        """
+        """Return a copy with `prices` from a `table` for itself and the steps that it needs."""
 
         def priced(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -120,7 +115,7 @@ class Step(ABC):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Signal(Step):
-    """A step with a result for each channel: shape (n, n_channels, samples) or (..., bins)."""
+    """A step with a result for each channel, shape (n, n_channels, samples) or (..., bins)."""
 
     @property
     @abstractmethod
@@ -130,7 +125,7 @@ class Signal(Step):
 
 @dataclass(frozen=True, repr=False)
 class ChannelwiseSignal(Signal):
-    """A signal made of another one, channel by channel."""
+    """A signal computed from another signal, channel by channel."""
 
     source: Signal
 
@@ -141,22 +136,22 @@ class ChannelwiseSignal(Signal):
 
 @dataclass(frozen=True, repr=False)
 class Channels(Signal):
-    """Channels of a signal, in their unit.
+    """Channels of a window as a signal, in their unit.
 
     Parameters
     ----------
     name : str
-        In the names of features: ``acc``.
+        Name of the signal in the names of features, such as ``acc``.
     indices : tuple of int, default (0,)
-        Channels of windows of shape (n, samples, channels); windows (n, samples) have channel 0.
+        Channels of windows (n, samples, channels); windows (n, samples) have channel 0 alone.
     axes : tuple of str
-        Names of the channels: ``("x", "y", "z")``; by default their indices.
+        Names of the channels, such as ``("x", "y", "z")``; by default their indices.
     scale : float, default 1.0
-        Unit of one count, of signals in whole numbers.
+        Unit of one count, for signals in whole numbers.
     unit : str
-        Name of the unit, such as ``m/s2``; devices compare it with theirs.
+        Name of the unit, such as ``m/s2``; a device compares it with the unit of its sensor.
     rate_hz : float, default 0.0
-        Samples per second; 0: that of the blocks that have a rate, or not known.
+        Samples per second; 0: not known, or the rate of the blocks.
     """
 
     kind: ClassVar[str] = "channels"
@@ -201,21 +196,20 @@ class Channels(Signal):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Picture(Step):
-    """A step with a picture as its result: grey values, shape (n, height, width)."""
+    """A step that computes grey values, shape (n, height, width)."""
 
 
 @dataclass(frozen=True, repr=False)
 class Pixels(Picture):
-    """The picture that a window is, grey or in colour.
+    """Grey values of windows that are pictures, (n, height, width) or (n, height, width, 3).
 
-    Windows have shape (n, height, width), or (n, height, width, 3) in colour, of which red,
-    green and blue become ``0.299 * r + 0.587 * g + 0.114 * b``.
+    Colours become ``0.299 * red + 0.587 * green + 0.114 * blue``.
 
     Parameters
     ----------
     name : str
     scale : float, default 1.0
-        Unit of one count: 1 / 255 makes bytes of 0 to 255 values of 0 to 1.
+        Unit of one count; 1 / 255 maps bytes to values from 0 to 1.
     """
 
     kind: ClassVar[str] = "pixels"
@@ -245,7 +239,7 @@ class Pixels(Picture):
 
 
 def scaled(counts: NDArray[Any], scale: float) -> Values:
-    """Counts in their unit, float32 and contiguous."""
+    """Convert counts to their unit, float32 and contiguous."""
     if counts.dtype.kind not in "biuf":
         raise InputError(f"windows hold {counts.dtype}; give numbers")
     values = np.ascontiguousarray(counts, np.float32)
@@ -253,38 +247,41 @@ def scaled(counts: NDArray[Any], scale: float) -> Values:
 
 
 def check_scale(name: str, scale: float) -> None:
-    """Refuse a unit of counts that is 0 or no number."""
+    """Raise InputError for a unit of counts that is 0 or not finite."""
     if not (isinstance(scale, float | int) and math.isfinite(scale) and scale):
         raise InputError(f"{name!r}: scale is {scale!r}; it must be a number other than 0")
 
 
-def check_whole(what: str, value: int, least: int, most: int) -> None:
-    """Refuse a setting that is not a whole number within a range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InputError(f"{what} is {value!r}; give a whole number from {least} to {most}")
+def check_whole(setting: str, value: int, minimum: int, maximum: int) -> None:
+    """Raise InputError, which names the setting, unless it is a whole number in a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InputError(f"{setting} is {value!r}; give a whole number from {minimum} to {maximum}")
 
 
-def check_number(what: str, value: float, above: float, most: float) -> None:
-    """Refuse a setting that is not above one number and at most another."""
-    if not isinstance(value, float | int) or not above < value <= most:
-        raise InputError(f"{what} is {value!r}; give a number above {above:g}, at most {most:g}")
+def check_number(setting: str, value: float, above: float, maximum: float) -> None:
+    """Raise InputError, which names the setting, unless ``above < value <= maximum``."""
+    if not isinstance(value, float | int) or not above < value <= maximum:
+        raise InputError(
+            f"{setting} is {value!r}; give a number above {above:g}, at most {maximum:g}"
+        )
 
 
-def check_rising(what: str, values: tuple[float, ...], least: float, most: float) -> None:
-    """Refuse a setting that is not a tuple of rising numbers within a range."""
+def check_rising(setting: str, values: tuple[float, ...], minimum: float, maximum: float) -> None:
+    """Raise InputError, which names the setting, unless it is rising numbers in a range."""
     if (
         not isinstance(values, tuple)
         or not values
-        or not all(isinstance(v, float | int) and least <= v <= most for v in values)
+        or not all(isinstance(v, float | int) and minimum <= v <= maximum for v in values)
         or list(values) != sorted(set(values))
     ):
         raise InputError(
-            f"{what} are {values!r}; give a tuple of rising numbers from {least:g} to {most:g}"
+            f"{setting} are {values!r}; give a tuple of rising numbers from {minimum:g} to "
+            f"{maximum:g}"
         )
 
 
 def constant(values: NDArray[Any]) -> Values:
-    """Turn values into a float32 table that nothing changes, so that it can be kept."""
+    """Make a read-only float32 table, which can be cached."""
     table: Values = np.ascontiguousarray(values, np.float32)
     table.flags.writeable = False
     return table
@@ -297,7 +294,7 @@ def means(x: Values) -> Values:
 
 
 def centred(x: Values) -> Values:
-    """Distance of each sample from the mean of its channel: 0, exactly, of a constant signal.
+    """Subtract its channel's mean from each sample; a constant signal becomes exactly 0.
 
     The first sample is subtracted, then the mean of the differences.
     """
@@ -307,14 +304,14 @@ def centred(x: Values) -> Values:
 
 
 def per_channel(channels: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the same features of each channel; the channel is named if there are several."""
+    """Names of features for each channel, with the channel's name if there are several."""
     if len(channels) == 1:
         return words
     return tuple(f"{channel}.{word}" for channel in channels for word in words)
 
 
 def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
-    """Indices that follow each other as a slice, which is not copied."""
+    """Consecutive indices as a slice, which numpy does not copy."""
     start = indices[0]
     stop = indices[-1] + 1
     return slice(start, stop) if indices == tuple(range(start, stop)) else list(indices)
@@ -322,7 +319,7 @@ def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
 
 @cache
 def settings_of(cls: type[Step]) -> dict[str, Any]:
-    """Types of the fields that make two steps equal: no price, no function, no model's bytes."""
+    """Types of the fields that two equal steps have in common."""
     hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in fields(cls) if f.compare}
 

@@ -1,4 +1,4 @@
-"""Windows cut from a signal: from an array at once, or from samples as they come."""
+"""Windows of a signal, cut from a whole recording or from a stream of samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewise.errors import InputError
 def cut_windows(
     signal: ArrayLike, length: int, hop: int | None = None
 ) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Cut windows of a recording that may overlap.
+    """Cut a recording into windows, which may overlap.
 
     Parameters
     ----------
@@ -24,14 +24,13 @@ def cut_windows(
     length : int
         Samples of a window.
     hop : int, optional
-        Samples from the start of one window to that of the next; `length` by default, so that
-        windows do not overlap.
+        Samples between the starts of two windows; `length` by default.
 
     Returns
     -------
     windows : ndarray, shape (n, length) or (n, length, channels), of the signal's dtype
     starts : ndarray of intp, shape (n,)
-        First sample of each.
+        Index of the first sample of each window.
 
     Examples
     --------
@@ -55,9 +54,9 @@ class StreamWindow:
     ----------
     values : ndarray, shape (length,) or (length, channels)
     start : int
-        Number of its first sample in the stream, lost ones not counted.
+        Number of the first sample in the stream; lost samples are not counted.
     time : float or None
-        Seconds of its first sample, where the samples had times.
+        Time of the first sample in seconds; None if the samples have no times.
     """
 
     values: NDArray[Any]
@@ -66,39 +65,39 @@ class StreamWindow:
 
 
 CLOCK_ERROR = 0.1
-"""Share by which a sensor's clock may be off: cheap ones are by 5 %."""
-LATE = 0.5
-"""Sample intervals by which a sample may be late before samples count as lost."""
-EARLY = 1.0
-"""Sample intervals by which a sample may be early before the order of samples is in doubt."""
+"""Largest relative error of a sensor's clock; cheap clocks have 5 %."""
+MAX_DELAY = 0.5
+"""Largest delay of a sample without loss, in sample intervals."""
+MAX_LEAD = 1.0
+"""Largest lead of a sample without doubt about the order, in sample intervals."""
 MIN_TIMES = 16
-"""Number of times from which their jitter is estimated."""
+"""Smallest number of times for an estimate of jitter."""
 MAX_TIMES = 64
-"""Number of the latest times that their jitter is estimated from."""
+"""Number of the latest times in the estimate of jitter."""
 MAX_JITTER = 4.0
-"""Largest lateness that is jitter, in third quartiles of the latest (4.6 normal deviations)."""
+"""Largest delay due to jitter, in third quartiles of the latest delays (4.6 normal deviations)."""
 
 
 @dataclass(slots=True)
 class _TimedPush:
-    """Samples from number `start` of the stream on, the first at `time`.
+    """Start of a push: the number of its first sample in the stream, and the time of that sample.
 
-    They come `late` sample intervals after the time that follows from the previous push, which
-    began `n_before` samples earlier. Both are 0 without a previous push.
+    The sample is `delay` sample intervals after its due time, which follows from the time of the
+    previous push, `n_before` samples earlier. Both are 0 for the first push.
     """
 
     start: int
     time: float
-    late: float = 0.0
+    delay: float = 0.0
     n_before: int = 0
 
 
 class Windower:
-    """Windows of samples as they come, none across a gap.
+    """Cutter of windows from a stream of samples; no window spans a gap.
 
-    The times of samples are compared with the rate. Where samples come later or earlier than clock
-    and jitter explain, some were lost, or their order is wrong: a new window begins. The clock may
-    be off by a tenth; jitter is estimated from the latest times. A window whose samples come at
+    The times of samples are compared with the rate. If a sample is later or earlier than clock
+    error and jitter explain, samples were lost or are in the wrong order, and a new window begins.
+    The clock error is at most a tenth; jitter is estimated from the latest times. A window with
     another mean rate is refused.
 
     Parameters
@@ -106,22 +105,18 @@ class Windower:
     length : int
         Samples of a window.
     hop : int, optional
-        Samples from one window to the next; `length` by default.
+        Samples between the starts of two windows; `length` by default.
     rate_hz : float, optional
-        Samples per second: needed to find gaps from times.
+        Samples per second, required for samples with times.
 
     Attributes
     ----------
-    samples : int
-        Number of samples so far.
-    windows : int
-        Number of windows so far.
-    gaps : int
-        Number of gaps so far.
+    samples, windows, gaps : int
+        Numbers of samples, windows and gaps so far.
     dropped : int
-        Samples that no window holds, because of gaps or a reset.
+        Samples without a window, because of gaps or a reset.
     refused : int
-        Windows of another mean rate so far.
+        Windows with another mean rate.
 
     Examples
     --------
@@ -137,7 +132,7 @@ class Windower:
     ) -> None:
         self.length, self.hop = _sizes(length, hop)
         if rate_hz is not None and not 0 < rate_hz < np.inf:
-            raise InputError(f"rate_hz is {rate_hz}; give samples a second")
+            raise InputError(f"rate_hz is {rate_hz}; give samples per second")
         self.rate_hz = rate_hz
         self.samples = 0
         self.windows = 0
@@ -146,11 +141,11 @@ class Windower:
         self.refused = 0
         self._buffer: NDArray[Any] | None = None
         self._begin = 0  # number of the buffer's first sample
-        self._skip = 0  # samples before the next window, where the hop is longer than a window
-        self._used = 0  # samples of the buffer that a window has held
+        self._skip = 0  # samples before the next window, if the hop is longer than a window
+        self._used = 0  # samples of the buffer that were in a window
         self._pushes: deque[_TimedPush] = deque()  # of the samples in the buffer
         self._unchecked: deque[_TimedPush] = deque()  # pushes that may follow a gap
-        # lateness of the latest pushes, and the number of samples that each follows
+        # delay of each of the latest pushes, and the number of samples before it
         self._latest: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
         self._seconds = 0.0  # from the first time to the latest
         self._n_timed = 0  # samples in these seconds
@@ -162,22 +157,26 @@ class Windower:
 
     @property
     def measured_hz(self) -> float | None:
-        """Mean rate by the times of the stream, in samples per second; None if they stand still."""
+        """Mean rate by the times of the stream, in samples per second; None without a duration."""
         return self._n_timed / self._seconds if self._seconds > 0 else None
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:
-        """Take samples that follow each other; return the windows that they complete.
+        """Add successive samples and return the windows that they complete.
 
         Parameters
         ----------
         samples : array-like of shape (k,) or (k, channels)
         time : float, optional
-            Seconds of the first one; the others follow at the rate.
+            Time of the first sample in seconds; the others follow at the rate.
+
+        Returns
+        -------
+        list of StreamWindow
 
         Raises
         ------
         InputError
-            If samples have other channels than those before, or a time comes without `rate_hz`.
+            If the number of channels changes, or there is a time and no `rate_hz`.
         """
         x = np.asarray(samples)
         if x.ndim not in (1, 2) or x.dtype.kind not in "fiub":
@@ -197,20 +196,20 @@ class Windower:
         return list(self._complete())
 
     def reset(self) -> None:
-        """Give up the window begun, as after a gap or at the end."""
+        """Drop the samples of the unfinished window."""
         self._find_gaps()
         self._drop(0 if self._buffer is None else len(self._buffer))
 
     def _note_time(self, time: float, start: int) -> None:
-        """Note the time of sample `start`; look for a gap before it once jitter is known."""
+        """Record the time of sample `start`; look for gaps once jitter is known."""
         if self.rate_hz is None:
-            raise InputError("times need the windower's rate_hz")
+            raise InputError("samples with times need rate_hz=")
         timed_push = _TimedPush(start, time)
         if self._pushes:
             previous = self._pushes[-1]
             timed_push.n_before = start - previous.start
-            # distance from the time at which the sample was due, in sample intervals
-            timed_push.late = (time - previous.time) * self.rate_hz - timed_push.n_before
+            # delay after the due time, in sample intervals
+            timed_push.delay = (time - previous.time) * self.rate_hz - timed_push.n_before
             self._seconds += time - previous.time
             self._n_timed += timed_push.n_before
             self._unchecked.append(timed_push)
@@ -219,41 +218,38 @@ class Windower:
             self._find_gaps()
 
     def _find_gaps(self) -> None:
-        """Begin a new window at each push before which there is a gap."""
+        """Begin a new window at each push that follows a gap."""
         while self._unchecked:
             timed_push = self._unchecked[0]
-            is_gap = self._is_off(timed_push.late, timed_push.n_before, relative=True)
+            is_gap = self._is_unexplained(timed_push.delay, timed_push.n_before, relative=True)
             self._unchecked.popleft()
             if is_gap:
                 self.gaps += 1
                 self._drop(timed_push.start - self._begin)
             else:
-                self._latest.append((timed_push.late, timed_push.n_before))
+                self._latest.append((timed_push.delay, timed_push.n_before))
 
-    def _is_off(self, late: float, n_samples: int, *, relative: bool) -> bool:
-        """Whether clock and jitter do not explain that a sample is `late` after `n_samples`.
+    def _is_unexplained(self, delay: float, n_samples: int, *, relative: bool) -> bool:
+        """Whether clock error and jitter do not explain a delay after `n_samples`.
 
-        With `relative` lateness counts from the mean rate of the latest times.
+        With `relative`, the delay is compared with the mean rate of the latest times.
         """
         clock = CLOCK_ERROR * n_samples
-        if -max(EARLY, clock) < late <= max(LATE, clock) + 1e-9:
+        if -max(MAX_LEAD, clock) < delay <= max(MAX_DELAY, clock) + 1e-9:
             return False
         drift, jitter = self._drift_and_jitter()
         if relative:
-            late -= drift * n_samples
+            delay -= drift * n_samples
         explained = max(clock, MAX_JITTER * jitter)
-        return not -max(EARLY, explained) < late <= max(LATE, explained) + 1e-9
+        return not -max(MAX_LEAD, explained) < delay <= max(MAX_DELAY, explained) + 1e-9
 
     def _drift_and_jitter(self) -> tuple[float, float]:
-        """Usual lateness per sample, and how far pushes usually are from it; 0 if not known yet."""
-        latest = [
-            *self._latest,
-            *((timed_push.late, timed_push.n_before) for timed_push in self._unchecked),
-        ]
+        """Median delay per sample, and third quartile of the distances from it; 0 if unknown."""
+        latest = [*self._latest, *((push.delay, push.n_before) for push in self._unchecked)]
         if len(latest) < MIN_TIMES:
             return 0.0, 0.0
-        drift = sorted(late / n for late, n in latest)[len(latest) // 2]
-        distances = sorted(abs(late - drift * n) for late, n in latest)
+        drift = sorted(delay / n for delay, n in latest)[len(latest) // 2]
+        distances = sorted(abs(delay - drift * n) for delay, n in latest)
         return drift, distances[3 * len(latest) // 4]
 
     def _complete(self) -> Iterator[StreamWindow]:
@@ -262,7 +258,7 @@ class Windower:
             if self._unchecked:
                 self._find_gaps()
                 continue
-            self._advance(self._skip)  # samples between two windows, if the hop is longer
+            self._advance(self._skip)
             if self._has_rate():
                 self.windows += 1
                 yield StreamWindow(self._buffer[: self.length].copy(), self._begin, self._time())
@@ -274,22 +270,23 @@ class Windower:
                 self._advance(self.hop)
 
     def _has_rate(self) -> bool:
-        """Whether the samples of the buffer's first window have the rate, by their times."""
+        """Whether the times of the first window in the buffer agree with the rate."""
         pushes = [p for p in self._pushes if p.start < self._begin + self.length]
-        late = sum(timed_push.late for timed_push in pushes[1:])
-        return len(pushes) < 2 or not self._is_off(
-            late, pushes[-1].start - pushes[0].start, relative=False
-        )
+        if len(pushes) < 2:
+            return True
+        delay = sum(push.delay for push in pushes[1:])
+        n_samples = pushes[-1].start - pushes[0].start
+        return not self._is_unexplained(delay, n_samples, relative=False)
 
     def _time(self) -> float | None:
-        """Seconds of the buffer's first sample, from the nearest time before it, or after it."""
+        """Time of the first sample in the buffer, from the nearest known time."""
         if not self._pushes or self.rate_hz is None:
             return None
         nearest = self._pushes[0]
         return nearest.time + (self._begin - nearest.start) / self.rate_hz
 
     def _drop(self, count: int) -> None:
-        """Drop samples off the front, and begin a new window behind them."""
+        """Drop the first samples of the buffer and begin a new window."""
         self.dropped += max(0, count - self._used)
         self._skip = 0
         if self._buffer is not None:
@@ -299,7 +296,7 @@ class Windower:
             self._pushes.popleft()
 
     def _advance(self, count: int) -> None:
-        """Take samples off the front."""
+        """Remove the first samples of the buffer."""
         assert self._buffer is not None
         self._buffer = self._buffer[count:]
         self._begin += count

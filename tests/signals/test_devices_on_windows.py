@@ -195,7 +195,7 @@ def test_any_window_has_an_answer_or_a_clear_error(bundle):
 
     found = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
     with gw.Device(bundle, blocks={"roughness": fickle}, policy="edge-only") as device:
-        for i in range(10_000):
+        for i in range(2_500):
             window = strange_window(rng)
             trouble[0] = i
             try:
@@ -211,5 +211,5 @@ def test_any_window_has_an_answer_or_a_clear_error(bundle):
                 assert (answer.stage, answer.reason.partition(":")[0]) in {
                     (0, why) for why in ("sensor", "missing", "infinite")
                 }
-    assert sum(found.values()) - found["fallback"] == 10_000
-    assert min(found.values()) > 100, found
+    assert sum(found.values()) - found["fallback"] == 2_500
+    assert min(found.values()) > 25, found

@@ -91,11 +91,11 @@ def test_costs_charge_shared_steps_once():
     assert [graph.costs().price(row) for row in read] == [13.0, 16.0]
 
 
-@pytest.mark.parametrize(("step", "reads"), [("resample", 1), ("difference", 2)])
-def test_a_document_of_steps_on_steps_ends(step, reads):
+@pytest.mark.parametrize(("step", "reads"), [("envelope", 1), ("difference", 2)])
+def test_a_document_with_deep_steps_is_refused(step, reads):
     """A thousand deep, or of twice the size at each step: refused before anything walks it."""
     picture = reads == 2
-    names, more = (("before", "after"), {}) if picture else (("source",), {"factor": 1})
+    names, more = (("before", "after"), {}) if picture else (("source",), {"width": 1})
     first = {"kind": "pixels" if picture else "channels", "name": "x", "scale": 1.0}
     steps = [first if picture else first | {"indices": [0], "axes": []}]
     steps += [{"kind": step} | dict.fromkeys(names, i) | more for i in range(1500)]

@@ -73,7 +73,7 @@ def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
         assert table_of_steps(graph) == structs.replace(table, unit=unit)
     with pytest.raises(InputError, match=r"no quantiles\(x, .*measure these blocks"):
         sig.priced([*two_blocks(), sig.Quantiles(sig.Channels(), (0.5,))], path)
-    with pytest.raises(InputError, match="microjoules need the processor's power"):
+    with pytest.raises(InputError, match="microjoules need the power of the processor"):
         sig.priced(two_blocks(), structs.replace(table, watts=None), unit="uj")
 
 
@@ -101,7 +101,7 @@ def test_a_bundle_says_where_its_prices_are_from(table):
     record = decode_json(encode_json(write_signal(signal)), SignalRecord, "signal")
     assert read_signal(record, signal.feature_names).prices == signal.prices
     other = structs.replace(record, prices=structs.replace(table, microseconds={"x": 1.0}))
-    with pytest.raises(InputError, match="prices: are not those of these steps and windows"):
+    with pytest.raises(InputError, match="prices: are for other steps or windows"):
         read_signal(other, signal.feature_names)
     assert signal.prices == structs.replace(table, unit="uj")
     by_hand = [replace(blocks[0], price=3.0), blocks[1]]

@@ -10,10 +10,6 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import gatewise as gw
 import gatewise_signals as sig
@@ -124,12 +120,12 @@ def test_a_bundle_holds_its_blocks_as_plain_settings(system, bundle):
         (lambda d: d["signal"]["steps"][1].update(kind="exec"), "kind: must be .* not .exec."),
         (
             lambda d: d["signal"]["steps"][1].update(source=7),
-            r"steps\[1\]: reads step 7, which does not stand before it",
+            r"steps\[1\]: reads step 7, which is not before it",
         ),
         (lambda d: d["signal"]["steps"][0].update(scale=0.0), "scale is 0.0"),
         (lambda d: d["signal"]["steps"][0].update(path="/etc"), "has an unknown key 'path'"),
-        (lambda d: d["signal"]["blocks"].append(0), "step 0 is no block"),
-        (lambda d: d["signal"]["blocks"].pop(), "their features are not those"),
+        (lambda d: d["signal"]["blocks"].append(0), "step 0 is not a block"),
+        (lambda d: d["signal"]["blocks"].pop(), "their features differ from those"),
         (lambda d: d["groups"][0].update(requires=["nothing"]), "'nothing' is required"),
         (lambda d: d["signal"].update(shape=[]), "must have at least 1 entries"),
     ],
@@ -230,12 +226,3 @@ def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
         for window, row in zip(x[:20], rows.X[:20], strict=True):
             one, other = device.answer(window), device.answer(row)
             assert (one.label, one.stage, one.cost) == (other.label, other.stage, other.cost)
-
-
-def test_blocks_are_a_transformer_too():
-    x, y = windows(120, seed=9)
-    model = make_pipeline(gw.BlockFeatures(priced_blocks()), StandardScaler(), LogisticRegression())
-    assert cross_val_score(model, x, y, cv=3).mean() > 0.7
-    first = clone(model).fit(x, y)[0]
-    assert first.get_feature_names_out().tolist() == list(first.signal_input_.feature_names)
-    np.testing.assert_array_equal(first.transform(x), first.signal_input_.features(x))

@@ -1,4 +1,4 @@
-"""Windows as other libraries hold them: the same features, and clear errors."""
+"""Forms of windows: arrays, lists and data frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewise_signals.signal_input import as_windows
 COLUMNS = ["x", "y"]
 
 
-def test_a_window_s_numbers_are_those_of_its_type():
+def test_windows_hold_only_numbers_of_their_type():
     counts = sig.SignalInput(sig.SignalGraph(blocks()), (20, 2), "int16")
     x = np.full((1, 20, 2), 300.0)
     x[0, 0, 0] = np.nan  # a missing sample
@@ -27,11 +27,11 @@ def test_a_window_s_numbers_are_those_of_its_type():
 
 def test_channels_and_blocks_of_a_window_have_one_rate():
     fifty = sig.Channels("acc", (0, 1), rate_hz=50.0)
-    graph = sig.SignalGraph([sig.Mean(fifty), sig.Goertzel(fifty, 50.0, (5.0,))])
+    graph = sig.SignalGraph([sig.Mean(fifty), sig.Mean(sig.Jerk(fifty, 50.0))])
     signal = sig.SignalInput(graph, (20, 2))
     assert (signal.rate_hz, signal.n_channels) == (50.0, 2)
     with pytest.raises(InputError, match="for 50 and 100 samples per second"):
-        sig.SignalInput(sig.SignalGraph([sig.Goertzel(fifty, 100.0, (5.0,))]), (20, 2))
+        sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(fifty, 100.0))]), (20, 2))
     with pytest.raises(InputError, match="rate_hz"):
         sig.Channels("acc", rate_hz=-1.0)
 
@@ -51,44 +51,35 @@ def frames(x):
     return [pd.DataFrame(window, columns=COLUMNS) for window in x]
 
 
-def indexed(x, order=None):
-    """As sktime's pd-multiindex; rows in any order."""
-    table = pd.concat(frames(x), keys=[f"recording {k}" for k in range(len(x))])
-    return table if order is None else table.iloc[order]
-
-
 FORMS = {
     "array": lambda x: x,
     "list of arrays": list,
     "list of lists": lambda x: x.tolist(),
     "list of frames": frames,
-    "index (instance, time)": indexed,
-    "index, samples backwards": lambda x: indexed(
-        x, np.arange(x.shape[0] * x.shape[1]).reshape(len(x), -1)[:, ::-1].ravel()
-    ),
 }
 
 
+def features_of(form, x):
+    return sig.SignalInput.from_windows(blocks(), form(x)).features(form(x))
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_features_of_the_array(form):
+def test_every_form_of_windows_gives_the_features_of_the_array(form):
     x, _ = windows()
-    expected = gw.BlockFeatures(blocks()).fit_transform(x)
-    np.testing.assert_array_equal(
-        gw.BlockFeatures(blocks()).fit_transform(FORMS[form](x)), expected
-    )
+    np.testing.assert_array_equal(features_of(FORMS[form], x), features_of(FORMS["array"], x))
 
 
 @pytest.mark.slow
-def test_a_system_takes_them_from_fit_to_bundle(tmp_path):
+def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
     x, y = windows(80)
     settings = {"families": ("linear",), "effort": "low", "n_stages": 1, "random_state": 0}
     plain = gw.StagedCascade(blocks=blocks(), **settings).fit(x, y)
-    system = clone(gw.StagedCascade(blocks=blocks(), **settings)).fit(indexed(x), y)
+    system = clone(gw.StagedCascade(blocks=blocks(), **settings)).fit(frames(x), y)
     np.testing.assert_array_equal(system.predict(x), plain.predict(x))
     np.testing.assert_array_equal(system.cost(frames(x)), plain.cost(x))
     assert system.explain(frames(x)[3]).label == system.explain(x[3]).label
     bundle = gw.pack(system, tmp_path / "b", sample=x[:10])
-    assert gw.verify(system, bundle, indexed(x)).agrees
+    assert gw.verify(system, bundle, frames(x)).agrees
     assert bundle.manifest.signal.shape == (20, 2)
     with gw.Device(bundle, policy="edge-only") as device:
         assert device.answer(x[0]).label == device.answer(frames(x)[0]).label
@@ -97,28 +88,16 @@ def test_a_system_takes_them_from_fit_to_bundle(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            [np.zeros((20, 2)), np.zeros((19, 2))],
-            r"19 to 20 samples \(1 has 19, 0 20\): cut or pad",
-        ),
-        (frames(np.zeros((1, 4, 2))) + frames(np.zeros((1, 5, 2))), "4 to 5 samples"),
-        (indexed(np.zeros((2, 4, 2))).iloc[:-1], "'recording 1' has 3, 'recording 0' 4"),
-        (
-            indexed(np.zeros((2, 4, 2))).iloc[[0, 0, 4, 5]],
-            "'recording 0' has two samples of one time",
-        ),
-        ([*frames(np.zeros((1, 4, 2))), pd.DataFrame(np.zeros((4, 2)))], "window 1 has columns"),
-        (pd.DataFrame({"a": [pd.Series([1.0, 2.0])]}), r"object: give an index \(instance, time\)"),
-        (indexed(np.zeros((2, 4, 2))).set_index(np.arange(8), append=True), "has 3 levels"),
+        ([np.zeros((20, 2)), np.zeros((19, 2))], r"19 to 20 samples \(1 has 19, 0 has 20\): cut"),
         (["a", "b"], "must be numbers"),
     ],
 )
-def test_what_cannot_be_windows_is_refused_by_its_reason(given, words):
+def test_windows_of_other_lengths_or_types_are_refused(given, words):
     with pytest.raises(InputError, match=words):
         as_windows(given)
 
 
-def test_channels_that_may_stand_first_are_asked_about():
+def test_windows_whose_channels_may_stand_first_cause_a_warning():
     x = np.random.default_rng(0).normal(size=(9, 3, 64))
     with pytest.warns(UserWarning, match=r"3 samples of 64 channels; .*swapaxes\(1, 2\)"):
-        gw.BlockFeatures(blocks()).fit(x)
+        sig.SignalInput.from_windows(blocks(), x)

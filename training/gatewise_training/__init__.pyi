@@ -12,7 +12,6 @@ from .cegb.ranker import CEGBRanker as CEGBRanker
 from .cegb.regressor import CEGBRegressor as CEGBRegressor
 from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
-from .data.block_features import BlockFeatures as BlockFeatures
 from .data.table_encoder import TableEncoder as TableEncoder
 from .forests.budget_forest import BudgetForest as BudgetForest
 from .forests.budget_prune import BudgetPrune as BudgetPrune

@@ -174,9 +174,7 @@ def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
     out = stack.enter_context(AnswerFile(settings.out))
     smoothing = None
     if settings.smooth is not None:
-        smoothing = Smoothing(
-            settings.smooth, first_manifest.classes, lambda: device.bundle.manifest.classes
-        )
+        smoothing = Smoothing(settings.smooth, has_classes=bool(first_manifest.classes))
         delay = f"a change that lasts shows {smoothing.delay} windows later"
         note(f"--smooth {settings.smooth}: {delay}")
     troubles = Troubles(

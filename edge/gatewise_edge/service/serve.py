@@ -30,16 +30,14 @@ Write = Callable[[dict[str, Any]], None]
 
 
 class Smoothing:
-    """The filter of ``--smooth``, over the labels of windows that follow each other.
+    """The filter of ``--smooth`` over the labels of successive windows.
 
     Parameters
     ----------
     text : str
-        The filter, as the option has it; InputError if it is not one for these classes.
-    first : sequence
-        Classes of the bundle that the device was set up with.
-    classes : callable
-        Gives the classes of the bundle that runs.
+        Value of the option; InputError if it describes no filter.
+    has_classes : bool
+        Whether the bundle answers with classes; InputError if not.
 
     Attributes
     ----------
@@ -49,13 +47,10 @@ class Smoothing:
         Answers whose smoothed label differs from their own.
     """
 
-    def __init__(
-        self, text: str, first: Sequence[Any], classes: Callable[[], Sequence[Any]]
-    ) -> None:
-        if not first:
+    def __init__(self, text: str, *, has_classes: bool) -> None:
+        if not has_classes:
             raise InputError("--smooth is for bundles with classes; this one answers with values")
-        self._labels = parse_filter(text, tuple(first))
-        self._classes = classes
+        self._labels = parse_filter(text)
         self.delay = self._labels.delay
         self.changed = 0
 
@@ -64,13 +59,10 @@ class Smoothing:
         self._labels.reset()
 
     def add(self, answer: Answer) -> Any:
-        """Add an answer and get the smoothed label; None if the running bundle lacks it."""
-        with suppress(InputError):
-            likely = dict(zip(self._classes(), answer.probabilities.tolist(), strict=False))
-            label = self._labels.push(answer.label, likely)
-            self.changed += label != answer.label
-            return label
-        return None
+        """Add an answer and return the smoothed label."""
+        label = self._labels.push(answer.label)
+        self.changed += label != answer.label
+        return label
 
 
 def run_loop(

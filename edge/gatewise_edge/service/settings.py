@@ -51,8 +51,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     smooth: Annotated[
         str | None,
         typer.Option(
-            help="Filter of labels: majority:5 (of the last 5 windows), or "
-            "two-state:LABEL,0.8,0.4,3 (on after 3 windows at 0.8 or more, off below 0.4)."
+            help="Filter of labels: majority:5 gives the most frequent label of the last 5 windows."
         ),
     ] = None
     block: Annotated[

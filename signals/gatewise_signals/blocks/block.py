@@ -1,4 +1,4 @@
-"""A block is a step that gives features: of a signal, of any function, or of part of a network."""
+"""Blocks, the steps that give features: of a signal, of a Python function, or of a network."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ Function: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Block(Step):
-    """A step that gives features.
-
-    :meth:`run` gives shape (n, n_features).
-    """
+    """A step that computes features, shape (n, n_features)."""
 
     @staticmethod
     def from_function(
@@ -41,11 +38,22 @@ class Block(Step):
     ) -> Block:
         """Make a block of any Python `function`; see :class:`.FunctionBlock`.
 
-        `names` are the features' names, `name` is the block's, and `price` is the price of one
-        window; None: not priced yet.
+        Parameters
+        ----------
+        function : callable
+        names : sequence of str
+            Names of the features.
+        price : float, optional
+            Price of one window; None: not priced yet.
+        name : str, optional
+            Name of the block; by default the name of the function.
+
+        Returns
+        -------
+        Block
         """
         if not callable(function):
-            raise InputError(f"{function!r} is no function")
+            raise InputError(f"{function!r} is not a function")
         if isinstance(names, str):
             raise InputError(f"names is {names!r}; give a list")
         block_name = name or str(getattr(function, "__name__", type(function).__name__))
@@ -63,10 +71,24 @@ class Block(Step):
         *,
         name: str | None = None,
     ) -> Block:
-        """Make a block of the network at `path` up to its value `output`; see :class:`.OnnxBlock`.
+        """Make a block of the part of a network that computes one value; see :class:`.OnnxBlock`.
 
-        Only the part that `output` needs is kept, and runs once, on zeros. `price` is the price of
-        one window, None: not priced yet; `names` are the features' names, `name` is the block's.
+        Parameters
+        ----------
+        path : path
+            ONNX file of the network, which is run once on zeros.
+        output : str
+            Name of the value.
+        price : float, optional
+            Price of one window; None: not priced yet.
+        names : sequence of str, optional
+            Names of the features.
+        name : str, optional
+            Name of the block; by default the name of the file.
+
+        Returns
+        -------
+        Block
         """
         try:
             whole = Path(path).read_bytes()
@@ -88,13 +110,13 @@ class Block(Step):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the features: the label and each suffix."""
+        """Names of the features: the label and a suffix each."""
         return tuple(f"{self.label}.{suffix}" for suffix in self.suffixes)
 
 
 @dataclass(frozen=True, repr=False)
 class SignalBlock(Block):
-    """A block that gives the same features of each channel of a signal.
+    """A block that computes the same features of each channel of a signal.
 
     Parameters
     ----------
@@ -110,7 +132,7 @@ class SignalBlock(Block):
 
     @abstractmethod
     def values(self, x: Values) -> Values:
-        """Compute the features of `x`, the source's result, as (n, n_channels, n_features)."""
+        """Compute features (n, n_channels, n_features) of `x`, the result of the source."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -123,7 +145,7 @@ class SignalBlock(Block):
 
 @dataclass(frozen=True, repr=False)
 class _NamedFeatures(Block):
-    """A block on the window itself, with names of features that the user gave."""
+    """A block on the window itself, with the user's names of features."""
 
     name: str
     features: tuple[str, ...]
@@ -141,10 +163,10 @@ class _NamedFeatures(Block):
         if not all(isinstance(w, str) and w and w.isprintable() for w in words):
             raise InputError(f"block {self.name!r}: names must be printable words, not {words}")
         if not self.features or len(set(self.features)) < len(self.features):
-            raise InputError(f"block {self.name!r}: names are {self.features}; give each once")
+            raise InputError(f"block {self.name!r}: names are {self.features}; each must be unique")
 
     def _as_features(self, output: Any, n: int) -> Values:
-        """Check the output of the user's code and shape it as (n, n_features)."""
+        """Check the output of the user's code; return it as (n, n_features)."""
         try:
             values = np.ascontiguousarray(output, np.float32)
         except (TypeError, ValueError) as error:
@@ -163,21 +185,21 @@ class _NamedFeatures(Block):
 class FunctionBlock(_NamedFeatures):
     """A Python function of windows as a block; made by ``Block.from_function``.
 
-    The function takes windows of shape (n, ...) as they come, which it must not change, and
-    gives their features, shape (n, n_features). It should give a window the same features alone
-    as among others. What it raises becomes an InputError with the block's name. C99 refuses it.
+    The function takes windows of shape (n, ...), which it must not change, and returns their
+    features, shape (n, n_features). A window must get the same features alone and among others. An
+    exception of the function becomes an InputError with the name of the block. The block has no
+    form in C99.
 
-    A bundle holds the function's path and no code: where one is opened, the function is given by
-    the block's name, as ``Device(bundle, blocks={"name": function})``.
+    A bundle holds the path of the function, but no code. Give the function again where the bundle
+    is opened, for example ``Device(bundle, blocks={"name": function})``.
 
     Parameters
     ----------
     name : str
-        By default that of the function.
     features : tuple of str
         Names of the features.
     path : str
-        ``module:function``; empty for functions that no other process can import.
+        ``module:function``; empty if other processes cannot import the function.
     function : callable, optional
         None in a bundle.
     """
@@ -191,8 +213,8 @@ class FunctionBlock(_NamedFeatures):
         return self.name
 
     @property
-    def how_to_give(self) -> str:
-        """Advice for a bundle that was opened without the function."""
+    def advice(self) -> str:
+        """How to give the function of a bundle's block."""
         path = f", in training {self.path}" if self.path else ""
         return (
             f"block {self.name!r} is a Python function{path}, which a bundle does not hold: give "
@@ -201,7 +223,7 @@ class FunctionBlock(_NamedFeatures):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         if self.function is None:
-            raise InputError(self.how_to_give)
+            raise InputError(self.advice)
         windows = inputs[0].view()
         windows.flags.writeable = False
         try:
@@ -213,28 +235,27 @@ class FunctionBlock(_NamedFeatures):
 
 @dataclass(frozen=True, repr=False)
 class OnnxBlock(_NamedFeatures):
-    """The part of a network up to one of its values as a block; made by ``Block.from_onnx``.
+    """The part of a network that computes one value, as a block; made by ``Block.from_onnx``.
 
-    The features are the flattened values of `output`, an output of the graph or any value within.
-    Windows go through one by one, so that each has the same bits alone as among others. They have
-    the shape of the graph's input, with or without axes of length 1, or as many values in one
-    row; pictures (height, width, channels) are turned for a graph that takes the channels first.
-    It runs in onnxruntime, and C99 refuses it.
+    The features are the flattened values of `output`, which is any value of the graph. Windows run
+    one by one in onnxruntime, so that each has the same bits alone and among others. A window has
+    the shape of the graph's input, with or without axes of length 1, or is one row with the same
+    number of values. A picture (height, width, channels) is transposed for a graph that reads the
+    channels first. The block has no form in C99.
 
     Parameters
     ----------
     name : str
-        By default that of the file.
     features : tuple of str
         By default ``name.output.0``, ``name.output.1``, ...
     output : str
     shape : tuple of int
-        Of the graph's input, without the rows.
+        Shape of the graph's input, without the axis of rows.
     sha256 : str
-        Of the model.
+        SHA-256 of the model.
     model : bytes
-        The graph without the nodes that `output` does not need, between the input ``x``, float32
-        (n, n_values), and the output ``margins``, float32 (n, n_features).
+        The graph without the nodes that `output` does not need, from the input ``x``, float32
+        (n, n_values), to the output ``margins``, float32 (n, n_features).
     """
 
     kind: ClassVar[str] = "onnx"
@@ -255,20 +276,20 @@ class OnnxBlock(_NamedFeatures):
     def _check(self) -> None:
         super()._check()
         if not re.fullmatch("[0-9a-f]{64}", self.sha256):
-            raise InputError(f"{self.label}: {self.sha256!r} is no SHA-256 in hexadecimal")
+            raise InputError(f"{self.label}: {self.sha256!r} is not a SHA-256 in hexadecimal")
         if self.model and hashlib.sha256(self.model).hexdigest() != self.sha256:
-            raise InputError(f"{self.label}: the model is not that of its sha256")
+            raise InputError(f"{self.label}: the model does not match its sha256")
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         if not self.model:
-            raise InputError(f"{self.label}: its model is not there")
+            raise InputError(f"{self.label}: its model is missing")
         x = self._arranged(inputs[0])
         outputs = [_run(self.model, x[k : k + 1], self.label) for k in range(len(x))]
         empty = np.empty((0, len(self.features)))
         return self._as_features(np.stack(outputs) if outputs else empty, len(x))
 
     def _arranged(self, windows: NDArray[Any]) -> Values:
-        """Windows as the graph takes them, one per row."""
+        """Windows as rows of values in the order of the graph's input."""
         window_shape = windows.shape[1:]
         plain, graph_axes = ([d for d in shape if d != 1] for shape in (window_shape, self.shape))
         if (
@@ -291,18 +312,18 @@ def _opened(model: bytes) -> Any:
     return open_session(model)
 
 
-def _run(model: bytes, row: Values, what: str) -> Values:
-    """Compute the features of one window."""
+def _run(model: bytes, row: Values, label: str) -> Values:
+    """Compute the features of one window; `label` names the block in errors."""
     try:
         (output,) = _opened(model).run(None, {"x": row})
-    except Exception as error:  # onnxruntime's own classes, one for each status
-        raise InputError(f"{what} does not run: {one_line(error)}") from error
+    except Exception as error:  # onnxruntime has one class for each status
+        raise InputError(f"{label} does not run: {one_line(error)}") from error
     values: Values = output.ravel()
     return values
 
 
 def load_block_functions(options: Iterable[str]) -> dict[str, Function]:
-    """Import the functions of blocks that ``--block NAME=module:function`` gives, by name."""
+    """Import the functions of the options ``--block NAME=module:function``, by name."""
     functions = {}
     for option in options:
         name, _, path = option.rpartition("=")

@@ -1,4 +1,4 @@
-"""Steps of pictures: grey values, cells, edges, and the difference of two frames."""
+"""Steps on pictures: histograms, cells, edges, and the difference of two frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_CELLS = 1024
 
 @dataclass(frozen=True, repr=False)
 class Frame(Picture):
-    """One of the frames of windows of shape (n, frames, height, width).
+    """One frame of windows of shape (n, frames, height, width).
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Frame(Picture):
 
 @dataclass(frozen=True, repr=False)
 class FrameDifference(Picture):
-    """Distance of two pictures of one size, pixel by pixel: ``|after - before|``.
+    """Absolute difference of two pictures of equal size, ``|after - before|``.
 
     Parameters
     ----------
@@ -78,8 +78,7 @@ class FrameDifference(Picture):
         before, after = inputs
         if before.shape != after.shape:
             raise InputError(
-                f"{self.label}: pictures of {before.shape[1:]} and {after.shape[1:]}; both must "
-                "have one size"
+                f"{self.label}: pictures of {before.shape[1:]} and {after.shape[1:]} differ in size"
             )
         difference: Values = after - before
         return np.abs(difference, out=difference)
@@ -87,10 +86,10 @@ class FrameDifference(Picture):
 
 @dataclass(frozen=True, repr=False)
 class GridBlock(Block):
-    """A block of the cells of a grid.
+    """A block on the cells of a grid.
 
-    Cell (r, c) of ``rows`` times ``columns`` holds the pixels of the rows from
-    ``r * height // rows`` up to, and without, ``(r + 1) * height // rows``, and of columns alike.
+    Cell (r, c) holds the pixel rows from ``r * height // rows`` to
+    ``(r + 1) * height // rows - 1``, and the columns by the same rule.
 
     Parameters
     ----------
@@ -112,7 +111,7 @@ class GridBlock(Block):
 
 @dataclass(frozen=True, repr=False)
 class Thumbnail(GridBlock):
-    """Means of the cells of a grid: a small picture.
+    """Mean grey value of each cell of a grid.
 
     Parameters
     ----------
@@ -134,9 +133,7 @@ class Thumbnail(GridBlock):
 
 @dataclass(frozen=True, repr=False)
 class BlockStatistics(GridBlock):
-    """Standard deviation, smallest and greatest value of the cells of a grid.
-
-    The deviations of all cells come first.
+    """Standard deviations of all cells of a grid, then their minima, then their maxima.
 
     Parameters
     ----------
@@ -167,15 +164,15 @@ class BlockStatistics(GridBlock):
 class GreyHistogram(Block):
     """Share of the pixels in equal bins of grey values.
 
-    A value v counts in bin ``floor((v - low) * bins / (high - low))``, the first bin for those
-    below and for NaN, the last one for those above.
+    A value v counts in bin ``floor((v - low) * bins / (high - low))``. Lower values and NaN count
+    in the first bin, higher ones in the last.
 
     Parameters
     ----------
     source : Picture
     bins : int, default 16
     low, high : float
-        By default the range of bytes, 0 to 256.
+        Range of values, by default 0 to 256, the range of bytes.
     """
 
     kind: ClassVar[str] = "histogram"
@@ -205,21 +202,22 @@ class GreyHistogram(Block):
 
 @dataclass(frozen=True, repr=False)
 class Edges(GridBlock):
-    """Mean change of grey along each axis, and the directions of edges, cell by cell.
+    """Mean change of grey along each axis, and the strength of edges by cell and direction.
 
-    With ``dx = p[r][c + 1] - p[r][c]`` and ``dy = p[r + 1][c] - p[r][c]`` at the pixels of all
-    rows and columns but the last: the means of ``|dx|`` and of ``|dy|``; then, for each cell of a
-    grid of those pixels (cut as :class:`GridBlock` cuts) and each of K directions, the sum of
-    ``sqrt(dx**2 + dy**2)`` of the cell's pixels whose direction
-    ``round(atan2(dy, dx) * K / pi) mod K`` it is, divided by the cell's number of pixels. A
-    direction that is NaN counts as 0.
+    Let ``dx = p[r][c + 1] - p[r][c]`` and ``dy = p[r + 1][c] - p[r][c]`` at all pixels but those of
+    the last row and column. The first features are the means of ``|dx|`` and ``|dy|``. Then, for
+    each cell of a grid of these pixels and each of K directions, follows the sum of
+    ``sqrt(dx**2 + dy**2)`` over the cell's pixels with the direction
+    ``round(atan2(dy, dx) * K / pi) mod K``, divided by the number of the cell's pixels. A direction
+    that is NaN counts as 0.
 
     Parameters
     ----------
     source : Picture
     rows, columns : int
     directions : {4, 8, 16}, default 4
-        No limit between two of them is a ratio of whole numbers, so that rounding decides none.
+        K. The limits between these directions are irrational slopes, which whole grey values never
+        meet, so that rounding cannot change a direction.
     """
 
     kind: ClassVar[str] = "edges"
@@ -263,7 +261,7 @@ class Edges(GridBlock):
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Cells of a picture: where they begin, how many pixels they have, which cell a pixel is of."""
+    """Cells of a picture: starts, numbers of pixels, and the cell of each pixel."""
 
     row_starts: NDArray[np.intp]
     column_starts: NDArray[np.intp]
@@ -291,10 +289,7 @@ def _grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid
 
 
 def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
-    """Sum, or least or greatest value, of each cell: shape (n, rows, columns).
-
-    Along columns, then along rows, each time on the last axis.
-    """
+    """Reduce each cell by a ufunc, shape (n, rows, columns)."""
     # reduceat along the last axis adds in the same order for any number of windows
     strips = np.ascontiguousarray(ufunc.reduceat(x, grid.column_starts, axis=-1).swapaxes(1, 2))
     values: Values = ufunc.reduceat(strips, grid.row_starts, axis=-1).swapaxes(1, 2)
@@ -302,7 +297,7 @@ def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
 
 
 def _counts(parts: NDArray[np.intp], count: int, weights: Values | None = None) -> NDArray[Any]:
-    """Number, or sum of weights, of the entries of each part, row by row: shape (n, count)."""
+    """Number, or sum of weights, of the entries of each part, shape (n, count)."""
     n = len(parts)
     flat = (parts + np.arange(0, n * count, count)[:, np.newaxis]).ravel()
     flat_weights = None if weights is None else weights.ravel()

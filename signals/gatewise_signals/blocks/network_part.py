@@ -1,4 +1,4 @@
-"""Cut the first part of a network, in ONNX, out of the whole."""
+"""Cut the part of an ONNX network that computes one value."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gatewise.errors import InputError, one_line
 
 
 def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[int, ...]]:
-    """The graph up to one value, from ``x`` to ``margins``, and the shape of the input's rows."""
+    """Return the graph from ``x`` to one value as ``margins``, and the shape of a row."""
     try:
         import onnx
         from onnx import helper
     except ImportError:
         raise InputError(
-            f"{path}: to take a part of a network install onnx (gatewise[export])"
+            f"{path}: a block of a network needs onnx: install gatewise[export]"
         ) from None
     try:
         model = onnx.load_model_from_string(content)
@@ -27,12 +27,12 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
         raise InputError(f"{path} has no value {output!r}; it has {', '.join(value_names[-8:])}")
     model = onnx.compose.add_prefix(model, "g_")
     graph = model.graph
-    # Walk back from the output, and keep the nodes and constants that it needs.
+    # Walk back from the output, and copy the nodes and constants that it needs.
     needed = {f"g_{output}"}
-    kept_nodes = []
-    for node in reversed(graph.node):  # each stands behind those it reads
+    needed_nodes = []
+    for node in reversed(graph.node):  # nodes are in the order of computation
         if needed & set(node.output):
-            kept_nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            needed_nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
             needed |= _reads(node)
     constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer]
     constants = [t for t in constants if t.name in needed]
@@ -41,15 +41,15 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     ]
     if len(entries) != 1:
         raise InputError(f"{path}: {output!r} needs {len(entries)} inputs; a block has one")
-    # x, flat float32 rows, becomes the input's type and shape; the output flat float32 margins.
+    # Convert x, flat float32 rows, to the type and shape of the input, and the value to margins.
     entry = entries[0].type.tensor_type
     shape = tuple(d.dim_value for d in entry.shape.dim[1:])
     if not entry.shape.dim or min(shape, default=0) < 1:
-        raise InputError(f"{path}: its input has no fixed shape behind the rows; export it so")
+        raise InputError(f"{path}: its input has no fixed shape; export it with fixed sizes")
     nodes = [
         helper.make_node("Cast", ["x"], ["gw_cast"], to=entry.elem_type),
         helper.make_node("Reshape", ["gw_cast", "gw_shape"], [entries[0].name]),
-        *reversed(kept_nodes),
+        *reversed(needed_nodes),
         helper.make_node("Cast", [f"g_{output}"], ["gw_float"], to=onnx.TensorProto.FLOAT),
         helper.make_node("Flatten", ["gw_float"], ["margins"], axis=1),
     ]
@@ -70,7 +70,7 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
 
 
 def _reads(node: Any) -> set[str]:
-    """Names that a node reads, in its subgraphs too."""
+    """Names that a node and its subgraphs read."""
     inner = [a.g for a in node.attribute if a.HasField("g")]
     inner += [g for a in node.attribute for g in a.graphs]
     return set(node.input).union(*(_reads(n) for g in inner for n in g.node))

@@ -1,4 +1,4 @@
-"""Spectrogram, mel energies and cepstral coefficients: how a spectrum changes over a window."""
+"""Spectrogram, mel energies and cepstral coefficients of sound."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ MEL_UNIT = 2595.0
 
 @dataclass(frozen=True, repr=False)
 class Spectrogram(Step):
-    """Power spectra of frames that follow each other.
+    """Power spectra of successive frames.
 
-    Shape (n, n_channels, frames, size // 2 + 1) with ``frames = 1 + (samples - frame) // hop``:
-    frame ``t`` is the samples ``t * hop`` to ``t * hop + frame - 1``, its spectrum as
-    :class:`.Spectrum` defines it, each frame centred on its own mean.
+    Shape (n, n_channels, frames, size // 2 + 1) with ``frames = 1 + (samples - frame) // hop``.
+    Frame ``t`` holds the samples ``t * hop`` to ``t * hop + frame - 1``; :class:`.Spectrum` defines
+    its spectrum.
 
     Parameters
     ----------
     source : Signal
     rate_hz : float
-        Samples a second of `source`.
+        Samples per second of `source`.
     frame, hop : int
-        Samples of a frame, and from the start of one to that of the next.
+        Samples of a frame, and samples between the starts of two frames.
     """
 
     kind: ClassVar[str] = "spectrogram"
@@ -74,11 +74,11 @@ class Spectrogram(Step):
 class MelSpectrogram(Step):
     """Logarithm of the power in mel bands, frame by frame.
 
-    Shape (n, n_channels, frames, bands). With ``mel(f) = 2595 * log10(1 + f / 700)`` the
-    frequencies ``e[0..bands + 1]`` are equally spaced in mel from `low_hz` to `high_hz`. Bin i
-    of frequency f weighs in band b ``max(0, min((f - e[b]) / (e[b + 1] - e[b]), (e[b + 2] - f) /
-    (e[b + 2] - e[b + 1])))``, divided by the sum of the band's weights; the value is the natural
-    logarithm of ``1e-12`` plus the weighted powers' sum.
+    Shape (n, n_channels, frames, bands). The frequencies ``e[0..bands + 1]`` are equally spaced
+    from `low_hz` to `high_hz` in ``mel(f) = 2595 * log10(1 + f / 700)``. The weight of frequency f
+    in band b is ``max(0, min((f - e[b]) / (e[b + 1] - e[b]), (e[b + 2] - f) / (e[b + 2] - e[b +
+    1])))``, divided by the sum of the band's weights. The value is the natural logarithm of
+    ``1e-12`` plus the sum of the weighted powers.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class MelSpectrogram(Step):
         return self.high_hz or self.source.rate_hz / 2
 
     def filters(self) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
-        """Bins and weights of all bands, one behind the other, and where each begins."""
+        """Bins and weights of all bands, one band after another, and the start of each band."""
         bins = fft_size(self.source.frame) // 2 + 1
         return _mel_filters(self.bands, self.low_hz, self._high_hz, bins, self.source.rate_hz)
 
@@ -150,18 +150,19 @@ class MelEnergies(Block):
 class Mfcc(Block):
     """Means and standard deviations over the frames of mel-frequency cepstral coefficients.
 
-    Coefficient k of a frame with B bands is the orthonormal cosine transform (DCT-II) of its
-    mel spectrogram m: ``sqrt(2 / B) * sum(m[b] * cos(pi * k * (b + 0.5) / B))``, that of k = 0
-    with ``sqrt(1 / B)``.
+    Coefficient k is the orthonormal cosine transform (DCT-II) of the B bands m of a frame's mel
+    spectrogram, ``sqrt(2 / B) * sum(m[b] * cos(pi * k * (b + 0.5) / B))``, with ``sqrt(1 / B)`` for
+    k = 0.
 
     Parameters
     ----------
     source : MelSpectrogram
     coefficients : int, default 13
-        At most as many as bands.
+        At most the number of bands.
     parts : int, default 1
-        Of several, the means over the frames of each follow, for sounds of which the order tells,
-        as of a word. Part j of F frames begins at frame ``j * F // parts``.
+        Number of parts of a window. With several, the means over the frames of each part follow,
+        which tell sounds apart by their order. Part j of F frames begins at frame
+        ``j * F // parts``.
     """
 
     kind: ClassVar[str] = "mfcc"
@@ -195,10 +196,9 @@ def _over_frames_names(source: MelSpectrogram, count: int, parts: int = 1) -> tu
 
 
 def _over_frames(x: Values, parts: int = 1) -> Values:
-    """Mean and standard deviation over the frames, and the means of several parts.
+    """Mean and standard deviation over the frames, then the means of the parts if several.
 
-    Shape (n, n_channels * (2 + parts) * k), of one part (n, n_channels * 2 * k), of an x of shape
-    (n, n_channels, frames, k).
+    Shapes: `x` (n, n_channels, frames, k); returns (n, n_features).
     """
     series = np.ascontiguousarray(x.swapaxes(-1, -2))  # sums run along contiguous frames
     c = centred(series)
@@ -211,7 +211,7 @@ def _over_frames(x: Values, parts: int = 1) -> Values:
 
 @lru_cache(maxsize=32)
 def _frames(samples: int, frame: int, hop: int) -> NDArray[np.intp]:
-    """Samples of each frame, shape (frames, frame)."""
+    """Indices of the samples of each frame, shape (frames, frame)."""
     starts = np.arange(1 + (samples - frame) // hop) * hop
     samples_of_frames = starts[:, np.newaxis] + np.arange(frame)
     samples_of_frames.flags.writeable = False
@@ -222,7 +222,7 @@ def _frames(samples: int, frame: int, hop: int) -> NDArray[np.intp]:
 def _mel_filters(
     bands: int, low_hz: float, high_hz: float, n_bins: int, rate_hz: float
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
-    """Bins and weights of all bands, one behind the other, and where each begins."""
+    """Compute the filters of mel bands; see :meth:`MelSpectrogram.filters`."""
     low_mel, high_mel = (MEL_UNIT * math.log10(1 + f / MEL_HZ) for f in (low_hz, high_hz))
     # mel(f) = 2595 * log10(1 + f / 700); edges are equally spaced in mel
     edges = MEL_HZ * (10 ** (np.linspace(low_mel, high_mel, bands + 2) / MEL_UNIT) - 1)
@@ -235,7 +235,7 @@ def _mel_filters(
         inside = np.flatnonzero(weight > 0)
         if not len(inside):
             raise InputError(
-                f"mel: none of {n_bins} bins lies in the band {low:.4g} to {high:.4g} Hz; give "
+                f"mel: no bin of {n_bins} lies in the band {low:.4g} to {high:.4g} Hz; give "
                 "fewer bands or a longer frame"
             )
         bins.append(inside)

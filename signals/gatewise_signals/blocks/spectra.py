@@ -1,4 +1,4 @@
-"""Steps in the frequency domain, and the power spectrum that they share."""
+"""Steps in the frequency domain and their power spectrum."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ TINY = np.float32(1e-12)
 class Spectrum(ChannelwiseSignal):
     """Power spectrum of the centred samples under a Hann window.
 
-    Shape (n, n_channels, size // 2 + 1): samples are padded with zeros to `size`, the
-    next power of two. Bin ``i`` is the squared magnitude of the discrete Fourier transform at
-    ``i * rate_hz / size``, divided by the sum of the window's squares.
+    Shape (n, n_channels, size // 2 + 1). Samples are padded with zeros to `size`, the next power of
+    two. Bin ``i`` is the squared magnitude of the discrete Fourier transform at
+    ``i * rate_hz / size``, divided by the sum of the squares of the Hann window.
 
     Parameters
     ----------
     source : Signal
     rate_hz : float
-        Samples a second of `source`; frequencies of blocks behind it are in Hz.
+        Samples per second of `source`.
     """
 
     kind: ClassVar[str] = "spectrum"
@@ -57,14 +57,14 @@ class Spectrum(ChannelwiseSignal):
 class BandPowers(SignalBlock):
     """Logarithm of the power in bands of frequency.
 
-    A band takes the bins from its lower edge up to, and without, its upper one; the value is the
-    natural logarithm of ``1e-12`` plus the mean of their powers, 0 for a band without a bin.
+    A band holds the bins from its lower edge to below its upper edge. The feature is the natural
+    logarithm of ``1e-12`` plus the mean of their powers, or 0 for a band without bins.
 
     Parameters
     ----------
     source : Spectrum
     edges : tuple of float
-        In Hz, rising: one more than there are bands.
+        Edges of adjacent bands in Hz, in rising order.
     """
 
     kind: ClassVar[str] = "bands"
@@ -99,12 +99,12 @@ class BandPowers(SignalBlock):
 class SpectralMoments(SignalBlock):
     """Centroid, spread, entropy, rolloff and peak of a power spectrum.
 
-    With q the n bins' powers divided by their sum, 0 where the sum is not above 0, and f their
-    frequencies: the centroid ``c = sum(f * q)`` and the spread ``sqrt(sum((f - c)**2 * q))`` in
-    Hz; the entropy ``-sum(q * log(q + 1e-12)) / log(n)``; the rolloff, the frequency of the
-    first bin at which the running sum of q reaches `rolloff` of its last value (bin 0 if none,
-    or if all are 0); the frequency of the greatest power, the first of equal ones. A power that
-    is NaN counts as the greatest.
+    Let q be the powers of the n bins divided by their sum (0 where the sum is not above 0), and f
+    the frequencies of the bins. The features are the centroid ``c = sum(f * q)`` and the spread
+    ``sqrt(sum((f - c)**2 * q))`` in Hz, the entropy ``-sum(q * log(q + 1e-12)) / log(n)``, the
+    rolloff, which is the frequency of the first bin at which the running sum of q reaches `rolloff`
+    of its last value (bin 0 if no bin does), and the frequency of the largest power, the first one
+    of equal powers. NaN counts as the largest power.
 
     Parameters
     ----------
@@ -142,49 +142,8 @@ class SpectralMoments(SignalBlock):
         return out
 
 
-@dataclass(frozen=True, repr=False)
-class Goertzel(SignalBlock):
-    """Logarithm of the power at single frequencies, where a whole spectrum would be too much.
-
-    With c the n samples minus their mean, under a periodic Hann window w: the natural logarithm of
-    ``1e-12 + |sum(w[i] * c[i] * exp(-2j * pi * f * i / rate_hz))|**2 / sum(w**2)``, which is a
-    bin of :class:`Spectrum` where f is that of the bin.
-
-    Parameters
-    ----------
-    source : Signal
-    rate_hz : float
-        Samples a second of `source`.
-    hz : tuple of float
-        Frequencies, rising, up to half the rate.
-    """
-
-    kind: ClassVar[str] = "goertzel"
-    rate_hz: float
-    hz: tuple[float, ...]
-
-    def _check(self) -> None:
-        check_number("goertzel: rate_hz", self.rate_hz, 0, 1e9)
-        check_rising("goertzel: hz", self.hz, 0, self.rate_hz / 2)
-
-    @property
-    def feature_words(self) -> tuple[str, ...]:
-        return tuple(f"{f:g}Hz" for f in self.hz)
-
-    def values(self, x: Values) -> Values:
-        c = centred(x)
-        waves = goertzel_waves(self.hz, self.rate_hz, x.shape[-1])
-        projections = np.add.reduce(c[..., np.newaxis, :] * waves, -1)
-        # power = cosine part squared + sine part squared
-        projections *= projections
-        count = len(self.hz)
-        power: Values = projections[..., :count] + projections[..., count:]
-        power += TINY
-        return np.log(power, out=power)
-
-
 def power_spectrum(x: Values) -> Values:
-    """Power spectrum of the centred samples of the last axis, as :class:`Spectrum` defines it."""
+    """Power spectrum along the last axis, as :class:`Spectrum` defines it."""
     samples = x.shape[-1]
     window, weight = weighted_hann(samples)
     centred_samples = centred(x)
@@ -203,15 +162,9 @@ def fft_size(samples: int) -> int:
 
 
 @lru_cache(maxsize=32)
-def hann(samples: int) -> Values:
-    """Hann window, periodic, shape (samples,)."""
-    return constant(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(samples) / samples))
-
-
-@lru_cache(maxsize=32)
 def weighted_hann(samples: int) -> tuple[Values, np.float32]:
-    """Hann window and the sum of its squares, which is 0 of a single sample."""
-    window = hann(samples)
+    """Periodic Hann window, shape (samples,), and the sum of its squares (1 for one sample)."""
+    window = constant(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(samples) / samples))
     return window, np.float32(np.sum(window * window) or 1.0)
 
 
@@ -225,17 +178,8 @@ def bin_hz(n_bins: int, rate_hz: float) -> Values:
 def _bands(
     edges: tuple[float, ...], rate_hz: float, n_bins: int
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
-    """First bin and size of each band that has bins, the mask of these bands, and the last end."""
+    """First bins and sizes of the bands with bins, the mask of these bands, and the last end."""
     edge_bins = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
     counts = np.diff(edge_bins)
     has_bins = counts > 0
     return edge_bins[:-1][has_bins], constant(counts[has_bins]), has_bins, int(edge_bins[-1])
-
-
-@lru_cache(maxsize=32)
-def goertzel_waves(hz: tuple[float, ...], rate_hz: float, samples: int) -> Values:
-    """Cosines, then sines of the frequencies, under a Hann window of power 1."""
-    window, weight = weighted_hann(samples)
-    turns = np.outer(np.asarray(hz, float) / rate_hz, np.arange(samples)) * (2 * np.pi)
-    waves = np.concatenate([np.cos(turns), np.sin(turns)])
-    return constant(waves * window / np.sqrt(float(weight)))

@@ -1,4 +1,4 @@
-"""Steps in the time domain: from the samples of each channel."""
+"""Steps in the time domain, computed from the samples of each channel."""
 
 from __future__ import annotations
 
@@ -23,22 +23,11 @@ from gatewise_signals.steps import (
 )
 
 ROOT_HALF = np.float32(np.sqrt(0.5))
-# Daubechies' scaling filter of 8 taps and 4 vanishing moments
-DB4 = (
-    0.23037781330885523,
-    0.7148465705525415,
-    0.6308807679295904,
-    -0.02798376941698385,
-    -0.18703481171888114,
-    0.030841381835986965,
-    0.032883011666982945,
-    -0.010597401784997278,
-)
 
 
 @dataclass(frozen=True, repr=False)
 class Magnitude(Signal):
-    """Length of the vector of the channels of `source` at each sample: shape (n, 1, samples)."""
+    """Euclidean norm over the channels of `source` at each sample, shape (n, 1, samples)."""
 
     kind: ClassVar[str] = "magnitude"
     channels: ClassVar[tuple[str, ...]] = ("magnitude",)
@@ -55,35 +44,13 @@ class Magnitude(Signal):
 
 
 @dataclass(frozen=True, repr=False)
-class Resample(ChannelwiseSignal):
-    """A signal at a rate that is lower by a whole factor.
-
-    Shape (n, n_channels, samples // factor): sample ``j`` is the mean of the samples
-    ``j * factor`` to ``(j + 1) * factor - 1``; the rest behind the last one is left out.
-
-    Parameters
-    ----------
-    source : Signal
-    factor : int
-    """
-
-    kind: ClassVar[str] = "resample"
-    factor: int
-
-    def _check(self) -> None:
-        check_whole("resample: factor", self.factor, 1, 1 << 20)
-
-    def run(self, *inputs: NDArray[Any]) -> Values:
-        return _block_means(inputs[0], self.factor, self.label)
-
-
-@dataclass(frozen=True, repr=False)
 class Envelope(ChannelwiseSignal):
     """Envelope of a signal: means of the rectified samples.
 
-    Shape (n, n_channels, samples // width): with c the samples minus their mean, sample ``j``
-    is the mean of ``|c|`` over the samples ``j * width`` to ``(j + 1) * width - 1``. Its spectrum
-    (``Spectrum(Envelope(x, 8), rate_hz / 8)``) shows how often a bearing is hit.
+    Shape (n, n_channels, samples // width). With c the samples minus their mean, sample ``j``
+    is the mean of ``|c|`` over the samples ``j * width`` to ``(j + 1) * width - 1``. The spectrum
+    of the envelope, ``Spectrum(Envelope(x, 8), rate_hz / 8)``, shows the rate of repeated shocks,
+    such as those of a damaged bearing.
 
     Parameters
     ----------
@@ -98,22 +65,29 @@ class Envelope(ChannelwiseSignal):
         check_whole("envelope: width", self.width, 1, 1 << 20)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
-        rectified = centred(inputs[0])
+        (x,) = inputs
+        count = x.shape[-1] // self.width
+        if not count:
+            raise InputError(
+                f"{self.label}: needs at least {self.width} samples, not {x.shape[-1]}"
+            )
+        rectified = centred(x)
         np.abs(rectified, out=rectified)
-        return _block_means(rectified, self.width, self.label)
+        blocks = rectified[..., : count * self.width]
+        return means(blocks.reshape(*x.shape[:-1], count, self.width))
 
 
 @dataclass(frozen=True, repr=False)
 class Jerk(ChannelwiseSignal):
-    """Change of a signal per second: the jerk, if the signal is an acceleration.
+    """Change of a signal per second, ``(x[i + 1] - x[i]) * rate_hz``; the jerk of an acceleration.
 
-    Shape (n, n_channels, samples - 1): ``(x[i + 1] - x[i]) * rate_hz``.
+    Shape (n, n_channels, samples - 1).
 
     Parameters
     ----------
     source : Signal
     rate_hz : float
-        Samples a second of `source`.
+        Samples per second of `source`.
     """
 
     kind: ClassVar[str] = "jerk"
@@ -133,7 +107,7 @@ class Jerk(ChannelwiseSignal):
 
 @dataclass(frozen=True, repr=False)
 class Mean(SignalBlock):
-    """Mean of the samples: the cheapest block."""
+    """Mean of the samples, the cheapest block."""
 
     kind: ClassVar[str] = "mean"
     feature_words: ClassVar[tuple[str, ...]] = ("mean",)
@@ -146,10 +120,10 @@ class Mean(SignalBlock):
 class Statistics(SignalBlock):
     """Standard deviation, skewness, kurtosis, RMS, crest factor and range of the samples.
 
-    With c the samples minus their mean, v the mean of ``c**2`` and s its root: ``s``,
-    ``mean(c**3) / (v * s)``, ``mean(c**4) / v**2``, r = the root of the mean of ``x**2``,
-    ``max(|x|) / r`` and ``max(x) - min(x)``. A quotient is 0 where its divisor is not above 0:
-    skewness and kurtosis of a constant signal, the crest factor of zeros.
+    With c the samples minus their mean, v the mean of ``c**2``, s the square root of v, and r the
+    square root of the mean of ``x**2``, the features are ``s``, ``mean(c**3) / (v * s)``,
+    ``mean(c**4) / v**2``, ``r``, ``max(|x|) / r`` and ``max(x) - min(x)``. A quotient is 0 where
+    its divisor is not above 0.
     """
 
     kind: ClassVar[str] = "statistics"
@@ -187,15 +161,14 @@ class Statistics(SignalBlock):
 class Quantiles(SignalBlock):
     """Quantiles of the samples.
 
-    With the n sorted samples s, NaN behind all numbers, and the position ``p = q * (n - 1)``,
-    quantile q is ``s[i] + (p - i) * (s[j] - s[i])`` with ``i = floor(p)`` and ``j = min(i + 1, n -
-    1)``.
+    With s the n samples in rising order, NaN last, and ``p = q * (n - 1)``, quantile q is
+    ``s[i] + (p - i) * (s[j] - s[i])`` where ``i = floor(p)`` and ``j = min(i + 1, n - 1)``.
 
     Parameters
     ----------
     source : Signal
     at : tuple of float
-        Rising, each from 0 to 1.
+        Probabilities q in rising order, each from 0 to 1.
     """
 
     kind: ClassVar[str] = "quantiles"
@@ -219,10 +192,11 @@ class Quantiles(SignalBlock):
 
 @dataclass(frozen=True, repr=False)
 class ZeroCrossings(SignalBlock):
-    """How often the samples cross their mean, and how much they change from one to the next.
+    """Rate at which samples cross their mean, and mean change between neighbouring samples.
 
-    With c the n samples minus their mean: the share of the n - 1 neighbours of which exactly one
-    is below 0, and the mean of ``|x[i + 1] - x[i]|``. Both are 0 for a single sample.
+    With c the n samples minus their mean, the features are the share of the n - 1 pairs of
+    neighbours in which exactly one c is below 0, and the mean of ``|x[i + 1] - x[i]|``. Both are 0
+    for a single sample.
     """
 
     kind: ClassVar[str] = "crossings"
@@ -241,16 +215,16 @@ class ZeroCrossings(SignalBlock):
 
 @dataclass(frozen=True, repr=False)
 class Autocorrelation(SignalBlock):
-    """Correlation of a signal with itself, some samples later.
+    """Correlation of a signal with itself at several lags.
 
-    With c the samples minus their mean: ``sum(c[i] * c[i + lag]) / sum(c**2)``, and 0 where the
-    divisor is not above 0.
+    With c the samples minus their mean, a feature is ``sum(c[i] * c[i + lag]) / sum(c**2)``, or 0
+    where the divisor is not above 0.
 
     Parameters
     ----------
     source : Signal
     lags : tuple of int
-        Rising, in samples, fewer than a window has.
+        In samples, in rising order, each less than the length of a window.
     """
 
     kind: ClassVar[str] = "autocorrelation"
@@ -280,34 +254,29 @@ class Autocorrelation(SignalBlock):
 
 @dataclass(frozen=True, repr=False)
 class WaveletEnergies(SignalBlock):
-    """Energies of the wavelet transform of the centred samples, level by level.
+    """Energies of the Haar wavelet transform of the centred samples, level by level.
 
-    With ``a`` the samples minus their mean, each level cuts ``a`` to an even number of samples
-    and makes of it ``m`` details and ``m`` new samples, half as many::
+    With ``a`` the samples minus their mean, each level cuts ``a`` to an even number of samples and
+    halves it into details and new samples::
 
-        d[k]     = sum_j g[j] * a[(2 * k + j) % (2 * m)]     with g[j] = (-1)**j * h[taps - 1 - j]
-        a_new[k] = sum_j h[j] * a[(2 * k + j) % (2 * m)]
+        d[k]     = (a[2 * k] - a[2 * k + 1]) / sqrt(2)
+        a_new[k] = (a[2 * k] + a[2 * k + 1]) / sqrt(2)
 
-    of the filter h: ``haar`` has (sqrt(1/2), sqrt(1/2)), ``db4`` Daubechies' 8 taps. The values
-    are the natural logarithm of ``1e-12 + mean(d**2)`` for each level, the highest frequencies
-    first, and of ``1e-12 + mean(a**2)`` of the last samples.
+    The features are the natural logarithm of ``1e-12 + mean(d**2)`` for each level, the highest
+    frequencies first, and of ``1e-12 + mean(a**2)`` for the samples that remain.
 
     Parameters
     ----------
     source : Signal
     levels : int, default 4
-        Windows must have ``2 ** levels`` samples or more.
-    wavelet : {"haar", "db4"}, default "haar"
+        Windows need at least ``2 ** levels`` samples.
     """
 
     kind: ClassVar[str] = "wavelet"
     levels: int = 4
-    wavelet: str = "haar"
 
     def _check(self) -> None:
         check_whole("wavelet: levels", self.levels, 1, 24)
-        if self.wavelet not in ("haar", "db4"):
-            raise InputError(f"wavelet: {self.wavelet!r} is not known; give 'haar' or 'db4'")
 
     @property
     def feature_words(self) -> tuple[str, ...]:
@@ -320,11 +289,14 @@ class WaveletEnergies(SignalBlock):
                 f"{x.shape[-1]}"
             )
         out = np.empty((*x.shape[:-1], self.levels + 1), np.float32)
-        split = _haar if self.wavelet == "haar" else _db4
         a = centred(x)
         for level in range(self.levels):
-            a, detail = split(a)
+            n_samples = a.shape[-1] // 2 * 2
+            even = a[..., 0:n_samples:2]
+            odd = a[..., 1:n_samples:2]
+            detail = (even - odd) * ROOT_HALF
             out[..., level] = means(detail * detail)
+            a = (even + odd) * ROOT_HALF
         out[..., -1] = means(a * a)
         out += np.float32(1e-12)
         return np.log(out, out=out)
@@ -332,15 +304,16 @@ class WaveletEnergies(SignalBlock):
 
 @dataclass(frozen=True, repr=False)
 class Tilt(Block):
-    """Angles of an accelerometer against gravity, in radians.
+    """Angles between an accelerometer and gravity, in radians.
 
-    With x, y, z the means of the three channels: pitch ``atan2(x, sqrt(y**2 + z**2))``, roll
-    ``atan2(y, sqrt(x**2 + z**2))`` and inclination ``atan2(sqrt(x**2 + y**2), z)``.
+    With x, y, z the means of the three channels, the features are the pitch
+    ``atan2(x, sqrt(y**2 + z**2))``, the roll ``atan2(y, sqrt(x**2 + z**2))`` and the inclination
+    ``atan2(sqrt(x**2 + y**2), z)``.
 
     Parameters
     ----------
     source : Signal
-        Of three channels.
+        A signal of three channels.
     """
 
     kind: ClassVar[str] = "tilt"
@@ -362,48 +335,16 @@ class Tilt(Block):
         return angles
 
 
-def ratio(above: Values, below: Values) -> Values:
-    """Divide; 0 where the divisor is not above 0."""
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-
-
-def _block_means(x: Values, width: int, label: str) -> Values:
-    """Means of each `width` samples that follow each other."""
-    count = x.shape[-1] // width
-    if not count:
-        raise InputError(f"{label}: needs at least {width} samples, not {x.shape[-1]}")
-    return means(x[..., : count * width].reshape(*x.shape[:-1], count, width))
+def ratio(dividend: Values, divisor: Values) -> Values:
+    """Divide, with 0 where the divisor is not above 0."""
+    return np.divide(dividend, divisor, out=np.zeros_like(dividend), where=divisor > 0)
 
 
 @lru_cache(maxsize=64)
 def quantile_positions(
     at: tuple[float, ...], samples: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], Values]:
-    """Index of the sorted sample below and above each quantile, and the part of the way."""
+    """Index of the sorted sample below and above each quantile, and the weight of the upper one."""
     position = np.asarray(at) * (samples - 1)
     lower = np.floor(position).astype(np.intp)
     return lower, np.minimum(lower + 1, samples - 1), (position - lower).astype(np.float32)
-
-
-def _haar(a: Values) -> tuple[Values, Values]:
-    """One level of the Haar transform: the new samples, and the details."""
-    n_samples = a.shape[-1] // 2 * 2
-    even = a[..., 0:n_samples:2]
-    odd = a[..., 1:n_samples:2]
-    # new samples = (even + odd) / sqrt(2), details = (even - odd) / sqrt(2)
-    return (even + odd) * ROOT_HALF, (even - odd) * ROOT_HALF
-
-
-def _db4(a: Values) -> tuple[Values, Values]:
-    """One level of the transform with Daubechies' 8 taps: the new samples, and the details."""
-    indices, low, high = _taps(a.shape[-1] // 2)
-    near = a.take(indices, axis=-1)
-    return np.add.reduce(near * low, -1), np.add.reduce(near * high, -1)
-
-
-@lru_cache(maxsize=64)
-def _taps(half: int) -> tuple[NDArray[np.intp], Values, Values]:
-    """Samples that each result reads, shape (half, 8), and the two filters."""
-    indices = (2 * np.arange(half)[:, np.newaxis] + np.arange(8)) % (2 * half)
-    low = np.asarray(DB4, np.float32)
-    return indices, low, low[::-1] * np.asarray([1, -1] * 4, np.float32)

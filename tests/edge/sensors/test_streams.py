@@ -25,7 +25,7 @@ from gatewise_edge.stop_request import Stop, Stopped
 RATE = 100.0
 TWO = sig.Channels("acc", (0, 1))
 INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO)]), (8, 2), "int16")
-RATED = sig.SignalInput(sig.SignalGraph([sig.Goertzel(TWO, RATE, (5.0,))]), (8, 2))
+RATED = sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(TWO, RATE))]), (8, 2))
 RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
 
 

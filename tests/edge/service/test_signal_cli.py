@@ -108,7 +108,7 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
     (tmp_path / "r.csv").write_text("".join(rows))
     found = {}
     for given in ("--signal=r.npy", "--data=w.npy", "--signal=r.csv"):
-        done = here(given, *BLOCK, "--smooth", "two-state:1,0.8,0.3,2")
+        done = here(given, *BLOCK, "--smooth", "majority:3")
         assert done.returncode == 0, done.stderr
         found[given] = told(done.stdout)
     recorded, arrays, parted = found.values()
@@ -128,11 +128,7 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
         (("--signal", "-", "--data", "x.npy"), "--data and --keep are for rows"),
         (("--signal", "-", "rate_hz = 8000.0"), "blocks are for 50 samples"),
         (("hop = 3",), "hop is for --signal"),
-        (("--signal", "-", *BLOCK, "--smooth", "mean:3"), "give majority:K or two-state"),
-        (
-            ("--signal", "-", *BLOCK, "--smooth", "two-state:fallen,0.8,0.4,3"),
-            "there is no label 'fallen'; the labels are ",
-        ),
+        (("--signal", "-", *BLOCK, "--smooth", "mean:3"), "give majority:K"),
         (("--signal", "-", *BLOCK, "--smooth", "majority:3", "--parallel", "2"), "--parallel"),
     ],
 )

@@ -132,7 +132,7 @@ def cases() -> dict[str, Case]:
     plain = [
         *(kind(x) for kind in (sig.Mean, sig.Statistics, sig.Quantiles, sig.ZeroCrossings)),
         sig.Autocorrelation(x), sig.Statistics(sig.Magnitude(x)), sig.Mean(sig.Jerk(x, 50.0)),
-        sig.Mean(sig.Envelope(sig.Resample(x, 2), 3)),
+        sig.Mean(sig.Envelope(x, 3)),
     ]  # fmt: skip
     one = sig.Channels('*/\n#error "é\\', (1,))  # a name may be anything
     few = [sig.Mean(x), sig.Statistics(x), sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 5.0))]

@@ -106,9 +106,9 @@ def test_what_a_function_does_wrong_has_its_name(function, words):
     ("make", "words"),
     [
         (lambda: sig.Block.from_function(lambda x: x, ["a"]), "lambda needs a name"),
-        (lambda: sig.Block.from_function(3, ["a"]), "no function"),
+        (lambda: sig.Block.from_function(3, ["a"]), "not a function"),
         (lambda: sig.Block.from_function(extremes, "ab"), "give a list"),
-        (lambda: sig.Block.from_function(extremes, ["a", "a"]), "each once"),
+        (lambda: sig.Block.from_function(extremes, ["a", "a"]), "must be unique"),
         (lambda: sig.Block.from_function(extremes, [""]), "printable"),
         (lambda: sig.Block.from_function(extremes, ["a"], price=-1), "extremes"),
     ],
@@ -141,9 +141,9 @@ def test_equality_of_networks_is_that_of_their_bytes(network, tmp_path):
     block = sig.Block.from_onnx(path, "hidden")
     read = OnnxBlock(block.name, block.features, block.output, block.shape, block.sha256)
     assert read == block == sig.Block.from_onnx(path, "hidden")
-    with pytest.raises(InputError, match="its model is not there"):
+    with pytest.raises(InputError, match="its model is missing"):
         read.run(np.zeros((1, 4, 2)))
-    with pytest.raises(InputError, match="not that of its sha256"):
+    with pytest.raises(InputError, match="does not match its sha256"):
         OnnxBlock(block.name, block.features, block.output, block.shape, "0" * 64, block.model)
     again = pickle.loads(pickle.dumps(block))
     np.testing.assert_array_equal(again.run(np.ones((2, 4, 2))), block.run(np.ones((2, 4, 2))))

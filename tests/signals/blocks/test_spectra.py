@@ -68,19 +68,6 @@ def test_moments_are_those_of_the_distribution(windows):
     np.testing.assert_array_equal(found[:, 4], hz[power.argmax(1)])
 
 
-def test_goertzel_is_a_bin_of_the_spectrum_and_any_frequency_between(windows):
-    windows = windows[:, :128]
-    hz, power = scipys(windows, 128)
-    at = (hz[3], hz[20], hz[64], 111.1)
-    found = np.exp(features(sig.Goertzel(X, RATE, tuple(sorted(at))), windows))
-    bound = {"rtol": 1e-3, "atol": 1e-6 * power.max()}
-    np.testing.assert_allclose(found[:, [0, 1, 3]], power[:, [3, 20, 64]], **bound)
-    w = signal.windows.hann(128, sym=False)
-    c = (windows - windows.mean(1, keepdims=True)) * w
-    wave = np.exp(-2j * np.pi * 111.1 / RATE * np.arange(128))
-    np.testing.assert_allclose(found[:, 2], np.abs(c @ wave) ** 2 / (w**2).sum(), **bound)
-
-
 @pytest.mark.parametrize("samples", [1, 2, 3])
 def test_the_shortest_windows_have_a_spectrum(samples):
     block = sig.SpectralMoments(SPECTRUM)

@@ -57,16 +57,8 @@ def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
 
 def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
     detail = code.scratch(PART)
-    filters = "0", "0"
-    floats = code.length
-    if step.wavelet != "haar":
-        low = np.asarray(time_domain.DB4, np.float32)
-        high = low[::-1] * np.asarray([1, -1] * 4, np.float32)
-        filters = code.floats(low, "Daubechies' taps"), code.floats(high, "Those of the details")
-        floats += 6  # the samples go on with the first ones
-    work = code.scratch_or_input(floats)
-    root_half = float(time_domain.ROOT_HALF)
-    code.call_of_rows("wavelet", *filters, root_half, step.levels, detail, work)
+    work = code.scratch_or_input(code.length)
+    code.call_of_rows("wavelet", float(time_domain.ROOT_HALF), step.levels, detail, work)
 
 
 # -- frequency -----------------------------------------------------------------------------
@@ -98,11 +90,6 @@ def _moments(code: StepCode, step: spectra.SpectralMoments) -> None:
     scale = float(-np.log(code.length))
     work = code.scratch(code.length)
     code.call_of_rows("spectral_moments", hz, float(step.rolloff), scale, work)
-
-
-def _goertzel(code: StepCode, step: spectra.Goertzel) -> None:
-    waves = spectra.goertzel_waves(step.hz, step.rate_hz, code.length)
-    code.call_of_rows("goertzel", code.floats(waves, "Cosines, then sines"), len(step.hz))
 
 
 def _spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
@@ -173,7 +160,6 @@ KINDS: dict[type[Step], Callable[[StepCode, Any], None]] = {
     Channels: _channels,
     Pixels: _pixels,
     time_domain.Magnitude: _plain("magnitude"),
-    time_domain.Resample: _plain("resample", "factor"),
     time_domain.Envelope: _plain("envelope", "width"),
     time_domain.Jerk: lambda code, step: code.call_of_rows("jerk", float(step.rate_hz)),
     time_domain.Mean: _plain("mean"),
@@ -186,7 +172,6 @@ KINDS: dict[type[Step], Callable[[StepCode, Any], None]] = {
     spectra.Spectrum: _spectrum,
     spectra.BandPowers: _band_powers,
     spectra.SpectralMoments: _moments,
-    spectra.Goertzel: _goertzel,
     sound.Spectrogram: _spectrogram,
     sound.MelSpectrogram: _mel_bands,
     sound.MelEnergies: _mel_energies,

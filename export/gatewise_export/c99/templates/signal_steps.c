@@ -198,16 +198,6 @@ static void magnitude(const float *x, uint32_t rows, uint32_t n, float *out)
         out[i] = sqrtf(sum);
     }
 }
-//// resample
-
-/* Means of blocks of samples. */
-static void resample(const float *x, uint32_t rows, uint32_t n, uint32_t factor, float *out)
-{
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += n)
-        for (i = 0; i < n / factor; i++)
-            *out++ = mean_of(x + i * factor, factor);
-}
 //// envelope
 
 static void envelope(const float *x, uint32_t rows, uint32_t n, uint32_t width, float *out)
@@ -335,26 +325,11 @@ static void autocorrelation(const float *x, uint32_t rows, uint32_t n, const uin
         }
     }
 }
-//// split_sample
-
-/* Mean and detail of two samples, or under filters of 8 taps of eight; `low` is 0 for Haar's. */
-static void split_sample(const float *x, const float *low, const float *high, float root_half,
-                         float *mean, float *detail)
-{
-    if (low) {
-        *detail = total_of_few(x, high, 8, 0.0f, 0.0f, WEIGHTED);
-        *mean = total_of_few(x, low, 8, 0.0f, 0.0f, WEIGHTED);
-    } else {
-        *detail = (x[0] - x[1]) * root_half;
-        *mean = (x[0] + x[1]) * root_half;
-    }
-}
 //// split_level
 
 /* Replace 2 n samples by n means; return the sum of the squares of the details, which are in memory
    part by part. */
-static float split_level(float *x, uint32_t n, const float *low, const float *high, float root_half,
-                         float *detail)
+static float split_level(float *x, uint32_t n, float root_half, float *detail)
 {
     halves_type halves;
     float *mean = x;
@@ -363,8 +338,10 @@ static float split_level(float *x, uint32_t n, const float *low, const float *hi
     halves.depth = 0;
     n = first_part(&halves, n);
     do {
-        for (i = 0; i < n; i++, x += 2, mean++)
-            split_sample(x, low, high, root_half, mean, detail + i);
+        for (i = 0; i < n; i++, x += 2, mean++) {
+            detail[i] = (x[0] - x[1]) * root_half;
+            *mean = (x[0] + x[1]) * root_half;
+        }
         sum = total_of_few(detail, detail, n, 0.0f, 0.0f, SQUARE);
         n = next_part(&halves, &sum);
     } while (n);
@@ -373,8 +350,8 @@ static float split_level(float *x, uint32_t n, const float *low, const float *hi
 //// wavelet
 
 /* Logarithmic powers of the details of each level, and of the last means. It may work in x. */
-static void wavelet(const float *x, uint32_t rows, uint32_t n, const float *low, const float *high,
-                    float root_half, uint32_t levels, float *detail, float *work, float *out)
+static void wavelet(const float *x, uint32_t rows, uint32_t n, float root_half, uint32_t levels,
+                    float *detail, float *work, float *out)
 {
     uint32_t c, i, level;
     for (c = 0; c < rows; c++, x += n) {
@@ -386,9 +363,7 @@ static void wavelet(const float *x, uint32_t rows, uint32_t n, const float *low,
         for (level = 0; level < levels; level++) {
             float squares;
             length /= 2;
-            for (i = 0; low && i < 6; i++) /* the samples go on with the first ones */
-                work[2 * length + i] = work[i];
-            squares = split_level(work, length, low, high, root_half, detail);
+            squares = split_level(work, length, root_half, detail);
             *out++ = logf(squares / (float)length + 1e-12f);
         }
         *out++ = logf(total(work, work, length, 0.0f, 0.0f, SQUARE) / (float)length + 1e-12f);
@@ -549,22 +524,6 @@ static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const
         for (i = 0; i < bins; i++)
             work[i] *= logf(work[i] + 1e-12f);
         out[2] = total(work, work, bins, 0.0f, 0.0f, PLAIN) / entropy_scale;
-    }
-}
-//// goertzel
-
-/* Waves hold cosines, then sines, of each frequency. */
-static void goertzel(const float *x, uint32_t rows, uint32_t n, const float *wave, uint32_t count,
-                     float *out)
-{
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += n) {
-        float centre = centre_of(x, n);
-        for (i = 0; i < count; i++) {
-            float re = total(x, wave + i * n, n, x[0], centre, WEIGHTED);
-            float im = total(x, wave + (count + i) * n, n, x[0], centre, WEIGHTED);
-            *out++ = logf(re * re + im * im + 1e-12f);
-        }
     }
 }
 //// spectrogram
