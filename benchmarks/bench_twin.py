@@ -131,7 +131,7 @@ def _cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[
         scenario,
         system_policy(scenario, table),
         calibration.timings,
-        arrivals=scenario.arrivals(table.n_rows, table.truth),
+        arrivals=scenario.arrivals(len(table), table.truth),
     )
     return {
         "bundle": bundle.name,

@@ -6,12 +6,15 @@ import json
 import queue
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gatewise as gw
 from gatewise_cloud import MosquittoBroker, Worker
+from gatewise_edge import DecisionPoint
 from tests.support import small_bundle
 from tests.support.mqtt_clients import MqttClient
 from tests.support.waiting import wait_until
@@ -81,3 +84,17 @@ def test_a_policy_of_ones_own_offloads_at_most_a_share(tmp_path, broker, monkeyp
     assert routes[:2] == ["cloud", "cloud"]
     assert routes.count("cloud") == 6  # the burst, and one in four of those behind it
     assert set(routes) == {"cloud", "edge"}
+
+
+def test_a_link_aware_policy_offloads_only_with_time_for_a_round_trip(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from link_aware import decide
+
+    unsure = DecisionPoint(
+        stage=1, last=True, score=0.1, threshold=0.5, probabilities=np.array([0.5, 0.5]),
+        cost=1.0, left_ms=400.0, connected=True, round_trip_ms=300.0, outstanding=0,
+    )  # fmt: skip
+    assert decide(unsure) == "continue"
+    assert decide(replace(unsure, left_ms=200.0)) == "stop"
+    assert decide(replace(unsure, last=False, left_ms=200.0)) == "continue"
+    assert decide(replace(unsure, score=0.6)) == "stop"

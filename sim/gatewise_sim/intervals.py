@@ -37,7 +37,7 @@ class Batches:
         if n_rows >= N_BATCHES:
             # By chance: rows of a table may stand in an order.
             dealt = np.random.default_rng(0).permutation(n_rows) % N_BATCHES
-            groups.append(dealt[answers.row % n_rows])
+            groups.append(dealt[answers.row])
         return cls(tuple(groups))
 
     def mean(

@@ -5,7 +5,6 @@ One record for the command, the settings file, both engines and the report.
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -16,9 +15,7 @@ from msgspec import Meta
 from gatewise.documents import Amount, Share
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
-from gatewise.imports import import_object, object_path
 from gatewise.settings import FileOption, Settings, file_settings, option_words
-from gatewise_edge.device.answer import OwnPolicy
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.offload_rules import OffloadBudget
 from gatewise_sim.fleet.link import PROFILES, LinkProfile, read_profile
@@ -30,17 +27,14 @@ Count = Annotated[int, Meta(ge=1)]
 
 #: Ways to choose an operating point.
 GOALS: Final = ("budget", "max_loss", "offload_rate")
-POLICIES: Final = ("system", "edge-only", "cloud-only")
 _LIVE_TIME: Final = "60s"
-_CALLABLE: Final = re.compile(r"[\w.]+:\w+")
 
 
 class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     """A deployment, its workload, and the way to simulate them.
 
     The words of each field are also the help of ``gatewise simulate``; fields marked by
-    :class:`FileOption` are rarer ones, for Python and ``--settings FILE.toml``. `decide` is a
-    policy as a function, which takes the place of `policy`.
+    :class:`FileOption` are rarer ones, for Python and ``--settings FILE.toml``.
 
     Raises
     ------
@@ -75,11 +69,8 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         500.0
     )
     policy: Annotated[
-        str,
-        typer.Option(
-            help="Policy after each stage: system, edge-only, cloud-only, or a function of your "
-            "own, as my_policy:decide."
-        ),
+        Literal["system", "edge-only", "cloud-only"],
+        typer.Option(help="Policy of the devices: the bundle's thresholds, or one answer for all."),
     ] = "system"
     max_offloads: Annotated[
         str | None, typer.Option(help="Bound on a device's offloads over time: 60/h.")
@@ -133,30 +124,21 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     timings: Annotated[
         Timings | None, FileOption("Table of service times; without it the run measures them.")
     ] = None
-    #: A policy of one's own as a function; it replaces `policy`.
-    decide: OwnPolicy | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.goal) > 1:
             raise InputError("give one of budget, max_loss and offload_rate, not several")
-        if self.policy not in POLICIES and not _CALLABLE.fullmatch(self.policy):
-            raise InputError(
-                f"policy {self.policy!r}; choose one of {', '.join(POLICIES)}, or give a function "
-                "as module:function"
-            )
         if self.engine != "live" and self.broker is not None:
             raise InputError("broker goes with the live engine (--engine live)")
         if self.engine == "live" and self.tls:
             raise InputError("tls goes with the virtual engine: a live run's broker has none")
-        if self.audit is not None and self.own_policy is not None:
-            raise InputError("an audit tests the operating point, not another policy")
         if self.max_offloads is not None:
             OffloadBudget.parse(self.max_offloads)
         if self.audit == 0:
             raise InputError("audit is 0; give a share above 0")
         # Read here, so that a bad text is found before anything runs.
-        _ = self.seconds, self.arrival_process, self.link_profile, self.outages, self.own_policy
+        _ = self.seconds, self.arrival_process, self.link_profile, self.outages
 
     # -- the texts, read ------------------------------------------------------------------------
 
@@ -189,24 +171,6 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         """Outages of the run."""
         return Outages.parse(self.outage, seconds=self.seconds, day_begins=self.day_begins)
 
-    @cached_property
-    def own_policy(self) -> OwnPolicy | None:
-        """Policy of one's own, as a function."""
-        if self.decide is not None or self.policy in POLICIES:
-            return self.decide
-        function = import_object("policy", self.policy)
-        if not callable(function):
-            raise InputError(f"policy {self.policy}: give module:function; this is no function")
-        return function  # type: ignore[no-any-return]
-
-    @property
-    def policy_name(self) -> str:
-        """Name of the policy: its own, or ``module:function`` where others can import it."""
-        if self.decide is None:
-            return self.policy
-        fallback = getattr(self.decide, "__name__", type(self.decide).__name__)
-        return object_path(self.decide) or str(fallback)
-
     @property
     def goal(self) -> dict[str, float]:
         """How the operating point is chosen; empty: the active one."""
@@ -235,8 +199,6 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
             if name not in self.__struct_fields__:
                 names = ", ".join(sorted(self.__struct_fields__))
                 raise InputError(f"no setting {name!r}; there are {names}")
-        if callable(changes.get("policy")):
-            changes["decide"] = changes.pop("policy")
         if any(changes.get(name) is not None for name in GOALS):
             changes = dict.fromkeys(GOALS) | changes  # the new goal takes the place of the old one
         return msgspec.structs.replace(self, **changes)
@@ -244,16 +206,15 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     def words(self) -> list[str]:
         """Options of the command line for this scenario, beyond the defaults."""
         texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
-        return option_words(self, always=("seed",), texts=texts | {"policy": self.policy_name})
+        return option_words(self, always=("seed",), texts=texts)
 
     def as_dict(self) -> dict[str, Any]:
         """Settings for a report: no password, and none that is None."""
         values = {
             name: getattr(self, name)
             for name in self.__struct_fields__
-            if name not in ("decide", "timings") and getattr(self, name) not in (None, ())
+            if name != "timings" and getattr(self, name) not in (None, ())
         }
-        values["policy"] = self.policy_name
         if self.broker is not None:
             values["broker"] = Endpoint(self.broker).url
         return values | {"seconds": self.seconds}

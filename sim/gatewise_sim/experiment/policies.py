@@ -100,12 +100,6 @@ def _oracle(context: PolicyContext) -> BoolArray | None:
     )
 
 
-def _thresholds(context: PolicyContext) -> BoolArray | None:
-    """Rows that the operating point offloads, where the fleet runs another policy."""
-    is_system = context.scenario.policy_name == "system"
-    return None if is_system or not context.table.has_cloud else context.table.offload
-
-
 SYSTEM: Final = "system"
 POLICIES: Final = (
     ComparedPolicy("edge_only", "All edge", _no_rows),
@@ -114,16 +108,13 @@ POLICIES: Final = (
     # Drawn among instances: a lucky draw among rows would last for the whole run.
     ComparedPolicy("random", "Random", _no_rows_with_cloud, _same_rate),
     ComparedPolicy("oracle", "Oracle", _oracle),
-    ComparedPolicy("thresholds", "Thresholds", _thresholds),
 )
 
 
 def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
-    """Policy that the fleet of a scenario runs; `table` is by stage for a policy of one's own."""
-    name = "Gatewise" if scenario.policy_name == "system" else scenario.policy_name
+    """Make the policy that the fleet of a scenario runs."""
+    name = "Gatewise" if scenario.policy == "system" else scenario.policy
     no_rows = np.zeros(len(table), np.bool_)
-    if scenario.own_policy is not None:
-        return FleetPolicy(key=SYSTEM, name=name, offload=no_rows, decide=scenario.own_policy)
     if scenario.policy == "edge-only":
         return FleetPolicy(key=SYSTEM, name=name, offload=no_rows)
     if scenario.policy == "cloud-only":

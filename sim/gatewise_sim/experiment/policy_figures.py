@@ -101,7 +101,7 @@ class PolicyFigures:
 
     @cached_property
     def _batches(self) -> Batches:
-        return Batches.deal(self.run.answers, self.run.seconds, self.table.n_rows)
+        return Batches.deal(self.run.answers, self.run.seconds, len(self.table))
 
     @cached_property
     def _truth(self) -> IntArray:
@@ -154,7 +154,7 @@ class PolicyFigures:
         batches = self._batches
         labelled = self._truth != NO_LABEL
         # Instances share rows: that many independent ones would be as sure (Kish 1965).
-        per_row = np.bincount(self.run.answers.row % self.table.n_rows).astype(np.float64)
+        per_row = np.bincount(self.run.answers.row).astype(np.float64)
         independent = float(per_row.sum() ** 2 / (per_row**2).sum())
         shares: dict[str, Any] = {}
         for name, values in (("accuracy", self._right), ("edge_accuracy", self._edge_right)):

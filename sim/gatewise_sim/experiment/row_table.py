@@ -6,11 +6,10 @@ Every row goes through a real :class:`gatewise_edge.Device` without a link and t
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +24,6 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import Receive
-from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.results import (
     EDGE,
@@ -35,7 +33,6 @@ from gatewise_sim.fleet.results import (
     BoolArray,
     IntArray,
     RowTable,
-    StageScores,
     stage_medians,
 )
 from gatewise_sim.timings import Timings
@@ -279,59 +276,3 @@ def _median_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32
         run(np.ascontiguousarray(X))
         seconds.append(time.perf_counter() - begun)
     return float(np.median(seconds))
-
-
-# -- a policy of one's own ------------------------------------------------------------------------
-
-_REFUSED: Final = "row {}: {}; a custom policy is simulated only on rows that have all their values"
-
-
-def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:
-    """Outcomes of the same rows, ended at each of the device's stages; see :class:`StageScores`.
-
-    A policy of one's own may stop or offload after any stage. InputError if a value keeps a row
-    from a stage or from the cloud: policies are asked only where there is a choice.
-    """
-    manifest = bundle.manifest
-    plan = InstalledBundle.load(bundle, check=False, functions=None)
-    n = len(table)
-    n_stages = len(plan.stages)
-    if plan.has_cloud and not table.can_offload.all():
-        row = int(np.flatnonzero(~table.can_offload)[0])
-        raise InputError(_REFUSED.format(row, "the cloud takes no such value"))
-    scores = np.zeros((n_stages, n))
-    labels = np.zeros((n_stages, n), np.int64)
-    probabilities = np.zeros((n_stages, n, len(manifest.classes)))
-    acquired = np.zeros((n_stages, n, len(manifest.features)), np.bool_)
-    # every stage of every row, whatever its thresholds say
-    for i, values in enumerate(np.ascontiguousarray(X, np.float32)):
-        reading = Reading(plan.source_of(values), plan.meter, lambda: math.inf)
-        for s, stage in enumerate(plan.stages):
-            try:
-                output = stage.visit(reading, allow_missing=plan.stages_take_nan)
-            except SensorError as error:
-                raise InputError(_REFUSED.format(i, error)) from error
-            scores[s, i] = output.score
-            outcome = stage.rule.row_outcome(output.outputs, stage.spec.link)
-            labels[s, i], probabilities[s, i] = outcome
-            acquired[s, i] = reading.acquired
-    # the rows of the table once per stage: row r ended at stage s is number s * n + r
-    request_features = np.zeros(len(manifest.features), np.bool_)
-    request_features[plan.request_inputs] = plan.has_cloud
-    return replace(
-        table,
-        truth=np.tile(table.truth, n_stages),
-        exit=np.repeat(np.arange(n_stages), n),
-        offload=np.zeros(n_stages * n, np.bool_),
-        local_route=np.full(n_stages * n, EDGE),
-        local_label=labels.ravel(),
-        cloud_label=np.tile(table.cloud_label, n_stages),
-        confidence=probabilities.max(axis=2).ravel().astype(np.float32),
-        by_stage=StageScores(
-            n,
-            scores.ravel().tolist(),
-            probabilities.reshape(n_stages * n, -1),
-            tuple(stage.threshold for stage in plan.stages),
-        ),
-        **_acquired_columns(acquired.reshape(n_stages * n, -1), request_features, plan.meter.costs),
-    )

@@ -20,15 +20,12 @@ from gatewise.formats import duration, millis
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.seen_rows import SeenRows
 from gatewise_sim.errors import RunError
-from gatewise_sim.experiment.bundle_parts import (
-    choose_examples,
-    stage_results,
-)
+from gatewise_sim.experiment.bundle_parts import stage_results
 from gatewise_sim.experiment.operating_point import at_goal, frontier_points, on_disk
 from gatewise_sim.experiment.policies import POLICIES, PolicyContext, system_policy
 from gatewise_sim.experiment.policy_figures import PolicyFigures
 from gatewise_sim.experiment.promise import broken_promise
-from gatewise_sim.experiment.row_table import make_row_table, table_by_stage
+from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.energy import DeviceEnergy, Prices
 from gatewise_sim.fleet.results import (
@@ -67,15 +64,13 @@ _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 class Prepared:
     """A scenario with all that it names read and checked.
 
-    `bundle` is at its operating point, `table` has the outcomes of the rows, and `system_table` the
-    same by stage where the fleet runs a policy of one's own.
+    `bundle` is at its operating point, and `table` has the outcomes of the rows.
     """
 
     scenario: Scenario
     rows: Rows
     bundle: Bundle
     table: RowTable
-    system_table: RowTable
     timings: Timings
     energy: DeviceEnergy
     prices: Prices | None
@@ -83,15 +78,15 @@ class Prepared:
     @property
     def policy(self) -> FleetPolicy:
         """Policy that the fleet runs."""
-        return system_policy(self.scenario, self.system_table)
+        return system_policy(self.scenario, self.table)
 
     def result(
-        self, run: FleetRun, policy: FleetPolicy, table: RowTable, engine: EngineName = "virtual"
+        self, run: FleetRun, policy: FleetPolicy, engine: EngineName = "virtual"
     ) -> PolicyResult:
         """Record of a policy's run."""
         figures = PolicyFigures(
             run=run,
-            table=table,
+            table=self.table,
             scenario=self.scenario,
             energy=self.energy,
             prices=self.prices,
@@ -123,13 +118,11 @@ def prepare(bundle: Bundle, rows: Rows, scenario: Scenario) -> Prepared:
                 f"timings: edge_ms has {len(timings.edge_ms)} entries; {table.n_stages} stages run "
                 "on the device"
             )
-    by_stage = scenario.own_policy is not None
     return Prepared(
         scenario=scenario,
         rows=rows,
         bundle=bundle,
         table=table,
-        system_table=table_by_stage(bundle, rows.X, table) if by_stage else table,
         timings=timings,
         energy=energy,
         prices=prices,
@@ -159,9 +152,8 @@ def run_scenario(prepared: Prepared, command: str) -> Report:
             run, extra = _run_live(prepared, policy, watch)
         else:
             run = _run_virtual(prepared, policy, prepared.timings, watch)
-        results = [prepared.result(run, policy, prepared.system_table, scenario.engine)]
-        n_rows = len(prepared.table)
-        weights = np.bincount(run.answers.row % n_rows, minlength=n_rows).astype(np.float64)
+        results = [prepared.result(run, policy, scenario.engine)]
+        weights = np.bincount(run.answers.row, minlength=len(prepared.table)).astype(np.float64)
         del run
         if scenario.baselines:
             context = PolicyContext(
@@ -177,7 +169,7 @@ def run_scenario(prepared: Prepared, command: str) -> Report:
                 if baseline is not None:
                     # The columns of a run take as much memory as all else: one at a time.
                     run = _run_virtual(prepared, baseline, extra["timings"], watch)
-                    results.append(prepared.result(run, baseline, prepared.table))
+                    results.append(prepared.result(run, baseline))
                     del run
     return _report(prepared, results, weights, command, extra)
 
@@ -210,7 +202,7 @@ def _run_virtual(
 ) -> FleetRun:
     """Run a policy in virtual time; baselines step fewer requests than the system."""
     scenario = prepared.scenario
-    table = prepared.system_table if policy.key == "system" else prepared.table
+    table = prepared.table
     requests = MAX_REQUESTS if policy.key == "system" else _BASELINE_REQUESTS
     n_devices = choose_devices(table, scenario, policy, max_requests=requests)
     return run_fleet(table, scenario, policy, timings, n_devices=n_devices, watch=watch)
@@ -231,7 +223,6 @@ def _report(
         "method": f"{table.model}/{table.version}",
         "features": manifest.feature_names,
         "stages": stage_results(manifest, table, results[0].instances, weights),
-        "examples": choose_examples(manifest, table, prepared.rows),
         "frontier": frontier_points(prepared.bundle),
         "faults": tuple(
             FaultSpan(what=component, begin=begin, end=end, count=count)
@@ -256,7 +247,7 @@ def _too_late(prepared: Prepared, system: PolicyResult) -> tuple[str, ...]:
     if not system.answers.cloud_too_late or scenario.outages:
         return ()
     changes = {"devices": 1, "time": "2min", "workload": "periodic:1s", "deadline_ms": 60_000.0}
-    absent = dict.fromkeys(("mix", "decide", "broker", "audit"))
+    absent = dict.fromkeys(("mix", "broker", "audit"))
     alone = scenario.changed(
         **changes, **absent, policy="cloud-only", breaker=False, engine="virtual"
     )
@@ -274,9 +265,9 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
     """Remarks that do not follow from the other keys."""
     scenario = prepared.scenario
     notes = list(prepared.rows.notes)
-    if scenario.policy_name != "system":
+    if scenario.policy != "system":
         notes.append(
-            f"The fleet runs the policy {scenario.policy_name}; the table of stages shows the "
+            f"The fleet runs the policy {scenario.policy}; the table of stages shows the "
             "decisions of the operating point's thresholds."
         )
     notes += [
@@ -311,7 +302,7 @@ def _run_live(
     from gatewise_sim.live.run import run_live
 
     scenario = prepared.scenario
-    table = prepared.system_table
+    table = prepared.table
     manifest = prepared.bundle.manifest
     if prepared.rows.raw is None and (manifest.encoder is not None or manifest.signal is not None):
         raise InputError("devices of this bundle take raw rows; give those, not their features")
@@ -320,15 +311,15 @@ def _run_live(
     if not len(live.fleet.answers):
         raise RunError("live run", "; ".join(live.troubles) or "no instance was answered")
     twin = run_fleet(
-        table, scenario, policy, live.timings, arrivals=scenario.arrivals(table.n_rows, table.truth)
+        table, scenario, policy, live.timings, arrivals=scenario.arrivals(len(table), table.truth)
     )
     extra = {
         "timings": live.timings,
         "transport": Transport(kind="mqtt", broker=live.broker, link=scenario.link_profile.name),
         "checked": _check_rows(live.fleet.answers, table),
         "twin": TwinFigures(
-            live=_figures(prepared.result(live.fleet, policy, table, "live")),
-            virtual=_figures(prepared.result(twin, policy, table)),
+            live=_figures(prepared.result(live.fleet, policy, "live")),
+            virtual=_figures(prepared.result(twin, policy)),
         ),
         "troubles": tuple(live.troubles),
         "run": plain(_run_figures(live)),
@@ -354,13 +345,12 @@ def _run_figures(live: LiveRun) -> dict[str, Any]:
 def _check_rows(answers: Answers, table: RowTable) -> RowCheck:
     """Compare each answer's label, route and cost with the table's for its row.
 
-    Fallbacks and errors are left out: which there are is a matter of time. So are the routes where
-    a policy of one's own decides, which may look at the time.
+    Fallbacks and errors are left out because they depend on the time.
     """
     compared = np.isin(answers.route, (EDGE, CLOUD))
     row = answers.row[compared]
     by_cloud = answers.route[compared] == CLOUD
-    offloaded = table.offload[row] if table.by_stage is None else by_cloud
+    offloaded = table.offload[row]
     label = np.where(offloaded, table.cloud_label[row], table.local_label[row])
     cost = np.where(offloaded, table.request_cost[row] + table.offload_price, table.local_cost[row])
     differing = {

@@ -122,8 +122,7 @@ def simulate(
     scenario : Scenario, optional
         The deployment and its workload; by default one with the defaults.
     **changes
-        Fields of :class:`Scenario` that replace the scenario's; `policy` may be a function that
-        gets a :class:`gatewise_edge.DecisionPoint` (docs/simulation.md).
+        Fields of :class:`Scenario` that replace the scenario's.
 
     Returns
     -------
@@ -145,7 +144,7 @@ def simulate(
 def _call(scenario: Scenario) -> str:
     default = Scenario()
     words = [
-        f"{name}={scenario.policy_name if name == 'decide' else repr(getattr(scenario, name))}"
+        f"{name}={getattr(scenario, name)!r}"
         for name in scenario.__struct_fields__
         if getattr(scenario, name) != getattr(default, name)
     ]

@@ -31,7 +31,7 @@ CSV_FILE: Final = "sweep.csv"
 PLOT_FILE: Final = "sweep.svg"
 MAX_POINTS: Final = 1000
 #: Points of a live run side by side would disturb each other's times.
-_LEFT_OUT: Final = ("engine", "broker", "decide", "timings", "baselines")
+_LEFT_OUT: Final = ("engine", "broker", "timings", "baselines")
 NAMES: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _LEFT_OUT)
 #: Columns of figures, and the figure of each.
 FIGURES: Final[Mapping[str, Callable[[PolicyResult], float | None]]] = {

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from gatewise_edge.device.answer import DecisionPoint, OwnPolicy
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import AUDIT_PATIENCE
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
@@ -57,7 +56,6 @@ class StepColumns:
         self.reason = [0] * n
         self.end = [math.nan] * n
         self.cloud_ms = [0.0] * n
-        self.row = [0] * n
         self.up = [0] * n
         self.down = [0] * n
         self.payload_up = [0] * n
@@ -88,7 +86,6 @@ class FleetState:
     local_label: list[int]
     confidence: list[float]
     request_first: bool
-    decide: OwnPolicy | None
     deadline: float
     guard: float
     usual_trip: RoundTrip
@@ -154,40 +151,6 @@ class VirtualDevice:
         return now >= self._ready_at
 
     # -- one instance ---------------------------------------------------------------------------
-
-    def decide(self, number: int, row: int, came: float) -> None:
-        """Decide by a policy of one's own about an instance that came at `came` (s)."""
-        state = self.state
-        table = state.table
-        now = state.clock.now
-        assert table.by_stage is not None
-        assert state.decide is not None
-        stages = table.by_stage
-        stage = row // stages.n_rows
-        trip = self.offloads.round_trip.smoothed
-        point = DecisionPoint(
-            stage=stage,
-            last=stage == len(stages.thresholds) - 1,
-            score=stages.scores[row],
-            threshold=stages.thresholds[stage],
-            probabilities=stages.probabilities[row],
-            cost=float(table.local_cost[row]),
-            left_ms=1000.0 * (came + state.deadline - state.guard - now),
-            connected=self.connected,
-            round_trip_ms=0.0 if trip is None else 1000.0 * trip,
-            outstanding=len(self.offloads),
-        )
-        decision = point.decide(state.decide)
-        if decision == "continue":
-            row += stages.n_rows
-            due = came + state.stage_seconds[row]
-            state.clock.at(due, self.decide, number, row, came)
-            return
-        state.columns.row[number] = row
-        if decision == "offload" and state.can_offload[row]:
-            self.offload(number, row, came)
-        else:
-            state.columns.end[number] = now
 
     def offload(self, number: int, row: int, came: float) -> None:
         """Offload an instance after its stages, or fall back."""

@@ -58,20 +58,6 @@ _ASSUMED_STAGE_MS: Final = 0.03
 # -- outcomes of rows -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StageScores:
-    """Scores that a custom policy decides by.
-
-    The table's rows stand once for each stage on the device: row ``stage * n_rows + i`` is the
-    i-th, ended at that stage. `thresholds` are the operating point's, by stage.
-    """
-
-    n_rows: int
-    scores: Sequence[float]
-    probabilities: FloatArray
-    thresholds: Sequence[float | None]
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RowTable:
     """Outcomes of the rows of a table on the device and in the cloud, arrays of shape (n,).
@@ -113,8 +99,6 @@ class RowTable:
         Indices into `sets` of the features of `local_cost` and of `request_cost`.
     promised : float or None
         Largest share of answers that differ from the high-cost model's.
-    by_stage : StageScores or None
-        Scores for a custom policy.
     """
 
     model: str
@@ -140,15 +124,9 @@ class RowTable:
     local_set: IntArray
     request_set: IntArray
     promised: float | None = None
-    by_stage: StageScores | None = None
 
     def __len__(self) -> int:
         return len(self.exit)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows that instances are drawn from."""
-        return len(self) if self.by_stage is None else self.by_stage.n_rows
 
     @cached_property
     def key(self) -> tuple[str, str]:

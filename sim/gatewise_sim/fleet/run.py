@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.formats import duration, plural
-from gatewise_edge.device.answer import OwnPolicy
 from gatewise_edge.link.offload import OffloadCounts, RoundTrip
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.device import FleetState, StepColumns, VirtualDevice
@@ -87,8 +86,8 @@ class FleetPolicy:
 
     Reports call it `key` in keys and `name` in words. Rows of `offload`, shape (n_rows,), are
     offloaded, and a share `chance` of the other instances. With `request_first` stages run only
-    where the cloud does not answer. `decide` is a policy of one's own, for a table by stage. Only
-    with `limited` do the scenario's bound on offloads and its audits hold.
+    where the cloud does not answer. The scenario's bound on offloads and its audits hold only for a
+    `limited` policy.
     """
 
     key: str
@@ -96,13 +95,10 @@ class FleetPolicy:
     offload: BoolArray
     chance: float = 0.0
     request_first: bool = False
-    decide: OwnPolicy | None = None
     limited: bool = False
 
     def request_share(self, table: RowTable) -> float:
         """Expected offload rate if the rows of `table` come equally often."""
-        if self.decide is not None:
-            return 1.0
         possible = table.can_offload & ~self.offload
         return float(self.offload.mean() + self.chance * possible.mean())
 
@@ -203,10 +199,8 @@ class VirtualFleet:
         policy = self._policy
         offloads = self._choose_offloads(arrivals.row)
         audits = policy.limited and bool(self._scenario.audit)
-        stepped = offloads | audits | (policy.decide is not None)
-        numbers = np.flatnonzero(stepped)
+        numbers = np.flatnonzero(offloads | audits)
         columns = StepColumns(len(numbers))
-        columns.row = arrivals.row[numbers].tolist()
         state = self._make_state(columns)
         instances = arrivals.subset(numbers)
         with _no_collector():
@@ -245,7 +239,6 @@ class VirtualFleet:
             local_label=table.local_label.tolist(),
             confidence=table.confidence.tolist(),
             request_first=self._policy.request_first,
-            decide=self._policy.decide,
             deadline=deadline,
             guard=min(_GUARD, scenario.deadline_ms / 1e4),
             usual_trip=self._usual_trip(),
@@ -269,21 +262,19 @@ class VirtualFleet:
         """Have each instance decided about when its stages have run."""
         clock = self._clock
         columns = state.columns
-        asks_function = self._policy.decide is not None
         due = instances.time.copy()
         if not self._policy.request_first:
             due += self._stage_seconds[instances.row]
         times = due.tolist()
         came = instances.time.tolist()
+        rows = instances.row.tolist()
         devices = instances.device.tolist()
         offloaded = offloads.tolist()
         for count, number in enumerate(np.argsort(due, kind="stable").tolist()):
             clock.run(times[number])
             device = self._device(state, devices[number])
-            row = columns.row[number]
-            if asks_function:
-                device.decide(number, row, came[number])
-            elif offloaded[number]:
+            row = rows[number]
+            if offloaded[number]:
                 device.offload(number, row, came[number])
             else:
                 columns.end[number] = times[number]
@@ -315,8 +306,7 @@ class VirtualFleet:
         """Lay out all answers: the devices' own, and the outcomes of the instances stepped."""
         table = self._table
         n = len(arrivals.time)
-        row = arrivals.row.copy()
-        row[numbers] = columns.row
+        row = arrivals.row
         stage_ms = 1000.0 * self._stage_seconds[row]
         local = table.local_route[row]
         stopped = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
@@ -432,7 +422,7 @@ def run_fleet(
     if n_devices is None:
         n_devices = choose_devices(table, scenario, policy)
     if arrivals is None:
-        arrivals = scenario.arrivals(table.n_rows, table.truth, n_devices=n_devices)
+        arrivals = scenario.arrivals(len(table), table.truth, n_devices=n_devices)
     fleet = VirtualFleet(table, scenario, policy, timings, n_devices=n_devices)
     return fleet.run(arrivals, watch)
 

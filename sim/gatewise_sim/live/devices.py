@@ -167,7 +167,7 @@ class EdgeProcesses:
 
 def _words(bundle: Path, scenario: Scenario, device: str) -> list[str]:
     words = [str(bundle), "--device", device, "--data", "-", "--json"]
-    words += ["--deadline-ms", str(scenario.deadline_ms), "--policy", scenario.policy_name]
+    words += ["--deadline-ms", str(scenario.deadline_ms), "--policy", scenario.policy]
     words += ["--parallel", str(_PARALLEL)]
     if scenario.max_offloads is not None:
         words += ["--max-offloads", scenario.max_offloads]

@@ -58,13 +58,10 @@ def answer_columns(
     route = np.array([ROUTES.index(line.get("route", "error")) for line in ordered_lines], np.int8)
     reason = np.array([_reason(line) for line in ordered_lines], np.int8)
     stage = np.array([line.get("stage", -1) for line in ordered_lines], np.int8)
-    row = arrivals.row[numbers]
-    if table.by_stage is not None:
-        row = _rows_by_stage(row, stage, route, table)
     answers = Answers(
         time=arrivals.time[numbers],
         device=arrivals.device[numbers],
-        row=row,
+        row=arrivals.row[numbers],
         route=route,
         reason=reason,
         stage=stage,
@@ -106,14 +103,6 @@ def _reason(line: Line) -> int:
 def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
     refusals = [number for name, number in REASON.items() if name.startswith("cloud:")]
     return np.isin(reason, refusals)
-
-
-def _rows_by_stage(
-    row: NDArray[np.int32], stage: NDArray[np.int8], route: NDArray[np.int8], table: RowTable
-) -> NDArray[np.int32]:
-    """Row numbers in a table of one block per stage; the last block for the cloud's answers."""
-    last_stage = np.where(route == CLOUD, table.n_stages - 1, stage).clip(0, table.n_stages - 1)
-    return (last_stage.astype(np.int64) * table.n_rows + row).astype(np.int32)
 
 
 def _fill_costs(answers: Answers, table: RowTable) -> None:

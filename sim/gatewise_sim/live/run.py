@@ -69,8 +69,6 @@ def check_live(scenario: Scenario) -> None:
             raise InputError(
                 f"{name} goes with the virtual engine: gatewise edge has no such option"
             )
-    if scenario.decide is not None and ":" not in scenario.policy_name:
-        raise InputError("a live run needs a policy that other processes import: module:function")
     components = {component for component, *_ in scenario.outages.faults()}
     if scenario.broker is not None:
         Endpoint(scenario.broker)
@@ -107,7 +105,7 @@ def run_live(
     """
     # the instances, and as many open files as many devices need
     check_live(scenario)
-    arrivals = scenario.arrivals(table.n_rows, table.truth)
+    arrivals = scenario.arrivals(len(table), table.truth)
     names = _names(scenario.devices)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -189,7 +187,7 @@ def _measured_timings(
         assumed=("message_us", "broker_us") if measured else ("edge_ms", "message_us", "broker_us"),
     )
     live = fleet.answers.latency_ms[fleet.answers.offloaded]
-    if table.by_stage is not None or not len(live):
+    if not len(live):
         return timings
     policy = FleetPolicy(
         key="system", name="", offload=table.offload, request_first=fleet.request_first

@@ -253,22 +253,6 @@ class StageResult(ReportRecord, frozen=True, kw_only=True):
     share: float
 
 
-class ExampleInstance(ReportRecord, frozen=True, kw_only=True):
-    """An example instance: its answer, the cost of the answer, and its values.
-
-    `acquired` are indices of the features acquired, `readings` their columns and values in words.
-    """
-
-    row: int
-    answered_by: str
-    label: str
-    truth: str | None
-    cost: float
-    acquired: tuple[int, ...]
-    readings: dict[str, str]
-    values: tuple[float | None, ...]
-
-
 class EnergyUse(ReportRecord, frozen=True, kw_only=True):
     """Basis of the figures of energy."""
 
@@ -319,9 +303,8 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         Transport of the messages, engine, and service times of the run.
     policies
         The record of each policy's run.
-    features, stages, examples, frontier
-        Names of the bundle's features, use of its stages, instances one by one, and the operating
-        points to choose from.
+    features, stages, frontier
+        Names of the bundle's features, use of its stages, and the operating points to choose from.
     faults, troubles, notes, promise
         Outages of the run; faults that were not on schedule; remarks on the figures; and a sentence
         if the rows break a promise of the bundle.
@@ -354,7 +337,6 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     policies: tuple[PolicyResult, ...]
     features: tuple[str, ...]
     stages: tuple[StageResult, ...]
-    examples: tuple[ExampleInstance, ...]
     frontier: FrontierPoints
     faults: tuple[FaultSpan, ...]
     energy: EnergyUse

@@ -24,10 +24,7 @@ from gatewise_sim.report.findings import (
 )
 from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.page import Page, Plot, Section, write_page
-from gatewise_sim.report.plots.examples import pictures_plot
 from gatewise_sim.report.plots.run_plots import (
-    breakdown_plot,
-    classes_plot,
     frontier_limits,
     frontier_plot,
     latency_plot,
@@ -35,14 +32,13 @@ from gatewise_sim.report.plots.run_plots import (
 from gatewise_sim.report.plots.timeline import timeline_plots
 from gatewise_sim.report.tables import PageTable
 
-#: Largest number of classes in the plot.
+#: Largest number of classes in the table.
 _MAX_CLASSES: Final = 40
 _POLICIES: Final = {
     "confidence": "Confidence: offloads as many as Gatewise, those with the least sure local "
     "answer.",
     "random": "Random: as many, by chance.",
     "oracle": "Oracle: offloads exactly what the device gets wrong and the cloud right.",
-    "thresholds": "Thresholds: as the operating point decides, in place of the policy given.",
 }
 #: Columns of a policy that have tables of their own, or are plots alone.
 _NOT_IN_CSV: Final = ("histogram", "timeline", "classes")
@@ -142,14 +138,19 @@ def _accuracy(report: Report) -> Section:
         text += " The rows have no labels, so that none of the policies can be placed here."
     figures = [Plot(frontier_plot(report), "The frontier and every policy")]
     classes = _most_offloaded(report)
-    if classes:
-        note = "offloaded, and recall with and without the cloud"
-        if len(classes) < len(report.system.classes):
-            note += f"; the {len(classes)} of {len(report.system.classes)} offloaded most"
-        figures.append(Plot(classes_plot(classes), "Class by class", note))
+    page_tables = [tables.class_table(classes)] if classes else []
+    if 0 < len(classes) < len(report.system.classes):
+        note = f"the {len(classes)} of {len(report.system.classes)} offloaded most"
+        page_tables = [replace(page_tables[0], text=note)]
     if report.balanced_accuracy is not None:
         text += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
-    return Section(key="frontier", title="Accuracy against cost", text=text, figures=figures)
+    return Section(
+        key="frontier",
+        title="Accuracy against cost",
+        text=text,
+        figures=figures,
+        tables=page_tables,
+    )
 
 
 def _most_offloaded(report: Report) -> list[ClassResult]:
@@ -186,22 +187,15 @@ def _latency(report: Report) -> Section:
 
 
 def _spending(report: Report) -> Section:
-    figures = [Plot(breakdown_plot(p), p.title, p.unit) for p in tables.breakdowns(report)]
-    page_tables = []
+    note = "means per instance; money of the whole fleet"
+    page_tables = [replace(tables.spending_table(report), text=note)]
     if report.stages:
         page_tables.append(tables.stage_table(report))
-    if report.examples:
-        plot = pictures_plot(report.examples, report.features)
-        if plot is not None:
-            note = "below each, what was acquired of it"
-            figures.append(Plot(plot, "Easy and hard instances", note, wide=True))
-        page_tables.append(tables.example_table(report))
     return Section(
         key="spending",
         title="What an answer takes",
         text="Under every policy, on the same instances. A stage acquires its features, runs its "
         "small model, and answers if it is sure enough; what no stage answers goes to the cloud.",
-        figures=figures,
         tables=page_tables,
     )
 

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gatewise import console
-from gatewise.formats import DAY, Format, count, joules, listed, millis, number, percent
+from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.report.document import (
     AnswerCounts,
-    ExampleInstance,
+    ClassResult,
     Figure,
     PolicyResult,
     Report,
@@ -26,6 +26,8 @@ Cell = str | tuple[str, str]
 
 T = TypeVar("T")
 
+_BYTES: Final = ("request", "response", "protocol")
+_JOULES: Final = ("radio", "features", "stages")
 _BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
 _LISTED: Final = 14
 _REASONS: Final = {
@@ -139,22 +141,18 @@ def stage_table(report: Report) -> PageTable:
     )
 
 
-def example_table(report: Report) -> PageTable:
-    """List easy and hard instances: their answers, and the values acquired for them."""
-
-    def acquired(example: ExampleInstance) -> str:
-        return _first_names([f"{name}: {text}" for name, text in example.readings.items()])
-
+def class_table(classes: Sequence[ClassResult]) -> PageTable:
+    """List each class with its offload rate, and its accuracy with and without the cloud."""
     return _table(
-        "Easy and hard instances",
-        report.examples,
+        "Class by class",
+        classes,
         {
-            "row": lambda e: count(e.row),
-            "answered by": lambda e: e.answered_by,
-            "answer": lambda e: e.label,
-            "truth": lambda e: e.truth or "",
-            "cost": lambda e: number(e.cost),
-            "acquired": acquired,
+            "": lambda c: c.label,
+            "instances": lambda c: count(c.instances),
+            "offloaded": lambda c: percent(c.offload_rate),
+            "recall": lambda c: percent(c.accuracy),
+            "device alone": lambda c: percent(c.edge_accuracy),
+            "precision": lambda c: percent(c.precision),
         },
     )
 
@@ -204,7 +202,7 @@ def policy_table(report: Report) -> PageTable:
     ):
         if len(set(texts)) > 1:
             rows.append([name, *texts])
-    return PageTable("Every policy", ["", *(policy.name for policy in policies)], rows)
+    return PageTable("Every policy", _heads(report), rows)
 
 
 def twin_table(report: Report) -> PageTable | None:
@@ -223,68 +221,32 @@ def twin_table(report: Report) -> PageTable | None:
     return PageTable("Live, and in virtual time", ["", "live", "virtual"], rows)
 
 
-@dataclass(frozen=True)
-class Spending:
-    """Spending of each policy per instance, split into parts.
-
-    `policies` are the amounts of the parts by the policy's name, the system first.
-    """
-
-    key: str
-    title: str
-    unit: str
-    form: Format
-    policies: dict[str, dict[str, float]]
-
-
-def breakdowns(report: Report) -> list[Spending]:
-    """Split milliseconds, bytes, joules and money of each policy, where there are figures."""
-    # Idling depends on time alone: the same for all.
-    idle = _idle_joules(report)
-
-    def milliseconds(policy: PolicyResult) -> dict[str, float]:
-        names = {"cloud": "the cloud"}
-        return {names.get(k, k): max(ms, 0.0) for k, ms in policy.breakdown_ms.items()}
-
-    def bytes_of(policy: PolicyResult) -> dict[str, float]:
-        return {k: getattr(policy.bytes, k) for k in ("request", "response", "protocol")}
-
-    def joules_of(policy: PolicyResult) -> dict[str, float]:
-        return {**msgspec.structs.asdict(policy.joules), "idle": idle}
-
-    def money_of(policy: PolicyResult) -> dict[str, float]:
-        return {k: getattr(policy.money, k, 0.0) for k in _BILL}
-
+def spending_table(report: Report) -> PageTable:
+    """Split time, bytes, energy and money of every policy into parts; parts of 0 are left out."""
+    policies = report.policies
     currency = report.money.currency if report.money else ""
-    kinds: list[tuple[str, str, str, Format, Callable[[PolicyResult], dict[str, float]]]] = [
-        ("ms", "Milliseconds", "mean per instance, from arrival to answer", number, milliseconds),
-        ("bytes", "Bytes", "mean per instance, on the device's link", number, bytes_of),
-        ("joules", "Joules", "mean per instance, of the device", joules, joules_of),
-        ("money", f"{currency} a month", "of the whole fleet", number, money_of),
-    ]
-    spendings = []
-    for key, title, unit, form, amounts_of in kinds:
-        amounts = {policy.name: amounts_of(policy) for policy in report.policies}
-        used = [
-            name
-            for name in next(iter(amounts.values()))
-            if any(amount.get(name, 0) > 0 for amount in amounts.values())
-        ]
-        if used:
-            policies = {p: {name: x.get(name, 0.0) for name in used} for p, x in amounts.items()}
-            spendings.append(Spending(key, title, unit, form, policies))
-    return spendings
+    kinds: tuple[tuple[str, Format, list[dict[str, float]]], ...] = (
+        ("ms: {}", number, [policy.breakdown_ms for policy in policies]),
+        ("bytes: {}", number, [_parts(policy.bytes, _BYTES) for policy in policies]),
+        ("energy: {}", joules, [_parts(policy.joules, _JOULES) for policy in policies]),
+        (f"{currency} a month: {{}}", number, [_parts(p.money, _BILL) for p in policies]),
+    )
+    rows: list[list[Cell]] = []
+    for label, form, amounts in kinds:
+        for part in amounts[0]:
+            values = [max(amount.get(part, 0.0), 0.0) for amount in amounts]
+            if any(values):
+                rows.append([label.format(part), *map(form, values)])
+    return PageTable("Parts of time, bytes, energy and money", _heads(report), rows)
 
 
-def _idle_joules(report: Report) -> float:
-    """Joules that a device draws at rest, per instance."""
-    system = report.system
-    days = float(report.settings.get("seconds") or 0.0) / DAY
-    devices = int(report.settings.get("devices") or 0)
-    if not system.instances:
-        return 0.0
-    drawn = system.joules_per_device_day * days * devices / system.instances
-    return max(0.0, drawn - system.joules.total)
+def _parts(record: object, names: Sequence[str]) -> dict[str, float]:
+    """Amounts of a record by name; 0 without a record."""
+    return {name: getattr(record, name, 0.0) for name in names}
+
+
+def _heads(report: Report) -> list[str]:
+    return ["", *(policy.name for policy in report.policies)]
 
 
 def details(report: Report) -> list[PageTable]:

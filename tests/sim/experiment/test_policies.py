@@ -60,12 +60,6 @@ def test_the_oracle_offloads_what_the_device_gets_wrong_and_the_cloud_right():
     assert make("oracle", labelled=False) is None
 
 
-def test_thresholds_are_compared_with_a_policy_of_ones_own():
-    assert make("thresholds") is None
-    own = make("thresholds", scenario=Scenario(policy="edge-only"))
-    assert np.array_equal(own.offload, TABLE.offload & TABLE.can_offload)
-
-
 def test_without_a_cloud_only_the_edge_is_left():
     table = make_table(4, 0, has_cloud=False, cloud_label=np.full(4, NO_LABEL))
     made = [policy.key for policy in POLICIES if make(policy.key, table) is not None]
@@ -80,14 +74,12 @@ def test_without_a_cloud_only_the_edge_is_left():
         ({}, "Gatewise", 3, True),
         ({"policy": "edge-only"}, "edge-only", 0, False),
         ({"policy": "cloud-only"}, "cloud-only", 9, False),
-        ({"policy": "math:floor"}, "math:floor", 0, False),
     ],
 )
 def test_the_system_runs_the_policy_of_the_scenario(changes, name, offloaded, limited):
     policy = system_policy(Scenario(**changes), TABLE)
     assert (policy.key, policy.name, policy.limited) == ("system", name, limited)
     assert policy.offload.sum() == offloaded
-    assert (policy.decide is not None) == (":" in name)
 
 
 def test_a_share_is_filled_to_the_nearest():

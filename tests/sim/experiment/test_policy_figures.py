@@ -87,7 +87,7 @@ def test_no_instance_is_an_error(table, scenario):
 
 
 def test_batches_by_time_each_see_all_of_the_day(table, scenario, fleet):
-    batches = Batches.deal(fleet.answers, scenario.seconds, table.n_rows)
+    batches = Batches.deal(fleet.answers, scenario.seconds, len(table))
     by_time, by_row = batches.groups
     outage = (fleet.answers.time >= 100) & (fleet.answers.time < 130)
     shares = [outage[by_time == batch].mean() for batch in range(N_BATCHES)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gatewise_export import pack
-from gatewise_sim.experiment.row_table import make_row_table, table_by_stage
+from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.fleet.results import EDGE, ERROR, FALLBACK, NO_LABEL
 from gatewise_training import StagedCascade
 from tests.support.refused import refused
@@ -65,23 +65,6 @@ def test_rows_with_bad_values_fall_back_or_fail(holes, tmp_path):
     assert not table.offload[:2].any()
     assert set(table.local_route[:2].tolist()) <= {FALLBACK, ERROR}
     assert (table.local_route[2:] == EDGE).all()
-
-
-def test_rows_by_stage_end_at_each_stage_of_the_device(small, table):
-    by_stage = table_by_stage(small.bundle, small.rows, table)
-    n = len(table)
-    assert by_stage.n_rows == n
-    assert len(by_stage) == 2 * n
-    assert by_stage.exit.tolist() == [0] * n + [1] * n
-    # A row that a stage answers at the operating point has the same answer and cost there.
-    for row in np.flatnonzero(~table.offload)[:20]:
-        there = table.exit[row] * n + row
-        assert by_stage.local_label[there] == table.local_label[row]
-        assert by_stage.local_cost[there] == table.local_cost[row]
-    rows = small.rows.copy()
-    rows[7] = np.nan
-    holey = make_row_table(small.bundle, rows)[0]
-    refused(table_by_stage, small.bundle, rows, holey, says="row 7")
 
 
 def test_rows_that_do_not_fit_are_refused(small):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gatewise_edge.device.answer import DecisionPoint
 from gatewise_sim.experiment.policies import system_policy
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.results import Answers, FleetRun, RowTable
@@ -32,14 +31,6 @@ def scenario(**changes: Any) -> Scenario:
     return Scenario(**{**common, **changes})
 
 
-def asks_early(point: DecisionPoint) -> str:
-    """A policy that looks at what does not depend on the time."""
-    best = float(point.probabilities.max())
-    if point.last:
-        return "stop" if best > 0.9 else "continue"
-    return "stop" if best > 0.3 else "continue"
-
-
 def run(small: Any, table: RowTable, chosen: Scenario, **options: Any) -> LiveRun:
     """Run a live fleet on the small system's rows."""
     rows = Rows("rows", small.rows, None)
@@ -53,7 +44,7 @@ def twin(table: RowTable, chosen: Scenario, live: LiveRun) -> FleetRun:
         chosen,
         system_policy(chosen, table),
         live.timings,
-        arrivals=chosen.arrivals(table.n_rows, table.truth),
+        arrivals=chosen.arrivals(len(table), table.truth),
     )
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
-from gatewise_sim.experiment.row_table import table_by_stage
 from gatewise_sim.fleet.results import CLOUD, EDGE
 from tests.sim.live.runs import COLUMNS, assert_same, run, scenario, twin
 from tests.support.processes import all_end, below, named
@@ -59,16 +58,6 @@ def test_other_policies_take_the_routes_of_virtual_time(small, table, policy):
     assert_same(live.fleet.answers, twin(table, chosen, live).answers, set(COLUMNS) - {"reason"})
 
 
-def test_a_policy_of_ones_own_decides_as_in_virtual_time(small, table):
-    chosen = scenario(policy="tests.sim.live.runs:asks_early", time="4s", devices=2)
-    by_stage = table_by_stage(small.bundle, small.rows, table)
-    live = run(small, by_stage, chosen)
-    virtual = twin(by_stage, chosen, live)
-    names = ("time", "device", "route", "label", "cost", "reason")
-    assert_same(live.fleet.answers, virtual.answers, names)
-    assert set(live.fleet.answers.route.tolist()) == {EDGE, CLOUD}
-
-
 def test_several_workers_share_the_requests_and_audits_are_counted(small, table):
     chosen = scenario(devices=3, workload="periodic:50ms", time="3s", workers=2, audit=0.5)
     live = run(small, table, chosen)
@@ -91,7 +80,7 @@ def test_a_killed_device_loses_its_own_instances_and_is_named(small, table):
 
     chosen = scenario(devices=2)
     live = run(small, table, chosen, watch=kill)
-    n_instances = len(chosen.arrivals(table.n_rows).time)
+    n_instances = len(chosen.arrivals(len(table)).time)
     assert live.fleet.lost > 0
     assert len(live.fleet.answers) + live.fleet.lost == n_instances
     assert len(live.troubles) == 1

@@ -37,7 +37,6 @@ NAMES = {
     "confidence": "Confidence",
     "random": "Random",
     "oracle": "Oracle",
-    "thresholds": "Thresholds",
 }
 SENT = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
 MEASURED = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
@@ -153,7 +152,6 @@ def made_up(
                 name="stage 0", columns=2, acquires=("a", "b"), price=2.0, answers=800, share=0.8
             ),
         ),
-        "examples": (),
         "faults": (FaultSpan(what="cloud", begin=1200.0, end=1800.0, count=1),),
         "frontier": FrontierPoints(
             points=points, hull=points[::2], active=points[4], reference_accuracy=0.99

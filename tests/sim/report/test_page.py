@@ -76,7 +76,7 @@ def test_ids_are_unique_and_every_reference_leads_to_one(page):
 
 def test_every_plot_is_well_formed_and_can_be_read_aloud(page):
     found = drawings(page)
-    assert len(found) == 1 + 1 + 4 + 1 + 1
+    assert len(found) == 3
     for svg in found:
         assert svg.get("role") == "img"
         assert svg.find("{*}title").text
@@ -87,7 +87,7 @@ def test_every_plot_is_well_formed_and_can_be_read_aloud(page):
 
 def test_policies_and_an_outage_are_named(page):
     for policy in made_up().policies:
-        assert page.count(policy.name) >= 8
+        assert page.count(policy.name) >= 4
     assert "Shaded: cloud was down from 0:20 to 0:30 h." in text(page)
 
 
@@ -221,7 +221,7 @@ def test_a_run_without_an_answer_has_a_page():
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_of_many_classes_those_offloaded_most_are_drawn():
+def test_of_many_classes_those_offloaded_most_are_listed():
     some = ClassResult(
         label="A", instances=5.0, offload_rate=0.5, accuracy=0.9, edge_accuracy=0.8, precision=None
     )

@@ -96,7 +96,7 @@ def test_the_page_is_whole_at_every_width(browser, pages, name):
         assert page.run("document.documentElement.scrollWidth") == width
         assert page.run(OVERLAPS) == []
     assert len(counts) == 1  # each picture is shown once, whatever the width
-    assert counts.pop() >= 5
+    assert counts.pop() >= 2
     assert page.troubles == []
     assert page.requests == []
     page.close()

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gatewise_sim.report import tables
-from gatewise_sim.report.document import ExampleInstance, StageResult
+from gatewise_sim.report.document import StageResult
 from gatewise_sim.report.tables import print_report
 from tests.sim.report.reports import live, made_up
 
@@ -34,15 +34,18 @@ def test_answers_are_counted_by_route_reason_and_worker():
 
 
 @pytest.mark.parametrize("money", [None, 30.0])
-def test_what_is_spent_is_split_into_the_parts_that_are_used(money):
-    parts = {each.key: each for each in tables.breakdowns(made_up(money=money))}
-    assert set(parts) == {"ms", "bytes", "joules"} | ({"money"} if money else set())
-    assert parts["joules"].policies["Gatewise"] == {
-        "radio": 1.0, "features": 0.5, "stages": 0.25, "idle": 0.125,
-    }  # fmt: skip
-    assert set(parts["bytes"].policies["All edge"].values()) == {0.0}
-    if money:
-        assert list(parts["money"].policies["Gatewise"]) == ["data", "workers"]
+def test_spending_is_split_into_the_parts_that_are_used(money):
+    rows = cells(tables.spending_table(made_up(money=money)))
+    assert rows["energy: radio"][:2] == ["1 J", "0 J"]
+    assert rows["bytes: request"][:2] == ["90", "0"]
+    assert rows["ms: network"][:3] == ["8", "0", "40"]
+    bill = [name for name in rows if "a month" in name]
+    assert bill == (["EUR a month: data", "EUR a month: workers"] if money else [])
+
+
+def test_classes_have_their_recall_with_and_without_the_cloud():
+    rows = cells(tables.class_table(made_up().system.classes[:2]))
+    assert rows["kind 1"] == ["200", "10.0 %", "94.0 %", "85.0 %", "n/a"]
 
 
 def test_stages_are_listed_with_what_they_acquire():
@@ -53,15 +56,6 @@ def test_stages_are_listed_with_what_they_acquire():
     (row,) = tables.stage_table(made_up(stages=(stage,))).rows
     assert row[1] == ("5", "50.0 %")
     assert row[-1].endswith("f13 and 6 more")
-
-
-def test_what_was_acquired_is_listed_by_column_and_value():
-    example = ExampleInstance(
-        row=7, answered_by="stage 0", label="x", truth="x", cost=2.0, acquired=(1, 2),
-        readings={"shape": "needle", "mass": "2.5"}, values=(4.0, 0.0, 1.0, 2.5),
-    )  # fmt: skip
-    (row,) = tables.example_table(made_up(examples=(example,))).rows
-    assert row[-1] == "shape: needle and mass: 2.5"
 
 
 def test_recalls_carry_the_names_of_the_classes():

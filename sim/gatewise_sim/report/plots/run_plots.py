@@ -7,26 +7,22 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gatewise.formats import millis, number, percent
-from gatewise_sim.report.document import ClassResult, PolicyResult, Report
 from gatewise_sim.report.document import Figure as Measured
+from gatewise_sim.report.document import PolicyResult, Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
-    MARKERS,
     Look,
     draw,
     error_bars,
     head,
-    limit_to_shares,
     log_ticks,
     percent_ticks,
     widened,
 )
-from gatewise_sim.report.tables import Spending
 
 #: How much longer the axis of accuracy may become for operating points far below.
 _LONGEST_AXIS = 4.0
@@ -34,26 +30,6 @@ _LONGEST_AXIS = 4.0
 _MARK_SHARE = 0.04
 _MARK_SIZE = 9.0
 _MARK_STEP = 6.0
-_PART_COLOURS = {
-    "device": "edge",
-    "network": "network",
-    "the cloud": "cloud",
-    "waiting": "waiting",
-    "request": "system",
-    "response": "edge",
-    "protocol": "idle",
-    "up": "system",
-    "down": "edge",
-    "radio": "network",
-    "features": "feature",
-    "stages": "edge",
-    "idle": "idle",
-    "data": "network",
-    "workers": "cloud",
-    "energy": "waiting",
-    "requests": "system",
-    "devices": "idle",
-}
 
 Limits = tuple[tuple[float, float], tuple[float, float]]
 
@@ -232,101 +208,3 @@ def latency_plot(report: Report) -> Markup | None:
     return draw(
         paint, "latency", "Time to the answer", description=f"{'; '.join(texts)}.", height=300
     )
-
-
-def breakdown_plot(spent: Spending) -> Markup:
-    """Plot the spending of each policy, as a bar split into parts."""
-    policies = spent.policies
-    names = list(policies)
-    totals = [sum(amounts.values()) for amounts in policies.values()]
-
-    def paint(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        left = [0.0] * len(names)
-        edge: Look = {"edgecolor": COLOURS["panel"], "linewidth": 0.8}
-        for part_name in next(iter(policies.values())):
-            values = [amounts[part_name] for amounts in policies.values()]
-            colour = COLOURS[_PART_COLOURS[part_name]]
-            axes.barh(names, values, 0.62, left, label=part_name, color=colour, **edge)
-            left = [a + b for a, b in zip(left, values, strict=True)]
-        _write_at_bars(axes, totals, [spent.form(total) for total in totals])
-        figure.legend(loc="outside lower left", ncols=4)
-
-    texts = "; ".join(
-        f"{name} {spent.form(total)}" for name, total in zip(names, totals, strict=True)
-    )
-    title = f"{spent.title}, {spent.unit}"
-    return draw(paint, spent.key, title, description=f"{texts}.", height=56 + 23.0 * len(names))
-
-
-def _write_at_bars(axes: Axes, lengths: Sequence[float], texts: Sequence[str]) -> None:
-    """Write a text at the end of each bar; the first bar is the topmost, without a ruled axis."""
-    longest = max(lengths) or 1.0
-    for y, (length, text) in enumerate(zip(lengths, texts, strict=True)):
-        axes.text(length + 0.015 * longest, y, text, va="center")
-    axes.set_xlim(0, 1.24 * longest)
-    axes.invert_yaxis()
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelcolor=COLOURS["ink"])
-    axes.set_xticks([])
-
-
-def classes_plot(classes: Sequence[ClassResult]) -> Markup:
-    """Plot the offload rate of each class, and its accuracy with and without the cloud."""
-    labels = [each.label for each in classes]
-    rows = range(len(labels))
-    judged = [
-        (row, each.edge_accuracy, each.accuracy)
-        for row, each in zip(rows, classes, strict=True)
-        if each.accuracy is not None and each.edge_accuracy is not None
-    ]
-
-    def paint(figure: Figure) -> None:
-        rate_axes, accuracy_axes = figure.subplots(1, 2, sharey=True)
-        rates = [each.offload_rate or 0.0 for each in classes]
-        rate_axes.barh(rows, rates, 0.6, color=COLOURS["cloud"])
-        rate_axes.set_yticks(rows, labels)
-        rate_axes.invert_yaxis()
-        head(rate_axes, "offloaded")
-        if judged:
-            _paint_accuracies(accuracy_axes, judged)
-            figure.legend(loc="outside lower left", ncols=2)
-        else:
-            accuracy_axes.remove()
-        for axes in figure.axes:
-            percent_ticks(axes.xaxis)
-            limit_to_shares(axes, "x")
-            axes.locator_params(axis="x", nbins=3)
-            axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
-            axes.grid(visible=False, axis="y")
-
-    texts = []
-    for each in classes:
-        shares = {"accuracy": each.accuracy, "device alone": each.edge_accuracy}
-        known = [
-            f", {name} {percent(share)}" for name, share in shares.items() if share is not None
-        ]
-        texts.append(f"{each.label}: {percent(each.offload_rate)} offloaded{''.join(known)}")
-    height = 90 + 17.0 * len(labels)
-    return draw(
-        paint, "classes", "Class by class", description=f"{'; '.join(texts)}.", height=height
-    )
-
-
-def _paint_accuracies(axes: Axes, judged: Sequence[tuple[int, float, float]]) -> None:
-    """Paint the accuracy of the device alone and of the system, a row for each class."""
-    rows, alone, system = zip(*judged, strict=True)
-    axes.hlines(rows, alone, system, color=COLOURS["muted"], linewidth=1.6)
-    for key, values, label, size in (
-        ("edge_only", alone, "device alone", 9),
-        ("system", system, "Gatewise", 6),
-    ):
-        look: Look = {
-            "fillstyle": "none",
-            "markersize": size,
-            "markeredgewidth": 1.6,
-            "clip_on": False,
-        }
-        axes.plot(values, rows, MARKERS[key], color=COLOURS[key], label=label, **look)
-    head(axes, "accuracy")

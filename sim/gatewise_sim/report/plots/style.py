@@ -39,7 +39,6 @@ COLOURS: Final = {
 }
 COLOURS["edge_only"] = COLOURS["edge"]
 COLOURS["cloud_only"] = COLOURS["cloud"]
-COLOURS["thresholds"] = COLOURS["muted"]
 
 #: A marker for each policy, so that policies can be told apart without colour.
 MARKERS: Final = {
@@ -49,7 +48,6 @@ MARKERS: Final = {
     "confidence": "o",
     "random": "X",
     "oracle": "P",
-    "thresholds": "*",
 }
 
 _SETTINGS: Final[Any] = {
