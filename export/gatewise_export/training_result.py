@@ -50,8 +50,8 @@ class TrainingRun:
     seconds : dict
         Wall time of the phases ``load``, ``train`` and ``pack``.
     troubles : tuple of str
-        Deviations from the settings: no operating point reaches the goal, so the bundle is at the
-        nearest one; or the bundle could not be written to its path and lies elsewhere.
+        Deviations from the settings: no operating point reaches the goal, so that the bundle is at
+        the nearest one; or the test rows could not be written.
     table_remarks : tuple of TableRemark
         Columns that mislead a training.
     """

@@ -1,8 +1,7 @@
-"""The way from a table to a bundle: load, split, fit, pack, verify; for ``train`` and the demo."""
+"""Train a system on a table: load, split, fit, pack and verify it. For ``train`` and the demo."""
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import time
 import warnings
@@ -12,21 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from gatewise.console import note, progress, showing_progress
 from gatewise.costs import CloudPrices
 from gatewise.errors import GroupsWarning, InputError, RecallWarning
 from gatewise.prices import PriceList
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.errors import BundleError, ManifestError
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.system_manifest import check_column_names
 from gatewise_export.packing.verification import verify
-from gatewise_export.seen_rows import SEEN, SeenRows, beside
 from gatewise_export.training_data import Split, feature_table, load_dataset, split_rows
 from gatewise_export.training_result import TrainingRun
 from gatewise_export.training_settings import TrainingSettings
@@ -37,25 +31,26 @@ from gatewise_training.data.input_checks import Validation
 from gatewise_training.data.misleading_columns import TableRemark
 from gatewise_training.operating_points.frontier import Frontier
 
+#: Bytes of a file that takes seconds to read.
 LARGE_FILE = 4_000_000
-"""Bytes of a file that takes seconds to read."""
 
 
 def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> TrainingRun:
     """Train a system on a table and pack it into a bundle.
 
-    Where packing fails after the fit, the fitted system is saved next to the bundle's path, and a
-    line on stderr says where it is and how to pack it.
+    If packing fails after the fit, the fitted system is saved next to the bundle's path, and a line
+    on stderr says where it is and how to pack it.
     """
     check_destination(settings.out)
     if settings.sign is not None:
         Signer(settings.sign)  # refuse a key that cannot be used before the fit
     _check_names(settings)
-    _check_files_beside(settings)
+    _check_rows_file(settings)
     # The three phases, timed.
     seconds: dict[str, float] = {}
-    is_short = quiet or not _is_large(Path(settings.dataset))
-    with _timed(seconds, "load"), progress(f"read {settings.dataset}", quiet=is_short):
+    file = Path(settings.dataset)
+    is_small = not file.is_file() or file.stat().st_size < LARGE_FILE
+    with _timed(seconds, "load"), progress(f"read {file}", quiet=quiet or is_small):
         data = load_dataset(settings)
         check_column_names(data.feature_names)
         split = split_rows(data, settings)
@@ -65,9 +60,8 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     with _timed(seconds, "train"):
         system, missed = _fit(data, split, settings, quiet=quiet)
     with _timed(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
-        bundle, unwritten = _pack(system, data, split, settings)
+        bundle = _pack(system, data, split, settings)
         verification = verify(system, bundle, feature_table(data, split.test))
-    troubles = tuple(text for text in (missed, unwritten) if text)
     run = TrainingRun(
         settings=settings,
         data=data,
@@ -76,25 +70,18 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         bundle=bundle,
         verification=verification,
         seconds=seconds,
-        troubles=troubles,
+        troubles=(missed,) if missed else (),
         table_remarks=remarks,
     )
-    # Test rows and fingerprints go next to the bundle; a full disk there loses no bundle.
+    # The test rows go next to the bundle; a full disk there loses no bundle.
     if settings.rows is None:
         return run
     try:
         settings.rows.write_text(run.test_csv(), encoding="utf-8")
-        used = np.concatenate([split.training, split.validation])
-        SeenRows.fingerprinted(data.X[used], data.X[split.test]).write(bundle)
     except OSError as error:
         trouble = f"the test rows could not be written to {settings.rows}: {error.strerror}"
-        return replace(run, troubles=(*troubles, trouble))
+        return replace(run, troubles=(*run.troubles, trouble))
     return run
-
-
-def _is_large(path: Path) -> bool:
-    """Whether reading a file takes so long that a line should say so."""
-    return path.is_file() and path.stat().st_size >= LARGE_FILE
 
 
 def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRemark, ...]:
@@ -109,28 +96,29 @@ def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRema
     )
 
 
-def rows_beside(out: Path) -> Path:
-    """Get the path of a bundle's test rows: ``bundle-test.csv`` for ``bundle``."""
-    return beside(out, "test.csv")
+def path_beside(bundle: Path, name: str) -> Path:
+    """Get the path of a file next to a bundle: ``bundle-name`` for ``bundle`` and ``bundle.gwb``.
+
+    The test rows are in ``bundle-test.csv``.
+    """
+    stem = bundle.stem if bundle.suffix == ".gwb" else bundle.name
+    return bundle.parent / f"{stem}-{name}"
 
 
-def _check_files_beside(settings: TrainingSettings) -> None:
-    """Refuse to write test rows or fingerprints over files that no training has written."""
-    if settings.rows is None:
+def _check_rows_file(settings: TrainingSettings) -> None:
+    """Refuse to write the test rows over a file that no training has written."""
+    file = settings.rows
+    if file is None or not file.exists():
         return
-    for file in (settings.rows, beside(settings.out, SEEN)):
-        if not file.exists():
-            continue
-        if Path(settings.dataset).exists() and file.samefile(settings.dataset):
-            raise InputError(
-                f"a file of rows would be written over {file}, the data itself: give --out "
-                "another name"
-            )
-        if not settings.out.exists() or not file.is_file():
-            raise InputError(
-                f"{file} exists, where a file of rows would be written: move it away, or give "
-                "--out another name"
-            )
+    if Path(settings.dataset).exists() and file.samefile(settings.dataset):
+        raise InputError(
+            f"the test rows would be written over {file}, the data itself: give --out another name"
+        )
+    if not settings.out.exists() or not file.is_file():
+        raise InputError(
+            f"{file} exists, and the test rows would be written there: move it away, or give --out "
+            "another name"
+        )
 
 
 def _check_names(settings: TrainingSettings) -> None:
@@ -142,61 +130,48 @@ def _check_names(settings: TrainingSettings) -> None:
             and not set("/+#").intersection(text)
         ):
             raise InputError(
-                f"{option} {text!r} is no level of MQTT topics: 1 to 64 bytes, none of / + #"
+                f"{option} {text!r} cannot be a level of MQTT topics: give 1 to 64 bytes without "
+                "/ + #"
             )
 
 
 def _pack(
     system: BudgetedClassifier, data: Dataset, split: Split, settings: TrainingSettings
-) -> tuple[Bundle, str]:
-    """Pack where the settings say or, if that cannot be written now, in a folder made for it."""
-    name = settings.name
-    version = settings.version
+) -> Bundle:
+    """Pack the system where the settings say; save it if that fails."""
     pack_options: dict[str, Any] = {
         "system": system,
         "sample": data.X[split.test],
-        "name": topic_level(data.name) if name is None else name,
-        "version": recipe_version(data, settings) if version is None else version,
+        "name": topic_level(data.name) if settings.name is None else settings.name,
+        "version": settings.version,
         "sign": settings.sign,
         "encoder": data.encoder,
         "max_message": settings.max_message,
     }
     try:
-        try:
-            return pack(path=settings.out, **pack_options), ""
-        except (OSError, BundleError) as error:
-            if isinstance(error, ManifestError):  # no bundle may hold it, at any path
-                raise
-            fallback = _fresh_folder() / settings.out.name
-            why = getattr(error, "strerror", None) or error
-            trouble = f"{settings.out} could not be written ({why}): the bundle is {fallback}"
-            return pack(path=fallback, **pack_options), trouble
+        return pack(path=settings.out, **pack_options)
     except BaseException:  # also an interruption: the fit may have taken hours
         _save_fitted(pack_options, settings.out)
         raise
 
 
-def _save_fitted(parts: Mapping[str, Any], out: Path) -> None:
+def _save_fitted(pack_options: Mapping[str, Any], out: Path) -> None:
     """Write the arguments of `pack` next to the bundle's path, or into a new folder."""
     import joblib
 
-    file = beside(out, "fitted.joblib")
+    file = path_beside(out, "fitted.joblib")
     try:
         if file.exists():
             raise FileExistsError(file)
         file.parent.mkdir(parents=True, exist_ok=True)
-        joblib.dump(dict(parts), file)
+        joblib.dump(dict(pack_options), file)
     except OSError:
-        file = _fresh_folder() / file.name
-        joblib.dump(dict(parts), file)
+        file = Path(tempfile.mkdtemp(prefix="gatewise-")) / file.name
+        joblib.dump(dict(pack_options), file)
     note(
-        f"gatewise: it was not packed, but the fitted system is kept in {file}; in Python, "
+        f"gatewise: the fitted system could not be packed, and is kept in {file}; in Python, "
         f"gw.pack(path={str(out)!r}, **joblib.load({str(file)!r})) packs it"
     )
-
-
-def _fresh_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="gatewise-"))
 
 
 def topic_level(name: str) -> str:
@@ -265,23 +240,6 @@ def _fit(
             f"{error}; the bundle is at the operating point that costs {nearest.cost:g}, "
             "`gatewise frontier` moves it"
         )
-
-
-def recipe_version(data: Dataset, settings: TrainingSettings) -> str:
-    """Make a version that differs wherever settings or data could make another model."""
-    ignored = {
-        "max_message": None,
-        "out": None,
-        "name": None,
-        "version": None,
-        "sign": None,
-        "rows": None,
-    }
-    costs = data.feature_costs
-    recipe = msgspec.structs.asdict(settings) | ignored
-    ingredients = (recipe, costs.own.tolist(), costs.shared.tolist())
-    words = repr((*ingredients, data.y.tolist())).encode()
-    return hashlib.sha256(words + data.X.tobytes()).hexdigest()[:12]
 
 
 @contextmanager

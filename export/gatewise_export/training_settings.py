@@ -10,16 +10,11 @@ from msgspec import Meta, field
 from typer import Argument, Option
 
 from gatewise.columns.kinds import DROP, read_kind
-from gatewise.documents import Amount, Positive, Share
+from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
 from gatewise.prices import LARGEST_REQUEST
 from gatewise.settings import FileOption, Settings
-from gatewise_export.commands.options import (
-    by_class_option,
-    bytes_option,
-    chosen_goal,
-    loss_option,
-)
+from gatewise_export.commands import options
 from gatewise_training.data.table_columns import ColumnOptions
 
 Repeated = tuple[str, ...]
@@ -30,8 +25,6 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    version : str or None
-        None for a hash of settings and data, so that equal models share it.
     parameters : dict
         Further parameters of the method.
     needs_cloud : bool
@@ -45,10 +38,8 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     dataset: Annotated[
         str, Argument(help="A .csv, .parquet or .npz file, or digits, wine, iris, breast_cancer.")
     ]
-    out: Annotated[Path, Option(help="Bundle to write: a directory or a .gwb file.")]
-    target: Annotated[
-        str | None, Option(help="Column of the label; by default target, label, class or y.")
-    ] = None
+    out: options.Out
+    target: options.Target = None
     method: Annotated[
         str,
         Option(
@@ -56,7 +47,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
             "single model without a cloud (cegb, budget-forest, budget-prune, greedy-miser)."
         ),
     ] = "staged"
-    budget: Annotated[Amount | None, Option(help="Largest mean cost per instance.")] = None
+    budget: options.BudgetSetting = None
     max_loss: Annotated[
         Repeated,
         Option(
@@ -65,15 +56,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
             "the recall of a class. Repeatable for several classes.",
         ),
     ] = ()
-    offload_rate: Annotated[
-        Share | None, Option(help="Largest share of instances that are offloaded; 0: no link.")
-    ] = None
-    min_recall: Annotated[
-        Repeated, Option(metavar="CLASS=SHARE", help="Smallest recall of a class. Repeatable.")
-    ] = ()
-    min_precision: Annotated[
-        Repeated, Option(metavar="CLASS=SHARE", help="Smallest precision of a class. Repeatable.")
-    ] = ()
+    offload_rate: options.OffloadRateSetting = None
+    min_recall: options.RecallSetting = ()
+    min_precision: options.PrecisionSetting = ()
     max_bytes: Annotated[
         str | None,
         Option(help="Largest size of the stages as C tables: 65536, 64KB, 1MB."),
@@ -127,11 +112,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     seed: Annotated[int, Meta(ge=0), Option(help="Seed of the split and the models.")] = 0
-    name: Annotated[str | None, Option(help="Name of the bundle; by default the data's.")] = None
-    version: Annotated[str | None, Option("--bundle-version", help="Version of the bundle.")] = "1"
-    sign: Annotated[
-        Path | None, Option(help="Private key, Ed25519 in PEM, that signs the bundle.")
-    ] = None
+    name: options.BundleName = None
+    version: Annotated[str, Option("--bundle-version", help="Version of the bundle.")] = "1"
+    sign: options.Sign = None
     max_message: Annotated[
         Annotated[int, Meta(ge=1)],
         FileOption(
@@ -153,17 +136,19 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     @property
     def goal(self) -> dict[str, float]:
         """The one of budget, max_loss and offload_rate that is set, if any."""
-        total_loss, _ = loss_option(self.max_loss)
-        return chosen_goal(budget=self.budget, max_loss=total_loss, offload_rate=self.offload_rate)
+        total_loss, _ = options.loss_option(self.max_loss)
+        return options.chosen_goal(
+            budget=self.budget, max_loss=total_loss, offload_rate=self.offload_rate
+        )
 
     @property
     def objectives(self) -> dict[str, Any]:
         """Parameters of the method: the goal, bounds that hold besides, and `parameters`."""
-        total_loss, class_losses = loss_option(self.max_loss)
+        total_loss, class_losses = options.loss_option(self.max_loss)
         bounds = {
-            "min_recall": by_class_option("--min-recall", self.min_recall) or None,
-            "min_precision": by_class_option("--min-precision", self.min_precision) or None,
-            "max_bytes": bytes_option(self.max_bytes),
+            "min_recall": options.by_class_option("--min-recall", self.min_recall) or None,
+            "min_precision": options.by_class_option("--min-precision", self.min_precision) or None,
+            "max_bytes": options.bytes_option(self.max_bytes),
             "max_instance_cost": self.max_instance_cost,
             "guarantee": self.guarantee,
             "class_weight": self.class_weight,

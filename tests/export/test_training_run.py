@@ -16,12 +16,11 @@ from sklearn.linear_model import LogisticRegression
 import gatewise as gw
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.sensors.table import read_table
-from gatewise_export import Bundle, training_run
+from gatewise_export import training_run
 from gatewise_export.bundle.signing import keygen
 from gatewise_export.packing.verification import verify
-from gatewise_export.seen_rows import SeenRows
 from gatewise_export.training_data import load_dataset, split_rows
-from gatewise_export.training_run import recipe_version, rows_beside, train_bundle
+from gatewise_export.training_run import path_beside, train_bundle
 from gatewise_export.training_settings import TrainingSettings
 from tests.support.machine_table import machine_table
 
@@ -43,7 +42,7 @@ def settings(tmp_path: Path) -> TrainingSettings:
 def test_a_run_hands_over_the_system_its_bundle_and_the_test_rows(
     settings: TrainingSettings,
 ) -> None:
-    run = train_bundle(replace(settings, test_rows=20, version=None), quiet=True)
+    run = train_bundle(replace(settings, test_rows=20), quiet=True)
     assert run.verification.rows == len(run.split.test) == len(run.test_labels) == 20
     assert run.verification.agrees
     assert run.bundle.path == settings.out
@@ -55,12 +54,6 @@ def test_a_run_hands_over_the_system_its_bundle_and_the_test_rows(
     values = np.array([line.split(",")[:-1] for line in lines], np.float32)
     assert np.array_equal(values, run.data.X[run.split.test])
     assert [line.split(",")[-1] for line in lines] == run.test_labels.tolist()
-    # equal settings and data share a version
-    version = run.bundle.manifest.version
-    assert len(version) == 12
-    assert recipe_version(run.data, replace(settings, out=settings.out / "x")) != version
-    again = replace(settings, test_rows=20, version=None, out=settings.out.with_name("other"))
-    assert recipe_version(run.data, again) == version
 
 
 def test_a_data_set_s_own_split_is_kept(settings: TrainingSettings, tmp_path: Path) -> None:
@@ -140,22 +133,6 @@ def test_a_goal_out_of_reach_loses_no_training(settings: TrainingSettings) -> No
     assert run.bundle.manifest.active_point.cost == run.system.frontier_.points[0].cost
 
 
-def test_a_place_that_vanishes_while_training_loses_nothing(
-    settings: TrainingSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fill(*args: Any, **more: Any) -> Any:
-        settings.out.mkdir()
-        (settings.out / "notes.txt").write_text("mine")
-        return split_rows(*args, **more)
-
-    monkeypatch.setattr(training_run, "split_rows", fill)
-    run = train_bundle(settings, quiet=True)
-    (trouble,) = run.troubles
-    assert str(run.bundle.path) in trouble
-    assert Bundle.open(run.bundle.path).manifest == run.bundle.manifest
-    assert (settings.out / "notes.txt").read_text() == "mine"
-
-
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
     settings: TrainingSettings,
@@ -176,7 +153,7 @@ def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
         return split_rows(*args, **more)
 
     monkeypatch.setattr(training_run, "split_rows", lose_the_key)
-    with pytest.raises(InputError, match=r"fleet\.key"):
+    with pytest.raises(GatewiseError, match=r"fleet\.key" if beside else "cannot be written"):
         train_bundle(settings, quiet=True)
     monkeypatch.undo()
     said = capsys.readouterr().err
@@ -203,7 +180,7 @@ def test_a_request_that_no_message_holds_is_refused(settings: TrainingSettings) 
 def test_names_that_no_bundle_may_have_are_refused_before_the_fit(
     settings: TrainingSettings, change: dict[str, Any]
 ) -> None:
-    with pytest.raises(InputError, match=r"is no level of MQTT topics: 1 to 64 bytes"):
+    with pytest.raises(InputError, match=r"cannot be a level of MQTT topics: give 1 to 64"):
         train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
 
 
@@ -232,15 +209,12 @@ def test_places_that_cannot_be_are_refused_before_the_data_is_read(
         ({"out": Path()}, "a bundle needs a name of its own"),
         ({"out": tmp_path / ".."}, "a bundle needs a name of its own"),
         ({"out": tmp_path / ("x" * 250)}, "cannot be written: File name too long"),
-        ({"rows": rows}, "rows.csv exists, where a file of rows would be written"),
+        ({"rows": rows}, "rows.csv exists, and the test rows would be written there"),
         ({"rows": rows, "dataset": str(rows)}, "the data itself"),
     ):
         with pytest.raises(GatewiseError, match=says):
             train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
     assert rows.read_text() == "mine\n"
-    (tmp_path / "bundle-seen.npz").write_text("mine")
-    with pytest.raises(GatewiseError, match=r"bundle-seen\.npz exists"):
-        train_bundle(replace(settings, dataset="nothing", rows=tmp_path / "new.csv"), quiet=True)
 
 
 @pytest.mark.slow
@@ -256,7 +230,7 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
     settings = TrainingSettings(
         dataset=str(tmp_path / "log.csv"), out=tmp_path / "bundle", target="state",
         method="confidence", parameters=QUICK, costs=tmp_path / "prices.toml",
-        rows=rows_beside(tmp_path / "bundle"),
+        rows=path_beside(tmp_path / "bundle", "test.csv"),
         column=("supplier=category",), impute=True,
     )  # fmt: skip
     run = train_bundle(settings, quiet=True)
@@ -268,9 +242,6 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
     found = read_table(tmp_path / "bundle-test.csv", manifest.column_names, manifest.encoder)
     assert found.ignored == ("serial", "label")
     assert np.array_equal(manifest.encoder.rows(found.rows), run.data.X[test])
-    seen = SeenRows.find(run.bundle)
-    assert seen.count(run.data.X) >= len(run.split.training)
-    assert seen.count(run.data.X[run.split.training]) == len(run.split.training)
     again = replace(settings, impute=False)
     with pytest.raises(InputError, match=r"'heat' is empty \(NaN\).*--impute or --allow-missing"):
         train_bundle(again, quiet=True)

@@ -1,4 +1,7 @@
-"""Arguments and options that several sub-commands share."""
+"""Arguments and options that several sub-commands share.
+
+Those with a name that ends in ``Setting`` are fields of a record of settings, with bounds.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,31 @@ from typing import Annotated
 
 import typer
 
+from gatewise.documents import Amount, Share
 from gatewise.errors import InputError
 from gatewise.formats import read_bytes
 
 BundlePath = Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Budget = Annotated[float | None, typer.Option(help="Largest mean cost per instance.")]
+_BUDGET = typer.Option(help="Largest mean cost per instance.")
+_OFFLOAD_RATE = typer.Option(
+    help="Largest share of instances that are offloaded; 0 without a link."
+)
+_MIN_RECALL = typer.Option(metavar="CLASS=SHARE", help="Smallest recall of a class. Repeatable.")
+_MIN_PRECISION = typer.Option(
+    metavar="CLASS=SHARE", help="Smallest precision of a class. Repeatable."
+)
+Budget = Annotated[float | None, _BUDGET]
+BudgetSetting = Annotated[Amount | None, _BUDGET]
 MaxLoss = Annotated[
     float | None, typer.Option(help="Largest loss of accuracy against the high-cost model.")
 ]
-OffloadRate = Annotated[
-    float | None,
-    typer.Option(help="Largest share of instances that are offloaded; 0 without a link."),
-]
-MinRecall = Annotated[
-    list[str] | None,
-    typer.Option(metavar="CLASS=SHARE", help="Smallest recall of a class. Repeatable."),
-]
-MinPrecision = Annotated[
-    list[str] | None,
-    typer.Option(metavar="CLASS=SHARE", help="Smallest precision of a class. Repeatable."),
-]
+OffloadRate = Annotated[float | None, _OFFLOAD_RATE]
+OffloadRateSetting = Annotated[Share | None, _OFFLOAD_RATE]
+MinRecall = Annotated[list[str] | None, _MIN_RECALL]
+RecallSetting = Annotated[tuple[str, ...], _MIN_RECALL]
+MinPrecision = Annotated[list[str] | None, _MIN_PRECISION]
+PrecisionSetting = Annotated[tuple[str, ...], _MIN_PRECISION]
 MaxBytes = Annotated[
     str | None,
     typer.Option(help="Largest size of the stages on a device: 65536, 64KB, 1MB."),

@@ -12,7 +12,7 @@ import typer
 from numpy.typing import NDArray
 
 from gatewise.console import emit, note
-from gatewise.documents import Amount, Meta, Share, plain_values
+from gatewise.documents import Meta, Share, plain_values
 from gatewise.formats import byte_size
 from gatewise.prices import LARGEST_REQUEST
 from gatewise.settings import Settings, with_options
@@ -47,14 +47,11 @@ class PairSettings(Settings, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Array or column of labels; without it, agreement is measured."),
     ] = None
-    budget: Annotated[Amount | None, typer.Option(help="Largest mean cost per instance.")] = None
+    budget: options.BudgetSetting = None
     max_loss: Annotated[
         Share | None, typer.Option(help="Largest loss of accuracy, or of agreement.")
     ] = None
-    offload_rate: Annotated[
-        Share | None,
-        typer.Option(help="Largest share of instances that are offloaded; 0 without a link."),
-    ] = None
+    offload_rate: options.OffloadRateSetting = None
     classes: Annotated[
         str | None, typer.Option(help="Labels in the order of the scores, separated by commas.")
     ] = None

@@ -18,7 +18,6 @@ from gatewise_export.bundle.decisions import Outcome
 from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
-from gatewise_export.seen_rows import SeenRows
 
 FEW_IMPLAUSIBLE = 0.01
 """Share of rows that may have implausible values without a word."""
@@ -83,12 +82,11 @@ def check_data(
     _check_missing(x, manifest, source)
     outcome = graph_outcome(bundle, x, cloud=None if answers is None else answers(x))
     merit = {} if y is None else _merit(outcome, y, manifest, source)
-    measured = merit | {
+    measured: dict[str, Any] = merit | {
         "cost": float(outcome.costs.mean()),
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
-        **_seen(bundle, x),
     }
-    remarks = [*_implausible(bundle, x), *measured.get("remarks", [])]
+    remarks = _implausible(bundle, x)
     if y is None and manifest.task != "rank":
         remark = f"{source} has no label, so no accuracy; --target NAME names its column"
         remarks = [remark, *remarks]
@@ -149,15 +147,6 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
     error_squares = ((values - outcome.labels.astype(np.float64)) ** 2).sum()
     spread = ((values - values.mean()) ** 2).sum()
     return {"r2": float(1.0 - error_squares / spread) if spread > 0 else float("nan")}
-
-
-def _seen(bundle: Bundle, x: NDArray[np.float32]) -> dict[str, Any]:
-    training_rows = SeenRows.find(bundle)
-    if training_rows is None:
-        return {}
-    count = training_rows.count(x)
-    remark = training_rows.remark(count, len(x))
-    return {"seen_in_training": count, "remarks": [remark] if remark else []}
 
 
 def _implausible(bundle: Bundle, x: NDArray[np.float32]) -> list[str]:

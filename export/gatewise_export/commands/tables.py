@@ -395,7 +395,6 @@ def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
         "r2": "R²",
         "cost": "mean cost",
         "offload_rate": "offloaded",
-        "seen_in_training": "rows that training saw",
     }
     rows = [
         (text, *(f"{c[key]:.6g}" if key in c else "" for c in checks.values()))

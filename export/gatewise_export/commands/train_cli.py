@@ -36,9 +36,9 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
         gatewise train windows.csv --target activity --groups subject --out bundle
     """
     from gatewise_export.commands.tables import print_trained
-    from gatewise_export.training_run import rows_beside, train_bundle
+    from gatewise_export.training_run import path_beside, train_bundle
 
-    settings = msgspec.structs.replace(settings, rows=rows_beside(settings.out))
+    settings = msgspec.structs.replace(settings, rows=path_beside(settings.out, "test.csv"))
     run = train_bundle(settings, quiet=as_json)
     result = run.summary()
     if as_json:

@@ -55,7 +55,6 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
         seed=settings.seed,
         test_size=_TEST_SHARE,
         test_rows=settings.instances,
-        version=None,
         **goal,
     )
 

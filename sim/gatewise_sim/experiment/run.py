@@ -18,7 +18,6 @@ from gatewise.console import Progress, plain, progress
 from gatewise.errors import InputError
 from gatewise.formats import duration, millis
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.seen_rows import SeenRows
 from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.bundle_parts import stage_results
 from gatewise_sim.experiment.operating_point import at_goal, frontier_points, on_disk
@@ -275,11 +274,6 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
         "and begins at another time; --time and the setting day_start change that."
         for component in scenario.outages.unreached()
     ]
-    training_rows = SeenRows.find(prepared.bundle)
-    if training_rows is not None:
-        n_seen = training_rows.count(prepared.rows.X)
-        remark = training_rows.remark(n_seen, len(prepared.rows.X))
-        notes += [remark] if remark else []
     if prepared.bundle.manifest.signal is not None and scenario.engine == "virtual":
         notes.append(
             "Latencies leave out the time that a device takes to compute features from a window."
