@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-promises bench-recall bench-signals bench-audit bench-loop bench-models bench-soak \
+.PHONY: help demo test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-promises bench-recall bench-signals bench-audit bench-loop bench-models bench-serve bench-soak \
 	bench-trees bench-cloud bench-enrolment bench-kills bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -123,6 +123,9 @@ bench-soak: $(STAMP) mosquitto ## a day's messages: memory, threads, open files
 
 bench-models: $(STAMP) mosquitto ## twenty high-cost models to a worker's answers; what fitted ones promise
 	$(BIN)/python -m benchmarks.bench_models
+
+bench-serve: $(STAMP) mosquitto  ## latency of `serve` against a plain server, its decisions and losses
+	$(BIN)/python -m benchmarks.bench_serve
 
 bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
 	$(BIN)/python -m benchmarks.bench_trees

@@ -81,6 +81,7 @@ class CascadeService:
         """Make the application of ASGI."""
         pages: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/v2": ("GET", self._server),
+            "/v2/": ("GET", self._server),
             "/v2/health/live": ("GET", self._live),
             "/v2/health/ready": ("GET", self._live),
             "/predict": ("POST", self._predict),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -108,6 +109,8 @@ def serve(
         app = CascadeService(cascade, metrics, fetch=fetch).app()
         settings = uvicorn.Config(app, host=host, port=port, log_level="warning")
         listener = settings.bind_socket()
+        # inherited by connections: without it a response's body may wait 40 ms for an ACK
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.listen()  # before the address is printed: connections wait, none is refused
         bound_port = listener.getsockname()[1]
         url = f"http://{host}:{bound_port}"

@@ -12,19 +12,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fastjsonschema
 import numpy as np
 import pytest
 import urllib3
+import yaml
 
 pytest.importorskip("uvicorn")
 
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_export import Bundle
+from gatewise_export.packing.verification import graph_outcome
 from tests.support import small_bundle
 from tests.support.waiting import wait_until
 
+PROTOCOL = yaml.safe_load(
+    (Path(__file__).parent / "protocol/open_inference_rest.yaml").read_text("utf-8")
+)
+"""The OpenAPI file of the Open Inference Protocol; its licence lies beside it."""
 EASY = [1, 0, 0, 0, 0, 0]
 HARD = small_bundle.HARD
+
+
+def tensor(rows: Any) -> dict[str, Any]:
+    X = np.array(rows, float)
+    return {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": X.ravel().tolist()}
+
 
 FETCH = """\
 import asyncio
@@ -115,11 +128,6 @@ def service(bundle, tmp_path_factory) -> Iterator[Service]:
         yield service
 
 
-def tensor(rows: Any) -> dict[str, Any]:
-    X = np.array(rows, float)
-    return {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": X.ravel().tolist()}
-
-
 def test_the_protocol_answers_as_the_device_does(service, bundle):
     rows = np.random.default_rng(0).normal(0, 0.4, (200, 6)).astype(np.float32)
     status, document = service.post("/v2/models/small/infer", {"id": "7", "inputs": [tensor(rows)]})
@@ -132,13 +140,72 @@ def test_the_protocol_answers_as_the_device_does(service, bundle):
     outputs = {output["name"]: output for output in document["outputs"]}
     assert outputs["probabilities"]["shape"] == [200, 2]
     assert len(outputs["probabilities"]["data"]) == 400
-    # the same rows by the rules of the bundle: |4a| >= 1, |4c| >= 1, else e's sign
-    a, c, e = 4 * rows[:, 0], 4 * rows[:, 2], rows[:, 4]
-    edge = (np.abs(a) >= 1) | (np.abs(c) >= 1)
-    expected = np.where(np.abs(a) >= 1, a > 0, np.where(np.abs(c) >= 1, c > 0, e > 0))
-    assert outputs["class_index"]["data"] == expected.astype(int).tolist()
-    assert outputs["route"]["data"] == np.where(edge, "edge", "cloud").tolist()
-    assert outputs["label"]["data"] == np.where(expected, "yes", "no").tolist()
+    expected = graph_outcome(bundle, rows)  # what `gatewise verify` compares
+    assert outputs["class_index"]["data"] == expected.labels.tolist()
+    routes = np.where(expected.exits < 2, "edge", "cloud")
+    assert set(routes) == {"edge", "cloud"}
+    assert outputs["route"]["data"] == routes.tolist()
+    assert outputs["label"]["data"] == np.where(expected.labels, "yes", "no").tolist()
+    np.testing.assert_allclose(outputs["cost"]["data"], expected.costs, rtol=1e-6)
+
+
+def check_schema(name: str, document: Any) -> None:
+    """Validate a document by a schema of the protocol."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": PROTOCOL["components"]}
+    fastjsonschema.compile(schema)(document)
+
+
+def test_every_path_of_the_protocol_answers_by_its_schema(service):
+    for path, operations in PROTOCOL["paths"].items():
+        for is_versioned in (True, False):
+            served = path.replace("${MODEL_NAME}", "small").replace("${MODEL_VERSION}", "7")
+            served = served if is_versioned else served.replace("/versions/7", "")
+            if "post" in operations:
+                status, document = service.post(served, {"inputs": [tensor([EASY])]})
+                operation = operations["post"]
+            else:
+                status, document = service.get(served)
+                operation = operations["get"]
+            assert status == 200, served
+            content = operation["responses"]["200"].get("content")
+            if content is not None:
+                reference = content["application/json"]["schema"]["$ref"]
+                check_schema(reference.rpartition("/")[2], document)
+
+
+REQUESTS = {
+    "flat": {"inputs": [tensor([EASY, HARD])]},
+    "nested": {"inputs": [tensor([EASY]) | {"data": [EASY]}]},
+    "id and parameters": {"id": "42", "parameters": {"a": 1}, "inputs": [tensor([EASY])]},
+    "outputs": {
+        "inputs": [tensor([EASY]) | {"parameters": {"b": True}}],
+        "outputs": [{"name": "probabilities", "parameters": {"c": "d"}}],
+    },
+    "columns": {
+        "inputs": [
+            {"name": name, "datatype": "INT32", "shape": [2], "data": [1, 0]} for name in "abcdef"
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests_and_responses_hold_to_the_protocols_schema(service, name):
+    check_schema("inference_request", REQUESTS[name])
+    status, document = service.post("/v2/models/small/infer", REQUESTS[name])
+    assert status == 200, document
+    check_schema("inference_response", document)
+
+
+@pytest.mark.parametrize("absent", ["inputs", "name", "shape", "datatype", "data"])
+def test_a_request_without_a_required_field_is_refused_by_schema_and_service(service, absent):
+    entry = {key: value for key, value in tensor([EASY]).items() if key != absent}
+    request = {} if absent == "inputs" else {"inputs": [entry]}
+    with pytest.raises(fastjsonschema.JsonSchemaException):
+        check_schema("inference_request", request)
+    status, document = service.post("/v2/models/small/infer", request)
+    assert status == 400
+    check_schema("inference_error_response", document)
 
 
 def test_one_tensor_for_each_column_and_chosen_outputs(service):

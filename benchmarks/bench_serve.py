@@ -1,0 +1,294 @@
+"""Latency, decisions and losses of ``gatewise serve``, compared with a plain onnxruntime server.
+
+    python -m benchmarks.bench_serve [--quick]
+
+A cascade on Breast Cancer Wisconsin is served from a process of its own. The plain server is a
+process of starlette and uvicorn that runs the first stage's graph in onnxruntime. Rows that the
+first stage answers go to both, by turns, each over one connection that stays open. Then all rows,
+and rows with noise, are compared with the decisions that ``gatewise verify`` computes, and the
+worker is killed while clients ask. Writes serve.json and serve.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import harness
+
+PACKAGES = ("gatewise", "starlette", "uvicorn", "onnxruntime", "msgspec", "numpy")
+TARGETS: harness.Targets = {
+    "p50_ratio": ("p50 of `serve`, of the plain server's", "at most", 1.1),
+    "differing": ("rows decided otherwise than by `gatewise verify`", "at most", 0),
+    "lost": ("requests without an answer beside a killed worker", "at most", 0),
+}
+READY = "ready at "
+PLAIN_SERVER = """\
+import json, socket, sys
+import numpy as np, onnxruntime, uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+graph, inputs = sys.argv[1], json.loads(sys.argv[2])
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = options.inter_op_num_threads = 1
+session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+async def infer(request):
+    (tensor,) = (await request.json())["inputs"]
+    x = np.array(tensor["data"], np.float32).reshape(tensor["shape"])
+    (margins,) = session.run(None, {"x": np.ascontiguousarray(x[:, inputs])})
+    p = 1 / (1 + np.exp(-margins[:, 0].astype(float)))
+    shares = np.column_stack([1 - p, p]).ravel().tolist()
+    labels = (margins[:, 0] > 0).astype(int)
+    n = len(x)
+    return JSONResponse({"model_name": "small", "outputs": [
+        {"name": "label", "datatype": "INT64", "shape": [n], "data": labels.tolist()},
+        {"name": "probabilities", "datatype": "FP32", "shape": [n, 2], "data": shares},
+    ]})
+app = Starlette(routes=[Route("/v2/models/small/infer", infer, methods=["POST"])])
+config = uvicorn.Config(app, port=0, log_level="warning")
+listener = config.bind_socket()
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvicorn's own
+listener.listen()
+print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+uvicorn.Server(config).run(sockets=[listener])
+"""
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Fit, pack and serve a cascade; measure latency, decisions and losses."""
+    with tempfile.TemporaryDirectory() as folder:
+        bundle, rows = _packed(Path(folder))
+        latencies = _latencies(bundle, rows, 500 if options.quick else 5000)
+        differing, n_compared = _differing(bundle, rows, 1000 if options.quick else 10_000)
+        killed = _killed_worker(bundle, rows, 400 if options.quick else 4000)
+    figures = {
+        "p50_ratio": round(latencies["serve"]["p50_us"] / latencies["plain"]["p50_us"], 3),
+        "differing": differing,
+        "lost": killed["asked"] - sum(killed["routes"].values()),
+    }
+    return {
+        "latencies": latencies,
+        "compared": n_compared,
+        "killed": killed,
+        "figures": figures,
+        "holds": harness.holds(TARGETS, figures),
+    }
+
+
+def _packed(folder: Path) -> tuple[Any, NDArray[np.float32]]:
+    """Fit a cascade on half of Breast Cancer Wisconsin; return its bundle and the other rows."""
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.model_selection import train_test_split
+
+    from gatewise_export import pack
+    from gatewise_training import FeatureCosts, StagedCascade
+
+    X, y = load_breast_cancer(return_X_y=True)
+    X_train, X_test, y_train, _ = train_test_split(X.astype(np.float32), y, random_state=0)
+    system = StagedCascade(feature_costs=FeatureCosts.uniform(X.shape[1]), random_state=0)
+    system.fit(X_train, y_train)
+    return pack(system, folder / "bundle", sample=X_test[:32], name="cancer"), X_test
+
+
+@contextmanager
+def _server(*command: str) -> Iterator[str]:
+    """Run a server as a process; give its address, which it prints."""
+    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield line[line.index("http://") + 7 :].strip().split("/")[0]
+        finally:
+            process.terminate()
+
+
+def _infer_body(rows: NDArray[np.float32]) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(rows.shape)}
+    return json.dumps({"inputs": [tensor | {"data": rows.ravel().tolist()}]}).encode()
+
+
+def _post(connection: http.client.HTTPConnection, path: str, body: bytes) -> bytes:
+    connection.request("POST", path, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    answer = response.read()
+    assert response.status == 200, answer
+    return answer
+
+
+def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
+    """Ask both servers by turns about rows that the first stage answers."""
+    from gatewise_export.packing.verification import graph_outcome
+
+    manifest = bundle.manifest
+    easy = rows[graph_outcome(bundle, rows).exits == 0]
+    inputs = json.dumps(manifest.stage_inputs(0).tolist())
+    graph = str(Path(bundle.path) / manifest.stages[0].graph)
+    times: dict[str, list[float]] = {"plain": [], "serve": []}
+    with ExitStack() as stack:
+        plain = stack.enter_context(_server("-c", PLAIN_SERVER, graph, inputs))
+        serve = stack.enter_context(
+            _server("-m", "gatewise", "serve", str(bundle.path), "--port", "0")
+        )
+        servers = {
+            "plain": (http.client.HTTPConnection(plain), "/v2/models/small/infer"),
+            "serve": (http.client.HTTPConnection(serve), f"/v2/models/{manifest.name}/infer"),
+        }
+        for i in range(n_requests + 200):
+            body = _infer_body(easy[i % len(easy)][np.newaxis])
+            for name, (connection, path) in servers.items():
+                started = time.perf_counter()
+                _post(connection, path, body)
+                if i >= 200:  # the first ones warm both up
+                    times[name].append(time.perf_counter() - started)
+    return {
+        name: {f"p{q}_us": round(1e6 * float(np.percentile(t, q)), 1) for q in (50, 95, 99)}
+        for name, t in times.items()
+    }
+
+
+def _differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> tuple[int, int]:
+    """Count rows whose stage or class differs from the outcome that ``verify`` compares."""
+    from gatewise_cloud import MosquittoBroker, Worker
+    from gatewise_export.packing.verification import graph_outcome
+
+    rng = np.random.default_rng(0)
+    spread = rows.std(axis=0)
+    noise = rng.normal(size=(n_rows, rows.shape[1])).astype(np.float32) * spread * 0.2
+    x = np.concatenate([rows, rows[rng.integers(len(rows), size=n_rows)] + noise])[:n_rows]
+    outcome = graph_outcome(bundle, x)
+    n_stages = len(bundle.manifest.stages)
+    path = f"/v2/models/{bundle.manifest.name}/infer"
+    classes: list[int] = []
+    routes: list[str] = []
+    with MosquittoBroker() as broker, Worker(bundle.path, broker.url):
+        command = ("-m", "gatewise", "serve", str(bundle.path), "--port", "0")
+        with _server(*command, "--broker", broker.url, "--deadline-ms", "30000") as address:
+            connection = http.client.HTTPConnection(address)
+            for start in range(0, n_rows, 50):
+                answer = json.loads(_post(connection, path, _infer_body(x[start : start + 50])))
+                outputs = {output["name"]: output["data"] for output in answer["outputs"]}
+                classes += outputs["class_index"]
+                routes += outputs["route"]
+    expected_routes = np.where(outcome.exits < n_stages, "edge", "cloud")
+    is_other = (np.array(routes) != expected_routes) | (np.array(classes) != outcome.labels)
+    return int(is_other.sum()), n_rows
+
+
+def _killed_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
+    """Ask from four clients, and kill the worker when half is answered."""
+    from gatewise_cloud import MosquittoBroker
+    from gatewise_export.packing.verification import graph_outcome
+
+    outcome = graph_outcome(bundle, rows)
+    hard = rows[outcome.exits == len(bundle.manifest.stages)]
+    mixed = np.concatenate([hard, rows[: 3 * len(hard)]])
+    routes: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    late: list[float] = []
+    counting = threading.Lock()
+    is_halfway = threading.Event()
+
+    def ask(address: str, part: int) -> None:
+        connection = http.client.HTTPConnection(address)
+        for i in range(part, n_requests, 4):
+            body = json.dumps({"instances": [mixed[i % len(mixed)].tolist()]}).encode()
+            (answer,) = json.loads(_post(connection, "/predict", body))["predictions"]
+            with counting:
+                routes[answer["route"]] += 1
+                when = "after" if process.returncode is not None else "before"
+                reasons[f"{when} the kill, {answer['route']}: {answer['reason']}"] += 1
+                late.append(answer["latency_ms"])
+            if sum(routes.values()) > n_requests // 2:
+                is_halfway.set()
+
+    with MosquittoBroker() as broker:
+        worker = [sys.executable, "-m", "gatewise", "cloud", str(bundle.path)]
+        command = ("-m", "gatewise", "serve", str(bundle.path), "--port", "0")
+        with (
+            subprocess.Popen([*worker, "--broker", broker.url]) as process,
+            _server(*command, "--broker", broker.url, "--deadline-ms", "500") as address,
+        ):
+            _wait_for_worker(address, hard[0])
+            threads = [threading.Thread(target=ask, args=(address, part)) for part in range(4)]
+            for thread in threads:
+                thread.start()
+            is_halfway.wait()
+            process.kill()
+            process.wait()
+            for thread in threads:
+                thread.join()
+    return {
+        "asked": n_requests,
+        "routes": dict(routes),
+        "reasons": dict(reasons),
+        "largest_latency_ms": round(max(late), 1),
+        "deadline_ms": 500,
+    }
+
+
+def _wait_for_worker(address: str, row: NDArray[np.float32]) -> None:
+    """Ask about a hard row until the worker answers it, for 30 s at most."""
+    connection = http.client.HTTPConnection(address)
+    body = json.dumps({"instances": [row.tolist()]}).encode()
+    for _ in range(60):
+        (answer,) = json.loads(_post(connection, "/predict", body))["predictions"]
+        if answer["route"] == "cloud":
+            return
+        time.sleep(0.1)
+    raise TimeoutError("no worker answered in time")
+
+
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Write the page."""
+    killed = found["killed"]
+    routes = ", ".join(f"{n} {route}" for route, n in killed["routes"].items())
+    latencies = [
+        (name, *(f"{found['latencies'][name][f'p{q}_us']:.0f}" for q in (50, 95, 99)))
+        for name in ("plain", "serve")
+    ]
+    return [
+        "# A cascade as a service",
+        "",
+        "`make bench-serve` writes this page. A cascade on Breast Cancer Wisconsin is served by",
+        "`gatewise serve`; the plain server (starlette, uvicorn) runs the first stage's graph in",
+        "onnxruntime. Both get the same requests of the Open Inference Protocol, one row each that",
+        "the first stage answers, by turns.",
+        "",
+        *harness.table_lines(("server", "p50, us", "p95", "p99"), latencies),
+        "",
+        f"{found['compared']:,} rows, a part with noise, were compared with the decisions that",
+        f"`gatewise verify` computes. {killed['asked']:,} requests of four clients were answered",
+        f"while the worker was killed: {routes}; the slowest took",
+        f"{killed['largest_latency_ms']:.0f} ms of a deadline of {killed['deadline_ms']} ms.",
+        "",
+        *harness.targets_table(TARGETS, found),
+    ]
+
+
+BENCHMARK = harness.Benchmark(
+    name="serve",
+    description=__doc__,
+    quick="a tenth of the requests",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
+main = BENCHMARK.main
+
+if __name__ == "__main__":
+    sys.exit(main())
