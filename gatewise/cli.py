@@ -75,6 +75,9 @@ TABLE: dict[str, Entry] = {
         "gatewise_export.commands.cli", "Compare a bundle's decisions with the model's.", "export"
     ),
     "c99": Entry("gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"),
+    "calibrate": Entry(
+        "gatewise_export.c99.cli", "Price blocks by their time, in C say.", "export"
+    ),
     "pack": Entry(
         "gatewise_export.commands.sign_cli", "Sign a bundle; zip it for devices.", "edge"
     ),

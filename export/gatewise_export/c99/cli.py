@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise c99``, which writes the device's stages of a bundle as C99."""
+"""The sub-commands ``gatewise c99`` and ``calibrate``: a bundle's stages as C99, and its prices."""
 
 from __future__ import annotations
 
@@ -99,7 +99,61 @@ def c99(
     print(f"run the self-test with: make -C {shlex.quote(str(out))} test")
 
 
-commands: dict[str, Callable[..., None]] = {"c99": c99}
+def calibrate(
+    bundle: BundlePath,
+    out: Annotated[Path, typer.Option(help="The JSON file that gets the prices.")],
+    in_c: Annotated[
+        bool, typer.Option("--c", help="Run the blocks' generated C, not numpy.")
+    ] = False,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="host|cortex-m0plus|cortex-m4|rv32",
+            help="Machine of the C: this computer, or a chip in qemu.",
+        ),
+    ] = "host",
+    mhz: Annotated[float, typer.Option(help="Clock of the chip, in MHz.")] = 64.0,
+    watts: Annotated[
+        float | None, typer.Option(help="Power of the processor at work, for joules.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Price the blocks of a bundle by the time of each step for one window of its sample.
+
+    With --c the blocks run as the C that a board runs, compiled for this computer or for a chip in
+    qemu; an emulator counts instructions, of which the chip is taken to run one per cycle. Without
+    --c they run in numpy on this machine, which is right for devices that run Python.
+    `gatewise_signals.priced(blocks, FILE)` gives the prices to blocks for the next training.
+
+    Example:
+
+        gatewise calibrate bundle --c --on cortex-m4 --mhz 80 --out block-prices.json
+    """
+    from gatewise_export.c99.signals.step_timing import price_table_in_c
+    from gatewise_signals.pricing import price_table
+
+    opened = Bundle.open(bundle, for_device=True)
+    signal = opened.manifest.signal
+    windows = opened.sample().get("windows")
+    if signal is None or windows is None:
+        raise InputError(f"{bundle} computes no features from windows: there is nothing to price")
+    if in_c:
+        prices = price_table_in_c(signal, windows, target, mhz=mhz, watts=watts)
+    elif target == "host":
+        prices = price_table(signal.graph.blocks, windows, watts=watts)
+    else:
+        raise InputError(f"--on {target} needs --c: numpy runs on this machine alone")
+    prices.write(out)
+    if as_json:
+        emit({"out": str(out), "machine": prices.machine, "microseconds": prices.microseconds})
+        return
+    rows = [(label, f"{us:.1f}") for label, us in prices.microseconds.items()]
+    table(f"prices in {out}", ("step", "us"), rows)
+    print(f"measured on {prices.windows} windows: {prices.machine}")
+
+
+commands: dict[str, Callable[..., None]] = {"c99": c99, "calibrate": calibrate}
 
 
 def _encoded_columns(manifest: Manifest) -> list[str]:

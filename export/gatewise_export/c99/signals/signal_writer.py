@@ -60,6 +60,8 @@ class SignalSource:
         A bound on the stack.
     sample_windows : int
         Windows of the self-test.
+    labels : tuple of str
+        Labels of the steps, in their order in C.
     """
 
     files: tuple[str, ...]
@@ -71,6 +73,7 @@ class SignalSource:
     struct_bytes: int
     stack_bytes: int
     sample_windows: int
+    labels: tuple[str, ...]
 
 
 def write_signals(
@@ -184,6 +187,7 @@ def signal_files(
         struct_bytes=own_bytes + 4,
         stack_bytes=FRAMES,
         sample_windows=len(windows),
+        labels=tuple(code.step.label for code in plan.codes),
     )
     return source, files
 

@@ -1,0 +1,125 @@
+"""Prices of blocks from the generated C, measured on this computer or on an emulated chip."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_export.c99 import c_text
+from gatewise_export.c99.signals.signal_writer import ELEMENTS, signal_files
+from gatewise_export.c99.targets import TARGETS, BuildTarget
+from gatewise_signals.price_table import PriceTable
+from gatewise_signals.signal_input import SignalInput
+
+PREFIX = "m"
+#: Bytes of the windows that a program holds: the micro:bit has 256 KiB of flash.
+MAX_WINDOW_BYTES = 1 << 16
+HOST_REPEATS = 20
+CALL = "            run(it, step);\n"
+"""The line of the template that runs a step; the program counts its ticks instead."""
+
+
+def price_table_in_c(
+    signal: SignalInput,
+    windows: NDArray[Any],
+    target: str = "host",
+    *,
+    mhz: float = 64.0,
+    watts: float | None = None,
+) -> PriceTable:
+    """Measure the time that each step's C takes for one window.
+
+    Parameters
+    ----------
+    signal : SignalInput
+        Blocks, and the shape and type of their windows.
+    windows : ndarray of shape (n, ...)
+        Windows to compute. The program holds 64 KiB of them; the others are not used.
+    target : {"host", "cortex-m0plus", "cortex-m4", "rv32"}, default "host"
+        The machine. On this computer a step's time is the least of 20 runs; an emulator counts
+        instructions.
+    mhz : float, default 64
+        Clock of an emulated chip in MHz. A chip is taken to run one instruction per cycle.
+    watts : float, optional
+        Power of the processor at work.
+
+    Returns
+    -------
+    PriceTable
+        Microseconds of each step, the median over the windows. A spectrogram that only mel bands
+        read is computed with them, so that its own time is 0.
+
+    Raises
+    ------
+    InputError
+        If the target is unknown, or its compiler or emulator is not installed or fails.
+    ConversionError
+        If a block has no form in C.
+    """
+    if target not in TARGETS:
+        raise InputError(f"no target {target!r}; choose one of {', '.join(TARGETS)}")
+    if mhz <= 0:
+        raise InputError(f"mhz is {mhz}; give the chip's clock")
+    machine = TARGETS[target]
+    n_windows = max(1, MAX_WINDOW_BYTES // max(windows[:1].nbytes, 1))
+    windows = np.ascontiguousarray(windows[:n_windows])
+    with tempfile.TemporaryDirectory() as folder:
+        plan_labels = _write_program(Path(folder), signal, windows, machine)
+        printed = machine.run(machine.build(Path(folder), ["calibrate.c"]))
+    ticks = np.array([line.split() for line in printed.splitlines() if line.strip()], np.float64)
+    per_window = np.median(ticks, axis=0) * machine.per_tick
+    # instructions over instructions per microsecond, or nanoseconds
+    microseconds = per_window / (mhz if machine.counts_instructions else 1000.0)
+    table = dict.fromkeys((step.label for step in signal.graph.steps), 0.0)
+    table |= dict(zip(plan_labels, microseconds.tolist(), strict=True))
+    return PriceTable(
+        microseconds=table,
+        shape=tuple(signal.shape),
+        machine=_description(machine, mhz),
+        windows=len(windows),
+        watts=watts,
+    )
+
+
+def _write_program(
+    folder: Path, signal: SignalInput, windows: NDArray[Any], machine: BuildTarget
+) -> list[str]:
+    """Write the blocks and the program that times them; return the labels of the C's steps."""
+    source, files = signal_files(signal.graph, signal.shape, signal.dtype, PREFIX, windows)
+    header, code = files[f"{PREFIX}_signals.h"], files[f"{PREFIX}_signals.c"]
+    assert code.count(CALL) == 1
+    (folder / f"{PREFIX}_signals.h").write_text(header, "ascii")
+    (folder / f"{PREFIX}_timed.c").write_text(code.replace(CALL, "            run_step(step);\n"))
+    element = ELEMENTS[np.dtype(signal.dtype).name]
+    tables = c_text.Tables()
+    tables.add("feature", np.arange(len(signal.graph.feature_names)), "uint16_t")
+    tables.add("windows", windows, element)
+    program = c_text.filled(
+        "calibrate.c",
+        **c_text.template_names(PREFIX),
+        tables=str(tables),
+        element=element,
+        size=windows[0].size,
+        n_windows=len(windows),
+        n_steps=source.n_steps,
+        n_features=source.n_features,
+        repeats=1 if machine.counts_instructions else HOST_REPEATS,
+    )
+    (folder / "calibrate.c").write_text(program, "ascii")
+    return list(source.labels)
+
+
+def _description(machine: BuildTarget, mhz: float) -> str:
+    version = subprocess.run(
+        [machine.compiler[0], "--version"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
+    if not machine.counts_instructions:
+        return f"C on this computer, {version}"
+    speed = f"1 instruction per cycle at {mhz:g} MHz"
+    return f"C on {machine.name} in {machine.emulator[0]}, {speed}, {version}"

@@ -1,0 +1,157 @@
+"""Machines that run generated C: this computer, and chips that qemu emulates."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gatewise.errors import InputError
+from gatewise_export.c99 import c_text
+
+HEADER, LINKER_SCRIPT = "target.h", "target.ld"
+#: Most seconds that a program may run.
+PATIENCE = 600
+#: Flags of gcc for a chip without an operating system.
+FREESTANDING = ("-Os", "-ffunction-sections", "-fdata-sections", "-nostartfiles")
+LINK = ("-Wl,--gc-sections", "-T", LINKER_SCRIPT)
+ARM_RUN = ("qemu-system-arm", "-icount", "shift=6", "-M")
+QEMU_OPTIONS = (
+    *("-display", "none", "-monitor", "none", "-serial", "none"),
+    *("-semihosting-config", "enable=on,target=native"),
+)
+
+
+@dataclass(frozen=True)
+class BuildTarget:
+    """A machine, its compiler and its emulator.
+
+    Attributes
+    ----------
+    name : str
+    compiler : tuple of str
+        Command and flags.
+    package : str
+        Packages of Debian with compiler and emulator.
+    emulator : tuple of str
+        Command that runs a program; empty for this computer.
+    memory : tuple of str
+        Origin and size of flash, then of RAM.
+    per_tick : float
+        Nanoseconds per tick of the program's clock; on an emulator instructions per tick.
+    """
+
+    name: str
+    compiler: tuple[str, ...]
+    package: str
+    emulator: tuple[str, ...] = ()
+    memory: tuple[str, str, str, str] = ("", "", "", "")
+    per_tick: float = 1.0
+
+    @property
+    def counts_instructions(self) -> bool:
+        """Whether the program's clock counts instructions."""
+        return bool(self.emulator)
+
+    def missing(self) -> str | None:
+        """Say which program of the target is not installed; None if it is complete."""
+        for program in (self.compiler[0], *self.emulator[:1]):
+            if shutil.which(program) is None:
+                return f"{program} is not installed (apt install {self.package})"
+        return None
+
+    def build(self, folder: Path, files: Sequence[str], *flags: str) -> Path:
+        """Compile files of `folder`, of which one includes :data:`HEADER`, to a program.
+
+        Raises InputError if the target is incomplete or the compiler refuses the files.
+        """
+        if (missing := self.missing()) is not None:
+            raise InputError(f"{self.name}: {missing}")
+        names = c_text.template_names("m")
+        (folder / HEADER).write_text(c_text.filled(HEADER, **names))
+        link: tuple[str, ...] = ()
+        if self.emulator:
+            keys = ("flash_origin", "flash_size", "ram_origin", "ram_size")
+            memory = dict(zip(keys, self.memory, strict=True))
+            script = c_text.filled(LINKER_SCRIPT, **names, **memory)
+            (folder / LINKER_SCRIPT).write_text(script)
+            link = LINK
+        output = f"{self.name}.elf"
+        flags = ("-std=c99", "-ffp-contract=off", *flags)
+        _run(folder, [*self.compiler, *flags, *files, *link, "-o", output, "-lm"], 120)
+        return folder / output
+
+    def run(self, program: Path, *, emulator: Sequence[str] | None = None) -> str:
+        """Run a program in its folder; get what it printed."""
+        command = self.emulator if emulator is None else emulator
+        return _run(program.parent, [*command, str(program.resolve())], PATIENCE)
+
+
+def _run(folder: Path, command: Sequence[str], seconds: int) -> str:
+    try:
+        process = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{command[0]} did not end within {seconds} s") from None
+    if process.returncode:
+        output = (process.stderr.strip() or process.stdout.strip())[-500:]
+        raise InputError(f"{command[0]} ended with status {process.returncode}: {output}")
+    # semihosting prints to standard error
+    return process.stdout + process.stderr
+
+
+# With shift=6 an instruction takes 64 ns of virtual time; SysTick counts 62.5 ns on the micro:bit
+# and 40 ns on the MPS2. `mcycle` counts instructions.
+TARGETS = {
+    target.name: target
+    for target in (
+        BuildTarget("host", (*shlex.split(os.environ.get("CC", "cc")), "-O2"), "gcc"),
+        BuildTarget(
+            name="cortex-m0plus",
+            compiler=("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", *FREESTANDING),
+            package="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm",
+            # qemu has no M0+; the micro:bit has a Cortex-M0, with the same instructions
+            emulator=(*ARM_RUN, "microbit", *QEMU_OPTIONS, "-kernel"),
+            memory=("0", "256K", "0x20000000", "16K"),
+            per_tick=62.5 / 64,
+        ),
+        BuildTarget(
+            name="cortex-m4",
+            compiler=(
+                *("arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb"),
+                *("-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
+                *FREESTANDING,
+            ),
+            package="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm",
+            emulator=(*ARM_RUN, "mps2-an386", *QEMU_OPTIONS, "-kernel"),
+            memory=("0", "4M", "0x20000000", "4M"),
+            per_tick=40 / 64,
+        ),
+        BuildTarget(
+            name="rv32",
+            compiler=(
+                *("riscv64-unknown-elf-gcc", "--specs=picolibc.specs"),
+                *("-march=rv32imac", "-mabi=ilp32"),
+                *FREESTANDING,
+            ),
+            package="gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc",
+            emulator=(
+                *("qemu-system-riscv32", "-icount", "shift=0", "-M", "virt", "-bios", "none"),
+                *QEMU_OPTIONS,
+                "-kernel",
+            ),
+            memory=("0x80000000", "8M", "0x80800000", "8M"),
+        ),
+    )
+}

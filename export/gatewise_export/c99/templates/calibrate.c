@@ -1,0 +1,54 @@
+/* ${mark} ${version}: prints the ticks that each step takes for each window. */
+#define _POSIX_C_SOURCE 199309L
+#include "target.h"
+
+static uint32_t n_ticks[${n_steps}];
+static void run_step(uint32_t step);
+
+#include "${p}_timed.c"
+
+static ${p}_signals signals;
+
+static void run_step(uint32_t step)
+{
+    uint32_t begin = ticks();
+    run(&signals, step);
+    n_ticks[step] += ticks_since(begin);
+}
+
+${tables}
+static void copy_window(uint32_t number, ${element} *window)
+{
+    const ${element} *numbers = windows + number * ${size}u;
+    uint32_t i;
+    for (i = 0; i < ${size}u; i++)
+        window[i] = numbers[i];
+}
+
+int main(void)
+{
+    static ${element} window[${size}];
+    static uint32_t least[${n_steps}];
+    uint32_t number, repeat, i;
+    uint32_t overhead = ticks();
+    overhead = ticks_since(overhead);
+    for (number = 0; number < ${n_windows}u; number++) {
+        for (i = 0; i < ${n_steps}u; i++)
+            least[i] = UINT32_MAX;
+        for (repeat = 0; repeat < ${repeats}u; repeat++) {
+            copy_window(number, window);
+            ${p}_signals_start(&signals, window);
+            for (i = 0; i < ${n_steps}u; i++)
+                n_ticks[i] = 0;
+            for (i = 0; i < ${n_features}u; i++)
+                ${p}_signals_acquire((int)feature[i], &signals);
+            for (i = 0; i < ${n_steps}u; i++)
+                if (n_ticks[i] < least[i])
+                    least[i] = n_ticks[i];
+        }
+        for (i = 0; i < ${n_steps}u; i++)
+            print_number(least[i] > overhead ? least[i] - overhead : 0);
+        print("\n");
+    }
+    return 0;
+}

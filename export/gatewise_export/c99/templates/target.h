@@ -1,0 +1,115 @@
+/* ${mark} ${version}: start, clock and output of a program on this computer or an emulated chip. */
+#include <stdint.h>
+
+#if defined(__arm__) || defined(__riscv)
+
+/* A request to the emulator (semihosting). */
+static long request(long operation, const void *parameters)
+{
+#ifdef __arm__
+    register long result __asm__("r0") = operation;
+    register const void *argument __asm__("r1") = parameters;
+    __asm__ volatile("bkpt 0xab" : "+r"(result) : "r"(argument) : "memory");
+#else
+    register long result __asm__("a0") = operation;
+    register const void *argument __asm__("a1") = parameters;
+    __asm__ volatile(".balign 16\n.option push\n.option norvc\n"
+                     "slli zero, zero, 0x1f\nebreak\nsrai zero, zero, 7\n.option pop"
+                     : "+r"(result) : "r"(argument) : "memory");
+#endif
+    return result;
+}
+
+static void print(const char *text)
+{
+    request(4, text);
+}
+
+int main(void);
+void start(void);
+extern uint32_t data_begin[], data_end[], data_in_flash[], bss_begin[], bss_end[], stack_top[];
+
+void start(void)
+{
+    uintptr_t exit[2] = {0x20026, 0};
+    uint32_t *to;
+    const uint32_t *from = data_in_flash;
+    for (to = data_begin; to < data_end; to++)
+        *to = *from++;
+    for (to = bss_begin; to < bss_end; to++)
+        *to = 0;
+#ifdef __arm__
+#ifdef __ARM_FP
+    *(volatile uint32_t *)0xe000ed88 |= 0xf00000; /* the floating-point unit */
+#endif
+    *(volatile uint32_t *)0xe000e014 = 0xffffff; /* SysTick counts down from there */
+    *(volatile uint32_t *)0xe000e018 = 0;
+    *(volatile uint32_t *)0xe000e010 = 5;
+#endif
+    exit[1] = (uintptr_t)main();
+    request(0x20, exit);
+    for (;;)
+        ;
+}
+
+#ifdef __arm__
+__attribute__((section(".vectors"), used)) void *const vectors[2] = {stack_top, (void *)start};
+
+static uint32_t ticks_since(uint32_t begin)
+{
+    return (begin - *(volatile uint32_t *)0xe000e018) & 0xffffff;
+}
+
+static uint32_t ticks(void)
+{
+    return *(volatile uint32_t *)0xe000e018;
+}
+#else
+__asm__(".section .vectors, \"ax\"\n.globl vectors\nvectors:\nla sp, stack_top\nj start\n.text");
+
+static uint32_t ticks(void)
+{
+    uint32_t count;
+    __asm__ volatile(".insn i 0x73, 2, %0, x0, -0x500" : "=r"(count)); /* csrr mcycle */
+    return count;
+}
+
+static uint32_t ticks_since(uint32_t begin)
+{
+    return ticks() - begin;
+}
+#endif
+
+#else
+#include <stdio.h>
+#include <time.h>
+
+static void print(const char *text)
+{
+    fputs(text, stdout);
+}
+
+static uint32_t ticks(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint32_t)now.tv_sec * 1000000000u + (uint32_t)now.tv_nsec;
+}
+
+static uint32_t ticks_since(uint32_t begin)
+{
+    return ticks() - begin;
+}
+#endif
+
+static void print_number(uint32_t number)
+{
+    char text[12];
+    int at = 11;
+    text[at] = 0;
+    text[--at] = ' ';
+    do
+        text[--at] = (char)('0' + number % 10);
+    while (number /= 10);
+    print(text + at);
+}
