@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from gatewise.errors import GatewiseError, InputError
-from gatewise.formats import percent
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.training_result import TrainingRun
 from gatewise_export.training_run import train_bundle
@@ -23,7 +22,6 @@ from gatewise_sim.live.run import check_live
 from gatewise_sim.report.document import DEMO_KIND, Report
 from gatewise_sim.report.output import DEMO
 from gatewise_sim.scenario import GOALS, Scenario
-from gatewise_training.adapt.gbrt import AdaptGBRT
 from gatewise_training.data import datasets
 
 _TEST_SHARE: Final = 0.3
@@ -95,12 +93,8 @@ def run_demo(settings: DemoSettings) -> Report:
         rows = Rows.load(str(instances), trained.bundle.manifest, target=label)
         prepared = prepare(trained.bundle, rows, scenario)
         # run it, live and simulated
-        adapt = _fit_adapt(settings, trained)
         report = run_scenario(prepared, settings.command())
         report = _demo_report(report, settings, trained)
-        if adapt is not None:
-            notes = (*report.notes, _adapt_note(adapt, trained))
-            report = msgspec.structs.replace(report, notes=notes)
         # everything at once, for a folder is whole or not there
         again = scenario.changed(workload="poisson:1/min", time=None)
         DEMO.write(
@@ -110,7 +104,7 @@ def run_demo(settings: DemoSettings) -> Report:
                 TIMINGS: settings_text(report, again),
                 "arrivals.csv": arrivals.read_text(),
                 "bundle": trained.bundle.path,
-                "frontier.svg": _frontier_plot(trained.system, settings.method, adapt),
+                "frontier.svg": _frontier_plot(trained.system, settings.method),
                 "instances.csv": instances.read_text(),
             },
         )
@@ -130,37 +124,6 @@ def _quick_search() -> dict[str, Any]:
         "n_stages": 4,
         "families": ("linear", "svm"),
     }
-
-
-def _fit_adapt(settings: DemoSettings, trained: TrainingRun) -> Any:
-    """Fit Adapt-GBRT in a short search on the same rows, where the demo's own search is short."""
-    training = training_settings(settings, Path())
-    quick = training.parameters.get("high_cost_model")
-    if quick is None:
-        return None
-    data, rows = trained.data, trained.split.training
-    adapt = AdaptGBRT(
-        quick,
-        data.feature_costs,
-        penalties=(4e-3, 5e-4),
-        p_full=(0.2,),
-        n_rounds=30,
-        random_state=settings.seed,
-    ).set_params(**training.goal)
-    numbers = trained.split.validation
-    validation = (data.X[numbers], data.y[numbers]) if len(numbers) else None
-    return adapt.fit(data.X[rows], data.y[rows], validation=validation)
-
-
-def _adapt_note(adapt: Any, trained: TrainingRun) -> str:
-    x, y = trained.data.X[trained.split.test], trained.data.y[trained.split.test]
-    right, offloaded = percent((adapt.predict(x) == y).mean()), percent(adapt.offload(x).mean())
-    return (
-        "Beside it Adapt-GBRT (NIPS 2017: one gate, one low-cost model), fitted on the same rows "
-        f"in a short search: {right} of the test rows right at a feature cost of "
-        f"{adapt.cost(x).mean():.3g}, {offloaded} offloaded. "
-        "gatewise demo --method adapt-gbrt runs it live."
-    )
 
 
 def _arrivals(rows: int, devices: int) -> str:
@@ -205,12 +168,10 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
     )
 
 
-def _frontier_plot(system: Any, name: str, adapt: Any) -> str:
+def _frontier_plot(system: Any, name: str) -> str:
     from gatewise_training.views.frontier_display import FrontierDisplay
 
     svg = io.StringIO()
     display = FrontierDisplay.from_estimator(system, name=name)
-    if adapt is not None:
-        FrontierDisplay.from_estimator(adapt, name="adapt-gbrt", ax=display.ax_)
     display.figure_.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()

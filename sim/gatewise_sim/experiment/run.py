@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.console import Progress, plain, progress
 from gatewise.errors import InputError
-from gatewise.formats import duration, millis
+from gatewise.formats import duration
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.bundle_parts import stage_results
@@ -235,29 +234,9 @@ def _report(
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in _VERSIONS},
         "promise": broken_promise(manifest, table),
-        "notes": _too_late(prepared, results[0]) + _notes(prepared),
+        "notes": _notes(prepared),
     }
     return Report.from_policies(results, **fields | extra)
-
-
-def _too_late(prepared: Prepared, system: PolicyResult) -> tuple[str, ...]:
-    """Say which deadline an offload would need, if no answer of the cloud came in time."""
-    scenario = prepared.scenario
-    if not system.answers.cloud_too_late or scenario.outages:
-        return ()
-    changes = {"devices": 1, "time": "2min", "workload": "periodic:1s", "deadline_ms": 60_000.0}
-    absent = dict.fromkeys(("mix", "broker", "audit"))
-    alone = scenario.changed(
-        **changes, **absent, policy="cloud-only", breaker=False, engine="virtual"
-    )
-    policy = system_policy(alone, prepared.table)
-    run = run_fleet(prepared.table, alone, policy, prepared.timings)
-    p95 = float(np.quantile(run.answers.latency_ms, 0.95))
-    return (
-        f"An offload over {scenario.link_profile.name} takes {millis(p95)} (19 of 20, one device "
-        f"alone), and the deadline is {millis(scenario.deadline_ms)}: give --deadline-ms "
-        f"{max(10, 10 * math.ceil(0.15 * p95))} or more, or another link.",
-    )
 
 
 def _notes(prepared: Prepared) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from gatewise_sim.report.plots.run_plots import (
     frontier_plot,
     latency_plot,
 )
-from gatewise_sim.report.plots.timeline import timeline_plots
+from gatewise_sim.report.plots.timeline import timeline_plot
 from gatewise_sim.report.tables import PageTable
 
 #: Largest number of classes in the table.
@@ -170,8 +170,8 @@ def _latency(report: Report) -> Section:
     if plot is not None:
         figures.append(Plot(plot, "Share of the answers that have come"))
     text = "From an instance's arrival to its answer. What is easy never leaves the device."
-    plots = timeline_plots(report)
-    if plots:
+    timeline = timeline_plot(report)
+    if timeline is not None:
         day_begins = read_clock(report.settings.get("day_start", "00:00"), "day_start")
         outages = [f"{fault_name(f)} {when(f.begin, f.end, day_begins)}" for f in report.faults]
         if len(outages) > 4:
@@ -179,7 +179,7 @@ def _latency(report: Report) -> Section:
         text += f" Shaded: {listed(outages)}." if outages else " Nothing was down."
         if report.system.timeline[0].edge_accuracy is not None:
             text += " The dashed line is the accuracy of the devices alone."
-        figures += [Plot(plot, title or "Over time", wide=True) for title, plot in plots]
+        figures.append(Plot(timeline, "Over time", wide=True))
     return Section(key="latency", title="Time to the answer", text=text, figures=figures)
 
 

@@ -179,15 +179,6 @@ def test_rows_that_break_the_promise_are_said_first(small):
     assert simulation.summary.startswith("The rows break the bundle's promise")
 
 
-def test_a_deadline_that_no_offload_meets(small):
-    late = report_of(small, deadline_ms=20.0, link="4g", baselines=False)
-    (advice,) = [note for note in late.notes if "--deadline-ms" in note]
-    enough = float(advice.split("--deadline-ms ")[1].split()[0])
-    report = report_of(small, deadline_ms=enough, link="4g", baselines=False)
-    assert report.answers.cloud > 0.9 * (report.answers.cloud + report.answers.fallback)
-    assert not [note for note in report.notes if "--deadline-ms" in note]
-
-
 def test_an_outage_that_never_comes_is_told(small):
     noon = QUICK.changed(outage=("cloud:12:00-12:10", "link:+20min-+30min"), baselines=False)
     late = noon.changed(day_start="11:55", time="30min")

@@ -23,7 +23,7 @@ from gatewise_sim.report.document import Figure as Measured
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.plots.run_plots import frontier_limits
 from gatewise_sim.report.plots.style import limit_to_shares, widened
-from gatewise_sim.report.plots.timeline import timeline_plots
+from gatewise_sim.report.plots.timeline import timeline_plot
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import drawings, live, made_up
 
@@ -143,27 +143,12 @@ def test_marks_at_one_place_have_sizes_of_their_own():
     assert alone == sizes["system"] < sizes["edge_only"] < sizes["random"]
 
 
-@pytest.mark.usefixtures("without_plots")
-def test_a_short_outage_in_a_long_run_is_drawn_once_more_larger():
-    report = made_up()
-    timeline = report.system.timeline
-    bins = [replace(b, begin=b.begin / 6, end=b.end / 6) for b in timeline]
-    late = [replace(bins[0], begin=600.0 * k, end=600.0 * (k + 1)) for k in range(1, 10)]
-    fault = replace(report.faults[0], begin=200.0, end=300.0)
-    short = made_up(
-        system={"timeline": (*bins, *late)}, faults=(fault,), settings={"seconds": 6000.0}
-    )
-    found = render(short)
-    assert "Around the time when the cloud was down" in found
-    assert found.count("<svg/>") == 1 + render(report).count("<svg/>")
-
-
 def test_a_time_line_without_answers_is_drawn():
     none = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
     unknown = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))
     report = made_up()
     bins = [replace(b, **none, **unknown, instances=0.0) for b in report.system.timeline]
-    assert timeline_plots(made_up(system={"timeline": tuple(bins)}))
+    assert timeline_plot(made_up(system={"timeline": tuple(bins)}))
 
 
 @pytest.mark.slow

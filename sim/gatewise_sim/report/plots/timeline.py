@@ -24,53 +24,31 @@ from gatewise_sim.report.plots.style import (
 )
 
 _WIDE: Final = 860.0
-#: Share of the run: a shorter outage is drawn once more, larger.
-_SHORT: Final = 0.12
 _ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "error": "muted"}
 _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
-def timeline_plots(report: Report) -> list[tuple[str, Markup]]:
-    """Plot the whole run, and the time around the longest outage if that is short."""
+def timeline_plot(report: Report) -> Markup | None:
+    """Plot the run over time; None for a run without an answer."""
     bins = report.system.timeline
     if not bins:
-        return []
-    run_end = float(report.settings.get("seconds") or bins[-1].end)
-    spans = [("", 0.0, run_end)]
-    if report.faults:
-        fault = max(report.faults, key=lambda f: f.end - f.begin)
-        length = fault.end - fault.begin
-        begin = max(0.0, fault.begin - 0.8 * length)
-        end = min(run_end, fault.end + 1.2 * length)
-        inside = [b for b in bins if b.end > begin and b.begin < end]
-        if length < _SHORT * run_end and len(inside) > 3:
-            spans.append((f"Around the time when the {fault_name(fault)}", begin, end))
-    return [
-        (title, _Timeline.of_span(report, begin, end).plot(f"time-{number}"))
-        for number, (title, begin, end) in enumerate(spans)
-    ]
+        return None
+    end = float(report.settings.get("seconds") or bins[-1].end)
+    unit, unit_name = next((size, name) for shortest, size, name in _UNITS if end >= shortest)
+    return _Timeline(end, bins, report.faults, unit, unit_name).plot()
 
 
 @dataclass(frozen=True)
 class _Timeline:
-    """A span of the run: its bins, its outages, and the unit of its axis of time."""
+    """A run up to `end` (s): its bins, its outages, and the unit of its axis of time in s."""
 
-    begin: float
     end: float
     bins: Sequence[TimelineBin]
     faults: Sequence[FaultSpan]
     unit: float
     unit_name: str
 
-    @classmethod
-    def of_span(cls, report: Report, begin: float, end: float) -> _Timeline:
-        """Take the parts of a report that lie in a span (s)."""
-        unit, name = next((size, name) for least, size, name in _UNITS if end - begin >= least)
-        bins = [b for b in report.system.timeline if b.end > begin and b.begin < end]
-        faults = [f for f in report.faults if f.end > begin and f.begin < end]
-        return cls(begin, end, bins, faults, unit, name)
-
-    def plot(self, name: str) -> Markup:
+    def plot(self) -> Markup:
         """Draw answers, accuracy and latency, those that there are, one below the other."""
         paints = [self._paint_answers]
         if any(b.accuracy is not None for b in self.bins):
@@ -88,14 +66,14 @@ class _Timeline:
                     span = (fault.begin / self.unit, fault.end / self.unit)
                     axes.axvspan(*span, color=COLOURS["waiting"], alpha=0.16, linewidth=0)
                 paint_panel(axes)
-            figure.axes[-1].set_xlim(self.begin / self.unit, self.end / self.unit)
+            figure.axes[-1].set_xlim(0.0, self.end / self.unit)
             figure.axes[-1].set_xlabel(f"{self.unit_name} since the start", loc="right")
             if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
                 figure.legend(loc="outside lower left", ncols=7)
 
         return draw(
             paint,
-            name,
+            "time",
             "The run over time",
             description=self._description(),
             width=_WIDE,
