@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -55,10 +55,6 @@ class PairSettings(Settings, frozen=True, kw_only=True):
     classes: Annotated[
         str | None, typer.Option(help="Labels in the order of the scores, separated by commas.")
     ] = None
-    gate: Annotated[
-        Literal["threshold", "learned"],
-        typer.Option(help="Gate: threshold, or learned, which needs a few thousand rows."),
-    ] = "threshold"
     jpeg: Annotated[
         bool, typer.Option("--jpeg", help="Images may be given and sent as JPEG files.")
     ] = False
@@ -111,7 +107,6 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
         low_cost_model=settings.low_cost_model,
         high_cost_model=settings.high_cost_model,
         classes=None if settings.classes is None else _labels(settings.classes, y),
-        gate=settings.gate,
         encoding="jpeg" if settings.jpeg else None,
         random_state=settings.seed,
         **goal,

@@ -74,7 +74,6 @@ def test_labels_classes_and_json(files, run):
         (["--data", "rows.npz", "--target", "y"], "the order ['c', 'a', 'b'] on 300: give"),
         (["--data", "rows.npy", "--budget", "1", "--max-loss", "0"], "not several"),
         (["--data", "rows.npy", "--budget", "0.5"], "costs at most 0.5"),
-        (["--data", "rows.npy", "--gate", "open"], "gate"),
         (["--data", "rows.npy", "--max-message", "80"], "81 bytes, more than max_message=80"),
     ],
 )

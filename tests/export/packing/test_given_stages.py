@@ -127,24 +127,3 @@ def test_another_machine_may_differ_in_the_last_bits_only(packed, tmp_path):
         else:
             with pytest.raises(SelfTestError, match="stage_0"):
                 self_test(gw.Bundle.open(other))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [[], [27, 36]])
-def test_a_learned_gate_decides_alike_in_python_and_on_a_device(packed, tmp_path, columns):
-    images, y = digit_images()
-    given, _ = packed
-    pair = gw.PairCascade(
-        low_cost_model=given.low_cost_model, high_cost_model=given.high_cost_model,
-        gate="learned", gate_features=columns, offload_rate=0.3, random_state=0,
-    ).fit(images[FREE], y[FREE])  # fmt: skip
-    stage = pair.stages_[0]
-    assert stage.score == "column"
-    flat = images[FREE].reshape(-1, 64).astype(np.float32)
-    np.testing.assert_array_equal(stage.margins(flat)[:, :-1], given.stages_[0].margins(flat))
-    bundle = gw.pack(pair, tmp_path / "bundle", sample=images[FREE])
-    assert gw.verify(pair, bundle, images[FREE]).agrees
-    with gw.Device(bundle) as device:
-        offered = [device.answer(image).route == "fallback" for image in images[700:800]]
-    np.testing.assert_array_equal(offered, pair.offload(images[700:800]))
-    assert 0.1 < pair.offload(images[FREE]).mean() < 0.4

@@ -92,8 +92,7 @@ def test_labels_make_it_an_accuracy(image_models):
     assert pair.operating_point_.guarantee["calibration_rows"] == 549
 
 
-@pytest.mark.parametrize("gate", ["threshold", "learned"])
-def test_classes_with_too_few_rows_for_a_guarantee_are_told_before_any_model_runs(gate):
+def test_classes_with_too_few_rows_for_a_guarantee_are_told_before_any_model_runs():
     rows = np.random.default_rng(0).normal(size=(100, 4))
     y = (np.arange(100) % 10 == 0).astype(int)
     small = LogisticRegression().fit(rows, y)
@@ -101,7 +100,7 @@ def test_classes_with_too_few_rows_for_a_guarantee_are_told_before_any_model_run
     def big(_rows):
         raise AssertionError("the high-cost model was asked")
 
-    pair = pair_of(small, big, classes=[0, 1], gate=gate, max_loss={1: 0.05}, guarantee=0.95)
+    pair = pair_of(small, big, classes=[0, 1], max_loss={1: 0.05}, guarantee=0.95)
     wanted = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
     with pytest.raises(InputError, match=wanted):
         pair.fit(rows, y)
@@ -356,29 +355,3 @@ def test_held_out_rows_lie_in_the_stated_interval():
                 inside.setdefault((labelled, number), []).append(low_end <= rate <= high_end)
     shares = {key: np.mean(found) for key, found in inside.items()}
     assert min(shares.values()) >= 0.93, shares
-
-
-def test_a_learned_gate_finds_what_margins_do_not_show():
-    """A small model that is wrong where a column says so, however wide its margins are."""
-    rng = np.random.default_rng(0)
-    v = rng.normal(size=(900, 4)).astype(np.float32)
-    low = scores_graph(
-        helper.make_node("Gather", ["v", "c"], ["out"], axis=1), columns=2, c=np.array([0, 1])
-    )
-    nodes = [  # the other way round where column 3 is high
-        helper.make_node("Gather", ["v", "c"], ["two"], axis=1),
-        helper.make_node("Gather", ["v", "d"], ["sign"], axis=1),
-        helper.make_node("Sub", ["half", "sign"], ["turn"]),
-        helper.make_node("Sign", ["turn"], ["turned"]),
-        helper.make_node("Mul", ["two", "turned"], ["out"]),
-    ]
-    high = scores_graph(
-        *nodes, columns=2, c=np.array([0, 1]), d=np.array([3]), half=np.array(1, np.float32)
-    )
-    plain = pair_of(low, high).fit(v)
-    learned = pair_of(low, high, gate="learned", gate_features=[3]).fit(v)
-    one, other = (p.at(offload_rate=0.25).operating_point_ for p in (plain, learned))
-    assert one.accuracy < 0.93
-    assert other.accuracy > 0.98
-    with pytest.raises(InputError, match="too few to learn a gate"):
-        pair_of(low, low, gate="learned").fit(v)

@@ -1,4 +1,4 @@
-"""Groups and times of regressor and ranker: whole ones fit or validate, errors are theirs."""
+"""Groups and times of the regressor: whole groups fit or validate, and errors are theirs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
 
 FEW = {"n_rounds": 15, "penalties": (0.02,), "max_loss": 0.2, "random_state": 0}
@@ -54,20 +53,3 @@ def test_given_validation_rows_have_groups_of_their_own():
         CEGBRegressor(**FEW).fit(x[~new], y[~new], groups=groups[~new], validation=held[:2])
     with pytest.raises(InputError, match="one value for each of the 300 rows"):
         CEGBRegressor(**FEW).fit(x, y, groups=groups[:9])
-
-
-def test_queries_of_one_group_stay_together():
-    x, y, groups = machines()
-    qid, grade = np.arange(300) // 5, (y > np.median(y)).astype(int)
-    mixed = np.random.default_rng(1).permutation(300)
-    plain = CEGBRanker(**FEW).fit(x, grade, qid=qid)
-    grouped = CEGBRanker(**FEW).fit(x, grade, qid=qid, groups=groups)
-    other = CEGBRanker(**FEW).fit(x[mixed], grade[mixed], qid=qid[mixed], groups=groups[mixed])
-    assert plain.operating_point_.validation_groups is None
-    assert grouped.operating_point_.validation_groups == 12
-    assert other.operating_point_.validation_groups == 12
-    assert grouped.operating_point_.accuracy_error >= 0.0
-    with pytest.raises(InputError, match="two groups"):
-        CEGBRanker(**FEW).fit(x, grade, qid=qid, groups=np.arange(300) % 2)
-    with pytest.raises(InputError, match="not both"):
-        CEGBRanker(**FEW).fit(x, grade, qid=qid, groups=groups, validation=(x, grade, qid))

@@ -122,7 +122,10 @@ def test_trees_know_what_the_ones_before_them_have_acquired(monkeypatch):
 
 def test_the_number_of_jobs_changes_nothing():
     X, y, X_test, _ = thirds()
-    for settings in ({"alpha": 0.0, "max_features": 3, "splits": "stumps"}, {"criterion": "gini"}):
+    for settings in (
+        {"alpha": 0.0, "max_features": 3, "splits": "stumps"},
+        {"criterion": "entropy"},
+    ):
         one = BudgetForest(n_estimators=4, random_state=3, max_loss=0.0, **settings)
         two = clone(one)
         one.fit(X, y)

@@ -64,10 +64,7 @@ def alternate(
     max_steps: int,
     distance: Distance | None = None,
 ) -> tuple[LinearPair, list[float]]:
-    """Alternate q-steps and steps of the M-step; get the pair and the objective of each step.
-
-    Shapes: `f0_loss` (n,).
-    """
+    """Alternate q-steps and steps of the M-step; get the pair and the objective of each step."""
     distance = KullbackLeibler() if distance is None else distance
     share = problem.weight / problem.weight.sum()
 
@@ -170,11 +167,9 @@ class Start:
 def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     """Find the features on which a gate and a low-cost model alone do best for their price.
 
-    Features are compared by least squares. A feature decides which rows stay on the device, and a
-    line through the same feature is fitted to the class indicators of those rows. The squares that
-    the line leaves are compared with the squares that remain when as many random rows stay and
-    nothing is fitted. At most `n_starts` starts of different features are returned, the best first.
-    Features without a price are not starts, because all models have them.
+    A feature decides which rows stay on the device, and a line through the same feature is fitted
+    to their class indicators by least squares. The squares that it leaves are compared with those
+    of as many random rows. Features without a price are no starts, because all models have them.
     """
     price = sample.costs.alone
     priced = np.flatnonzero(price > 0)

@@ -116,10 +116,7 @@ def grow(
 def _derivatives(
     sample: Sample, target: Array, base: Array, p_full: float, newton: bool, scores: Array
 ) -> tuple[Array, Array]:
-    """Gradient and hessian of the M-step's loss at the q that is best for the current models.
-
-    With `p_full` 0 f1 answers every row, and a gate rests.
-    """
+    """Gradient and hessian of the M-step's loss at the best q; with `p_full` 0 a gate rests."""
     n_margins = len(base)
     f1 = scores[:, :n_margins] + base
     gradient = np.zeros_like(scores)

@@ -80,10 +80,7 @@ def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
 
 
 def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
-    """Critical ``gamma``: the smallest at which V = 0 is optimal.
-
-    Shapes: `gradient` (n_features, n_outputs).
-    """
+    """Critical ``gamma``: the smallest at which V = 0 is optimal, from its gradient."""
     priced = penalty.own + np.append(penalty.shared, 0.0)[penalty.group] > 0
     if not np.any(gradient[priced]):
         return 0.0

@@ -111,10 +111,9 @@ def _fit_on(features: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
 
 
 def _logistic(z: Array, y: NDArray[np.int64], weight: Array, n_classes: int) -> tuple[Array, Array]:
-    """Weights (n_features, n_margins) and biases of a logistic regression.
+    """Weights (n_features, n_margins) and biases of a logistic regression of the present classes.
 
-    A class without rows gets the log odds of half a row. With one class only, or without features,
-    the model is the classes' log odds.
+    A class without rows gets the log odds of half a row.
     """
     from sklearn.linear_model import LogisticRegression
 

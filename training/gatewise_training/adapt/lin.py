@@ -126,10 +126,7 @@ class FittedPair(NamedTuple):
 def fit_path(
     sample: Sample, method: AdaptLin, p_full: float, starts: Sequence[Start] = ()
 ) -> list[LinearModel]:
-    """Fit gate and low-cost model for each penalty, the highest first, each from the last.
-
-    Then fit every third penalty again from each of the starts.
-    """
+    """Fit gate and low-cost model for each penalty, the highest first, then from each start."""
     distance = method._distance
     posed = pose(sample, distance.curvature_bound)
     featureless, critical = featureless_pair(

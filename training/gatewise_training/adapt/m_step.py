@@ -87,10 +87,7 @@ class Iterate:
 
 @dataclass(frozen=True, eq=False)
 class ProximalStep:
-    """One proximal-gradient step from an iterate, which also measures how far it is from optimal.
-
-    `residual` is the largest entry of the step times the curvature bound: the KKT residual.
-    """
+    """A proximal-gradient step; `residual`, its largest entry times L, is the KKT residual."""
 
     gradient: LinearPair  # of the smooth part
     endpoint: LinearPair
@@ -190,11 +187,7 @@ def _loss_and_slope(outputs: Any, target: Any) -> Any:
 
 
 def curvature_bound(z: Array, weight: Array, n_margins: int, gate_bound: float = 0.25) -> float:
-    """Bound the curvature of the smooth part.
-
-    The largest eigenvalue of the features' second moments, times the larger of 1/4 (1/2 for
-    softmax) and `gate_bound`, the bound on the curvature of the gate's loss.
-    """
+    """Bound the curvature: the largest eigenvalue of second moments times that of the losses."""
     columns = np.column_stack([z, np.ones(len(z))]) * np.sqrt(weight / len(z))[:, None]
     largest_eigenvalue = float(np.linalg.norm(columns.T @ columns, 2))
     return max(0.25 if n_margins == 1 else 0.5, gate_bound) * max(largest_eigenvalue, 1e-12)

@@ -67,10 +67,7 @@ def solve(
 def newton_step(
     problem: MStep, iterate: Iterate, proximal: ProximalStep, value: float
 ) -> tuple[Iterate, float]:
-    """Take one step from an iterate with objective `value`; get the next one and its objective.
-
-    The objective never rises. Where only rounding is left, the iterate is returned itself.
-    """
+    """Take one step from an iterate with objective `value`, which never rises; get both."""
     # the features in the model, and the intercepts as a last row
     pair = iterate.pair
     has_weight = pair.weights.any(axis=1) | proximal.endpoint.weights.any(axis=1)

@@ -124,10 +124,7 @@ def entropy(q: Array) -> Array:
 
 
 class GateLoss(Protocol):
-    """The gate's loss in the M-step, row by row; convex in g.
-
-    All three take and return arrays of shape (n,): the loss, its slope and its curvature.
-    """
+    """The gate's loss in the M-step, convex in g: loss, slope and curvature of each row, (n,)."""
 
     def value(self, g: Array) -> Array: ...
     def slope(self, g: Array) -> Array: ...

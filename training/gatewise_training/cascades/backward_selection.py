@@ -35,8 +35,7 @@ def backward_sequences(
 ) -> list[list[NDArray[np.intp]]]:
     """Find nested sets by backward elimination; arguments as for :func:`.nested_sets`.
 
-    From many features there is a second sequence, of cheap sets between those of the first, because
-    a budget between the costs of two sets may allow a much better one.
+    From many features there is a second sequence, of cheap sets between those of the first.
     """
     costs = problem.costs
     max_cost = LARGEST_SHARE * costs.total if limit is None else limit

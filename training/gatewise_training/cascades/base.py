@@ -29,6 +29,7 @@ from gatewise_training.learners.row_acquisitions import (
     acquired_by_high_cost,
     acquired_by_system,
 )
+from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.packed_size import stages_on_device
@@ -91,18 +92,22 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
         """Pick a point of the frontier, or with a guarantee a certified one."""
-        bounds = self.class_bounds_
         if self.calibration_ is None:
             point, self.choice_ = self.frontier_.choose(
-                bounds, self.max_bytes_, slack=self.slack_, **goal
+                self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal
             )
             return point
+        return self._certified_point(self.frontier_, self.calibration_, **goal)
+
+    def _certified_point(
+        self, frontier: Frontier, calibration: CalibrationRecords, **goal: float | None
+    ) -> OperatingPoint:
+        """Certify a goal and the bounds by the points of a frontier."""
         self.choice_ = ""  # a certified point states its guarantee
-        frontier = self.frontier_
         max_bytes = self.max_bytes_
         if max_bytes is not None:
             frontier = frontier.within_bytes(max_bytes)
-        point = self.calibration_.certify(frontier, bounds, self.max_instance_cost_, **goal)
+        point = calibration.certify(frontier, self.class_bounds_, self.max_instance_cost_, **goal)
         if max_bytes is not None and point.bytes > max_bytes:
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no certified operating point", max_bytes, point.bytes, hint)
@@ -128,10 +133,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _without_stages(
         self, point: OperatingPoint, numbers: Sequence[int], stages: Sequence[Stage], chain: int
     ) -> OperatingPoint:
-        """Get the operating point of the same cascade with the stages `numbers` alone.
-
-        The cost becomes an upper bound where stages acquire features node by node.
-        """
+        """Get the same cascade's point with some stages alone; its cost may be an upper bound."""
         all_stages = self.chains_[point.chain]
         exits = [*numbers, len(all_stages)]
         shares = np.array(point.exit_shares)[exits]
@@ -151,41 +153,6 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             chain=chain,
         )
 
-    def _moved(self, goal: Mapping[str, Any], bounds: Mapping[str, Any]) -> Self:
-        """Get a copy at another operating point.
-
-        Parameters
-        ----------
-        goal : mapping
-            `budget`, `max_loss` and `offload_rate`, of which at most one is not None. If all are
-            None, the goal of the settings holds, and `bounds` must not be empty.
-        bounds : mapping
-            `min_recall`, `min_precision`, `max_bytes`, `max_instance_cost` and `slack`; a bound
-            that is None does not change.
-        """
-        check_is_fitted(self, "frontier_")
-        moved = copy.copy(self)
-        # the bounds of the copy
-        if bounds["max_bytes"] is not None:
-            moved.max_bytes_ = bounds["max_bytes"]
-        if bounds["slack"] is not None:
-            moved.slack_ = float(bounds["slack"])
-        if bounds["max_instance_cost"] is not None:
-            moved._cap_cost(bounds["max_instance_cost"])
-        has_other_goal = any(v is not None for k, v in goal.items() if k != "max_loss")
-        total_loss, losses = split_loss(goal["max_loss"], has_other_goal=has_other_goal)
-        moved.class_bounds_ = self._changed_bounds(
-            bounds["min_recall"],
-            bounds["min_precision"],
-            losses,
-            loss_is_given=goal["max_loss"] is not None,
-        )
-        goals = {**goal, "max_loss": total_loss}
-        has_goal = any(value is not None for value in goals.values())
-        has_bound = any(value is not None for value in bounds.values())
-        moved._activate(moved._choose(**goals) if has_goal or not has_bound else moved._pick())
-        return moved
-
     def _changed_bounds(
         self,
         min_recall: Mapping[Any, float] | None,
@@ -194,10 +161,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         *,
         loss_is_given: bool,
     ) -> ClassBounds:
-        """Get the bounds on classes with the arguments that are not None in their place.
-
-        A loss of all rows replaces the losses by class.
-        """
+        """Replace the given bounds on classes; a loss of all rows lifts losses by class."""
         bounds = self.class_bounds_
         changed = ClassBounds.from_mappings(bounds.classes, min_recall, min_precision, losses)
         if min_recall is not None:
@@ -213,32 +177,69 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         *,
         budget: float | None = None,
         max_loss: float | Mapping[Any, float] | None = None,
+        offload_rate: float | None = None,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
+        max_bytes: int | None = None,
+        max_instance_cost: float | None = None,
         slack: float | None = None,
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
+        Give at most one of `budget`, `max_loss` and `offload_rate`; by default the fit's setting.
+
         Parameters
         ----------
-        budget, max_loss, min_recall, min_precision, slack
-            As for :meth:`StagedCascade.at`.
+        budget : float, optional
+            Mean cost per instance that may be spent, in the unit of the feature costs.
+        max_loss : float, or mapping of class label to float, optional
+            Accuracy, or recall of classes, that may be lost; one number lifts those by class.
+        offload_rate : float, optional
+            Share of the instances that may go to the cloud.
+        min_recall, min_precision : mapping of class label to float, optional
+            Replace the bounds of the settings; an empty dict lifts them.
+        max_bytes : int, optional
+            Largest number of bytes on a device: stages that never stop are then left out.
+        max_instance_cost : float, optional
+            Exclude operating points at which an instance can cost more.
+        slack : float, optional
+            Standard errors between a figure and its bound, for `max_loss` and bounds on classes;
+            1 by default.
 
         Returns
         -------
         estimator
             A copy that shares the models.
+
+        Raises
+        ------
+        InputError
+            If no operating point keeps the bounds, or if several of the three goals are given. For
+            `max_instance_cost` the message names the lowest possible value.
+        TooLargeError
+            If none is as small as `max_bytes`; its `smallest` says how small they get.
         """
-        return self._moved(
-            {"budget": budget, "max_loss": max_loss},
-            {
-                "min_recall": min_recall,
-                "min_precision": min_precision,
-                "max_bytes": None,
-                "max_instance_cost": None,
-                "slack": slack,
-            },
+        check_is_fitted(self, "frontier_")
+        moved = copy.copy(self)
+        # the bounds of the copy
+        if max_bytes is not None:
+            moved.max_bytes_ = max_bytes
+        if slack is not None:
+            moved.slack_ = float(slack)
+        if max_instance_cost is not None:
+            moved._cap_cost(max_instance_cost)
+        has_other_goal = budget is not None or offload_rate is not None
+        total_loss, losses = split_loss(max_loss, has_other_goal=has_other_goal)
+        moved.class_bounds_ = self._changed_bounds(
+            min_recall, min_precision, losses, loss_is_given=max_loss is not None
         )
+        # without a goal, the goal of the settings holds under the bounds
+        goal = {"budget": budget, "max_loss": total_loss, "offload_rate": offload_rate}
+        has_goal = any(value is not None for value in goal.values())
+        bounds = (min_recall, min_precision, max_bytes, max_instance_cost, slack)
+        has_bound = any(value is not None for value in bounds)
+        moved._activate(moved._choose(**goal) if has_goal or not has_bound else moved._pick())
+        return moved
 
     def _cap_cost(self, max_cost: float) -> None:
         """Drop the operating points at which an instance can cost more than `max_cost`."""
@@ -391,10 +392,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _route(
         self, x: NDArray[np.float32]
     ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield the number of each stage, the rows that it answers and their margins.
-
-        Offloaded rows come last, with the number of stages and without margins.
-        """
+        """Yield each exit's number, rows and margins; offloaded rows come last, without margins."""
         last_exit = self.last_exit_
         waiting = np.arange(len(x))
         for s, threshold in enumerate(self.operating_point_.thresholds[: last_exit + 1]):

@@ -153,8 +153,7 @@ class BudgetedModel(BaseEstimator, ABC):
     ) -> list[int]:
         """Set the frontier and its candidates, or `every` candidate; get the candidates' numbers.
 
-        There is no active point until one is picked. If no point reaches the goal of the settings,
-        :meth:`at` can still pick one for another goal.
+        No point is active until one is picked, so that :meth:`at` works even if the goal fails.
         """
         self.__dict__.pop("operating_point_", None)
         used = {p.chain for p in (*frontier.points, *frontier.others)}
@@ -203,10 +202,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def last_exit_(self) -> int:
-        """The last exit that an instance may take; the number of stages stands for the offload.
-
-        An instance leaves here at the latest, even if its score is NaN.
-        """
+        """Last exit that an instance may take even if its score is NaN; `n_stages`: the offload."""
         last_exit = len(self.stages_) - (self.high_cost_model_ is None)
         max_cost = self.max_instance_cost_
         if max_cost is None:
@@ -229,10 +225,9 @@ class BudgetedModel(BaseEstimator, ABC):
         union: bool = True,
         offload: Acquired | None = None,
     ) -> NDArray[np.float64]:
-        """Get the cost at each exit: each stage and, last, the offload.
+        """Get the cost at each exit: each stage and, last, the offload (else again all stages).
 
-        Without a high-cost model the last entry has the cost of all stages. `offload` marks the
-        features that the high-cost model acquires, by default all it reads.
+        `offload` marks the features that the high-cost model acquires, by default all it reads.
         """
         costs = self.feature_costs_
         f0 = self.high_cost_model_

@@ -210,63 +210,6 @@ class CascadeClassifier(BudgetedClassifier):
         """
         return np.equal(self.exit_stage(X), len(self.stages_))
 
-    def at(
-        self,
-        *,
-        budget: float | None = None,
-        max_loss: float | Mapping[Any, float] | None = None,
-        offload_rate: float | None = None,
-        min_recall: Mapping[Any, float] | None = None,
-        min_precision: Mapping[Any, float] | None = None,
-        max_bytes: int | None = None,
-        max_instance_cost: float | None = None,
-        slack: float | None = None,
-    ) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted.
-
-        Give at most one of `budget`, `max_loss` and `offload_rate`; by default the fit's setting.
-
-        Parameters
-        ----------
-        budget : float, optional
-            Mean cost per instance that may be spent, in the unit of the feature costs.
-        max_loss : float, or mapping of class label to float, optional
-            Accuracy, or recall of classes, that may be lost; one number lifts those by class.
-        offload_rate : float, optional
-            Share of the instances that may go to the cloud.
-        min_recall, min_precision : mapping of class label to float, optional
-            Replace the bounds of the settings; an empty dict lifts them.
-        max_bytes : int, optional
-            Largest number of bytes on a device: stages that never stop are then left out.
-        max_instance_cost : float, optional
-            Exclude operating points at which an instance can cost more.
-        slack : float, optional
-            Standard errors that `max_loss` and bounds on classes keep in hand; 1 by default.
-
-        Returns
-        -------
-        estimator
-            A copy that shares the models.
-
-        Raises
-        ------
-        InputError
-            If no operating point keeps the bounds, or if several of the three goals are given. For
-            `max_instance_cost` the message names the lowest possible value.
-        TooLargeError
-            If none is as small as `max_bytes`; its `smallest` says how small they get.
-        """
-        return self._moved(
-            {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate},
-            {
-                "min_recall": min_recall,
-                "min_precision": min_precision,
-                "max_bytes": max_bytes,
-                "max_instance_cost": max_instance_cost,
-                "slack": slack,
-            },
-        )
-
     def _choose(self, **goal: float | None) -> OperatingPoint:
         if self.calibration_ is not None and self._may_have_seen:
             self._check_certified_terms(**goal)

@@ -44,10 +44,7 @@ N_SUBSETS = 8
 
 @dataclass(frozen=True, eq=False)
 class SelectedStage:
-    """The best stage on a feature set, with its out-of-fold outputs on the validation rows.
-
-    `regret` is the area under the risk-coverage curve, so that errors with wide margins count most.
-    """
+    """The best stage on a feature set, its out-of-fold outputs and its area under risk-coverage."""
 
     family: str
     stage: Stage
@@ -57,10 +54,7 @@ class SelectedStage:
 
 @dataclass(frozen=True, eq=False)
 class FamilySelection:
-    """Fits of the families that are worth trying on each feature set, and the best of each set.
-
-    It calls ``report(n_done, n_total)`` after each fit.
-    """
+    """Fits of the families that are worth trying on each feature set, and the best of each set."""
 
     problem: Problem
     families: Sequence[str]
@@ -198,10 +192,9 @@ class FamilySelection:
 def best_shape(
     problem: Problem, families: Sequence[str], *, of_size: bool = False
 ) -> TreeShape | None:
-    """Find the best shape of boosted trees on the rows; None without boosting.
+    """Find the best shape of boosted trees on the rows; None where no search is needed.
 
-    None also where stages have bounds of size (`of_size`) and the rows are many: large data has
-    these bins in any case, and leaves are searched again within the bounds.
+    Large data under bounds of size (`of_size`) has standard bins; its leaves are searched later.
     """
     leaves_are_searched_later = of_size and len(problem.plan.fit_rows) > LARGE_ROWS
     if problem.tree_shape is not None or "boosting" not in families or leaves_are_searched_later:

@@ -50,16 +50,12 @@ from gatewise_training.operating_points.thresholds import CascadeRecord, frontie
 
 
 class LabelledRows(NamedTuple):
-    """Rows that a cascade is measured on.
+    """Rows that a cascade is measured on."""
 
-    Shapes: `y` (n,) class indices, `weight` (n,), `reference` (n,) class indices of the high-cost
-    model, or of the last stage; `probabilities` (n, n_classes) of the same model, or None.
-    """
-
-    y: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    reference: NDArray[np.int64]
-    probabilities: NDArray[np.float64] | None = None
+    y: NDArray[np.int64]  # (n,): class indices
+    weight: NDArray[np.float64]  # (n,)
+    reference: NDArray[np.int64]  # (n,): class indices of the high-cost model or the last stage
+    probabilities: NDArray[np.float64] | None = None  # (n, n_classes), of the same model
     splitter: RowSplitter | None = None
 
 
@@ -268,10 +264,7 @@ class ClassifierFit(BudgetedModel):
     def _validation_records(
         self, problem: Problem, candidates: Sequence[FittedStages]
     ) -> list[CascadeRecord]:
-        """Record the candidates on the validation rows.
-
-        Without a high-cost model the reference is the last stage of the last candidate.
-        """
+        """Record the candidates on the validation rows; without a cloud, against the last stage."""
         plan = problem.plan
         rows = plan.validation_rows
         y = plan.y[rows]

@@ -59,10 +59,7 @@ def come_in_blocks(costs: FeatureCosts) -> bool:
 def forward_sets(
     problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[NDArray[np.intp]]:
-    """Find nested sets by forward selection; values must not be missing.
-
-    Arguments and result are those of :func:`.nested_sets`.
-    """
+    """Find nested sets by forward selection, as :func:`.nested_sets`; no value may be missing."""
     plan = problem.plan
     costs = problem.costs
     n_classes = problem.n_classes

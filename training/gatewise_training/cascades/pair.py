@@ -17,7 +17,6 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
-from gatewise.decision import labels
 from gatewise.errors import InputError, one_line
 from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
@@ -25,7 +24,6 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fitting import LabelledRows
-from gatewise_training.cascades.learned_gate import with_learned_gate
 from gatewise_training.data.input_checks import (
     Constraints,
     check_costs,
@@ -38,7 +36,6 @@ from gatewise_training.learners.given_models.given_classifiers import (
     GivenClassifier,
     check_conversion,
     check_fitted,
-    with_columns,
 )
 from gatewise_training.learners.given_models.given_graph import FormedGraph
 from gatewise_training.learners.given_models.raw_boosters import as_classifier
@@ -78,14 +75,6 @@ class PairCascade(CascadeClassifier):
     classes : array-like of shape (n_classes,), optional
         Labels in the order of the graphs' scores, where no model names its own and they are not
         0, 1, ...
-    gate : {"threshold", "learned"}, default "threshold"
-        Learned: Adapt's gate with the low-cost model fixed. Boosted trees on the low-cost model's
-        margins (and `gate_features`) find the instances that it gets wrong and the high-cost model
-        right. Two fifths of the rows fit the gate, one fifth chooses thresholds, two fifths measure
-        them. A learned gate needs a few thousand rows, and is refused for forests and boosted
-        trees.
-    gate_features : array-like of str or int, default ()
-        Values of the flattened instance that a learned gate reads in addition, by name or number.
     encoding : {"jpeg"}, optional
         Instances are images of uint8 that devices get as JPEG files. Devices decode them for the
         low-cost model, and send the files themselves to the high-cost model.
@@ -131,14 +120,10 @@ class PairCascade(CascadeClassifier):
     high_cost_model: Any = field(default=None, kw_only=True)
     low_cost_model: Any = None
     classes: Any = None
-    gate: str = "threshold"
-    gate_features: Any = ()
     encoding: str | None = None
     allow_missing: bool = False
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "gate": [StrOptions({"threshold", "learned"})],
-        "gate_features": ["array-like"],
         "encoding": [StrOptions({JPEG}), None],
     }
 
@@ -191,15 +176,10 @@ class PairCascade(CascadeClassifier):
         self.class_weights_ = None
         self._read_bounds()
         self._check_prices()
-        # split the rows: fit a gate, tune thresholds, state their figures
+        # split the rows: half tune thresholds, half state their figures
         splitter = RowSplitter.checked(len(x), groups, time)
         rows = splitter.order(check_random_state(self.random_state))
-        share = (1, 2)
-        fitting = rows[:0]
-        if self.gate == "learned":
-            fitting, rows = splitter.cut(rows, 2, 5)
-            share = (1, 3)
-        tuning, stating = splitter.cut(rows, *share)
+        tuning, stating = splitter.cut(rows, 1, 2)
         # answers and, without labels, the high-cost model's as truth
         self.labelled_ = y is not None
         y_index = _answers(f0, x) if y is None else self._class_indices(y, len(x))
@@ -210,13 +190,6 @@ class PairCascade(CascadeClassifier):
         if splitter.is_random and y is not None:  # without labels, rows sorted by class would warn
             warn_of_similar_neighbours(x, y_index, stacklevel=2)
         outputs = stage.margins(x)
-        if self.gate == "learned":
-            missed = (labels(outputs) != y_index) & (reference == y_index)
-            _, columns = with_columns(
-                (None, self.gate_features), self.feature_names_, "gate_features"
-            )
-            stage = with_learned_gate(stage, x[fitting], outputs[fitting], missed[fitting], columns)
-            outputs = stage.margins(x)
 
         def record(rows: NDArray[np.intp]) -> CascadeRecord:
             labelled = LabelledRows(
@@ -265,17 +238,11 @@ class PairCascade(CascadeClassifier):
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
         """Pick a threshold by its figures on tuning rows; get its point with the stated figures."""
-        bounds = self.class_bounds_
         if self.calibration_ is not None:
-            self.choice_ = ""  # a certified point states its guarantee
-            tuned = self._tuned
-            max_bytes = self.max_bytes_
-            if max_bytes is not None:
-                tuned = tuned.within_bytes(max_bytes)
-            point = self.calibration_.certify(tuned, bounds, self.max_instance_cost_, **goal)
+            point = self._certified_point(self._tuned, self.calibration_, **goal)
             return msgspec.structs.replace(point, measured=self._measured)
         tuned_point, self.choice_ = self._tuned.choose(
-            bounds, self.max_bytes_, slack=self.slack_, **goal
+            self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal
         )
         return self._stated[tuned_point]
 

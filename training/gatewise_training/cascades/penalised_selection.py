@@ -26,10 +26,7 @@ SELECTION_ROWS = 20_000
 def nested_sets(
     problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[NDArray[np.intp]]:
-    """Find nested feature sets with geometrically growing costs.
-
-    No set costs more than `limit`, and the largest set comes close to it.
-    """
+    """Find nested sets of geometrically growing costs; the largest comes close to `limit`."""
     costs = problem.costs
     chooser = _Chooser(problem, limit)
     cheapest = float(costs.alone.min())
@@ -75,10 +72,7 @@ class _Chooser:
         )
 
     def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
-        """Find the superset of `paid` with the cost closest to `target` on a log scale.
-
-        A gap of 3 %, or of half the smallest price, is close enough.
-        """
+        """Find the superset of `paid` with the cost closest to `target` on a log scale."""
         low = 1e-3  # in units of the summed loss per mean feature price
         high = 1e5
         best_features = paid

@@ -240,10 +240,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return [[columns[features] for features in sets] for sets in sequences if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:
-        """Get the largest cost of a feature set: `max_instance_cost`, if no offload fits it.
-
-        It is None otherwise, and never below the price of the cheapest feature.
-        """
+        """Get the largest cost of a feature set; None unless `max_instance_cost` bars offloads."""
         max_cost = self.max_instance_cost
         if max_cost is None:
             return None

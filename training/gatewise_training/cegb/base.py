@@ -190,10 +190,7 @@ class Scored(CostEfficient):
         seed: int,
         groups: NDArray[np.int64] | None = None,
     ) -> None:
-        """Fit at all penalties; keep the models that reach the frontier.
-
-        `groups` belong to the merits (of rows or queries) on the validation rows, fold after fold.
-        """
+        """Fit at all penalties; keep the models that reach the frontier."""
         self._measure_ranges(x, x)
         self._check_costs()
         title = f"fit {type(self).__name__}"

@@ -72,10 +72,7 @@ def grow(
     rounds: int | None = None,
     seed: int = 0,
 ) -> tuple[TreeEnsemble, int]:
-    """Grow one model; get its trees and its number of rounds.
-
-    `held` are validation rows, whose loss ends the growth.
-    """
+    """Grow one model, ended by the loss on `held` rows; get its trees and number of rounds."""
     if not varies(x):
         return constant(target, x.shape[1]), 0
     start = target.start()

@@ -26,10 +26,7 @@ CLOSE: Final = 1.02
 def spread_penalties(
     cost_at: Callable[[float], float], costs: FeatureCosts, n_penalties: int
 ) -> list[float]:
-    """Find `n_penalties` penalties, from the highest down to 0.
-
-    `cost_at` gives the cost of the model that is fitted under a penalty.
-    """
+    """Find `n_penalties` penalties, from the highest down to 0, by the costs of their fits."""
     cost_of = {p: cost_at(p) for p in (0.0, *FIRST[: n_penalties - 1])} | {math.inf: 0.0}
     while len(cost_of) <= n_penalties and cost_of[0.0] > 0:
         penalty = in_widest_gap(cost_of, costs)
@@ -40,10 +37,7 @@ def spread_penalties(
 
 
 def in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float | None:
-    """Get a penalty in the widest gap between costs; None once all gaps are closed.
-
-    `cost_of` also holds the costs of penalty 0, the largest one, and of infinity, which is 0.
-    """
+    """Get a penalty in the widest gap between costs of 0 and infinity; None if all are closed."""
     prices = costs.alone[costs.alone > 0]
     half_price = float(prices.min()) / 2.0 if len(prices) else 1.0
 

@@ -63,7 +63,6 @@ class CEGBRanker(Scored):
         *,
         qid: ArrayLike | None = None,
         validation: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
-        groups: ArrayLike | None = None,
     ) -> Self:
         """Fit all models and find the frontier.
 
@@ -78,10 +77,6 @@ class CEGBRanker(Scored):
         validation : triple (X_val, y_val, qid_val), optional
             Validation queries. By default up to 5,000 documents are cross-fitted in five folds, so
             that every query validates; of more documents, a fifth of the queries is held out.
-        groups : array-like of shape (n,), optional
-            Group of each document, such as the user of its query: whole groups of queries fit or
-            validate, and `max_loss` keeps two standard errors between groups in hand. Not together
-            with `validation`.
 
         Returns
         -------
@@ -96,12 +91,9 @@ class CEGBRanker(Scored):
         x, grade = check_values(self, X, y)
         query = _queries(len(x), qid)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        query_groups = None
         order = np.argsort(query, kind="stable")
         x, grade, query = x[order], grade[order], query[order]
         if validation is not None:
-            if groups is not None:
-                raise InputError("give groups or validation, not both: validation rows are chosen")
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
             x_val, grade_val = check_values(self, *validation[:2], reset=False)
@@ -111,15 +103,9 @@ class CEGBRanker(Scored):
             x = np.concatenate([x, x_val[order_val]])
             grade = np.append(grade, grade_val[order_val])
             query = np.append(query, query.max() + 1 + query_val[order_val])
-        elif groups is not None:
-            group = _groups(groups, query, order)
-            folds = folds_of(group, seed)
-            validation_rows = np.concatenate([rows for _, rows in folds])
-            is_first = np.diff(query[validation_rows], prepend=-1) != 0
-            query_groups = group[validation_rows][is_first]
         else:
             folds = folds_of(query, seed)
-        self._settle(x, Ranking.by(_grades(grade), query), folds, seed, query_groups)
+        self._settle(x, Ranking.by(_grades(grade), query), folds, seed)
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, *, qid: ArrayLike | None = None) -> float:
@@ -147,22 +133,6 @@ def _queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
         raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
     names = RowSplitter.values("qid", qid, n_rows)
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
-
-
-def _groups(
-    labels: ArrayLike, query: NDArray[np.int64], order: NDArray[np.intp]
-) -> NDArray[np.int64]:
-    """Number of each document's group, in the `order` in which a query's documents lie together."""
-    numbers = RowSplitter.checked(len(order), groups=labels).groups
-    assert numbers is not None
-    ordered = numbers[order]
-    changes = np.flatnonzero((np.diff(query) == 0) & (np.diff(ordered) != 0))
-    if len(changes):
-        raise InputError(
-            f"groups: the documents of a query are in two groups (row {order[changes[0] + 1]}); "
-            "queries are held out whole"
-        )
-    return ordered
 
 
 def _grades(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -81,11 +81,7 @@ class Fitted:
         return float(np.average(self.merits, weights=self.weights))
 
     def error_against(self, other: Fitted, groups: NDArray[np.int64] | None = None) -> float:
-        """Standard error of the difference of two scores, paired by row or query.
-
-        With the `groups` of the rows or queries, it is at least the additional loss that is
-        expected on new groups.
-        """
+        """Standard error of a difference of scores, paired by row; larger for new `groups`."""
         # standard error of a weighted mean: sqrt(sum (w_i / sum w)^2 (d_i - mean d)^2)
         difference = self.merits - other.merits
         share = self.weights / self.weights.sum()
@@ -259,11 +255,7 @@ def sweep_penalties(
     goal: Goal,
     report: Progress,
 ) -> list[Fitted]:
-    """Fit the constant model and all penalties, from high to none.
-
-    `penalties` are the user's own, besides none. Without them `n_penalties` fits, the unpenalised
-    one included, close in on the goal. The constant model comes first, the unpenalised one last.
-    """
+    """Fit the constant model and all penalties, given or searched, from high to 0."""
     if task.prices.accounting == "lazy":
         check_lazy_size(*task.x.shape)
     first = FIRST[: n_penalties - 1] if penalties is None else penalties

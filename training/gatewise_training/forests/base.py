@@ -27,13 +27,7 @@ class FittedTrees(FittedStages):
 
 
 class ForestModel(SingleModel):
-    """Base of both forests.
-
-    Attributes
-    ----------
-    grown_ : tuple
-        Source of the trees of each candidate on the frontier (:class:`FittedTrees`).
-    """
+    """Base of both forests; `grown_` holds the source of the trees of each candidate."""
 
     def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
         sources = {id(c.stages): c.source for c in candidates if isinstance(c, FittedTrees)}

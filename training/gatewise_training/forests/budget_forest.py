@@ -2,8 +2,8 @@
 
 Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015 (BudgetRF): trees on bootstrap
 samples by minimax splits of threshold-Pairs, added until validation data costs more than the
-budget. The other criteria grow by the largest gain in entropy or Gini index, less a price on the
-features that instances have not acquired yet.
+budget. The other criterion is the largest gain in entropy, less a price on the features that
+instances have not acquired yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
 """Thresholds of Pairs that are tried: about every other one of the paper's ten (section 3)."""
 
 MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
-"""Bits, or expected errors, that an acquisition of mean price must save."""
+"""Bits that an acquisition of mean price must save."""
 
 BATCH = 8
 """Trees grown between two checks of the cost: the same for any number of jobs."""
@@ -65,18 +65,17 @@ class BudgetForest(ForestModel):
     max_loss : float, default 0.01
         Without a budget, the cheapest point is chosen whose accuracy is at most this far below that
         of the largest forest (all trees, and the smallest alpha or mu).
-    criterion : {"threshold_pairs", "entropy", "gini"}, default "threshold_pairs"
-        BudgetRF's minimax splits; or the largest gain, less `mu` times the price that instances
-        at the node have to pay.
+    criterion : {"threshold_pairs", "entropy"}, default "threshold_pairs"
+        BudgetRF's minimax splits, or the largest gain in entropy less `mu` times the price that
+        instances at the node have to pay.
     alpha : float, optional
         Threshold of Pairs, in examples: a class with at most this many at a node does not count, so
         higher thresholds give shallower, cheaper trees. By default 35, 15, 6, 2 and 0 are tried,
-        and validation chooses. The other criteria ignore it.
+        and validation chooses. Entropy ignores it.
     mu : float or "auto", default 0.0
-        For "entropy" and "gini": the gain in bits, or expected errors, that one example's
-        acquisition of mean price must bring. Features and groups that were acquired in earlier
-        splits or trees are free. "auto" tries 0.3, 0.1, 0.03, 0.01 and 0. Trees then grow one by
-        one.
+        For "entropy": the gain in bits that one example's acquisition of mean price must bring.
+        Features and groups that were acquired in earlier splits or trees are free. "auto" tries
+        0.3, 0.1, 0.03, 0.01 and 0. Trees then grow one by one.
     splits : {"exact", "stumps"}, default "exact"
         All thresholds, or the paper's 80, 40 or 20 random ones.
     n_estimators : int, default 40
@@ -122,7 +121,7 @@ class BudgetForest(ForestModel):
     selection: Literal["accuracy", "cost"] = "accuracy"
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "criterion": [StrOptions({"threshold_pairs", "entropy", "gini"})],
+        "criterion": [StrOptions({"threshold_pairs", "entropy"})],
         "alpha": [NOT_NEGATIVE, None],
         "mu": [StrOptions({"auto"}), NOT_NEGATIVE],
         "splits": [StrOptions({"exact", "stumps"})],
@@ -206,7 +205,7 @@ class BudgetForest(ForestModel):
             raise InputError("selection='cost' takes the largest forest within a budget: give one")
         if self.mu != 0 and self.criterion == "threshold_pairs":
             raise InputError(
-                "mu weighs acquisitions against gains: it needs criterion='entropy' or 'gini'; "
+                "mu weighs acquisitions against gains: it needs criterion='entropy'; "
                 "the rule of threshold-Pairs counts the prices already"
             )
 
@@ -296,11 +295,7 @@ def _candidates(
 
 
 def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> TreeEnsemble:
-    """Make an ensemble of a forest's first trees; its margins are averages over them.
-
-    It shares all arrays with the forest except the values, which come from `shares`
-    (:meth:`Forest.node_shares`).
-    """
+    """Make an ensemble of a forest's first trees, with values of `shares`, averaged over them."""
     trees = forest.trees
     end = int(np.append(trees.roots, trees.n_nodes)[number])
     return replace(
@@ -319,10 +314,7 @@ def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> Tr
 def _first_margins(
     leaf: NDArray[np.int32], shares: NDArray[np.float64], number: int
 ) -> NDArray[np.float32]:
-    """Margins of a forest's first trees, with the same bits as those of :func:`_first_trees`.
-
-    Shapes: `leaf` (n_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
-    """
+    """Margins of a forest's first trees, (n, n_classes), with the same bits as theirs."""
     value = (shares / number).astype(np.float32)
     out = np.zeros((leaf.shape[1], value.shape[1]), np.float32)
     for tree_leaf in leaf[:number]:
@@ -331,10 +323,7 @@ def _first_margins(
 
 
 def _numbers_of_trees(n_trees: int, n_over_budget: int | None) -> list[int]:
-    """List numbers of trees to try, in steps of one and later of a tenth, up to the budget.
-
-    The last two are the largest number that the budget allows and the next one.
-    """
+    """List numbers of trees to try, in steps of one and later of a tenth, up to the budget."""
     last = n_trees if n_over_budget is None else n_over_budget
     numbers = {last, max(last - 1, 1)}
     number = 1

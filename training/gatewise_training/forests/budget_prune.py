@@ -297,10 +297,7 @@ class _Pruned:
 
 
 def _candidates(problem: Problem, members: Sequence[_Pruned], n_points: int) -> list[FittedStages]:
-    """Prunings of a forest at the same costs in all folds: from single leaves to the whole forest.
-
-    The folds' forests give the out-of-fold outputs, the last forest the stages.
-    """
+    """Prunings of a forest at the same costs in all folds, from leaves to the whole forest."""
     plan = problem.plan
     final = members[-1]
     highest = float(final.path.sequence.costs[0])

@@ -67,10 +67,7 @@ class CalibrationRecords:
         max_cost: float | None = None,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the bound that is not None, and the bounds by class.
-
-        No instance may cost more than `max_cost` at the point.
-        """
+        """Find the boldest point that keeps the bound, `by_class`, and `max_cost` on any row."""
         record = self.certifying[0]
         rows = len(record.weights)
         groups = record.splitter.n_groups
@@ -224,10 +221,7 @@ class _Tuning:
         return lambda point: recalls.margin(point, class_rows)
 
     def bounded(self, points: Sequence[OperatingPoint], rows: int) -> list[OperatingPoint]:
-        """Order settings by the distance to their nearest bound; worth rises along the list.
-
-        Distances are in standard errors of `rows` calibration rows.
-        """
+        """Order settings by distance to the nearest bound, in errors of `rows` rows."""
         class_margin = self.class_margin(rows)
 
         def distance(point: OperatingPoint) -> float:

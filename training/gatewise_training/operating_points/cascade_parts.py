@@ -33,8 +33,7 @@ MOST_ROWS = 4000
 def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
     """List choices of stages that together take at most `max_bytes`, each as rising numbers.
 
-    A cascade that fits is the only choice. Otherwise there is one for each price, and one for each
-    stage that leaves no room for another.
+    Without room for all there is one choice per price, and one per stage that fills the room alone.
     """
     assert record.packed is not None
     sizes = record.packed.alone

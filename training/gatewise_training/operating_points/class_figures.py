@@ -104,10 +104,7 @@ def _shares(part: NDArray[Any], whole: NDArray[Any]) -> Shares:
 def class_weights(
     weights: Mapping[Any, float] | str | None, y: NDArray[np.int64], classes: NDArray[Any]
 ) -> NDArray[np.float64] | None:
-    """Get the weight of each class, shape (n_classes,), from a dict or ``"balanced"``.
-
-    Balanced classes have the same total weight. A class that a dict leaves out has weight 1.
-    """
+    """Get the weight of each class, (n_classes,); 1 for a class that a dict leaves out."""
     if weights is None:
         return None
     if isinstance(weights, str):
@@ -155,10 +152,9 @@ def by_class(
 def split_loss(
     max_loss: float | Mapping[Any, float] | None, *, has_other_goal: bool
 ) -> tuple[float | None, Mapping[Any, float] | None]:
-    """Split a `max_loss` into the bound on all rows and bounds by class.
+    """Split a `max_loss` into the bound on all rows, under the key None, and bounds by class.
 
-    The key None has the bound on all rows. It is 1 by default, so that the bounds by class alone
-    decide, and None if there is another goal.
+    Without that key the bounds by class alone decide: the bound on all rows is 1.
     """
     if not isinstance(max_loss, Mapping):
         return max_loss, None
@@ -180,10 +176,7 @@ def split_loss(
 
 @dataclass(frozen=True)
 class ClassBounds:
-    """Least recall, least precision and largest loss of recall of each class, or None.
-
-    A loss is measured against the high-cost model on the rows of the class.
-    """
+    """Least recall and precision, and largest loss of recall against the cloud, of each class."""
 
     classes: tuple[Any, ...]
     min_recall: Shares
@@ -256,10 +249,7 @@ class ClassBounds:
         return ", ".join(f"{name}={bound:g}" for name, bound in self.named().items())
 
     def margin(self, point: Any, class_rows: Sequence[int]) -> float:
-        """Get the distance of a point to its nearest bound in standard errors, negative outside.
-
-        The errors are for validation rows, with `class_rows` rows of each class.
-        """
+        """Get a point's distance to its nearest bound in standard errors; negative outside."""
         if point.recall is None or point.precision is None:
             raise InputError(
                 "these operating points do not know recall and precision: fit and pack anew"
@@ -294,11 +284,9 @@ def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[NDArray[np.float64]]:
-    """List class weights, shape (n_classes,), under which thresholds are tuned in addition.
+    """List class weights, (n_classes,) each, under which thresholds are also tuned.
 
-    Thresholds tuned for accuracy alone serve rare classes badly. If there are rare classes, one
-    list of weights balances all classes and one is its square root. A class with a bound has
-    several weights.
+    Thresholds tuned for accuracy alone serve rare and bounded classes badly.
     """
     # (1 - share) / share: with this weight a class counts as much as all others together
     odds = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
@@ -318,11 +306,7 @@ def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[ND
 def kept_shares(
     answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Get masks of the rows that a bound counts and of the missed rows among them, (n,) each.
-
-    A bound on recall counts the rows of class `c` and misses those with another answer. A bound on
-    precision counts the rows with answer `c` and misses those of another class.
-    """
+    """Get masks of the rows that a bound on recall or precision counts, and of its misses."""
     answer = answers.labels[exits, np.arange(len(exits))]
     of_class = answers.truth == c
     answered = answer == c

@@ -33,10 +33,7 @@ from gatewise_training.operating_points.risk_tests import (
 def check_class_rows(
     bounds: ClassBounds, truth: NDArray[np.int64], splitter: RowSplitter, level: float
 ) -> None:
-    """Raise InputError for bounds that calibration rows of classes `truth`, (n,), cannot certify.
-
-    Bounds on precision pass, because their rows are known only when they are answered.
-    """
+    """Raise InputError for bounds that calibration rows of classes `truth` cannot certify."""
     problems = []
     for kind, c, bound in bounds.items():
         max_share = bound if kind == "loss" else 1 - bound  # of the class's rows that are lost
@@ -61,10 +58,7 @@ def check_class_rows(
 
 
 def least_rows(bound: float, level: float) -> int:
-    """Get the number of rows that, with none lost, certify a loss of at most `bound`.
-
-    The bound is above 0 and below 1, and n the least number with ``(1 - bound) ** n <= level``.
-    """
+    """Get the least n with ``(1 - bound) ** n <= level``: n rows without loss certify a bound."""
     return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)
 
 
@@ -88,11 +82,7 @@ def classes_pass(
     lost: NDArray[np.float64],
     level: float,
 ) -> bool:
-    """Whether the tests of all bounds on classes pass.
-
-    Shapes: `exits, lost` (n,); `lost` is 1 where the reference alone is right, -1 where it alone is
-    wrong, and 0 elsewhere.
-    """
+    """Whether the tests of all bounds on classes pass; `exits` and :func:`.lost_rows` are (n,)."""
     for kind, c, bound in bounds.items():
         if kind == "loss":
             of_class = answers.truth == c

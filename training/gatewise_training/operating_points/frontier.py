@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gatewise.console import html_table
 from gatewise.errors import InputError, TooLargeError
-from gatewise.formats import threshold
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.cost_cap import points_within_cost
@@ -100,10 +98,7 @@ class Frontier:
     def from_points(
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
-        """Make the frontier of `points`; of equal points the first is on it.
-
-        `reference_accuracy` and `details` are fields of the frontier.
-        """
+        """Make the frontier of `points`; `reference_accuracy` and `details` are other fields."""
         curve = undominated(points, _MERIT)
         if not curve:
             raise InputError("a frontier needs at least one operating point")
@@ -120,23 +115,6 @@ class Frontier:
             f"reference {self.reference_merit:.4f}{others_text})"
         )
 
-    def _repr_html_(self) -> str:
-        hull = set(self.hull().points)
-        weighted = ["weighted accuracy"] * self.weighted
-        rows = [
-            (
-                f"{p.cost:.4g}",
-                f"{p.accuracy:.4f}",
-                *([f"{p.merit:.4f}"] * self.weighted),
-                f"{p.offload_rate:.3f}",
-                ", ".join(threshold(t) for t in p.thresholds),
-                "hull" * (p in hull),
-            )
-            for p in self.points
-        ]
-        header = ("cost", "accuracy", *weighted, "offload rate", "stops at", "")
-        return html_table(repr(self), header, rows)
-
     @property
     def weighted(self) -> bool:
         """Whether accuracies are compared under class weights."""
@@ -149,10 +127,7 @@ class Frontier:
         return self.reference_accuracy if weighted is None else weighted
 
     def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
-        """Add the `points` that serve some class better to the others.
-
-        With `bounds` on classes these include the points that serve the bounded classes better.
-        """
+        """Add the `points` that serve some class, or the `bounds`, better to the others."""
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         comparable = [p for p in points if p.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
@@ -168,10 +143,7 @@ class Frontier:
         return replace(self, others=tuple(p for p in useful if p not in on_curve))
 
     def with_small(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add the best `points` of smaller sizes to the others.
-
-        These are the curves of the points up to a size, for sizes that grow by half.
-        """
+        """Add the best `points` up to sizes that grow by half to the others."""
         by_size = sorted(points, key=lambda p: p.bytes)
         listed = {*self.points, *self.others}
         smaller: dict[OperatingPoint, None] = {}
@@ -202,10 +174,7 @@ class Frontier:
         return self._of(small_points)
 
     def within_cost(self, max_instance_cost: float) -> Frontier:
-        """Get the frontier of the points at which no instance costs above `max_instance_cost`.
-
-        InputError without any names the lowest possible cap.
-        """
+        """Get the frontier of the points at which no instance costs above `max_instance_cost`."""
         return self._of(points_within_cost((*self.points, *self.others), max_instance_cost))
 
     def _of(self, points: Sequence[OperatingPoint]) -> Frontier:
@@ -376,10 +345,7 @@ class Frontier:
         return Choice(best, reason)
 
     def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
-        """List the points that keep `bounds`, by `slack` standard errors if some do.
-
-        InputError, if none keeps them, has the highest shares that the points reach.
-        """
+        """List the points that keep `bounds`, by `slack` standard errors if some do."""
         recalls = bounds.as_recalls(self.reference_recall)
         all_points = (*self.points, *self.others)
         margins = [recalls.margin(p, self.class_rows) for p in all_points]

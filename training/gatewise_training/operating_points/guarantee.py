@@ -231,10 +231,7 @@ def _risks(
     exits: NDArray[np.int64],
     promise: Promise,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
-    """Get each candidate's row values, their lowest and highest possible values, their bound.
-
-    Values are the offloads, the costs, or ``weight * (loss - bound)`` with weights by class.
-    """
+    """Get each candidate's row values, their lowest and highest possible values, their bound."""
     if promise.kind == "offload_rate":
         zero = np.zeros(len(owners))
         return _offloaded(owners, exits).astype(np.float64), zero, zero + 1, promise.bound

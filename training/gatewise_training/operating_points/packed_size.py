@@ -42,10 +42,7 @@ class PackedSizes:
         return tuple(self.total([s]) for s in range(len(self.forms[0][0])))
 
     def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
-        """Get an upper bound on the bytes of a cascade of some of the stages.
-
-        `free_thresholds` shared thresholds are not counted.
-        """
+        """Bound the bytes of some stages, less `free_thresholds` shared thresholds."""
         numbers = np.array(stages, np.intp)
         return min(
             int(stage_bytes[numbers].sum())
@@ -76,10 +73,7 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
 def _table_forms(
     stages: Sequence[Stage],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 8 or 16 bits.
-
-    The numbers of all tables are as wide as the largest model needs.
-    """
+    """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 8 or 16 bits."""
     columns = {int(c) for stage in stages for c in stage.features}
     forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner_counts = [_inner_nodes(forest) for forest in forests]
@@ -119,10 +113,7 @@ def _table_forms(
 
 
 def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int = 4) -> int:
-    """Compute an upper bound on the bytes of a tree with `leaves` leaves of `values` values.
-
-    A value takes `leaf` bytes and a threshold `key` bytes.
-    """
+    """Bound the bytes of a tree of `leaves` leaves of `values` values of `leaf` bytes each."""
     inner = leaves - 1
     return (
         inner * (key + slot_width(n_columns, nan=False) + width(inner)) + leaf * leaves * values + 5
@@ -185,10 +176,7 @@ def _numbers(model: LinearModel | KernelModel) -> int:
 
 
 def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
-    """List the stages that may stop an instance, with the smallest one if none of them has bytes.
-
-    A device needs a stage for its own answers when the cloud does not answer.
-    """
+    """List the stages that may stop an instance; at least one, because the cloud may be away."""
     sizes = packed_sizes(stages).alone
     numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
     if any(sizes) and not any(sizes[s] for s in numbers):

@@ -32,10 +32,7 @@ class MeasuredFigure(NamedTuple):
     def share(
         cls, events: NDArray[np.bool_], weights: NDArray[np.float64], splitter: RowSplitter
     ) -> MeasuredFigure:
-        """Measure the share of rows with an event; the interval is exact without groups.
-
-        Shapes: `events` (n,), `weights` (n,).
-        """
+        """Measure the share of rows with an event; the interval is exact without groups."""
         if splitter.is_random and len(events) and not np.ptp(weights):
             return cls(events.mean().item(), *exact_interval(int(events.sum()), len(events)))
         return cls.mean(events.astype(np.float64), weights, splitter).clipped(0.0, 1.0)
@@ -44,10 +41,7 @@ class MeasuredFigure(NamedTuple):
     def mean(
         cls, values: NDArray[np.float64], weights: NDArray[np.float64], splitter: RowSplitter
     ) -> MeasuredFigure:
-        """Measure a mean; where rows have groups, its error is that between groups.
-
-        Shapes: `values` (n,), `weights` (n,).
-        """
+        """Measure a mean; where rows have groups, its error is the error between groups."""
         n_units = splitter.n_groups or len(values)
         if n_units < 2:
             mean = float(np.average(values, weights=weights)) if len(values) else np.nan
@@ -70,8 +64,7 @@ class MeasuredFigure(NamedTuple):
         """Measure a mean of paired losses, each -1, 0 or 1.
 
         Without groups the interval is Agresti and Min's (Statistics in Medicine 24, 2005), which
-        adds half a row to each cell of the table of right and wrong answers, so that it is wider
-        where few rows differ. Shapes: `losses` (n,), `weights` (n,).
+        adds half a row to each cell of the table of right and wrong answers.
         """
         if splitter.groups is not None or not len(losses):
             return cls.mean(losses, weights, splitter).clipped(-1.0, 1.0)
@@ -134,10 +127,7 @@ class KeptBound(NamedTuple):
 
 
 class UnseenRows(NamedTuple):
-    """Rows that no choice has seen, and the answers of a system and its high-cost model.
-
-    All arrays have the shape (n,).
-    """
+    """Rows that no choice has seen, and the answers of a system and its high-cost model, (n,)."""
 
     truth: NDArray[np.int64]  # class indices; -1: a label that training has not seen
     answers: NDArray[np.int64]  # class indices
@@ -281,22 +271,6 @@ def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
     low = 100 * accuracy.low
     high = 100 * accuracy.high
     return f"{100 * expected:.1f} % on validation rows, {low:.1f} to {high:.1f} % on these"
-
-
-def broken_promise(expected: float, n_right: int, n_rows: int) -> str | None:
-    """Write the first sentence about rows that break the accuracy promised by validation rows.
-
-    None where the exact 95 % interval of `n_right` of `n_rows` answers reaches `expected`.
-
-    >>> broken_promise(0.986, 482, 500)
-    'These rows break the promise: accuracy is 98.6 % on validation rows, 94.4 to 97.9 % on these.'
-    """
-    if not n_rows:
-        return None
-    drop = broken_accuracy(
-        expected, MeasuredFigure(n_right / n_rows, *exact_interval(n_right, n_rows))
-    )
-    return None if drop is None else f"These rows break the promise: accuracy is {drop}."
 
 
 def _goal(

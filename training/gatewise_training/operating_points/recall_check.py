@@ -18,10 +18,9 @@ ROWS = 3
 
 
 def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
-    """Write a remark on the rare class that loses most recall at the active operating point.
+    """Write a remark on the unbounded rare class that loses most recall at the active point.
 
-    None if no rare class without a bound loses recall. The remark names remedies in Python or, with
-    `as_options`, as options of ``gatewise train``.
+    It names remedies in Python or, with `as_options`, as options of ``gatewise train``.
     """
     frontier = system._reference_frontier()
     point = system.operating_point_

@@ -98,10 +98,9 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
 
 
 def _score_limits(n: int, bound: float, z: float) -> NDArray[np.int64]:
-    """Solve ``gap = z * sqrt(variance)`` for each number of disagreements, gap = n*bound - net.
+    """Solve ``gap^2 = z^2 (variance + slope * gap)`` for each number of disagreements.
 
-    The variance holds under the null hypothesis, and depends on the gap itself, so that the gap
-    solves ``gap^2 = z^2 (variance + slope * gap)``.
+    The gap is n * bound - net, and its variance under the null hypothesis depends on it.
     """
     n_differing = np.arange(n + 1)
     allowed = n * bound

@@ -220,10 +220,7 @@ def tune(
     *,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
-    """Find the best thresholds for each price of cost, `lams` (n_lams,).
-
-    The descent starts at the thresholds of the price before.
-    """
+    """Find the best thresholds for each price, (n_lams,), each from those of the price before."""
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")
@@ -285,10 +282,7 @@ def frontier_points(
 def _tuned_points(
     record: CascadeRecord, tuning: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
-    """List the settings that are tuned on `tuning`, the record or a copy with other class weights.
-
-    They are measured on `record`, less the optimism of tuning.
-    """
+    """List the settings that are tuned on `tuning` and measured on `record`, less the optimism."""
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     crossfit = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
     optimism = np.zeros((3, len(crossfit)))  # of cost, accuracy and weighted accuracy
@@ -328,10 +322,7 @@ def _tuned_points(
 
 
 def smoothed(record: CascadeRecord) -> CascadeRecord:
-    """Replace a stage's right and wrong answers by the frequency of right ones at the score.
-
-    An isotonic fit makes this frequency rise with the score. The reference's row does not change.
-    """
+    """Replace each stage's right answers by their isotonic frequency at the row's score."""
     correct = record.correct.copy()
     for s in range(record.n_stages):
         has_score = ~np.isnan(record.scores[s])

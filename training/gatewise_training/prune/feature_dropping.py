@@ -27,8 +27,7 @@ Items = list[tuple[int, ...]]
 def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> PruneSequence:
     """Drop the feature that loses least training error per unit of cost saved, until none is left.
 
-    The paper does not say how it weighs error against cost; this is the usual ratio. A feature
-    group with a shared price can also be dropped as a whole, as one of the paper's descriptors is.
+    The paper does not give the ratio. A group with a shared price can be dropped as a whole.
     """
     items: Items = [(k,) for k in range(costs.n_features)]
     for g in np.flatnonzero(costs.shared):

@@ -99,9 +99,9 @@ class PruneSequence:
 def keep_within(
     exact: PruneSequence, budget: float, baselines: Sequence[PruneSequence], *, gap: float = 0.0
 ) -> Keep:
-    """Find the most accurate pruning within a budget, among the exact and those between them.
+    """Find the most accurate pruning within a budget, (n_nodes,): exact, or between two exact ones.
 
-    An exact pruning is taken if its cost is within `gap` of the budget; returns (n_nodes,).
+    An exact pruning is taken if its cost is within `gap` of the budget.
     """
     problem = exact.problem
     number = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))

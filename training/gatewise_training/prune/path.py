@@ -49,10 +49,7 @@ ROUNDING = 1e-10
 
 
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
-    """Price of cost at which each node is pruned, by minimum cuts on ever smaller parts.
-
-    Shapes: returns (n_nodes,).
-    """
+    """Price of cost at which each node is pruned, by minimum cuts on ever smaller parts."""
     closure, number = reduce_problem(problem)
     prices = np.zeros(closure.n_nodes)
     parts: list[tuple[Closure, Flow | None, NDArray[np.intp]]]
@@ -79,10 +76,7 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
 
 
 def breakpoints_by(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
-    """Price of cost at which each node is pruned, by any exact solver of the whole problem.
-
-    Slower than :func:`breakpoints`, which it serves to check.
-    """
+    """Price of cost at which each node is pruned, by any exact solver of the whole problem."""
     inner = problem.inner
     _, number = reduce_problem(problem)
     is_free = number == FREE

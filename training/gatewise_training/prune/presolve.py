@@ -52,10 +52,7 @@ class Closure:
     def part(
         self, chosen: NDArray[np.bool_], unpaid: NDArray[np.bool_], flow: Flow
     ) -> tuple[Closure, Flow]:
-        """Keep some nodes, the unpaid acquisitions among theirs, and the flow between them.
-
-        Shapes: `chosen` (n_nodes,), `unpaid` (n_columns,).
-        """
+        """Keep some nodes, (n_nodes,), their unpaid acquisitions, and the flow between them."""
         closure = (
             self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
         )  # fmt: skip
@@ -83,10 +80,7 @@ class Flow:
 
 
 def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
-    """Reduce a pruning problem to the nodes that need a decision.
-
-    Shapes: returns `number` (n_nodes of the problem,), each node's number in the closure.
-    """
+    """Reduce a pruning problem to the nodes that need a decision; get each node's number there."""
     uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
     priced = uses | (problem.depth_price > 0)
     # nodes that are merged take the number of the node that they stay with

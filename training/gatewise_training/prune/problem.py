@@ -246,10 +246,7 @@ class RowUses(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def _columns(x: Any, paths: Any, prices: Any) -> Any:
-    """List each row's acquisitions: the nodes on its paths that first use a feature or group.
-
-    Rows are walked twice: first to count, then to fill.
-    """
+    """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
     n_items = len(prices)
     n_trees = len(paths.roots)
     share = 1.0 / len(x)

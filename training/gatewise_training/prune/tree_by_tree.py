@@ -23,10 +23,10 @@ from gatewise_training.prune.problem import PruneProblem
 
 
 def per_tree(problem: PruneProblem) -> PruneSequence:
-    """Optimal prunings of each tree alone, for all prices of cost.
+    """Prune each tree alone, for all prices of cost.
 
-    Within one tree a row's first use of a feature is at one node, so nothing is shared and every
-    node has its own price: the problem has a closed solution for all prices at once.
+    Within one tree a row's first use of a feature is at one node, so every node has its own price
+    and the problem has a closed solution.
     """
     use_price = problem.column_price[problem.use_column]
     node_price = np.bincount(problem.column_nodes, use_price, problem.n_nodes)

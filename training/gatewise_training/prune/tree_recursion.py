@@ -65,10 +65,7 @@ class PricedTrees:
         return np.asarray(beta * scale[column] + addition[column])
 
     def best(self, charge: Floats) -> tuple[Keep, Floats]:
-        """Prune every tree separately under a charge of each node's first uses, (n_nodes,).
-
-        Shapes: returns `keep` (n_nodes,), `gain` (n_nodes,).
-        """
+        """Prune every tree alone under a charge of each node's first uses; get keep and gain."""
         problem = self.problem
         gain = problem.profit - self.lam * problem.depth_price - charge
         keep = np.empty(problem.n_nodes, np.bool_)
@@ -135,8 +132,7 @@ def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float
     """Improve a pruning; returns it with its objective.
 
     Each round drops nodes that earn less than the acquisitions that only they make, and then adds
-    nodes that earn more than the acquisitions that are not made yet. Each half is a tree recursion
-    whose charges never understate the cost of a change, so the objective cannot rise.
+    nodes that earn more than the acquisitions that are not made yet. The objective cannot rise.
     """
     start, nodes = problem.column_start, problem.column_nodes
     objective = float(problem.objective(keep, lam))

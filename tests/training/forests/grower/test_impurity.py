@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gatewise_training.forests.grower.impurity import (
     change_of_pairs,
     entropy,
-    gini,
     log_table,
     threshold_pairs,
 )
@@ -110,17 +109,15 @@ def test_change_of_pairs_is_the_difference(counts, alpha, m, step):
 
 @settings(deadline=None)
 @given(COUNTS.filter(any))
-def test_entropy_and_gini_are_sums_over_the_examples(counts):
+def test_entropy_is_a_sum_over_the_examples(counts):
     n = sum(counts)
     array = np.array(counts, np.int64)
     bits = -sum(c * math.log2(c / n) for c in counts if c)
     assert entropy(array, log_table(n)) == pytest.approx(bits, abs=1e-9)
-    assert gini(array) == pytest.approx(sum(c * (1 - c / n) for c in counts), abs=1e-9)
 
 
-def test_mean_entropy_and_gini_index_are_not_monotone():
+def test_mean_entropy_is_not_monotone():
     """Why the paper needs another impurity: a subset may be more impure than the whole."""
     whole, part = np.array([6, 2]), np.array([2, 2])
     table = log_table(8)
     assert entropy(part, table) / 4 > entropy(whole, table) / 8
-    assert gini(part) / 4 > gini(whole) / 8

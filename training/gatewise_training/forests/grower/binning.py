@@ -73,10 +73,7 @@ class Codes(NamedTuple):
 
     @classmethod
     def of_table(cls, x: NDArray[np.float32], *, max_codes: int = MAX_CODES) -> Codes:
-        """Code the columns of a table.
-
-        Shapes: `x` (n, n_features).
-        """
+        """Code the columns of a table, (n, n_features)."""
         columns = [_code(np.ascontiguousarray(x[:, k]), max_codes) for k in range(x.shape[1])]
         widest = max((len(lower) for _, lower, _ in columns), default=0)
         codes = np.empty((x.shape[1], len(x)), np.uint8 if widest <= 255 else np.uint16)

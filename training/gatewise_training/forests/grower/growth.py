@@ -13,14 +13,14 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growing import GrownNodes, ensemble_of, unsplit_nodes
 from gatewise_training.forests.grower.impurity import log_table
-from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS, GrowthRule
+from gatewise_training.forests.grower.split_search import ENTROPY, PAIRS, GrowthRule
 from gatewise_training.forests.grower.tree_kernel import BootstrapSample, TreePrices, grow_tree
 from gatewise_training.prune.forest import Forest
 
-Criterion = Literal["threshold_pairs", "entropy", "gini"]
+Criterion = Literal["threshold_pairs", "entropy"]
 Splits = Literal["exact", "stumps"]
 
-CRITERIA = {"threshold_pairs": PAIRS, "entropy": ENTROPY, "gini": GINI}
+CRITERIA = {"threshold_pairs": PAIRS, "entropy": ENTROPY}
 
 
 @dataclass(frozen=True)

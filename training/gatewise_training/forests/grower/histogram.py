@@ -220,10 +220,7 @@ def clear_sparse(sparse: Any, counts: Any, n_touched: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def sparse_events(sparse: Any, k: int, node_counts: Any, slots: Any, events: Any) -> int:
-    """List the codes of sparse column k; its prevailing code has the examples without an entry.
-
-    Shapes: `node_counts` (n_classes,), all examples of the node. Returns the number of codes.
-    """
+    """List the codes of sparse column k; its prevailing code has the examples without an entry."""
     event_code = events.code
     event_count = events.count
     begin = sparse.offset[k]

@@ -16,8 +16,8 @@ of a rising function. Hence F is monotone and supermodular. ``F <= n^2``, so ``l
 With ``a = 1`` four classes of which one has 255 examples and another a single one count as pure,
 which cuts the trees of the paper's figure 2 at depth 2.
 
-Entropy and Gini index are not admissible, since they are not monotone; they serve forests that grow
-by gain. Both are sums over examples: bits, and expected errors of a random guess.
+Entropy, a sum over examples in bits, is not admissible, because it is not monotone; it serves
+forests that grow by gain.
 """
 
 from __future__ import annotations
@@ -107,19 +107,3 @@ def entropy(counts: Any, table: Any) -> float:
         bits += table[c]
     difference: float = table[n] - bits
     return max(difference, 0.0)
-
-
-@numba.njit(cache=True, nogil=True)
-def gini(counts: Any) -> float:
-    """Get the errors expected if each example's class is guessed by drawing one of the set.
-
-    >>> gini(np.array([2, 2]))
-    2.0
-    """
-    # n - sum n_i^2 / n
-    n = 0
-    squares = 0.0
-    for c in counts:
-        n += c
-        squares += float(c) * c
-    return float(n - squares / n) if n else 0.0

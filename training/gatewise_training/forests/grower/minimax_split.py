@@ -67,10 +67,7 @@ def crossing_arrays(n_rows: int, n_classes: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def crossing(rows: Any, low: int, high: int, node: Any, alpha: float, work: Any) -> Any:
-    """Find the :class:`Boundary` with the least threshold-Pairs impurity of the worse child.
-
-    `rows` are the :class:`.ColumnRows` of the node, with codes from `low` to `high`.
-    """
+    """Find the :class:`Boundary` with the least threshold-Pairs impurity of the worse child."""
     bins = work.bins
     inner_rows = work.inner_rows
     left = work.left

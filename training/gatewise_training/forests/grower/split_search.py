@@ -11,15 +11,15 @@ import numba
 import numpy as np
 
 from gatewise_training.forests.grower.histogram import all_right
-from gatewise_training.forests.grower.impurity import change_of_pairs, entropy, gini
+from gatewise_training.forests.grower.impurity import change_of_pairs, entropy
 
-PAIRS, ENTROPY, GINI = 0, 1, 2
+PAIRS, ENTROPY = 0, 1
 
 
 class GrowthRule(NamedTuple):
     """Settings of a tree's growth."""
 
-    criterion: int  # PAIRS, ENTROPY or GINI
+    criterion: int  # PAIRS or ENTROPY
     alpha: float  # threshold of Pairs, in examples
     mu: float  # gain that one example's acquisition of unit price must bring
     stumps: bool  # random thresholds alone
@@ -72,7 +72,7 @@ def least_worst_pairs(
 
 @numba.njit(cache=True, nogil=True)
 def best_gain(count: Any, n_events: int, node: Any, rule: Any, allowed: Any, work: Any) -> Any:
-    """Find the boundary that lowers the summed impurity of the children most.
+    """Find the boundary that lowers the summed entropy of the children most.
 
     Arrays are those of :func:`least_worst_pairs`. The gain is at least 0, or minus infinity if no
     boundary may be chosen; the first of the best is taken.
@@ -90,10 +90,7 @@ def best_gain(count: Any, n_events: int, node: Any, rule: Any, allowed: Any, wor
             right[m] -= count[e, m]
         if len(allowed) and not allowed[e]:
             continue
-        if rule.criterion == ENTROPY:
-            gain = node.impurity - entropy(left, table) - entropy(right, table)
-        else:
-            gain = node.impurity - gini(left) - gini(right)
+        gain = node.impurity - entropy(left, table) - entropy(right, table)
         if gain > best_score:
             best_score = gain
             best_event = e

@@ -40,10 +40,9 @@ from gatewise_training.forests.grower.histogram import (
     gather,
     sparse_events,
 )
-from gatewise_training.forests.grower.impurity import entropy, gini, threshold_pairs
+from gatewise_training.forests.grower.impurity import entropy, threshold_pairs
 from gatewise_training.forests.grower.minimax_split import Boundary, crossing, crossing_arrays
 from gatewise_training.forests.grower.split_search import (
-    ENTROPY,
     PAIRS,
     best_gain,
     draw_stumps,
@@ -234,10 +233,8 @@ def _node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any
         n_examples += weight[i]
     if rule.criterion == PAIRS:
         impurity = threshold_pairs(counts, rule.alpha)
-    elif rule.criterion == ENTROPY:
-        impurity = entropy(counts, rule.log_table)
     else:
-        impurity = gini(counts)
+        impurity = entropy(counts, rule.log_table)
     return NodeRows(sample.rows[begin:end], y, weight, counts, n_examples, impurity)
 
 
@@ -406,10 +403,7 @@ def _keep_better(
 
 @numba.njit(cache=True, nogil=True)
 def _toll(k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
-    """Get ``mu`` times the price that the examples at a node have to pay for feature k.
-
-    `owing` keeps the examples that owe each group; -1: not counted yet.
-    """
+    """Get ``mu`` times the price that the examples at a node owe for feature k; -1: not counted."""
     toll = 0.0
     if not paid[k]:
         toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.has_rows[k], node)

@@ -92,10 +92,7 @@ class Master(ABC):
 
     @abstractmethod
     def solve(self) -> tuple[Floats, Floats]:
-        """Solve the master.
-
-        Shapes: returns `share` (n_nodes,), `multipliers` (len(column_nodes),).
-        """
+        """Solve the master: get `share` (n_nodes,) and `multipliers` (len(column_nodes),)."""
 
 
 class ConvexMaster(Master):

@@ -15,13 +15,10 @@ from gatewise_training.prune.problem import Floats, PruneProblem
 def minimise(
     cost: Floats, *, method: str = "highs", time_limit: float | None = None, **program: Any
 ) -> tuple[Floats, Floats, int]:
-    """Solve a linear program of inequalities ``A_ub x <= b_ub`` and, if given, equalities.
+    """Solve a linear program; get `x`, the inequalities' multipliers, and the iterations.
 
     HiGHS's tolerances are absolute, and one row's share of the error may be below them, so costs
-    are scaled to a mean size of 1. `program` holds the rest of :func:`scipy.optimize.linprog`'s
-    program.
-
-    Shapes: returns `x` (n_variables,), `multipliers` (n_inequalities,), and HiGHS's iterations.
+    are scaled to a mean size of 1.
     """
     magnitude = np.abs(cost)
     scale = float(magnitude[magnitude > 0].mean()) if magnitude.any() else 1.0

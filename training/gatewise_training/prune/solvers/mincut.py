@@ -25,10 +25,7 @@ TOLERANCE = 1e-12
 
 
 def solve(problem: PruneProblem, lam: float) -> Solution:
-    """Find the optimal pruning for one price of cost; of several the one that keeps most.
-
-    `iterations` of the solution are relabellings.
-    """
+    """Find the optimal pruning for one price; `iterations` are relabellings."""
     lam = check_price(lam)
     closure, number = reduce_problem(problem)
     closure_keep, reached, iterations = best_closure(closure, lam)
@@ -41,11 +38,9 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
 def best_closure(
     closure: Closure, lam: float, flow: Flow | None = None
 ) -> tuple[NDArray[np.bool_], float, int]:
-    """Find the closure of greatest profit less ``lam`` times price.
+    """Find the closure (n_nodes,) of greatest profit less ``lam`` times price.
 
     A `flow` of this closure at another price is the start, and is changed in place.
-
-    Shapes: returns `keep` (n_nodes,).
     """
     flow = first_flow(closure, lam) if flow is None else flow
     keep, reached, rounds = improve_flow(
