@@ -54,7 +54,7 @@ def test_mosquitto_takes_the_example(tmp_path):
     text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text()
     text = text.replace("/etc/mosquitto/gatewise", str(made.folder))
     text = text.replace("/var/lib/mosquitto", str(made.folder / "data"))
-    text = text.replace("user mosquitto", "user root").replace("8883", str(made.port))
+    text = text.replace("user mosquitto", "user root").replace("8883", str(made.roster.port))
     made.config.write_text(text)
     SecureBroker(made).close()
 

@@ -1,8 +1,8 @@
-"""Child processes that exchange lines of JSON with their owner and never outlive it.
+"""Child processes that exchange lines of JSON with their owner and end before it.
 
-The owner holds one end of the pipe that is a child's standard input. A child of our own follows
-that pipe (:func:`end_with_owner`) and ends in good order when it closes, even if the owner was
-killed. Any other program, such as mosquitto, gets a guard: a small shell that kills it then.
+A child of this project reads the pipe that is its standard input (:func:`end_with_owner`) and ends
+when its owner closes the pipe or is killed. Another program, such as mosquitto, gets a guard: a
+shell that kills the program when the same pipe closes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,20 +23,28 @@ _GUARD: Final = 'read _; kill -KILL "$1"'
 OnMessage = Callable[["ChildProcess", Mapping[str, Any] | None], None]
 
 
-# -- the owner's side ------------------------------------------------------------------------
-
-
 class ChildProcess:
     """A program in a process of its own; a context manager.
 
-    It is in a process group of its own, so that Ctrl-C in a terminal reaches the owner alone, which
-    then ends its children in good order. `name`: for messages. ``on_message(child, document)`` is
-    called on a thread of this object for each line of standard output that is a JSON object, and
-    with None once there will be no more; ``{"error": text}`` becomes :attr:`error` instead.
-    `follows_input`: it ends when its standard input closes. If not, SIGTERM asks it to
-    end, and a guard kills it when the owner is killed. `keep_errors`: keep its standard error for
-    :meth:`failure`; else it goes where the owner's goes. `environment`: variables beside the
-    owner's, for passwords, which must not show in the list of processes.
+    It has a process group of its own, so that Ctrl-C in a terminal reaches the owner alone, which
+    then ends its children.
+
+    Parameters
+    ----------
+    name : str
+        Name in messages.
+    command : sequence of str
+    on_message : callable, optional
+        Called on a thread as ``on_message(child, document)`` for each line of standard output that
+        is a JSON object, and with None after the last one. ``{"error": text}`` sets :attr:`error`
+        instead.
+    follows_input : bool, default True
+        The program ends when its standard input closes. Otherwise it gets SIGTERM, and a guard.
+    keep_errors : bool, default True
+        Keep its standard error for :meth:`failure`; otherwise it is the owner's.
+    environment : mapping, optional
+        Variables in addition to the owner's, such as passwords, which must not be visible in the
+        list of processes.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # In the program's group: its number is not given to others while the guard runs.
+                # A member of the program's group, so that the group's id stays in use.
                 process_group=self.pid,
             )
         self._reader: threading.Thread | None = None
@@ -88,7 +95,7 @@ class ChildProcess:
         return self._process.poll() is None
 
     def send(self, document: Mapping[str, Any]) -> None:
-        """Write one line to its standard input; nothing happens if it has ended."""
+        """Write one line to its standard input; do nothing if it has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(document).encode() + b"\n")
@@ -105,7 +112,7 @@ class ChildProcess:
         """Its standard error so far; empty if it was not kept."""
         if self._errors is None or self._errors.closed:
             return ""
-        # Not by seeking: the child writes at the same position.
+        # pread, because seeking would move the position at which the child writes.
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
 
@@ -173,28 +180,6 @@ def close_all(children: Iterable[ChildProcess]) -> None:
         child.release()
     for child in children:
         child.close()
-
-
-# -- the child's side ------------------------------------------------------------------------
-
-
-def first_message() -> dict[str, Any]:
-    """Read the owner's first line; exit if the owner is gone."""
-    # The descriptor itself: a thread inside the buffer of sys.stdin would block the exit.
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            sys.exit(1)
-        line += byte
-    document: dict[str, Any] = json.loads(line)
-    return document
-
-
-def send_message(document: Mapping[str, Any]) -> None:
-    """Write one line to the owner; nothing happens if it is gone."""
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(document), flush=True)
 
 
 def end_with_owner(stop: Callable[[], object]) -> None:

@@ -8,8 +8,8 @@
     │   └── BackendBusy   its server is away or overloaded now
     └── RefusedRows    instances that a model refuses    (.reason)
 
-A broker that runs but cannot be reached is a :class:`gatewise_edge.errors.LinkError`, a bundle
-that computes other labels here a :class:`gatewise_edge.errors.SelfTestError`.
+A broker that cannot be reached raises :class:`gatewise_edge.errors.LinkError`, and a bundle that
+computes other labels here raises :class:`gatewise_edge.errors.SelfTestError`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gatewise.errors import GatewiseError
 
 
 class BrokerError(GatewiseError):
-    """A broker that cannot be started on `host`; `port` is 0 if any free port was wanted."""
+    """A broker that cannot be started on `host` and `port`; 0 stands for any free port."""
 
     def __init__(self, host: str, port: int, message: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class ModelError(GatewiseError):
         self.model = model
 
 
-class BackendBusy(ModelError):  # noqa: N818  it may be asked again
+class BackendBusy(ModelError):  # noqa: N818  a state, not a fault
     """A model on a server that is away or overloaded: a later request may succeed."""
 
 

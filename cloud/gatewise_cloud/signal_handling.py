@@ -1,4 +1,4 @@
-"""SIGTERM handled as Ctrl-C: the program finishes its work and ends."""
+"""Handling of SIGTERM and Ctrl-C in commands that serve."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Run the block until it ends, or until SIGTERM or Ctrl-C. For the main thread.
+    """Run the block on the main thread until it ends, or until SIGTERM or Ctrl-C.
 
-    An exception ends the block (not an event that a handler sets: setting it may meet the very
-    lock that the interrupted thread holds). After the block the former handlers are
-    back, so that a second signal ends the program at once.
+    An exception ends the block, because a handler that sets an event could wait for a lock of the
+    interrupted thread. After the block a second signal ends the program at once.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -187,7 +187,7 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
 
 def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
     made = make_folder(tmp_path / "broker")
-    link = MqttLink(f"mqtts://127.0.0.1:{made.port}", device="pi-1", **made.client("pi-1"))
+    link = MqttLink(f"mqtts://127.0.0.1:{made.roster.port}", device="pi-1", **made.client("pi-1"))
     broker = SecureBroker(made)
     link.open(lambda _: None)
     try:
@@ -195,7 +195,7 @@ def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
         broker.close()
         wait_until(lambda: not link.ready, "the end of the connection")
         before = link.certificate_expires
-        again = make_folder(made.folder, devices=[], renew=["pi-1"], port=made.port)
+        again = make_folder(made.folder, devices=[], renew=["pi-1"], port=made.roster.port)
         broker = SecureBroker(again)  # refuses the old one
         wait_until(lambda: link.ready, "a connection with the new certificate")
         assert link.certificate_expires >= before

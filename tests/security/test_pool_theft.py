@@ -39,7 +39,7 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
     made = make_folder(tmp_path / "broker", plugin=plugin)
     with SecureBroker(made) as broker:
         # Without the plugin every subscription is granted, and the pool's name is not known.
-        pools = ["gw", made.pool] if plugin == "auto" else ["gw"]
+        pools = ["gw", made.roster.pool] if plugin == "auto" else ["gw"]
         filters = [wire.shared(p, f) for p in pools for f in (wire.REQUESTS, wire.JSON_REQUESTS)]
         thief = MqttClient(broker.url, *filters, files=made.client("pi-2"))
         assert all(code >= 128 for code in thief.granted) == (plugin == "auto")

@@ -110,8 +110,8 @@ class SecureBroker(Mosquitto):
 
     def __init__(self, made: BrokerFolder, *lines: str) -> None:
         self.made = made
-        self.port = made.port
-        self.url = f"mqtts://127.0.0.1:{made.port}"
+        self.port = made.roster.port
+        self.url = f"mqtts://127.0.0.1:{made.roster.port}"
         config = made.config
         if lines:
             config = made.folder / "with-lines.conf"

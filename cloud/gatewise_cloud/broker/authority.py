@@ -1,8 +1,8 @@
-"""A certificate authority of one's own: who may enter the broker, and by which name.
+"""Certificate authority of a broker: it issues and revokes the certificates of clients.
 
-A client's certificate carries its name as the common name; mosquitto takes that as the user
-name (``use_identity_as_username``), and its access list goes by it. Keys are elliptic-curve
-keys on P-256, written with mode 0600 and never overwritten unless asked to.
+A certificate has its client's name as common name. mosquitto takes it as the user name
+(``use_identity_as_username``), which its access list refers to. Keys are elliptic-curve keys on
+P-256, and their files have mode 0600.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gatewise.errors import InputError
 from gatewise_export.bundle.storage import replace_file
 
-#: Days that certificates are good for. Devices are hard to reach: theirs last longer.
+#: Days until certificates expire. Devices are hard to reach, so that theirs last longer.
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
 CLIENT_DAYS: Final = 825
 #: Modes of files that everyone may read, and that only the owner may read.
 PUBLIC: Final = 0o644
 PRIVATE: Final = 0o600
-#: A device without a battery-backed clock may start in the past.
+#: Certificates begin earlier, because a device without a battery-backed clock may be late.
 _BEFORE: Final = datetime.timedelta(days=1)
 _USAGES: Final = (
     "digital_signature",
@@ -55,10 +55,10 @@ class Issued:
 
 
 class Authority:
-    """The authority in an existing folder: ``ca.crt``, ``ca.key`` and ``ca.crl``; made if missing.
+    """The authority in a folder, ``ca.crt``, ``ca.key`` and ``ca.crl``, which it makes if missing.
 
-    `certificate` is its own; `clock` gives the time with its zone. Raises InputError if the folder
-    has a certificate without its key or the reverse, or one cannot be read.
+    `clock` returns a time with its zone. Raises InputError if the certificate or its key is alone
+    or cannot be read.
     """
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
@@ -68,8 +68,8 @@ class Authority:
         present = [file for file in (files.certificate, files.key) if file.exists()]
         if len(present) == 1:
             raise InputError(
-                f"{present[0]} is there without its other half: put ca.crt and ca.key of one "
-                "authority into the folder, or remove both to make a new one"
+                f"{present[0]} is alone: put ca.crt and ca.key of one authority into the folder, "
+                "or remove it to make a new authority"
             )
         if present:
             self._key = _read_key(files.key)
@@ -92,18 +92,22 @@ class Authority:
             self._write_crl([])
 
     def issue_server(self, files: Issued, hosts: Sequence[str]) -> None:
-        """Write key and certificate of a server that answers to `hosts` (names or addresses)."""
+        """Write the key and certificate of a server with `hosts` as its names or addresses."""
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        self._issue(files, _name(hosts[0]), SERVER_DAYS, ExtendedKeyUsageOID.SERVER_AUTH, names)
+        key = _new_key(files.key).public_key()
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH
+        self._certify(
+            files.certificate, _name(hosts[0]), SERVER_DAYS, purpose, key=key, names=names
+        )
 
     def issue_client(self, files: Issued, name: str, role: str) -> None:
-        """Write key and certificate of a client."""
-        self._issue(files, _name(name, role), CLIENT_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH)
+        """Write the key and certificate of a client."""
+        self.certify(files.certificate, _new_key(files.key).public_key(), name, role)
 
     def certify(self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str) -> None:
-        """Write the certificate of a client that keeps its own key."""
+        """Write the certificate of a client for its own `key`."""
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH
-        self._certify(path, _name(name, role), CLIENT_DAYS, purpose, key)
+        self._certify(path, _name(name, role), CLIENT_DAYS, purpose, key=key)
 
     def revoke(self, certificate: x509.Certificate) -> None:
         """Put a certificate on the revocation list."""
@@ -114,29 +118,18 @@ class Authority:
             entries[certificate.serial_number] = builder.revocation_date(self._clock()).build()
             self._write_crl(list(entries.values()))
 
-    def _issue(
-        self,
-        files: Issued,
-        subject: x509.Name,
-        days: int,
-        purpose: x509.ObjectIdentifier,
-        names: x509.SubjectAlternativeName | None = None,
-    ) -> None:
-        key = _new_key(files.key).public_key()
-        self._certify(files.certificate, subject, days, purpose, key, names=names)
-
     def _certify(
         self,
         path: Path,
         subject: x509.Name,
         days: int,
         purpose: x509.ObjectIdentifier,
-        key: ec.EllipticCurvePublicKey,
         *,
+        key: ec.EllipticCurvePublicKey,
         names: x509.SubjectAlternativeName | None = None,
     ) -> None:
         now = self._clock()
-        # Nothing that the authority signs may outlive it.
+        # A certificate is invalid after its authority has expired.
         expiry = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
         issuer = self.certificate.subject
         builder = _builder(subject, issuer, key, now, expiry, usages=("digital_signature",))
@@ -157,7 +150,7 @@ class Authority:
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(self._clock() - _BEFORE)
-            # An overdue list would lock everyone out.
+            # mosquitto refuses every client when the list has expired.
             .next_update(self.certificate.not_valid_after_utc)
         )
         for entry in entries:
@@ -175,7 +168,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def host_names(certificate: x509.Certificate) -> set[str]:
-    """Get the names and addresses that a server's certificate is for."""
+    """Get the names and addresses of a server's certificate."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {str(name.value) for name in names}
 
@@ -189,7 +182,7 @@ def _builder(
     *,
     usages: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Begin a certificate; one that may sign others is an authority's."""
+    """Begin a certificate; one with the usage ``key_cert_sign`` is an authority's."""
     may_sign = "key_cert_sign" in usages
     constraints = x509.BasicConstraints(ca=may_sign, path_length=0 if may_sign else None)
     usage = x509.KeyUsage(**{name: name in usages for name in _USAGES})

@@ -1,24 +1,16 @@
 """Start an MQTT broker on this machine: a real mosquitto, or the embedded one.
 
-Each is a :class:`Broker`, a context manager: it runs in a process of its own, is ready once it
-accepts a client, and ends with its owner. It listens on loopback only, because it lets everyone in.
-For devices on other machines, configure a broker of your own with users and TLS.
+It listens on loopback only, because everyone may connect. For devices on other machines, configure
+a broker with users and TLS (:mod:`.broker_init`).
 
-The embedded broker is amqtt, pure Python: good enough for a demo with one worker. Differences of
-amqtt 0.12.1 from the standard, measured:
+The embedded broker is amqtt in pure Python, which is enough for a demo with one worker. Where amqtt
+0.12.1 differs from the standard:
 
-- ``$share/...`` is granted and then delivers nothing
-  (:func:`gatewise_cloud.broker.mqtt_client.shared_subscriptions_work` finds out);
-- a client that connects gets, unasked and at QoS 0, every retained message that anyone is
-  subscribed to: ignore topics that you did not subscribe to;
-- it does not notice a client that falls silent: keepalive ends no session and publishes no
-  last will (a closed connection does);
-- it never reports a session as present, and delivers nothing that was published while a
-  client was away;
-- a message goes out at the subscription's QoS, whatever it was published with, and twice to
-  a client whose subscriptions overlap.
-
-Retained messages, clearing them, last wills and clean disconnects work.
+- it grants ``$share/...`` and delivers nothing on it (:func:`.shared_subscriptions_work` tests it);
+- it sends a new client all retained messages that any client is subscribed to;
+- keepalive ends no session and publishes no last will, so that a silent client stays unnoticed;
+- it keeps no session and no message for a client that is away;
+- it sends a message with the QoS of the subscription, and twice if subscriptions overlap.
 """
 
 from __future__ import annotations
@@ -48,12 +40,11 @@ _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 
 
 class Broker(ABC):
-    """A running broker, ready when the constructor returns; it ends with its context.
+    """A broker in a process of its own, ready when the constructor returns; a context manager.
 
-    It listens on `host`, a loopback address, and `port`, where 0 takes a free one. `kind` is
-    ``"embedded"`` or ``"mosquitto"``; `shared_subscriptions` says whether several workers may share
-    the load. BrokerError if the program is not installed, the port is in use, the host is not
-    loopback, or it does not start.
+    It listens on `host`, a loopback address, and `port`, where 0 takes a free one.
+    `shared_subscriptions` says whether several workers can share the load. Raises BrokerError if
+    the broker is not installed, cannot listen there, or does not start.
     """
 
     kind = ""
@@ -70,7 +61,7 @@ class Broker(ABC):
 
     @property
     def url(self) -> str:
-        """Where it listens: ``mqtt://host:port``."""
+        """Its address: ``mqtt://host:port``."""
         return f"mqtt://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
@@ -85,11 +76,11 @@ class Broker(ABC):
 
     @property
     def last_lines(self) -> str:
-        """The end of its log; empty if it left none."""
+        """The end of its log."""
         return self._child.last_lines(2)
 
     def kill(self) -> None:
-        """Kill it: its clients see the connection break."""
+        """Kill it, so that its clients lose their connections."""
         self._child.kill()
         self.close()
 
@@ -108,7 +99,7 @@ class Broker(ABC):
         """Program and arguments that start the broker with its files in `folder`."""
 
     def _start(self, port: int, folder: Path) -> ChildProcess:
-        """Start on `port`, or on a free one; try again if another program takes that first."""
+        """Start on `port`, or on a free one; try again if another program takes that one first."""
         name = f"the {self.kind} broker"
         for attempt in range(1, _PORT_TRIES + 1):
             self.port = _free_port(self.host, port)
@@ -126,11 +117,11 @@ class Broker(ABC):
         raise BrokerError(self.host, port, f"{name} ended while it started: {failure}")
 
     def _wait_ready(self, child: ChildProcess) -> bool:
-        """Wait until it lets a client in; False if the process ended before."""
+        """Wait until it accepts a client; False if its process ended before."""
         endpoint = Endpoint(self.url)
         deadline = time.monotonic() + _READY_SECONDS
         while child.alive:
-            # Alive before and after: the response is its own, not that of another program.
+            # The response is of this broker, not of another program, if it was alive all the time.
             reason = connect_reason(endpoint, 1.0)
             if reason is not None and not reason.is_failure and child.alive:
                 return True
@@ -184,9 +175,9 @@ def find_mosquitto() -> Path | None:
 
 
 def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
-    """Configuration of a mosquitto 2 for loopback: everyone may enter, nothing is kept.
+    """Configuration of a mosquitto 2 for loopback, without users and without persistence.
 
-    Nagle's algorithm is off: with it a request and its response take 44 ms instead of 0.7.
+    With Nagle's algorithm a request and its response take 44 ms instead of 0.7.
     """
     return f"""\
 listener {port} {host}
@@ -205,16 +196,16 @@ def _check_loopback(host: str, port: int) -> None:
     raise BrokerError(
         host,
         port,
-        f"this broker lets everyone in, so it listens on loopback only, not on {host}: "
-        "for other machines configure a mosquitto with users and TLS",
+        f"everyone may connect to this broker, so that it listens on loopback only, not on {host}: "
+        "for other machines use gatewise broker init",
     )
 
 
 def _free_port(host: str, port: int) -> int:
-    """Try to listen on a port, 0 being any free one; return it, or raise BrokerError."""
+    """Check that a port is free, or find a free one for 0; raise BrokerError."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-            # Brokers set it as well: a port whose last connections are closing counts as free.
+            # As in brokers: a port with connections that are closing counts as free.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(1)
@@ -227,6 +218,6 @@ def _free_port(host: str, port: int) -> int:
 
 
 _PROBLEMS: Final = {
-    errno.EADDRINUSE: "is in use: stop the program that listens there, or give another --port",
+    errno.EADDRINUSE: "is in use: stop the program that listens on it, or give another --port",
     errno.EACCES: "may only be used by the administrator: give a --port above 1023",
 }

@@ -1,8 +1,8 @@
-"""Add and revoke clients of a broker that runs, through mosquitto's dynamic security plugin.
+"""Add and revoke clients of a running broker through mosquitto's dynamic security plugin.
 
-An operator publishes commands on the plugin's control topic. No connection ends but that of a
-client that is revoked. The plugin writes its file again at each command, and the broker waits for
-it: 60 ms with 20,000 devices.
+An operator publishes commands on the plugin's control topic. Only the connections of revoked
+clients end. The broker stands still while the plugin writes its file after each command: 60 ms with
+20,000 devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatewise_edge.link.broker_url import Endpoint
 _COMMANDS: Final = "$CONTROL/dynamic-security/v1"
 _RESPONSES: Final = "$CONTROL/dynamic-security/v1/response"
 _TIMEOUT: Final = 30.0
-#: Commands of one message, and clients of one page of a list: a message holds them.
+#: Number of commands in a message, and of clients in a page of a list.
 _BATCH: Final = 100
 _PAGE: Final = 2000
 
@@ -33,7 +33,7 @@ Command = Mapping[str, Any]
 
 
 def operator_endpoint(broker: BrokerFolder, url: str | None = None) -> Endpoint:
-    """Make the endpoint of a folder's first operator; at its first host, or at `url`."""
+    """Make the endpoint of a folder's first operator, at `url` or else at the first host."""
     roster = broker.roster
     host = roster.hosts[0]
     address = f"[{host}]" if ":" in host else host
@@ -41,10 +41,9 @@ def operator_endpoint(broker: BrokerFolder, url: str | None = None) -> Endpoint:
 
 
 def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> None:
-    """Give clients their roles, :data:`.REVOKED` among them, in a broker that runs.
+    """Set the roles of `clients`, such as :data:`.REVOKED`, in a running broker.
 
-    A client that the broker knows already changes its role. LinkError if the broker cannot be
-    reached, does not answer, or refuses a command.
+    Raises LinkError if the broker cannot be reached, does not answer, or refuses a command.
     """
     creating: list[Command] = []
     changing: dict[str, list[Command]] = {}
@@ -52,7 +51,7 @@ def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> No
         roles = [{"rolename": role_name(name, kind)}]
         creating += [{"command": "createRole", **role} for role in own_roles(name, kind, pool)]
         creating.append({"command": "createClient", "username": name, "roles": roles})
-        # Disabling ends the connection.
+        # disableClient also ends the connection
         enabling = "disableClient" if kind == REVOKED else "enableClient"
         changing[name] = [
             {"command": "modifyClient", "username": name, "roles": roles},
@@ -72,7 +71,7 @@ def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> No
 
 
 def known_clients(endpoint: Endpoint) -> Iterator[str]:
-    """Give the names of all clients with rights in the broker; see :func:`apply_roles`."""
+    """Yield the names of all clients with rights in the broker."""
     offset = 0
     while True:
         page = {"command": "listClients", "count": _PAGE, "offset": offset}
@@ -85,7 +84,7 @@ def known_clients(endpoint: Endpoint) -> Iterator[str]:
 
 
 def _responses(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapping[str, Any]]:
-    """Send commands, many in a message; give the response to each, in order."""
+    """Send commands in batches, and yield their responses in order."""
     if not commands:
         return
     responses: list[Mapping[str, Any]] = []

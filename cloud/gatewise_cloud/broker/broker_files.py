@@ -1,16 +1,15 @@
-"""Texts that mosquitto reads: its configuration, and the rights of clients. Pure.
+"""Texts that mosquitto reads: its configuration, and the rights of clients.
 
-The lines of the configuration follow from measurements: without ``set_tcp_nodelay`` a request
-takes 44 ms instead of 1; without ``autosave_interval 1`` a broker that is killed loses messages
-that it had acknowledged; beyond ``max_queued_messages`` it drops silently; one client with many
-sleeping sessions fills the memory and the disk.
+Some lines of the configuration follow from measurements. Without ``set_tcp_nodelay`` a request
+takes 44 ms instead of 1. Without ``autosave_interval 1`` a killed broker loses messages that it has
+acknowledged. Without the limits one client with many sleeping sessions fills memory and disk.
 
-Rights come in two layers. mosquitto's access list says which topics a client may write and receive,
-a device by a pattern with its name; but it grants every subscription, so that a device that
-subscribes to the workers' shared group takes requests away from them. The dynamic security plugin
-refuses that: all devices have one role there, which a client is given while the broker runs. (A
-role for each device would be written to disk at each change, 23 MB for 20,000 of them: 45 additions
-a minute instead of 1,000.) Without the plugin only the random name of the group keeps devices out.
+Two layers decide on rights. mosquitto's access list says which topics a client may write and
+receive, but grants every subscription, so that a device could subscribe to the shared group of the
+workers and take requests from them. The dynamic security plugin refuses such subscriptions. All
+devices have one role in it, because the plugin writes all roles to disk at each change: with a role
+for each of 20,000 devices it adds 45 devices per minute instead of 1,000. Without the plugin the
+random name of the group is the only protection.
 """
 
 from __future__ import annotations
@@ -23,13 +22,11 @@ import msgspec
 
 from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 
-#: Smallest limit of connections; it is four per client on a longer roster, because a TCP
-#: connection without a certificate counts until its handshake fails.
+#: Smallest limit of connections; on a long roster it is four per client, because a TCP connection
+#: without a certificate counts until its handshake fails.
 _MIN_CONNECTIONS: Final = 1000
 
-#: Rights by topic; ``%u`` is a client's own name. Every certificate of the authority has the rights
-#: of a device: its own topics (requests, presence, process, counters, answers, and the probe of
-#: `gatewise doctor`), and no other device's.
+#: Rights by topic; ``%u`` is the client's name. Every client has these rights of a device.
 _DEVICE: Final = {
     **{
         f"gw/v1/%u/{level}": "readwrite"
@@ -39,7 +36,7 @@ _DEVICE: Final = {
     "gw/v1/%u/rsp/json": "read",
     "gw/v1/model/#": "read",
 }
-#: With the last two a worker finds out whether shared subscriptions work here.
+#: With the last two a worker tests shared subscriptions.
 _WORKER: Final = {
     REQUESTS: "read",
     JSON_REQUESTS: "read",
@@ -71,23 +68,23 @@ def secure_config(
     clients: int = 0,
     max_message: int = MAX_PAYLOAD,
 ) -> str:
-    """Configuration of a mosquitto 2 for other machines: TLS, certificates, rights.
+    """Configuration of a mosquitto 2 with TLS, client certificates and rights.
 
-    The dynamic security plugin in the file `plugin` decides before the access list. With `bind_ids`
-    a certificate is good for one session; `clients` is the length of the roster, and `max_message`
+    `plugin` is the file of the dynamic security plugin, which decides before the access list. With
+    `bind_ids` a certificate allows one session. `clients` is the number of clients, `max_message`
     the largest payload in bytes.
     """
     security = f"acl_file {folder}/acl"
     if plugin is not None:
         security = f"plugin {plugin}\nplugin_opt_config_file {folder}/rights.json\n{security}"
-    bound = "# One session for each certificate, under its name.\nuse_username_as_clientid true\n"
+    bound = "# One session per certificate, under its name.\nuse_username_as_clientid true\n"
     memory = "memory_limit 402653184\n"
     if has_live_control(plugin, bind_ids=bind_ids):
         memory = ""
     user = f"user {run_as}\n" if run_as else ""
     return f"""\
-# Written by `gatewise broker init`; made again by it, so keep your own lines in
-# another file and say `include_dir`.
+# Written by `gatewise broker init`, which overwrites it: put your own lines into
+# another file, and name its folder with `include_dir`.
 {user}per_listener_settings true
 
 # Queued messages survive a broker that is killed.
@@ -95,9 +92,9 @@ persistence true
 persistence_location {data or folder / "data"}/
 autosave_interval 1
 
-# What clients may make it keep. Sessions that outlive their connection: nobody here needs one.
+# Limits of what clients make it keep. No client needs a session after its connection.
 persistent_client_expiration 1h
-{memory}# A client that does not keep up: beyond this, messages for it are dropped.
+{memory}# Beyond these, messages for a slow client are dropped.
 max_queued_messages 4096
 max_queued_bytes 8388608
 max_inflight_messages 256
@@ -124,7 +121,7 @@ certfile {folder}/server.crt
 keyfile {folder}/server.key
 tls_version tlsv1.2
 require_certificate true
-# The certificate's common name is the user, whom the rights go by.
+# The common name of the certificate is the user name in the rights.
 use_identity_as_username true
 {bound if bind_ids else ""}{security}
 """
@@ -133,9 +130,9 @@ use_identity_as_username true
 def has_live_control(plugin: PurePath | None, *, bind_ids: bool) -> bool:
     """Whether clients may be added and revoked while the broker runs.
 
-    The plugin of mosquitto 2.0 frees memory that it has not counted, so that the count wraps and
-    exceeds any `memory_limit`: every client is thrown out. Where a certificate is good for any
-    number of sessions, only that limit keeps a client from filling the broker, and must stay.
+    The plugin of mosquitto 2.0 frees memory that it has not counted. The count then wraps and
+    exceeds any `memory_limit`, and the broker ends all connections. Without `bind_ids` that limit
+    is needed, because it alone keeps a client with many sessions from filling the broker.
     """
     return plugin is not None and bind_ids
 
@@ -143,7 +140,7 @@ def has_live_control(plugin: PurePath | None, *, bind_ids: bool) -> bool:
 def rights(clients: Mapping[str, str], pool: str) -> bytes:
     """Rights of every client by its role, for the dynamic security plugin.
 
-    What it does not decide, the access list does: devices' own topics.
+    The access list decides what these do not: the own topics of devices.
     """
     roles = [
         {"rolename": "devices", "acls": [_acl("subscribePattern", "$share/#", allow=False)]},
@@ -172,7 +169,7 @@ def role_name(name: str, kind: str) -> str:
 
 
 def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
-    """Roles that a client has for itself: one if it is a worker or an operator, else none."""
+    """The role of a worker or an operator by its name; none of other clients."""
     if kind == "workers":
         access: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER}
         subscriptions = [
@@ -192,27 +189,27 @@ def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
             acls.append(_acl("publishClientSend", topic))
         if "read" in right:
             acls += [_acl("subscribePattern", topic), _acl("publishClientReceive", topic)]
-    # Nothing is left to the access list, which would let it be a device of its name.
+    # Deny the rest, or the access list would give it the rights of a device of its name.
     acls += [*subscriptions, *_denials()]
     return [{"rolename": role_name(name, kind), "acls": acls}]
 
 
 def _denials() -> list[dict[str, Any]]:
-    """Rules that refuse what no other rule of a role has allowed."""
+    """Rules that refuse what no rule of a higher priority allows."""
     acls = [_acl(kind, "#", allow=False) for kind in ("publishClientSend", "publishClientReceive")]
     patterns = ("#", "$share/#")
     return acls + [_acl("subscribePattern", pattern, allow=False) for pattern in patterns]
 
 
 def _acl(kind: str, topic: str, *, allow: bool = True) -> dict[str, Any]:
-    # The rule of the highest priority counts.
+    # mosquitto applies the rule with the highest priority
     return {"acltype": kind, "topic": topic, "priority": 1 if allow else 0, "allow": allow}
 
 
 def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
     """Access list of mosquitto; it refuses topics that the list does not name."""
     lines = [
-        "# Written by `gatewise broker init`; made again by it.",
+        "# Written by `gatewise broker init`, which overwrites it.",
         "",
         "# Devices: only workers write responses, only the operator announces models.",
         *(f"pattern {right} {topic}" for topic, right in _DEVICE.items()),

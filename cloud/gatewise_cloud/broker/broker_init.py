@@ -6,12 +6,11 @@
       mosquitto.conf  acl  rights.json  data/   for mosquitto
       ca.crt  ca.crl  server.crt  server.key
       ca.key                                    keep it off the broker's machine
-      clients/pi-1.crt  pi-1.key ...            one pair each for devices, workers, operators
-      clients/pool                              name of the workers' pool: a secret of theirs
+      clients/pi-1.crt  pi-1.key ...            a pair for each device, worker and operator
+      clients/pool                              secret name of the workers' pool
       roster.json                               clients by role
 
-A second call adds to the folder: the authority stays, and so does every certificate but a
-server's that is near its end or whose hosts changed.
+A second call adds clients to the folder, and renews certificates that expire soon.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.storage import replace_file
 
 _ROLES: Final = ("devices", "workers", "operators")
-#: Settings that stay as they were where a call does not give them.
+#: Settings that a call without them leaves as they are.
 _LASTING: Final = ("port", "at", "data", "run_as", "plugin", "bind_ids")
 _RENEW: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
@@ -67,9 +66,9 @@ _Names = tuple[str, ...]
 
 
 class BrokerSettings(Settings, frozen=True):
-    """Settings of :func:`init_broker`; what is None stays as in the last call.
+    """Settings of :func:`init_broker`; a setting that is None stays as in the last call.
 
-    Each list of names may also come as one text, ``A,B``.
+    A name may also be several, as ``A,B``.
     """
 
     hosts: Annotated[
@@ -126,8 +125,7 @@ class BrokerSettings(Settings, frozen=True):
 class Roster(Record, frozen=True, kw_only=True):
     """Clients of a broker by role, and its lasting settings: ``roster.json``.
 
-    The fields that :class:`BrokerSettings` has as well are as there; `revoked` clients were of any
-    role.
+    The fields are as in :class:`BrokerSettings`.
     """
 
     hosts: _Names = ()
@@ -161,7 +159,7 @@ class Roster(Record, frozen=True, kw_only=True):
         for name in (*revoked, *_client_names(settings.renew)):
             if name not in self.clients:
                 raise InputError(
-                    f"client {name!r} is not on the roster: nothing to revoke or renew"
+                    f"client {name!r} is not on the roster, and cannot be revoked or renewed"
                 )
         new = {role: _client_names(getattr(settings, role)) for role in _ROLES}
         if is_new:
@@ -171,7 +169,7 @@ class Roster(Record, frozen=True, kw_only=True):
         for role in _ROLES:
             remaining = [name for name in getattr(self, role) if name not in revoked]
             names[role] = tuple(dict.fromkeys([*remaining, *new[role]]))
-        # a name that comes back is no longer refused
+        # a client that is added again is no longer refused
         present = {name for role in _ROLES for name in names[role]}
         refused = dict.fromkeys([*self.revoked, *revoked])
         lasting = {name: getattr(settings, name) for name in _LASTING}
@@ -184,7 +182,7 @@ class Roster(Record, frozen=True, kw_only=True):
             revoked=tuple(name for name in refused if name not in present),
         )
         if not roster.hosts:
-            raise InputError("no host: say by which name clients know the broker (--host)")
+            raise InputError("no host: name the broker as clients know it (--host)")
         for host in roster.hosts:
             if any(c.isspace() or c in "/@" for c in host):
                 raise InputError(
@@ -197,10 +195,9 @@ class Roster(Record, frozen=True, kw_only=True):
 class BrokerFolder:
     """Result of :func:`init_broker`.
 
-    `config` is the broker's configuration in `folder`. `roster` has all clients, also of former
-    calls; `issued` are the certificates of this call, `revoked` clients are refused from now on.
-    `plugin` is the dynamic security plugin; without it the access list applies, which refuses no
-    subscription.
+    `roster` has the clients of all calls. `issued` are the certificates, and `revoked` the clients
+    of this call. `plugin` is the dynamic security plugin; without it the access list applies, which
+    refuses no subscription.
     """
 
     folder: Path
@@ -209,16 +206,6 @@ class BrokerFolder:
     plugin: PurePath | None
     issued: list[Path] = field(default_factory=list)
     revoked: tuple[str, ...] = ()
-
-    @property
-    def port(self) -> int:
-        """Port where the broker listens."""
-        return self.roster.port
-
-    @property
-    def pool(self) -> str:
-        """Name of the workers' pool."""
-        return self.roster.pool
 
     @property
     def has_live_control(self) -> bool:
@@ -236,7 +223,7 @@ class BrokerFolder:
 
     def worker(self, name: str) -> dict[str, str]:
         """Files of the worker `name` and its pool, as keyword arguments of ``Worker``."""
-        return self.client(name) | {"pool": self.pool}
+        return self.client(name) | {"pool": self.roster.pool}
 
 
 def init_broker(
@@ -246,16 +233,15 @@ def init_broker(
     clock: Callable[[], datetime.datetime] | None = None,
     **options: Any,
 ) -> BrokerFolder:
-    """Make, or add to, the `folder` of a broker with TLS, client certificates and an access list.
+    """Make, or extend, the `folder` of a broker with TLS, client certificates and an access list.
 
-    `settings`, or its fields as `options`, say what to make. Devices, workers and operators that
-    have a certificate keep it; `revoke` takes effect when the broker is started again, or its
-    roles change (:mod:`.broker_control`). Started by
-    root, `run_as` gives that user the key and the folder of the messages. With `bind_ids` a
-    certificate is good for one session at a time; without, several workers may share one, and a
-    device may leave many sleeping sessions behind. `clock` gives a time with its zone.
+    `options` are fields of `settings`. Clients keep their certificates. `revoke` takes effect when
+    the broker is started again, or at once through :mod:`.broker_control`. `run_as` gets the key
+    and the messages if root calls this. With `bind_ids` a certificate allows one session; without,
+    several workers may share one, and a device may leave many sleeping sessions. `clock` returns a
+    time with its zone.
 
-    InputError if a name cannot be a topic level, is given two roles or is not known, or a file
+    Raises InputError if a name cannot be a topic level, has two roles or is unknown, or a file
     cannot be used.
     """
     settings = settings or BrokerSettings(**options)
@@ -295,7 +281,7 @@ def read_roster(folder: Path) -> Roster:
 
 
 def register_devices(folder: Path, names: Iterable[str]) -> BrokerFolder:
-    """Put devices that have a certificate on the roster, without reading the other certificates."""
+    """Put devices with certificates on the roster, without reading the other certificates."""
     roster = read_roster(folder).updated(BrokerSettings(devices=tuple(names)), is_new=False)
     broker = BrokerFolder(folder, folder / "mosquitto.conf", roster, _plugin(roster))
     _write_texts(broker, len(roster.clients))
@@ -348,11 +334,11 @@ def _issue(
         broker.issued.append(server.certificate)
     for name, role in clients.items():
         pair = pairs[name]
-        # Without a key here the device has it, and renews its certificate by another enrolment.
-        is_enrolled = pair.certificate.exists() and not pair.key.exists()
-        if is_enrolled:
+        has_certificate = pair.certificate.exists()
+        # The key of an enrolled device is not here: it renews its certificate by an enrolment.
+        if has_certificate and not pair.key.exists():
             continue
-        if not pair.certificate.exists() or _expires_soon(pair, authority, now):
+        if not has_certificate or _expires_soon(pair, authority, now):
             authority.issue_client(pair, name, role)
             broker.issued.append(pair.certificate)
 
@@ -371,8 +357,7 @@ def _write_texts(broker: BrokerFolder, n_clients: int) -> None:
         max_message=roster.max_message,
     )
     replace_file(broker.config, config.encode(), PUBLIC)
-    # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
-    # the pool is for workers alone.
+    # Newer versions of mosquitto refuse an access list that others may read.
     private = {
         "acl": access_list(roster.workers, roster.operators).encode(),
         "rights.json": rights(broker_clients(roster), roster.pool),
@@ -389,7 +374,7 @@ def broker_clients(roster: Roster) -> dict[str, str]:
 
 
 def _largest_message(settings: BrokerSettings, before: int) -> int:
-    """Bytes of the largest message: as set, or else as before, raised to the bundles' needs."""
+    """Bytes of the largest message: as set, or else as before, or as large as the bundles need."""
     needs = {path: Bundle.open(path).manifest.largest_request for path in settings.bundles}
     limit = settings.max_message or max([before, *needs.values()])
     for path, need in needs.items():
@@ -411,11 +396,11 @@ def _client_names(texts: Iterable[str]) -> _Names:
             check_device(name)
         except WireError as error:
             raise InputError(f"client {name!r}: {error}") from None
-        # They become file names and words of the access list.
+        # Names become file names and words of the access list.
         if name.startswith((".", "$")) or "\\" in name or len(name) > _LONGEST_NAME:
             raise InputError(
-                f"client {name!r}: a name begins with neither '.' nor '$', has no backslash and at "
-                f"most {_LONGEST_NAME} characters"
+                f"client {name!r}: give a name of at most {_LONGEST_NAME} characters that begins "
+                "with neither '.' nor '$' and has no backslash"
             )
     return names
 

@@ -1,16 +1,16 @@
-"""An anytime-valid comparison of two groups of devices by the share of instances with some case.
+"""Anytime-valid comparison of two groups of devices by a share of their instances.
 
-Devices differ, so the device is the unit: the error of a group's share is that between its devices.
-The excess of the release's share over a limit, in standard errors z, is tested by a mixture of
-normal alternatives. With information V = 1 / error^2 and alternatives of the scale of
+The unit is the device: the standard error of a group's share follows from the spread between its
+devices. A mixture of normal alternatives tests by how many standard errors z the excess of a
+release's share is above a limit. With information V = 1 / error^2 and alternatives of the scale of
 :data:`EFFECT`, w = V EFFECT^2, the evidence against "the excess is at most the limit" is
 
     E = 2 (1 + w)^(-1/2) exp(z^2 w / (2 (1 + w))) Phi(z sqrt(w / (1 + w))).
 
-E has mean at most 1 and is a supermartingale while the limit is kept, so that by Ville's inequality
-it passes 1 / alpha with probability at most alpha, however often one looks (Robbins 1970; Howard,
-Ramdas, McAuliffe and Sekhon 2021, section 3). A group of few devices knows its own error badly: its
-t value is turned into the z of the same tail (Wallace 1959).
+While the limit is kept, E is a supermartingale of mean at most 1. By Ville's inequality it exceeds
+1 / alpha with probability at most alpha, for any number of looks (Robbins 1970; Howard, Ramdas,
+McAuliffe and Sekhon 2021, section 3). The error of few devices is uncertain, so that their t value
+is converted to the z with the same tail (Wallace 1959).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-#: Cases on one device, and the instances among which they were counted.
+#: Cases on one device (errors, for example), and its instances.
 Counts = tuple[float, float]
 
-#: Devices of each group that a comparison needs.
+#: Smallest number of devices of each group in a comparison.
 MIN_DEVICES: Final = 3
-#: Excess above the limit that a comparison is made to find.
+#: Excess above the limit that a comparison can find.
 EFFECT: Final = 0.02
-#: Probability that a release which keeps the limit is withdrawn, over all figures and looks.
+#: Probability of withdrawing a release that keeps the limit, over all figures and looks.
 ALPHA: Final = 0.05
-#: Standard errors within EFFECT at which it is found with probability 0.95: E passes the threshold
-#: of one figure of three, 60, at z = 3.25 where w = 24, and 0.95 of all z are above that less 1.65.
+#: EFFECT in standard errors that is found with probability 0.95: with w = 24, E exceeds 60, the
+#: threshold of one figure of three, at z = 3.25, and 0.95 of all z are above their mean less 1.65.
 ERRORS_TO_FIND: Final = 4.9
-#: Instances of one device that count, as a multiple of the median of its group.
+#: Largest number of instances that count of a device, as a multiple of its group's median.
 _MAX_WEIGHT: Final = 4.0
 
 
@@ -55,20 +55,20 @@ class GroupShare(NamedTuple):
         total = sum(n for _, n in scaled)
         share = sum(cases for cases, _ in scaled) / total
         spread = sum((cases - share * n) ** 2 for cases, n in scaled)
-        # Where no two devices differ, the error is that of one case more.
+        # if all devices are alike, the error of one more case
         error = math.sqrt(max(spread * m / (m - 1), 1.0)) / total
         return cls(share, error, m)
 
 
 class Comparison(NamedTuple):
-    """A release's share of some case, and the share with other versions."""
+    """Share of a release, and share of the other versions."""
 
     own: GroupShare
     other: GroupShare
 
     @property
     def excess(self) -> float:
-        """Share of the release less that of other versions; NaN if either is not known."""
+        """Difference of the two shares; NaN if one is unknown."""
         return self.own.share - self.other.share
 
     @property
@@ -77,7 +77,7 @@ class Comparison(NamedTuple):
         return math.hypot(self.own.error, self.other.error)
 
     def evidence(self, limit: float) -> float:
-        """Evidence E that the excess is above `limit`; 0 where it is not, or not known."""
+        """Evidence E that the excess is above `limit`; 0 if it is below, or unknown."""
         if not self.excess > limit:
             return 0.0
         z = self._z(self.excess - limit)
@@ -88,11 +88,11 @@ class Comparison(NamedTuple):
 
     @property
     def power(self) -> float:
-        """Information as a part of that which finds EFFECT with probability 0.95."""
+        """Information, as a part of the information that finds EFFECT with probability 0.95."""
         return (self._z(EFFECT) / ERRORS_TO_FIND) ** 2
 
     def _z(self, excess: float) -> float:
-        """Standard errors in `excess`, as of a normal variable; 0 if the error is not known."""
+        """Standard errors in `excess`, as of a normal variable; 0 if the error is unknown."""
         if math.isnan(self.error):
             return 0.0
         t = excess / self.error
@@ -104,7 +104,7 @@ class Comparison(NamedTuple):
 
 
 def answers_to_find(devices: Sequence[Counts]) -> float:
-    """Answers of a new release that find EFFECT, from the counts with the old one; or NaN.
+    """Estimate the answers of a new release that find EFFECT, from counts of the old one; or NaN.
 
     The error falls with the square root of the answers n: error^2 = variance / n.
     """

@@ -1,9 +1,9 @@
 """Enrolment of devices: a one-time token and a request for a certificate, over HTTPS.
 
-An operator makes a token for a name. The device makes its key, which never leaves it, and sends the
-token with a request that the key has signed; the server returns a certificate for the token's name,
-whatever name the request has. A token is good once and for a day, and only a hash of it is kept. It
-holds the digest of the authority as well: the device knows the server before it trusts anything.
+An operator makes a token for a name. The device makes a key, which never leaves it, and sends the
+token with a request that the key has signed. The server returns a certificate for the token's name.
+A token is valid once and for a day, and the server keeps a hash of it. The token also contains the
+digest of the authority, so that the device can verify the server.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _LOG = logging.getLogger("gatewise_cloud")
 _FILE: Final = "enrolments.json"
 _LIFE_SECONDS: Final = 86400.0
 _SILENCE_SECONDS: Final = 10.0
-#: Seconds in which requests gather that are enrolled together.
+#: Seconds for which requests are collected, to be enrolled together.
 _GATHER_SECONDS: Final = 0.2
-#: Connections that are served at a time, each on a thread.
+#: Number of connections served at the same time, each on a thread.
 _MAX_CONNECTIONS: Final = 64
 
 
 class Enrolment(Record, frozen=True):
-    """A token that was not used: the hash of its secret, and its end in Unix seconds."""
+    """An unused token: the hash of its secret, and its expiry in Unix seconds."""
 
     sha256: str
     expires: float
 
     def admits(self, secret: str, now: float) -> bool:
-        """Whether `secret` is that of this token, which has not ended."""
+        """Whether `secret` belongs to this token, and the token has not expired."""
         return hmac.compare_digest(self.sha256, _hash(secret)) and now <= self.expires
 
 
 def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Make a one-time token for each device, by its name; older tokens for these names end."""
+    """Make a one-time token for each device, by its name; older tokens become invalid."""
     clients = read_roster(folder).clients
     authority = (folder / "ca.crt").read_bytes()
     expires = time.time() + _LIFE_SECONDS
@@ -73,7 +73,7 @@ def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 class _Request(NamedTuple):
-    """A device that waits for its certificate: the claimed name, its secret, its key."""
+    """A device that waits for its certificate: the name and secret of its token, and its key."""
 
     name: str
     secret: str
@@ -82,13 +82,12 @@ class _Request(NamedTuple):
 
 
 class EnrolmentServer(ThreadingHTTPServer):
-    """Serves enrolments for the folder of a broker; a context manager.
+    """Server of enrolments for the folder of a broker; a context manager.
 
     ``GET /ca.crt`` returns the authority's certificate. ``POST /enrol`` takes
-    ``{"token": ..., "csr": ...}`` and returns ``{"certificate": ..., "broker": ...}``.
-
-    Requests that arrive while others are being enrolled are enrolled together: the roster of all
-    devices is written, and the broker's control is connected to, once for all of them.
+    ``{"token": ..., "csr": ...}`` and returns ``{"certificate": ..., "broker": ...}``. Requests are
+    enrolled in groups, because each group writes the roster of all devices and connects to the
+    broker once.
 
     Parameters
     ----------
@@ -99,15 +98,15 @@ class EnrolmentServer(ThreadingHTTPServer):
     port : int
         TCP port; 0 takes a free one.
     apply : callable
-        Called with the folder and the names of devices, to give them rights in a broker that runs.
-        If it raises, their tokens stay valid.
+        Gives rights in a running broker to devices, by the folder and their names. If it raises,
+        their tokens stay valid.
     clock : callable
         Returns the time with its zone.
     """
 
     daemon_threads = True
     block_on_close = False
-    #: Connections that wait for a thread.
+    #: Number of connections that may wait for a thread.
     request_queue_size = 128
 
     def __init__(
@@ -149,30 +148,30 @@ class EnrolmentServer(ThreadingHTTPServer):
             thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread of its own, once fewer than the largest number run."""
+        """Serve a connection on a thread once the number of threads allows it."""
         self._threads_left.acquire()
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, and let another one start."""
+        """Serve a connection, then release its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._threads_left.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log that a connection broke off."""
-        _LOG.warning("an enrolment broke off: %s", sys.exc_info()[1])
+        """Log an enrolment that failed."""
+        _LOG.warning("an enrolment failed: %s", sys.exc_info()[1])
 
     def enrol(self, token: str, csr: bytes) -> str:
-        """Use a token up, and return the certificate in PEM; InputError if either is not valid."""
+        """Use a token, and return the certificate in PEM; InputError if either is not valid."""
         name, _, secret = token.rpartition(".")[0].rpartition(".")
         request = _Request(name, secret, _requested_key(csr), Future())
         self._requests.put(request)
         return request.certificate.result()
 
     def _enrol_requests(self) -> None:
-        """Enrol devices until the server closes; all that wait at a time together."""
+        """Enrol devices in groups until the server closes."""
         while (request := self._requests.get()) is not None:
             time.sleep(_GATHER_SECONDS)
             requests = [request]
@@ -182,7 +181,7 @@ class EnrolmentServer(ThreadingHTTPServer):
                 requests.append(request)
             try:
                 self._certify(requests)
-            except Exception as error:  # whatever it is, later devices must be served
+            except Exception as error:  # of any kind, because later devices must be served
                 is_usual = isinstance(error, GatewiseError | OSError)
                 _LOG.error("enrolments failed: %s", error, exc_info=not is_usual)
                 failure = InputError("the enrolment cannot be completed now: try again later")
@@ -214,7 +213,7 @@ class EnrolmentServer(ThreadingHTTPServer):
         if not accepted:
             return
         self._apply(register_devices(self.folder, certificates), list(certificates))
-        # Last: a device whose enrolment was cut short may use its token again.
+        # Last, so that a device whose enrolment was interrupted can use its token again.
         for name in certificates:
             del enrolments[name]
         _write_tokens(self.folder, enrolments)
@@ -256,11 +255,11 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: enrolments are noted by their name."""
+        """Log nothing, because `apply` reports enrolments."""
 
 
 def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
-    """Get the key of a request that this key has signed; InputError if it is of another kind."""
+    """Get the key of a request that is signed by it; InputError if it is of another kind."""
     try:
         request = x509.load_pem_x509_csr(csr)
         key = request.public_key()

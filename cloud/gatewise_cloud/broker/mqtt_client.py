@@ -20,7 +20,7 @@ _GRACE_SECONDS = 0.5
 
 
 def open_client(client: paho.Client, endpoint: Endpoint) -> None:
-    """Open a client's connection and send CONNECT; the network thread is the caller's to start."""
+    """Connect a client; the caller starts its network thread."""
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
     except OSError as error:
@@ -28,10 +28,10 @@ def open_client(client: paho.Client, endpoint: Endpoint) -> None:
 
 
 def close_client(client: paho.Client) -> None:
-    """Disconnect, end the network thread, and close all that paho opened."""
+    """Disconnect, end the network thread, and close what paho opened."""
     client.disconnect()
     client.loop_stop()
-    # Otherwise the socket pair that wakes its thread stays open until the garbage collection.
+    # closes the socket pair that wakes the thread
     client.reinitialise()
 
 
@@ -42,10 +42,11 @@ def subscribed(
     take: Callable[[paho.MQTTMessage], None],
     timeout: float,
 ) -> Iterator[tuple[paho.Client, bool | None]]:
-    """Connect and subscribe, for :func:`run_until`; `take` gets each message.
+    """Connect and subscribe; :func:`run_until` then calls `take` with each message.
 
-    Also yields whether all `topics` were granted; None if the broker did not answer within
-    `timeout` seconds. LinkError if the broker cannot be reached, or refuses the connection.
+    Yields the client, and whether all `topics` were granted: None if the broker did not answer
+    within `timeout` seconds. Raises LinkError if the broker cannot be reached, or refuses the
+    client.
     """
     grants: list[bool] = []
     refusals: list[str] = []
@@ -76,7 +77,7 @@ def subscribed(
 
 
 def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
-    """Connect, disconnect, and give the broker's reason code; None if it sent none in time."""
+    """Connect and disconnect; return the broker's reason code, or None without one in time."""
     reasons: list[ReasonCode] = []
     client = make_client(endpoint, "", max_inflight=1)
     client.connect_timeout = timeout
@@ -92,7 +93,7 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
 
 
 def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
-    """Run a client's network loop on this thread until `done`, or for `seconds`; return `done`."""
+    """Run a client's network loop here until `done()`, or for `seconds`; return ``done()``."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline:
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
@@ -115,16 +116,15 @@ def refused(endpoint: Endpoint, why: str) -> LinkError:
 
 
 def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
-    """Find out by a round trip whether `broker`, by its URL, serves shared subscriptions.
+    """Test by a round trip whether a broker serves shared subscriptions.
 
-    A SUBACK proves nothing: the embedded broker grants ``$share/...`` and never delivers. So one
-    message is published to a topic of this probe's own that is subscribed to plainly, and one to a
-    topic that is subscribed to in a pool of one. The plain one is waited for `timeout` seconds, the
-    other half a second more. None if not even the plain one came back, because this client may not
-    write or read there. LinkError if the broker cannot be reached, or refuses the
-    connection.
+    A SUBACK is no proof, because the embedded broker grants ``$share/...`` and never delivers. This
+    publishes one message to a topic with a plain subscription, and one to a topic with a shared
+    one. It waits `timeout` seconds for the first, and half a second more for the second. Returns
+    None if the first did not arrive, because this client may not write or read there. Raises
+    LinkError if the broker cannot be reached, or refuses the client.
     """
-    # Like a device's topics, so that an access list can name them.
+    # in the form of a device's topics, so that an access list can name them
     base = f"gw/v1/probe-{secrets.token_hex(8)}"
     plain = f"{base}/plain"
     pooled = f"{base}/shared"
@@ -142,17 +142,17 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
         client.publish(plain, b"", qos=1)
         if not run_until(client, lambda: plain in arrived, timeout):
             return None
-        # The shared one was published first: it arrives at about the same time, or never.
+        # the shared one was published first, and arrives at about the same time or never
         return run_until(client, lambda: pooled in arrived, _GRACE_SECONDS)
 
 
 def publish_retained(
     endpoint: Endpoint, topic: str, payload: bytes, *, timeout: float = 10.0
 ) -> None:
-    """Publish a retained message and wait until it comes back.
+    """Publish a retained message, and wait until it arrives here.
 
-    MQTT 3.1.1 does not inform a client that it may not publish. Raises LinkError if the broker
-    cannot be reached, or does not pass the message on.
+    The broker's PUBACK is no proof: MQTT 3.1.1 does not tell a client that it may not publish.
+    Raises LinkError if the broker cannot be reached, or does not deliver the message.
     """
     echoes: set[bytes] = set()
 
@@ -167,5 +167,6 @@ def publish_retained(
         if not run_until(client, lambda: payload in echoes, timeout):
             raise LinkError(
                 endpoint.url,
-                f"broker {endpoint.url} does not pass on messages on {topic}: may this user?",
+                f"broker {endpoint.url} does not deliver messages on {topic}: check that this user "
+                "may write there",
             )

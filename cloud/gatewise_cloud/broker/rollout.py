@@ -1,14 +1,14 @@
-"""Roll a release out in steps, and withdraw it when devices report that it does badly.
+"""Roll a release out in steps, and withdraw it when devices report failures.
 
-A step is followed by the next only on evidence: enough of the devices that the release is offered
-to run it, and it passes no limit. A silent device gives no evidence; one that ran the release and
-fell silent counts as a failure. With a limit of a comparison (:mod:`.comparison`) it goes to half
-of the devices only once there is enough information to find what the comparison is made to find.
-Where information no longer grows the rollout stops there, undecided. A tenth of the devices keeps
-other versions until the last step, for the comparison.
+The next step follows on evidence: enough of the devices that the release is offered to run it, and
+it exceeds no limit. A silent device gives no evidence, unless it ran the release before, which
+counts as a failure. With a limit on a comparison (:mod:`.comparison`) the release goes to half of
+the devices only once there is enough information to find an excess. If the information stops
+growing before, the rollout ends undecided. A tenth of the devices keeps other versions until the
+last step, for the comparison.
 
-A device is not trusted: each counts as one of the fleet, for no more than its share. One that lies
-can have a release withdrawn, but cannot keep a bad one in service.
+Devices are not trusted, and each counts for no more than its share of the fleet. A device that
+reports wrong figures can cause a withdrawal, but cannot keep a bad release in service.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from gatewise_edge.link.topics import manifest_topic
 from gatewise_export.repository.release import WHOLE, OfferedRelease, check_rollout
 from gatewise_export.repository.repository import Repository, StaleVersionError
 
-#: Looks at a step without evidence, after which the rollout ends.
+#: Looks without evidence at a step, after which the rollout ends.
 _MAX_LOOKS: Final = 10
-#: Looks at a comparison after which it is judged whether it will come to an end, and those in which
-#: it must be expected to; that many more while its information is known from few looks.
+#: Looks after which a comparison is expected to end, or is given up; the number of looks in which
+#: it must be expected to end, and the factor of that number while there were few looks.
 _FIRST_LOOKS: Final = 30
 _MAX_EXPECTED_LOOKS: Final = 400
 _EARLY_FACTOR: Final = 10
-#: Looks that it may take in all.
+#: Largest number of looks at a comparison.
 _MAX_COMPARING_LOOKS: Final = 200
-#: Largest share of the devices before a comparison has ended, and before the last step.
+#: Largest share of the devices before the end of a comparison, and before the last step.
 _COMPARING_SHARE: Final = 0.45
 _HOLDING_SHARE: Final = 0.9
-#: Failures that a release needs to be withdrawn; fewer may be an accident.
+#: Smallest number of failures for which a release is withdrawn.
 _MIN_FAILURES: Final = 3
 
 
@@ -67,14 +67,12 @@ _Limit = Annotated[float, Meta(ge=0, lt=1)]
 class AbortLimits(Settings, frozen=True):
     """Limits beyond which a release is withdrawn.
 
-    `failed` is a share of the devices that ran the release: it failed its trial there, or they
-    fell silent with it. Fewer than three failures pass no limit. `worse_by` limits how much the
-    share of errors, of fallbacks or of disagreement may exceed that of the other versions. A figure
-    is compared once three devices of each report it; a release that keeps the limit is withdrawn
-    with probability :data:`.ALPHA` at most. Raises InputError if a limit is not from 0 to 1.
-
-    A rollout whose comparison cannot be decided stops below half of the devices, unless
-    `accept_undecided`.
+    `failed` limits the share of failures among the devices that ran the release: those where it
+    failed its trial, and those that fell silent. Fewer than three failures exceed no limit.
+    `worse_by` limits how much larger the share of errors, fallbacks or disagreement may be than
+    with other versions. A figure is compared once three devices with the release and three others
+    report it; a release that keeps the limit is withdrawn with probability :data:`.ALPHA` at most.
+    An undecided comparison stops the rollout below half of the devices, unless `accept_undecided`.
     """
 
     failed: Annotated[
@@ -95,7 +93,6 @@ class AbortLimits(Settings, frozen=True):
             "of answers unlike the high-cost model's (devices with --audit): 1%.",
         ),
     ] = None
-
     accept_undecided: Annotated[
         bool,
         typer.Option(
@@ -108,7 +105,7 @@ class AbortLimits(Settings, frozen=True):
         return self.failed is not None or self.worse_by is not None
 
     def not_compared(self, report: RolloutReport) -> dict[str, str]:
-        """Figures that `worse_by` has not compared to an end, with the reason; empty without it."""
+        """Reasons why comparisons have not ended, by figure; empty without `worse_by`."""
         if self.worse_by is None:
             return {}
         reasons = {}
@@ -129,7 +126,7 @@ class AbortLimits(Settings, frozen=True):
         return reasons
 
     def answers_to_find(self, baseline: RolloutReport) -> dict[str, float]:
-        """Answers with a release that find EFFECT above `worse_by`; figures that are reported."""
+        """Estimate the answers that find EFFECT above `worse_by`, by figure."""
         if self.worse_by is None:
             return {}
         counts = {figure: baseline.others.get(figure, []) for figure in FIGURES}
@@ -140,11 +137,10 @@ class AbortLimits(Settings, frozen=True):
         }
 
     def progress(self, report: RolloutReport, *, is_gate: bool) -> dict[str, float]:
-        """Information of each comparison that has yet to end, as a part of what it needs.
+        """Information of each comparison that has not ended, as a part of what it needs.
 
-        At a gate it ends once it finds EFFECT; before, once the error is below EFFECT or the limit.
-        Where no other device reports, there is nothing to wait for: not_compared says so. Before
-        the gate a step may have too few devices for any comparison.
+        At a gate a comparison ends once it can find EFFECT; before, once the standard error is
+        below EFFECT or the limit. Without devices with other versions there is no comparison.
         """
         parts: dict[str, float] = {}
         if self.worse_by is None or (len(report.running) < MIN_DEVICES and not is_gate):
@@ -162,10 +158,7 @@ class AbortLimits(Settings, frozen=True):
         return {figure: part for figure, part in parts.items() if part < 1.0}
 
     def reason_to_abort(self, report: RolloutReport, silent: int = 0) -> str | None:
-        """Name the limit that a release has passed, or return None.
-
-        `silent` devices ran it and are away.
-        """
+        """Get the reason to withdraw a release, or None; `silent` devices ran it and are away."""
         n_failures = len(report.refused) + silent
         n_ran = len(report.running) + n_failures
         limit = math.inf if self.failed is None else self.failed * n_ran
@@ -196,9 +189,9 @@ class RolloutEnd(NamedTuple):
     aborted : str or None
         Reason why the release did not reach its last share.
     kind : str
-        ``done``: it reached its last share. ``withdrawn``: it passed a limit. ``no-evidence``: it
-        was withdrawn for want of evidence. ``superseded``: another change of the repository took
-        its place. ``undecided``: a comparison had no end, and the release stays at its share.
+        ``done``: it reached its last share. ``withdrawn``: it exceeded a limit. ``no-evidence``: it
+        was withdrawn without evidence. ``superseded``: another change of the repository replaced
+        it. ``undecided``: a comparison did not end, and the release stays at its share.
     """
 
     offer: OfferedRelease
@@ -219,22 +212,20 @@ def roll_out(
     progress: Callable[[OfferedRelease, RolloutReport], None],
     baseline: RolloutReport | None = None,
 ) -> RolloutEnd:
-    """Offer a release to growing shares of the devices; withdraw it once it passes a limit.
+    """Offer a release to growing shares of the devices; withdraw it once it exceeds a limit.
 
-    In each step `wait` passes the time in which devices take the release and answer, then
-    `report` reads their statuses. The step is looked at again until there is evidence; without
-    evidence in ten looks the release is withdrawn. A comparison that is not expected to end stops
-    the rollout before half of the devices, unless `limits` accept that.
+    At each look at a step `wait` waits for devices to update and answer, and `report` reads their
+    statuses. A step ends with evidence; after ten looks without it the release is withdrawn. A
+    comparison that is not expected to end stops the rollout below half of the devices, unless
+    `limits` accept that. :func:`planned_shares` adds the steps that comparisons need.
 
-    Devices that were online in `baseline`, a report of before the first step, are expected to stay.
-    An interrupted run leaves the release at its step; the next run continues from there. The
-    rollout ends where another change of the repository has replaced the offer. For the steps of a
-    comparison see :func:`planned_shares`.
+    Devices that are online in `baseline`, the report before the first step, are expected to stay.
+    An interrupted rollout continues from its step when it is called again.
 
     Raises InputError, before the first step, if the shares do not rise from above 0 to 1, or the
     repository has no such release.
     """
-    # an interrupted rollout goes on from the share that it has reached
+    # an interrupted rollout continues from its share
     plan = planned_shares(shares, limits)
     offer = repository.find(release)
     is_offered = repository.wanted(offer.model) == offer
@@ -274,8 +265,8 @@ def roll_out(
 def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
     """Check the shares of a rollout, and add those that a comparison needs.
 
-    It begins below half of the devices, and the last tenth is kept for the comparison until the
-    end. InputError if the shares do not rise from above 0 to 1.
+    With a comparison the first share is below half, and a share of nine tenths comes before the
+    last. Raises InputError if the shares do not rise from above 0 to 1.
     """
     plan = list(shares)
     if plan != sorted(set(plan)):
@@ -294,7 +285,7 @@ class _RolloutWatch:
     """Looks at the steps of a rollout.
 
     `latest` is the last report, `has_evidence` whether enough devices run the release, `pending`
-    the figures with a comparison that did not end, `n_looks` the number of looks at the step.
+    the figures with a comparison that did not end, and `n_looks` the number of looks at the step.
     """
 
     def __init__(
@@ -318,9 +309,9 @@ class _RolloutWatch:
         self.n_looks = 0
 
     def watch_step(self, offer: OfferedRelease, *, is_gate: bool) -> str | None:
-        """Look at a step until it has evidence, or ends without; return a limit that it passes."""
+        """Look at a step until it has evidence or ends; return the reason to withdraw, or None."""
         histories: dict[str, list[float]] = {figure: [] for figure in FIGURES}
-        # At the last gate the rollout stops without an end of the comparison.
+        # at the last gate the rollout ends if the comparison does not
         is_last_gate = is_gate and offer.rollout >= _COMPARING_SHARE * WHOLE
         min_looks = _FIRST_LOOKS if is_last_gate else _MAX_LOOKS
         self.n_looks = 0
@@ -345,7 +336,7 @@ class _RolloutWatch:
                 histories[figure].append(part)
             if not any(_may_end(histories[figure], min_looks) for figure in parts):
                 self._present = latest.running | latest.elsewhere
-                # Devices that run it and report nothing are silent as well.
+                # devices that run it and report nothing give no evidence
                 is_silent = len(latest.running) >= MIN_DEVICES and 0.0 in parts.values()
                 self.has_evidence = not is_silent
                 return None
@@ -353,10 +344,10 @@ class _RolloutWatch:
 
 
 def _may_end(parts: Sequence[float], min_looks: int) -> bool:
-    """Whether a comparison may still end, from its information at each look as a part.
+    """Whether a comparison may still end, from the part of its information at each look.
 
-    Between devices that differ, information stops growing with their answers. Its growth per look
-    is the difference of the means of the later and the earlier half of the looks, by half of them.
+    If devices differ, the information stops growing with their answers. Its growth per look is the
+    difference of the means of the later and the earlier half of the looks, over half of them.
     """
     n_looks = len(parts)
     is_early = n_looks < _FIRST_LOOKS
@@ -371,16 +362,16 @@ def _may_end(parts: Sequence[float], min_looks: int) -> bool:
 def _offer_more(
     repository: Repository, offer: OfferedRelease, share: float, *, is_offered: bool
 ) -> OfferedRelease | None:
-    """Offer a release to a larger share; None if another change has taken its place."""
+    """Offer a release to a larger share; None if another change has replaced it."""
     while not is_offered or repository.wanted(offer.model) == offer:
         try:
             return repository.publish(str(offer), share, expected_version=repository.version)
         except StaleVersionError:
-            continue  # the repository has read its metadata again
+            continue  # with the metadata that publish has read
     return None
 
 
 def announce(repository: Repository, offers: Iterable[OfferedRelease], endpoint: Endpoint) -> None:
-    """Announce to the devices of the offers' models that there is news."""
+    """Publish that there are updates, to the devices of the offers' models."""
     for model in sorted({offer.model for offer in offers}):
         publish_retained(endpoint, manifest_topic(model), f"targets {repository.version}".encode())

@@ -1,10 +1,10 @@
 """State of a release on a fleet, read from the statuses of its devices.
 
-A device's status names the version that it runs; once a release has failed there, the beginning
-of the digest of the last one; and how the version does:
-``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2``
-(instances, errors, fallbacks; the instances that its audits stand for, and about how many of them
-the high-cost model would have answered differently). Only devices with ``--audit`` report audits.
+A device's status is, for example,
+``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2``:
+its version; the beginning of the digest of the last release that failed there; its instances,
+errors and fallbacks; and, with ``--audit``, the instances that its audits stand for, and an
+estimate of how many of them the high-cost model answers differently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gatewise_export.repository.release import OfferedRelease
 
 #: Seconds without a further status after which all have been read.
 _QUIET_SECONDS: Final = 1.0
-#: Share of the devices that the release is offered to, of which evidence is needed.
+#: Share of the devices with the offer that must run the release as evidence.
 _RUNNING_SHARE: Final = 0.5
 #: Word of a status that holds a figure, and the position of the figure in it.
 FIGURES: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement": ("audited", 1)}
@@ -33,12 +33,16 @@ FIGURES: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement
 
 @dataclass(frozen=True)
 class RolloutReport:
-    """State of a release on a fleet, as devices report it; devices stand as ids.
+    """State of a release on a fleet, as devices report it.
 
-    `running` devices run the release; `refused` ones left it because it failed there; `elsewhere`
-    ones run another version of the model; `offline` ones are away; it is `offered` to those.
-    `figures` has the counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost
-    model on each device that runs it, `others` on each that runs another version.
+    Attributes
+    ----------
+    running, refused, elsewhere, offline, offered : set of str
+        Ids of the devices that run the release; that refused it because it failed; that run another
+        version of the model; that are away; and that it is offered to.
+    figures, others : dict
+        Counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost model, on each
+        running device and on each device with another version.
     """
 
     running: Set[str] = frozenset()
@@ -72,10 +76,9 @@ class RolloutReport:
         )
 
     def has_evidence(self, present: Set[str]) -> bool:
-        """Whether enough of the devices that the release is offered to run it.
+        """Whether enough of the devices with the offer run the release.
 
-        `present` devices were online before the offer; if they are away now, they are still
-        expected to run it.
+        `present` devices were online before the offer, and count although they may be away now.
         """
         missing = self.offline & present
         expected = self.running | (self.offered & (self.elsewhere | missing))
@@ -85,7 +88,7 @@ class RolloutReport:
         return len(self.running) >= needed
 
     def comparison(self, figure: str) -> Comparison:
-        """Compare the share of instances with errors, fallbacks or disagreement with the others."""
+        """Compare a figure of the release with the other versions."""
         groups = self.figures.get(figure, []), self.others.get(figure, [])
         return Comparison(*map(GroupShare.from_counts, groups))
 
@@ -107,7 +110,7 @@ def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str
 
     def add_status(message: paho.MQTTMessage) -> None:
         nonlocal last_arrival
-        # Only a topic's first message: a device that repeats its status must not keep us waiting.
+        # only a topic's first message counts, or a device could prolong this for ever
         if message.topic not in statuses:
             last_arrival = time.monotonic()
         statuses[message.topic] = message.payload.decode("utf-8", "replace")
@@ -129,7 +132,7 @@ def read_reports(
 
 
 def _figures(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
-    """Read the figures of devices; words that hold no valid figure are left out."""
+    """Read the figures of devices; malformed words are left out."""
     figures: dict[str, list[Counts]] = {figure: [] for figure in FIGURES}
     for words in statuses:
         values = dict(word.split("=", 1) for word in words if "=" in word)

@@ -17,12 +17,22 @@ if TYPE_CHECKING:
 def chosen_backend(
     url: str, *, timeout: float = 5.0, binary: bool = False
 ) -> Callable[[Manifest], Backend]:
-    """Make the function that gives each bundle the backend at `url`.
+    """Make the function that gives each bundle its backend.
 
-    `url`: ``python:module:attribute``, or ``http[s]://host[:port]/v2/models/NAME``, a server of
-    the Open Inference Protocol, where ``{name}`` and ``{version}`` stand for the bundle's.
-    `timeout`: seconds of one call over HTTP. `binary`: send raw numbers over HTTP. Raises
-    InputError at once if the object cannot be imported, or `url` is not valid.
+    Parameters
+    ----------
+    url : str
+        ``python:module:attribute``, or ``http[s]://host[:port]/v2/models/NAME`` of a server with
+        the Open Inference Protocol; ``{name}`` and ``{version}`` stand for the bundle's.
+    timeout : float, default 5.0
+        Seconds of a call over HTTP.
+    binary : bool, default False
+        Send raw numbers over HTTP.
+
+    Raises
+    ------
+    InputError
+        If the object cannot be imported, or `url` is not valid.
     """
     if not url.startswith(PYTHON):
         return backend_at(url, timeout=timeout, binary=binary)

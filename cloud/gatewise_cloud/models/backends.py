@@ -1,7 +1,7 @@
 """Backends that compute a high-cost model: onnxruntime, a booster's library, a Python object.
 
-A backend gets float32 instances in the order of ``cloud.inputs`` and hands back the model's raw
-outputs; labels and probabilities are made of them by :class:`.CloudModel`.
+A backend gets float32 instances in the order of ``cloud.inputs`` and returns the model's outputs,
+from which :class:`.CloudModel` makes labels and probabilities.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cloud_of(manifest: Manifest) -> CloudSpec:
 
 
 class Backend(Protocol):
-    """Where a high-cost model runs."""
+    """A place where a high-cost model runs."""
 
     local: bool = True
     """Whether it computes in this process, so that a run never waits for another machine."""
@@ -41,7 +41,7 @@ class Backend(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """Why it could not run now, as far as is known; None if it could."""
+        """Reason why it cannot run now, if one is known."""
         return None
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
@@ -57,7 +57,7 @@ class OnnxBackend(Backend):
     """An ONNX graph in onnxruntime, in this process.
 
     It has one input, float32 (n, k), and one output (kind ``margins``) or two (``classifier``).
-    `model` is name and version, for messages.
+    Messages call it `model`.
     """
 
     def __init__(self, graph: bytes, *, kind: str, model: str, threads: int = 1) -> None:
@@ -87,10 +87,9 @@ class OnnxBackend(Backend):
 
 
 class BoosterBackend(Backend):
-    """A booster that its own library runs in this process, from the `content` of the bundle's file.
+    """A booster that its own library runs in this process, from the `content` of its file.
 
-    `model` is name and version, for messages. Raises ModelError if the library is not installed, or
-    does not read the file.
+    Raises ModelError if the library is not installed, or does not read the file.
     """
 
     kind = "classifier"
@@ -118,11 +117,10 @@ class BoosterBackend(Backend):
 class PythonBackend(Backend):
     """A function, an object or a class in this process; docs/high-cost-models.md has the contract.
 
-    `given`: as :class:`gatewise.models.opaque_models.PythonModel`. It is called from as many
-    threads as the worker runs batches at a time (one by default). `classes`: the bundle's class
-    labels, the order of the columns. `model`: name and version, for messages. `spec`: its import
-    path. Raises InputError if it gives no probabilities of these classes, as far as is known before
-    a run.
+    `given` is as in :class:`gatewise.models.opaque_models.PythonModel`, and is called on as many
+    threads as the worker runs batches at a time. `classes` are the bundle's labels in the order of
+    the columns, and `spec` is its import path. Raises InputError if it is known to give no
+    probabilities of these classes.
     """
 
     kind = "classifier"
@@ -132,10 +130,7 @@ class PythonBackend(Backend):
         self._model = model
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Call it: class indices and probabilities. See :meth:`.Backend.run`.
-
-        An OSError of the callable, such as one of a service that it calls, is BackendBusy.
-        """
+        """Call it; see :meth:`.Backend.run`. An OSError of the callable becomes BackendBusy."""
         try:
             probabilities = self._python.predict_proba(X)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The high-cost model of a bundle, ready to answer: matrices in, labels and probabilities out."""
+"""High-cost model of a bundle, which turns matrices into labels and probabilities."""
 
 from __future__ import annotations
 
@@ -34,13 +34,17 @@ class CloudAnswer(NamedTuple):
 class CloudModel:
     """A bundle's high-cost model.
 
-    Make one with :meth:`from_bundle`, which reads and tests the bundle of `manifest`. The
-    `backend` runs it: of kind ``margins`` its output is read by the manifest's link, of kind
-    ``classifier`` it gives class indices, then probabilities. ModelError if the bundle has no cloud
-    model, or takes JPEG files and Pillow is not there.
+    Make one with :meth:`from_bundle`, which also tests it. Raises ModelError if the bundle has no
+    high-cost model, or takes JPEG files and Pillow is not installed.
 
-    Attributes: `key`, name and version; `n_classes`; `n_inputs`, the columns of a request; `local`,
-    whether it computes in this process.
+    Attributes
+    ----------
+    key : tuple of str
+        Name and version.
+    n_classes, n_inputs : int
+        Number of classes, and of columns in a request.
+    local : bool
+        Whether it computes in this process.
     """
 
     def __init__(self, manifest: Manifest, backend: Backend) -> None:
@@ -79,15 +83,15 @@ class CloudModel:
         backend: Backend | None = None,
         load_bound: LoadLimits = LOAD_BOUND,
     ) -> CloudModel:
-        """Load the cloud model of `bundle` and test it on the bundle's sample rows.
+        """Load the high-cost model of `bundle`, and test it on the bundle's sample rows.
 
-        onnxruntime, or the library of a booster's file, runs it with `threads`, once a child
-        process has loaded it within the limits of the bundle and the `load_bound`; or else a
-        `backend` runs it. With a `public_key` the bundle
-        must be signed by its owner. BundleError if the bundle cannot be read, or a hash or the
-        signature does not hold; ModelError if it has no cloud model, onnxruntime does not load it,
-        or it takes too much memory or time; SelfTestError if a sample row gets another label than
-        where the bundle was packed.
+        A `backend` runs it, or else onnxruntime or a booster's library with `threads`, once a child
+        process has loaded it within the limits of the bundle and of `load_bound`. With a
+        `public_key` the bundle must be signed by its owner.
+
+        Raises BundleError if the bundle cannot be read, or a hash or the signature is wrong;
+        ModelError if it has no high-cost model, or the model does not load or takes too much memory
+        or time; SelfTestError if a sample row gets another label than at packing.
         """
         bundle = open_bundle(bundle, public_key)
         if backend is not None:  # the operator's own code: its memory is not limited
@@ -137,14 +141,14 @@ class CloudModel:
 
     @property
     def trouble(self) -> str | None:
-        """Reason why the backend could not answer now; None if it could."""
+        """Reason why the backend cannot answer now, if one is known."""
         return self._backend.trouble
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse instances that this model does not take, `X` of shape (n, k), without running it.
+        """Check instances, `X` of shape (n, k), without running the model.
 
-        RefusedRows if k is not the number of inputs, a value is infinite or cannot be one of the
-        manifest's type, or one is NaN and the manifest refuses missing values in the cloud.
+        Raises RefusedRows if k is not the number of inputs, a value is infinite or not of the
+        manifest's type, or is NaN where the manifest refuses missing values.
         """
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
             raise RefusedRows("shape", f"model {self} takes {self.n_inputs} columns, not {X.shape}")
@@ -204,8 +208,8 @@ class CloudModel:
         differing = int(np.count_nonzero(labels != expected))
         if differing:
             raise SelfTestError(
-                f"the cloud model of bundle {self} labels {differing} of {len(expected)} sample "
-                "rows otherwise than where it was packed: do not serve it",
+                f"the cloud model of bundle {self} labels {differing} of "
+                f"{len(expected)} sample rows differently than at packing: do not serve it",
                 {"cloud_label": differing},
             )
 
@@ -219,9 +223,9 @@ def _sample_inputs(bundle: Bundle) -> NDArray[np.float32]:
 def open_bundle(
     bundle: Bundle | str | Path, public_key: str | Path | bytes | None = None
 ) -> Bundle:
-    """Open a bundle; with a `public_key` one that its owner has signed.
+    """Open a bundle; with a `public_key`, demand a signature by its owner.
 
-    One that is open already is taken as it is, unless its signature was not checked with this key.
+    An open bundle is returned as it is, unless its signature was not checked with this key.
     """
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.signing import PublicKey

@@ -1,9 +1,8 @@
-"""A high-cost model on any server of the Open Inference Protocol, version 2, over HTTP.
+"""High-cost model on a server with the Open Inference Protocol, version 2, over HTTP.
 
-Triton, KServe, MLServer and OpenVINO Model Server speak it. The worker keeps
-the wire, the queue and the deadlines; the server computes. Source:
-https://github.com/kserve/open-inference-protocol; the binary form is the protocol's extension
-"binary tensor data" (Triton and OpenVINO speak it, MLServer does not over HTTP).
+Such servers are Triton, KServe, MLServer and OpenVINO Model Server. Source:
+https://github.com/kserve/open-inference-protocol. The binary form is the protocol's extension
+"binary tensor data", which Triton and OpenVINO support, but MLServer does not over HTTP.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _DTYPES: Final = {
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until a deadline: the socket's own timeout counts per read."""
+    """Reader of a socket with one deadline for all reads: a socket's timeout is for each read."""
 
     def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
         self._raw = raw
@@ -81,15 +80,29 @@ class _TimedResponse(HTTPResponse):
 
 
 class OipBackend(Backend):
-    """One model on one server: :class:`gatewise_cloud.models.backends.Backend`.
+    """A model on a server; thread-safe.
 
-    Safe across threads. Keeps as many connections open as calls ran at the same time. `url` is
-    ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``; of `kind` ``margins`` it gives
-    one matrix of margins, of ``classifier`` class indices (integers) and probabilities (floats), in
-    either order. A call may take `timeout` seconds. `binary` exchanges raw numbers; decimal ones
-    cannot express missing values (NaN). `n_inputs` is the number of columns, and `model` is the
-    name in messages. InputError if the URL is not valid; ModelError if the server cannot be
-    reached, lacks the model, or its model takes other inputs.
+    Parameters
+    ----------
+    url : str
+        ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``.
+    n_inputs : int
+        Number of columns.
+    kind : {"margins", "classifier"}
+        Outputs: a matrix of margins; or class indices (integers) and probabilities (floats).
+    model : str
+        Name in messages.
+    timeout : float, default 5.0
+        Seconds of a call.
+    binary : bool, default False
+        Exchange raw numbers. JSON cannot express missing values (NaN).
+
+    Raises
+    ------
+    InputError
+        If the URL is not valid.
+    ModelError
+        If the server cannot be reached, lacks the model, or its model takes other inputs.
     """
 
     local = False
@@ -132,7 +145,7 @@ class OipBackend(Backend):
 
     @property
     def trouble(self) -> str | None:
-        """Error of the last call if the server did not answer or was overloaded, else None."""
+        """Error of the last call if the server did not answer or was overloaded."""
         return self._last_failure
 
     def close(self) -> None:
@@ -156,7 +169,7 @@ class OipBackend(Backend):
             )
         else:
             if np.isnan(X).any():
-                raise self._model_error("missing values cannot go as JSON: use the binary form")
+                raise self._model_error("JSON cannot express missing values: use --backend-binary")
             tensor["data"] = X.reshape(-1).tolist()
             text = json.dumps(request).encode()
             status, headers, body = self._call(
@@ -284,7 +297,7 @@ def _check_url(url: str) -> SplitResult:
 
 
 def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
-    """Read the arrays of a response, as decimal numbers or raw."""
+    """Read the arrays of a response, in JSON or raw."""
     size = len(body) if header is None else int(header)
     # The raw arrays follow the JSON, in the order of the outputs.
     offset = size

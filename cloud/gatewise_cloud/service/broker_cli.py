@@ -262,7 +262,7 @@ def _apply_live(made: BrokerFolder, clients: Mapping[str, str], url: str | None)
     """Change roles in a broker that runs; False if only a restart changes them."""
     if not made.has_live_control:
         return False
-    apply_roles(operator_endpoint(made, url), clients, made.pool)
+    apply_roles(operator_endpoint(made, url), clients, made.roster.pool)
     return True
 
 

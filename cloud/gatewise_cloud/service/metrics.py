@@ -1,8 +1,7 @@
-"""Metrics of a worker for Prometheus. Needs prometheus-client.
+"""Metrics of a worker for Prometheus, by prometheus-client.
 
-Every name begins with ``gatewise_worker_``. The values of every label are bounded: devices are
-never labels, codes and reasons are defined by this project, and the first hundred models and
-versions count under their names, the others as ``other``.
+Every name begins with ``gatewise_worker_``. The number of label values is bounded: there are no
+labels for devices, and only the first hundred models and versions have their own.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class MeasuredWorker(Protocol):
     def trouble(self) -> str | None: ...
 
 
-#: Gauges by name: which of the worker's counters they show.
+#: Gauges by name: the worker's counter, and the help text.
 _STATES = {
     "queue_depth": ("queued", "requests queued"),
     "connected": ("connected", "whether the connection to the broker stands"),
@@ -49,7 +48,7 @@ _STATES = {
 
 
 class WorkerCollector(Collector):
-    """Turns a worker's counters into metrics at each scrape."""
+    """Collector that makes metrics from a worker's counters at each scrape."""
 
     def __init__(self, worker: MeasuredWorker) -> None:
         self._worker = worker
@@ -58,7 +57,7 @@ class WorkerCollector(Collector):
         """Make the metrics."""
         counters = self._worker.counters
         models = [(entry["name"], entry["version"]) for entry in counters["models"]]
-        # names and versions may have spaces, as their titles do between them
+        # names and versions may contain spaces
         parts_of = {f"{name} {version}": (name, version) for name, version in models}
         for name, text in COUNTS.items():
             if name.endswith("_us"):  # Prometheus counts in seconds
@@ -125,7 +124,7 @@ def _values(name: str, label: str, parts_of: Mapping[str, tuple[str, str]]) -> S
     """Values of a count's labels; `parts_of` has name and version of the models served."""
     if name not in ("model_instances", "audits"):
         return [label]
-    # of a model that is no longer served, most versions have no space
+    # a model that is no longer served: its version probably has no space
     return parts_of.get(label) or label.rpartition(" ")[::2]
 
 

@@ -29,7 +29,7 @@ _app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="""Publish releases that devices update to: static files, signed, on any web server.
+    help="""Publish releases for devices as signed, static files of any web server.
 
     Example:
 
@@ -40,7 +40,7 @@ _app = typer.Typer(
 )
 
 _Folder = Annotated[Path, typer.Argument(metavar="REPO", help="The repository's folder.")]
-_Keys = Annotated[Path | None, typer.Option(help="Folder of the private keys; without: REPO.keys.")]
+_Keys = Annotated[Path | None, typer.Option(help="Folder of the private keys; default: REPO.keys.")]
 _Version = Annotated[
     int | None,
     typer.Option(help="Expected version of the repository; at another the change is refused."),
@@ -51,7 +51,8 @@ class BrokerAccess(Settings, frozen=True):
     """The broker that devices report to, and the operator's certificate."""
 
     broker: Annotated[
-        str | None, typer.Option(help="Tell devices at once, over mqtt(s)://[user:password@]host.")
+        str | None,
+        typer.Option(help="Broker that tells devices at once: mqtt(s)://[user:password@]host."),
     ] = None
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None
     cert_file: Annotated[Path | None, typer.Option(help="The operator's certificate.")] = None
@@ -67,26 +68,19 @@ class BrokerAccess(Settings, frozen=True):
             self.broker, ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
         )
 
-    def needed_by(self, option: str) -> Endpoint:
-        """Make the endpoint that `option` needs."""
-        endpoint = self.endpoint()
-        if endpoint is None:
-            raise InputError(f"{option}: give --broker, to which devices report")
-        return endpoint
-
 
 @_app.command()
 def init(
     repo: _Folder,
     keys: _Keys = None,
-    root_keys: Annotated[int, typer.Option(min=1, help="How many root keys to make.")] = 1,
-    threshold: Annotated[int, typer.Option(min=1, help="How many of them must sign.")] = 1,
+    root_keys: Annotated[int, typer.Option(min=1, help="Number of root keys to make.")] = 1,
+    threshold: Annotated[int, typer.Option(min=1, help="Number of them that must sign.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Make a repository and its keys.
 
-    Keep the keys off the web server; the root keys, off line. Give each device the root metadata
-    that is printed: gatewise edge --trust.
+    Keep the keys off the web server, and the root keys off line. Each device needs the root
+    metadata that the command prints: gatewise edge --trust.
 
     Example:
 
@@ -104,14 +98,14 @@ def add(
     keys: _Keys = None,
     hardware: Annotated[
         list[str] | None,
-        typer.Option(help="Machine that runs it, as `uname -m` says; by default all. Repeatable."),
+        typer.Option(help="Machine of devices, as `uname -m` prints it; default: all. Repeatable."),
     ] = None,
     sign: Annotated[
         Path | None, typer.Option(help="Private key, NAME.key, that signs the manifest.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a bundle, without the high-cost model, as a release that is not offered yet.
+    """Add a bundle, without its high-cost model, as a release; publish offers it.
 
     Example:
 
@@ -130,7 +124,7 @@ def publish(
     limits: AbortLimits,
     release: Annotated[
         str | None,
-        typer.Argument(help="MODEL/VERSION; without: renew signatures that expire soon."),
+        typer.Argument(help="MODEL/VERSION; default: renew signatures that expire soon."),
     ] = None,
     keys: _Keys = None,
     rollout: Annotated[
@@ -177,12 +171,15 @@ def publish(
     if every is not None:
         if release is None:
             raise InputError("--every needs a release")
+        endpoint = access.endpoint()
+        if endpoint is None:
+            raise InputError("--every: give --broker, to which devices report")
         shares = [read_share(share.strip()) for share in rollout.split(",")]
-        watch = _WatchedRollout(repository, access.needed_by("--every"), limits)
+        watch = _WatchedRollout(repository, endpoint, limits)
         watch.run(release, shares, every, as_json=as_json)
         return
     if limits:
-        raise InputError("--above and --worse-by are for --every, or for gatewise repo rollback")
+        raise InputError("--above and --worse-by need --every")
     endpoint = access.endpoint()
     if release is None:
         for role, expires in repository.refresh().items():
@@ -242,7 +239,7 @@ class _WatchedRollout(NamedTuple):
             raise typer.Exit(STATUSES[outcome.kind])
 
     def _note_power(self, baseline: RolloutReport) -> dict[str, int]:
-        """Say how many answers find EFFECT above the limit of --worse-by; return them by figure."""
+        """Print and return how many answers find EFFECT above --worse-by, by figure."""
         n_answers = {
             figure: math.ceil(n) for figure, n in self.limits.answers_to_find(baseline).items()
         }
@@ -261,34 +258,20 @@ def rollback(
     repo: _Folder,
     release: Annotated[str, typer.Argument(help="MODEL/VERSION to withdraw.")],
     access: BrokerAccess,
-    limits: AbortLimits,
     keys: _Keys = None,
     at_version: _Version = None,
     as_json: AsJson = False,
 ) -> None:
     """Withdraw a release: devices go back to the one before it.
 
-    One that is withdrawn already stays so, and nothing else changes. With --above or --worse-by
-    it is withdrawn only if the devices' reports pass that limit.
+    Nothing changes if it is withdrawn already. `publish --every` withdraws a release automatically.
 
     Example:
 
-        gatewise repo rollback fleet digits/8 --above 5% --broker mqtts://broker.example
+        gatewise repo rollback fleet digits/8 --broker mqtts://broker.example
     """
     repository = Repository(repo, keys)
     endpoint = access.endpoint()
-    if limits:
-        endpoint = access.needed_by("--above and --worse-by")
-        offer = repository.find(release)
-        report = read_reports([offer], endpoint)[offer]
-        if limits.reason_to_abort(report) is None:
-            document = {
-                "release": str(offer),
-                **report.to_dict(),
-                "not_compared": _note_not_compared(limits, report),
-            }
-            _print(as_json, document, f"{offer} stays: {_words(report)}")
-            return
     offer = repository.rollback(release, expected_version=at_version)
     if endpoint is not None:
         announce(repository, [offer], endpoint)
@@ -302,7 +285,7 @@ def rotate_key(
     repo: _Folder,
     role: Annotated[str, typer.Argument(help="root, targets, snapshot or timestamp.")],
     revoke: Annotated[
-        str | None, typer.Option(help="Id of the key to revoke; without: the role's first.")
+        str | None, typer.Option(help="Id of the key to revoke; by default the role's first.")
     ] = None,
     keys: _Keys = None,
     as_json: AsJson = False,
@@ -380,7 +363,7 @@ def _words(report: RolloutReport) -> str:
 
 
 def _note_not_compared(limits: AbortLimits, report: RolloutReport) -> list[str]:
-    """Name the figures that --worse-by could not compare, and on standard error why."""
+    """List the figures that --worse-by could not compare; print the reasons."""
     reasons = limits.not_compared(report)
     for figure, reason in reasons.items():
         note(f"gatewise: --worse-by did not compare {figure}: {reason}")

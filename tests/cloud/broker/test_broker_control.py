@@ -74,9 +74,9 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
 def test_a_device_that_was_added_joins_no_pool(broker, capsys, caplog):
     command(broker, capsys, "add", "pi-7")
     link = link_of(broker, "pi-7")
-    link.watch(shared(broker.made.pool), lambda payload: None)
+    link.watch(shared(broker.made.roster.pool), lambda payload: None)
     link.connect(60)
-    wait_until(lambda: f"{broker.made.pool}/gw/v1/+/req is not allowed" in caplog.text)
+    wait_until(lambda: f"{broker.made.roster.pool}/gw/v1/+/req is not allowed" in caplog.text)
     link.close()
 
 
@@ -88,7 +88,7 @@ def test_a_worker_is_added(broker, capsys):
 def test_only_an_operator_may_change_roles(broker, monkeypatch):
     endpoint = operator_endpoint(broker.made, broker.url)
     names = {f"bulk-{i}": "devices" for i in range(250)}
-    apply_roles(endpoint, names, broker.made.pool)
+    apply_roles(endpoint, names, broker.made.roster.pool)
     assert names.keys() <= set(known_clients(endpoint))
     device = link_of(broker, "pi-2")
     with monkeypatch.context() as patch:

@@ -88,10 +88,10 @@ def test_a_folder_that_holds_all_that_is_needed(made):
 
 def test_the_pool_has_an_unguessable_name_that_stays(made, folder, tmp_path):
     other = init_broker(tmp_path / "other", hosts=["x"])
-    assert made.pool != other.pool
-    assert len(made.pool) >= 32
-    assert (made.folder / "clients" / "pool").read_text().strip() == made.pool
-    assert made.worker("worker-1")["pool"] == made.pool == init_broker(folder).pool
+    assert made.roster.pool != other.roster.pool
+    assert len(made.roster.pool) >= 32
+    assert (made.folder / "clients" / "pool").read_text().strip() == made.roster.pool
+    assert made.worker("worker-1")["pool"] == made.roster.pool == init_broker(folder).roster.pool
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_revoked_clients_are_on_the_list(folder):
         ({"devices": ["+"]}, "control character"),
         ({"devices": ["model"]}, "reserved"),
         ({"devices": ["../x"]}, "control character"),
-        ({"devices": [".hidden"]}, "begins with"),
+        ({"devices": [".hidden"]}, "begins with neither"),
         ({"devices": ["w\nuser boss"]}, "control character"),
         ({"devices": ["x"], "workers": ["x"]}, "among the devices and the workers"),
         ({"revoke": ["nobody"]}, "not on the roster"),
@@ -218,7 +218,7 @@ def test_what_it_refuses(tmp_path, settings, word):
 
 def test_half_an_authority(folder):
     (folder / "ca.key").unlink()
-    with pytest.raises(InputError, match="without its other half"):
+    with pytest.raises(InputError, match="is alone"):
         init_broker(folder)
 
 

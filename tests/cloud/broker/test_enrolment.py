@@ -52,7 +52,7 @@ def test_a_token_is_good_once_and_the_key_stays_on_the_device(made, tmp_path):
     token = make_token(made)
     with serving(made) as (url, groups):
         device = enrol(url, token, tmp_path / "tls")
-        assert device == {"device": "pi-5", "broker": f"mqtts://127.0.0.1:{made.port}"}
+        assert device == {"device": "pi-5", "broker": f"mqtts://127.0.0.1:{made.roster.port}"}
         with pytest.raises(LinkError, match="was used before"):
             enrol(url, token, tmp_path / "again")
         assert not (tmp_path / "again").exists()

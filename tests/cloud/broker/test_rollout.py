@@ -338,55 +338,39 @@ def test_a_rollout_without_audits_says_that_it_compared_no_disagreement(
         status = f"online small/8 seen=1000000,{i},20".encode()
         publish_retained(endpoint, status_topic(f"pi-{i}"), status)
         publish_retained(endpoint, status_topic(f"old-{i}"), status.replace(b"/8", b"/7"))
-    folder = str(repository.folder)
-    limit = ["--worse-by", "1%", "--broker", endpoint.url, "--json"]
-    for words in (
-        ["repo", "publish", folder, "small/8", "--every", "0.1"],
-        ["repo", "rollback", folder, "small/8"],
-    ):
-        assert main([*words, *limit]) == 0
-        out, err = capsys.readouterr()
-        document = json.loads(out)
-        assert document["not_compared"] == ["disagreement"]
-        assert "--worse-by did not compare disagreement: 0 devices with the release" in err
-        if "publish" in words:
-            n_answers = document["answers_to_find"]
-            assert n_answers.keys() == {"errors", "fallbacks"}
-            assert f"finds 3 points of errors within about {n_answers['errors']} answers" in err
+    words = ["repo", "publish", str(repository.folder), "small/8", "--every", "0.1"]
+    assert main([*words, "--worse-by", "1%", "--broker", endpoint.url, "--json"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["not_compared"] == ["disagreement"]
+    assert "--worse-by did not compare disagreement: 0 devices with the release" in err
+    n_answers = document["answers_to_find"]
+    assert n_answers.keys() == {"errors", "fallbacks"}
+    assert f"finds 3 points of errors within about {n_answers['errors']} answers" in err
 
 
 @pytest.mark.slow
-def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
+def test_status_counts_reports_and_rollback_withdraws_at_an_expected_version(
+    repository, endpoint, capsys
+):
     offer = repository.publish("small/8")
-
-    def report(device, status):
-        publish_retained(endpoint, status_topic(device), status.encode())
-
-    def rollback():
-        words = ["repo", "rollback", str(repository.folder), "small/8", "--above", "20%"]
-        assert main([*words, "--broker", endpoint.url, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    for i in range(8):
-        report(f"pi-{i}", f"online small/8 seen=1000,{i},20 audited=900,{i}.5")
+    statuses = {f"pi-{i}": f"online small/8 seen=1000,{i},20 audited=900,{i}.5" for i in range(8)}
     for i in range(2):
-        report(f"bad-{i}", f"online small/7 refused {offer.digest[:12]}")
-    report("old", "online small/7 refused 000000000000 seen=nan,-1,x audited=7")
-    report("away", "offline")
+        statuses[f"bad-{i}"] = f"online small/7 refused {offer.digest[:12]}"
+    statuses["old"] = "online small/7 refused 000000000000 seen=nan,-1,x audited=7"
+    statuses["away"] = "offline"
+    for device, status in statuses.items():
+        publish_retained(endpoint, status_topic(device), status.encode())
     assert len(read_statuses(endpoint)) == 12
-    shares = {"errors": 28 / 8000, "fallbacks": 0.02, "disagreement": 32 / 7200}
-    expected = {"release": "small/8", "running": 8, "refused": 2, "not_compared": []}
-    assert rollback() == expected | shares
     assert main(["repo", "status", str(repository.folder), "--broker", endpoint.url, "--json"]) == 0
     latest, before = json.loads(capsys.readouterr().out)["releases"]
     assert (latest["running"], latest["refused"]) == (8, 2)
+    shares = {"errors": 28 / 8000, "fallbacks": 0.02, "disagreement": 32 / 7200}
+    assert latest.items() >= shares.items()
     assert (before["running"], before["refused"]) == (3, 0)
-    report("pi-0", f"online small/7 refused {offer.digest[:12]}")
-    assert rollback()["rollout"] == 0.0
-    assert str(Repository(repository.folder).wanted("small")) == "small/7"
+    # a withdrawal that was decided on another version of the repository is refused
     repository.rollback("small/7")
-    assert main(["repo", "publish", str(repository.folder), "small/8"]) == 0
-    version = Repository(repository.folder).version
+    version = repository.version
     words = ["repo", "rollback", str(repository.folder), "small/8", "--at-version"]
     assert main([*words, str(version - 1)]) == 2
     assert f"it is at version {version}, not {version - 1}" in capsys.readouterr().err

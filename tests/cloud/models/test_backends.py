@@ -210,7 +210,7 @@ def test_another_model_fails_the_self_test(opaque):
     constant = PythonBackend(
         lambda rows: np.tile([1.0, 0.0, 0.0], (len(rows), 1)), classes=NAMES, model="iris 1"
     )
-    with pytest.raises(SelfTestError, match="otherwise than where it was packed"):
+    with pytest.raises(SelfTestError, match="differently than at packing"):
         CloudModel.from_bundle(bundle, backend=constant)
 
 

@@ -147,7 +147,7 @@ def test_tls_where_there_is_none_and_the_reverse(made, secure):
     with MosquittoBroker() as plain:
         found = look(f"mqtts://127.0.0.1:{plain.port}")
         assert the_problem(found).code in ("tls-none", "tls-handshake")
-    assert the_problem(look(f"mqtt://127.0.0.1:{made.port}")).code == "no-greeting"
+    assert the_problem(look(f"mqtt://127.0.0.1:{made.roster.port}")).code == "no-greeting"
 
 
 def test_a_port_that_says_nothing():
