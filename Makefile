@@ -83,7 +83,7 @@ OLDEST := .venv-oldest
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --disable-pip-version-check uv
-	$(OLDEST)/bin/uv pip install --python $(OLDEST)/bin/python --resolution lowest-direct -e '.[sim,cluster,parquet,jpeg]'
+	$(OLDEST)/bin/uv pip install --python $(OLDEST)/bin/python --resolution lowest-direct -e '.[sim,cluster,parquet]'
 	$(OLDEST)/bin/uv pip install --python $(OLDEST)/bin/python -e '.[test]'
 	@touch $@ $(OLDEST)/.installed-demo
 

@@ -13,7 +13,6 @@ from gatewise.errors import InputError
 
 DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
 """Types of an instance's values. Models compute in float32, which holds each of them exactly."""
-JPEG: Final = "jpeg"
 MOST_VALUES: Final = 65535
 """Largest number of values of an instance that are features one by one."""
 MOST_WINDOW_VALUES: Final = 1 << 20
@@ -49,34 +48,11 @@ def unlike_type(values: NDArray[Any], dtype: np.dtype[Any]) -> float | None:
 class InstanceSpec(Record, frozen=True):
     """Shape and type of instances.
 
-    `dtype`, one of :data:`DTYPES`, is that of the values as they are acquired and sent. With
-    `encoding` "jpeg" an instance may also be given and sent as a JPEG file; InputError unless
-    that shape and type are an image of uint8, grey or in colour.
+    `dtype`, one of :data:`DTYPES`, is that of the values as they are acquired and sent.
     """
 
     shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
     dtype: Literal["float32", "float16", "int16", "int8", "uint8"] = "float32"
-    encoding: Literal["jpeg"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.encoding is None:
-            return
-        if self.encoding != JPEG:
-            raise InputError(f"encoding must be None or {JPEG!r}, not {self.encoding!r}")
-        self.sides  # noqa: B018 - raises
-        if self.dtype != "uint8":
-            raise InputError(f"a JPEG image has values of uint8, not {self.dtype}")
-
-    @property
-    def sides(self) -> tuple[int, int, int, bool]:
-        """Height, width and channels of an image, and whether its channels come first."""
-        if len(self.shape) == 2:
-            return *self.shape, 1, False
-        if len(self.shape) == 3 and self.shape[2] in (1, 3):
-            return *self.shape, False
-        if len(self.shape) == 3 and self.shape[0] in (1, 3):
-            return *self.shape[1:], self.shape[0], True
-        raise InputError(f"an instance of shape {self.shape} is no image of 1 or 3 channels")
 
     @property
     def n_values(self) -> int:

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise import decision
-from gatewise.errors import InputError
 from gatewise.graph_loading import LOAD_BOUND, GraphLoadError, LoadLimits, check_loads
 from gatewise.models.instances import unlike_type
-from gatewise.models.jpeg import decode_jpeg, load_decoder
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_of
 from gatewise_edge.errors import SelfTestError
@@ -35,7 +33,7 @@ class CloudModel:
     """A bundle's high-cost model.
 
     Make one with :meth:`from_bundle`, which also tests it. Raises ModelError if the bundle has no
-    high-cost model, or takes JPEG files and Pillow is not installed.
+    high-cost model.
 
     Attributes
     ----------
@@ -58,20 +56,9 @@ class CloudModel:
         self.local = backend.local
         self._kind = backend.kind or cloud.kind
         self._link = cloud.link
-        if self._takes_files and not load_decoder():
-            raise ModelError(
-                manifest.title,
-                f"bundle {manifest.title} takes JPEG files: install Pillow, "
-                "pip install 'gatewise[jpeg]'",
-            )
 
     def __str__(self) -> str:
         return " ".join(self.key)
-
-    @property
-    def _takes_files(self) -> bool:
-        instance = self.manifest.instance
-        return instance is not None and instance.encoding is not None
 
     @classmethod
     def from_bundle(
@@ -161,17 +148,6 @@ class CloudModel:
         value = unlike_type(X, dtype)
         if value is not None:
             raise RefusedRows("type", f"model {self} takes {dtype.name}, and a value is {value:g}")
-
-    def decode(self, jpeg: bytes) -> NDArray[np.uint8]:
-        """Decode the file `jpeg` to an instance, shape (1, k); RefusedRows if it cannot."""
-        instance = self.manifest.instance
-        if instance is None or not self._takes_files:
-            raise RefusedRows("type", "the model takes no JPEG files")
-        try:
-            values = decode_jpeg(jpeg, instance)
-        except InputError as error:
-            raise RefusedRows("type", str(error)) from None
-        return values[None, self.manifest.cloud_inputs()]
 
     def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify instances, `X` float32 (n, k), the columns of :meth:`.Manifest.cloud_inputs`.

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import threading
 import time
-from dataclasses import replace
 from typing import Final, Literal
 
 import numpy as np
@@ -158,8 +157,6 @@ class BatchServer:
             self._refuse(ticket, wire.NO_MODEL, detail)
             return
         try:
-            if request.jpeg is not None:
-                ticket = replace(ticket, rows=model.decode(request.jpeg))
             model.check(ticket.rows)
             _check_response_fits(ticket, model.n_classes)
         except RefusedRows as error:

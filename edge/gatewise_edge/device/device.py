@@ -251,7 +251,7 @@ class Device:
 
     # -- answering -------------------------------------------------------------------------
 
-    def answer(self, row: ArrayLike | RawRow | bytes | None = None) -> Answer:
+    def answer(self, row: ArrayLike | RawRow | None = None) -> Answer:
         """Classify one instance.
 
         Parameters
@@ -260,8 +260,7 @@ class Device:
             All values, in the order of `row_names`, or else the manifest's, or a mapping (or
             Series) by name, in which an absent feature is missing; only needed features are
             read and paid. Without it the sensors are read. For a bundle with encoders, the cells of
-            its raw columns; without `row_names` an array of floats holds features. Where the
-            manifest's instance has ``encoding`` "jpeg", also the bytes of a JPEG file.
+            its raw columns; without `row_names` an array of floats holds features.
 
         Raises
         ------
@@ -273,9 +272,7 @@ class Device:
         """
         return self.finish(self.begin(row))
 
-    def answer_many(
-        self, rows: ArrayLike | Sequence[RawRow] | Sequence[bytes]
-    ) -> list[Answer | Exception]:
+    def answer_many(self, rows: ArrayLike | Sequence[RawRow]) -> list[Answer | Exception]:
         """Classify instances that are at hand; hard ones share requests.
 
         Parameters
@@ -324,7 +321,7 @@ class Device:
                 answers.append(error)
         return answers
 
-    def begin(self, row: ArrayLike | RawRow | bytes | None = None) -> Answer | Pending:
+    def begin(self, row: ArrayLike | RawRow | None = None) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops. Errors as :meth:`answer`.
 
         `row` as for :meth:`answer`. Returns the answer, or what to :meth:`advance` at its

@@ -14,7 +14,7 @@ from gatewise_edge.device.answer import Answer, DecisionPoint, OwnPolicy, Policy
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stages import StageOutput, run_stages
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.messages import MAX_FILE, Response
+from gatewise_edge.link.messages import Response
 from gatewise_edge.link.uplink import Uplink
 
 
@@ -149,22 +149,18 @@ class RowFlow:
         if refusal is not None:
             return self._fall_back(pending, _reason(pending.error, refusal))
         takes_nan = installed.cloud_takes_nan
-        instances = reading.acquire_file(installed.request_inputs, MAX_FILE)
-        if instances is None:
-            try:
-                x = reading.acquire(
-                    installed.request_inputs, allow_missing=takes_nan, spare=takes_nan
-                )
-            except SensorError as error:
-                self._uplink.release()
-                return self._fall_back(pending, _reason(pending.error or error))
-            pending.values = installed.typed(x)
+        try:
+            x = reading.acquire(installed.request_inputs, allow_missing=takes_nan, spare=takes_nan)
+        except SensorError as error:
+            self._uplink.release()
+            return self._fall_back(pending, _reason(pending.error or error))
+        pending.values = installed.typed(x)
         pending.reason = _reason(reading.failure, reason) if reason == "offloaded" else reason
-        if pending.group is not None and instances is None:
+        if pending.group is not None:
             pending.group.append(pending)
             return pending
         request = self._uplink.send(
-            instances or pending.values[np.newaxis],  # type: ignore[index, call-overload]
+            pending.values[np.newaxis],
             installed.manifest.name,
             installed.manifest.version,
             deadline=pending.deadline,

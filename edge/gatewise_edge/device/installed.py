@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
-from gatewise.models.jpeg import load_decoder
 from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.device.stages import DeviceStage, Runner, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
@@ -26,7 +25,6 @@ from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, r
 from gatewise_edge.sensors.fetched_row import FetchedRow
 from gatewise_edge.sensors.row_sources import (
     ChannelLimits,
-    JpegSource,
     RawRowSource,
     WindowSource,
 )
@@ -136,8 +134,6 @@ class InstalledBundle:
                 f"a request carries {len(inputs)} values, more than the {MAX_VALUE_BYTES} bytes "
                 "that it can hold"
             )
-        if manifest.instance is not None and manifest.instance.encoding is not None:
-            load_decoder()  # without one a device still sends files that no stage reads
         if check:
             self_test(bundle, stages, blocks=functions is not None)
         # sensors are needed for the stages that an instance may reach
@@ -198,7 +194,7 @@ class InstalledBundle:
         return floats and self.row_names is None
 
     def checked_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
-        """Check instances' features together, as a matrix; raw rows and files one by one.
+        """Check instances' features together, as a matrix; raw rows one by one.
 
         Raises InputError if they do not fit the bundle.
         """
@@ -216,9 +212,8 @@ class InstalledBundle:
             first_instance = next(iter(instances), None) if is_array else None
             if not signal.is_features(first_instance):
                 return signal.checked(instances)
-        # files and raw rows are checked one by one
-        files = isinstance(instances, list | tuple) and any(isinstance(i, bytes) for i in instances)
-        if files or not self._holds_features(instances):
+        # raw rows are checked one by one
+        if not self._holds_features(instances):
             return instances  # type: ignore[no-any-return]
         if isinstance(instances, list):
             names = self.row_names or ()
@@ -236,7 +231,7 @@ class InstalledBundle:
             raise InputError(f"instances of shape {X.shape}; they must have {self._width} features")
         return X
 
-    def source_of(self, row: ArrayLike | RawRow | bytes | None) -> FeatureSource | Values:
+    def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource | Values:
         """Values of a row, or the source that they are read from: without a row, the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
@@ -263,13 +258,6 @@ class InstalledBundle:
             return WindowSource(instance, signal, self.block_reader, self.channels)
         if isinstance(instance, Mapping):
             instance = in_order(instance, self.row_names or ())
-        if isinstance(instance, bytes):
-            if spec is None or spec.encoding is None:
-                raise InputError(
-                    "an instance of bytes is a JPEG image, and this bundle takes none: its "
-                    'manifest has no "encoding"'
-                )
-            return JpegSource(instance, spec)
         if spec is not None and np.shape(instance) == spec.shape:
             instance = np.reshape(instance, -1)
         return row_values(instance, self._width, self.columns)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from numpy.typing import NDArray
 
 from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.device.stages import StageOutput
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.messages import Instances
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.sensors.feature_reader import Reading
 
@@ -31,8 +33,8 @@ class Pending(msgspec.Struct, eq=False):
         Failure of the feature that ended the stages.
     reason : str
         Why it is offloaded.
-    values : ndarray, bytes or None
-        Values that wait for the group's request.
+    values : ndarray or None
+        Values of its request.
     request : InFlight or None
         The request that carries it.
     row : int
@@ -47,7 +49,7 @@ class Pending(msgspec.Struct, eq=False):
     group: list[Pending] | None = None
     error: SensorError | None = None
     reason: str = ""
-    values: Instances | None = None
+    values: NDArray[Any] | None = None
     request: InFlight | None = None
     row: int = 0
 

@@ -29,7 +29,6 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.instances import JPEG
 from gatewise_edge.checks import MAX_NAME, check_id, check_int, check_size, check_text
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
@@ -101,8 +100,6 @@ def _request_entries(request: Request) -> dict[str, Any]:
         entries["late"] = request.late_s
     entries |= {"v": WIRE_VERSION, "id": request.id, "m": request.model, "mv": request.version}
     entries["ttl"] = request.ttl_ms
-    if request.jpeg is not None:
-        return entries | {"f": JPEG, "x": request.jpeg}
     rows, columns = request.X.shape
     x = _typed_array(request.X, request.X.dtype.newbyteorder("<"))
     return entries | {"n": rows, "k": columns, "x": x}
@@ -143,23 +140,16 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     """
 
     def build(message: Entries) -> Request:
-        values: dict[str, Any] = {}
-        if message.has("f"):
-            if message.text("f") != JPEG:
-                raise WireError("type", f"'f' is not {JPEG!r}")
-            values["jpeg"] = message.octets("x")
-        else:
-            shape = (message.integer("n", 1, MAX_ROWS), message.integer("k", 1, MAX_COLUMNS))
-            values["X"] = message.array("x", shape, *_VALUES)
+        shape = (message.integer("n", 1, MAX_ROWS), message.integer("k", 1, MAX_COLUMNS))
         request = Request(
             id=message.id,
             model=message.text("m"),
             version=message.text("mv"),
             ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
+            X=message.array("x", shape, *_VALUES),
             audit=_audit(message) if message.has("a") else None,
             private=bool(message.integer("pr", 0, 1)) if message.has("pr") else False,
             late_s=message.integer("late", 0, MAX_LATE_S) if message.has("late") else 0,
-            **values,
         )
         if not allow_missing and request.has_missing:
             raise WireError("missing", "the instances hold a NaN")
@@ -243,13 +233,6 @@ class Entries:
     def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
         """Return a text within its limits of length."""
         return check_text(key, self._entries.get(key), shortest, longest)
-
-    def octets(self, key: str) -> bytes:
-        """Return a byte string."""
-        value = self._entries.get(key)
-        if type(value) is not bytes:
-            raise WireError("type", f"{key!r} is not a byte string")
-        return value
 
     def array(self, key: str, shape: tuple[int, ...], *tags: int) -> NDArray[Any]:
         """Return an array of one of the types, in this machine's byte order."""

@@ -63,9 +63,6 @@ class InProcessLink:
         ``gatewise_cloud.CloudModel.answer`` gives them.
     allow_missing : bool, default False
         Whether requests may hold NaN.
-    decode : callable, optional
-        ``decode(jpeg) -> X`` for an instance that is a JPEG file, as
-        ``gatewise_cloud.CloudModel.decode`` does.
 
     Examples
     --------
@@ -79,10 +76,8 @@ class InProcessLink:
         answer: Callable[[NDArray[np.float32]], tuple[ArrayLike, ArrayLike]],
         *,
         allow_missing: bool = False,
-        decode: Callable[[bytes], NDArray[np.float32]] | None = None,
     ) -> None:
         self._answer = answer
-        self._decode = decode
         self._allow_missing = allow_missing
         self._receive: Receive | None = None
 
@@ -118,13 +113,7 @@ class InProcessLink:
                 return None
             return Response(id=error.id, model="", version="", error=BAD_REQUEST, detail=str(error))
         try:
-            if request.jpeg is None:
-                X = request.X.astype(np.float32, copy=False)
-            elif self._decode is None:
-                return Response.refusal(request, BAD_REQUEST, "no JPEG files are taken here")
-            else:
-                X = self._decode(request.jpeg)
-            labels, probabilities = self._answer(X)
+            labels, probabilities = self._answer(request.X.astype(np.float32, copy=False))
             return Response(
                 id=request.id,
                 model=request.model,

@@ -20,8 +20,6 @@ from gatewise_edge.checks import (
 )
 from gatewise_edge.errors import WireError
 
-#: Bytes of a JPEG file that fits a request with names of any length.
-MAX_FILE: Final = MAX_PAYLOAD - 256
 #: Bytes of a request's values: they and the other fields fit one message.
 MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
 MAX_ROWS: Final = 4096
@@ -47,10 +45,6 @@ NO_MODEL: Final = "no-model"
 BAD_REQUEST: Final = "bad-request"
 FAILED: Final = "failed"
 RETRYABLE: Final = frozenset({BUSY, NO_MODEL})
-
-
-Instances = NDArray[Any] | bytes
-"""A request's instances: a matrix of shape (rows, columns), or one instance as a JPEG file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +84,6 @@ class Request:
         Time left to live in milliseconds, 0 to one day: the smallest of the rows'.
     X : ndarray of float32, float16, uint8, int8 or int16, shape (rows, columns)
         The cloud model's inputs, in its order. Other dtypes are cast to float32.
-    jpeg : bytes, optional
-        In place of `X`: the one instance as a JPEG file, which the worker decodes.
     audit : AuditMark, optional
         The one instance has been answered; no caller waits for the response.
     private : bool, default False
@@ -109,8 +101,7 @@ class Request:
     model: str
     version: str
     ttl_ms: int
-    X: NDArray[Any] = field(default_factory=lambda: np.empty((0, 0), np.uint8))
-    jpeg: bytes | None = None
+    X: NDArray[Any]
     audit: AuditMark | None = None
     private: bool = False
     late_s: int = 0
@@ -125,11 +116,6 @@ class Request:
         if X.dtype not in _DTYPES:
             X = X.astype(np.float32)
         self.X = X
-        if self.jpeg is not None:
-            check_int("bytes of the JPEG file", len(self.jpeg), 1, MAX_PAYLOAD)
-            if X.size:
-                raise WireError("shape", "a request with values and a JPEG file")
-            return
         if X.ndim != 2:
             raise WireError("shape", f"the instances must form a matrix, not shape {X.shape}")
         check_int("rows", X.shape[0], 1, MAX_ROWS)
@@ -140,7 +126,7 @@ class Request:
     @property
     def rows(self) -> int:
         """Number of instances."""
-        return 1 if self.jpeg is not None else int(self.X.shape[0])
+        return int(self.X.shape[0])
 
     @property
     def has_missing(self) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
+from numpy.typing import NDArray
+
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.encoding import decode_response, encode_request
 from gatewise_edge.link.link import Link
@@ -20,7 +22,6 @@ from gatewise_edge.link.messages import (
     MAX_VALUE_BYTES,
     NO_MODEL,
     AuditMark,
-    Instances,
     Request,
     Response,
     new_id,
@@ -132,7 +133,7 @@ class Uplink:
 
     def send(
         self,
-        instances: Instances,
+        instances: NDArray[Any],
         model: str,
         version: str,
         *,
@@ -179,7 +180,7 @@ class Uplink:
 
     def _enter(
         self,
-        instances: Instances,
+        instances: NDArray[Any],
         model: str,
         version: str,
         deadline: float,
@@ -191,12 +192,7 @@ class Uplink:
         now = self._clock()
         if deadline - now < _SHORTEST_TIME:
             return "deadline"
-        values: dict[str, Any] = {}
-        if isinstance(instances, bytes):
-            values["jpeg"] = instances
-        elif instances.nbytes <= MAX_VALUE_BYTES:
-            values["X"] = instances
-        else:
+        if instances.nbytes > MAX_VALUE_BYTES:
             return "too-large"  # sensors gave other values than the bundle's type has
         ttl_ms = min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS)
         request = Request(
@@ -204,9 +200,9 @@ class Uplink:
             model=model,
             version=version,
             ttl_ms=ttl_ms,
+            X=instances,
             audit=mark,
             private=self._private,
-            **values,
         )
         payload = encode_request(request)
         with self._changed:

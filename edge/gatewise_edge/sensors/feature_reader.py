@@ -193,17 +193,6 @@ class Reading:
         if not spare:
             raise failure
 
-    def acquire_file(self, features: NDArray[np.intp], most: int) -> bytes | None:
-        """Acquire `features` as the JPEG file that the instance is.
-
-        None if the instance is not a file, has more than `most` bytes, or could not be decoded.
-        """
-        content: bytes | None = getattr(self._source, "content", None)
-        if content is None or len(content) > most or self._troubled:
-            return None
-        self.acquired[features] = True
-        return content
-
     def acquire(
         self, features: NDArray[np.intp], *, allow_missing: bool, spare: bool = False
     ) -> Values:

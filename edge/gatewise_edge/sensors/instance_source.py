@@ -15,8 +15,8 @@ from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stop_request import Stop
 
-Instance = NDArray[Any] | dict[str, Any] | list[Any] | bytes | InputError | None
-"""A row, a window or a file; an error in its place; None where the device reads sensors."""
+Instance = NDArray[Any] | dict[str, Any] | list[Any] | InputError | None
+"""A row or a window; an error in its place; None where the device reads sensors."""
 Item = tuple[Instance, dict[str, Any]]
 """An instance, and further fields of its answer's line.
 

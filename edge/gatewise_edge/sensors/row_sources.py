@@ -1,6 +1,6 @@
-"""Sources of an instance that is at hand: an image file, the raw cells of a row, a window.
+"""Sources of an instance that is at hand: the raw cells of a row, or a window.
 
-No sensor is read. Values are decoded, encoded or computed when they are acquired.
+No sensor is read. Values are encoded or computed when they are acquired.
 """
 
 from __future__ import annotations
@@ -16,36 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow, RowEncoder
 from gatewise.errors import InputError
-from gatewise.models.instances import InstanceSpec
-from gatewise.models.jpeg import check_jpeg, decode_jpeg
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
 from gatewise_edge.sensors.feature_reader import Mask, Reading, Values
 from gatewise_edge.sensors.table import in_order
 from gatewise_signals.blocks.block import FunctionBlock
 from gatewise_signals.signal_input import SignalInput
-
-
-class JpegSource:
-    """A source that is an image as a JPEG file, decoded when the first value is acquired.
-
-    InputError if it is not a JPEG image of the instance's size.
-    """
-
-    def __init__(self, content: bytes, spec: InstanceSpec) -> None:
-        check_jpeg(content, spec)
-        self.content = content
-        self._spec = spec
-
-    def read(
-        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
-    ) -> None:
-        """Decode the image; all its values fail together, with `spare` and without it."""
-        try:
-            known.values[:] = decode_jpeg(self.content, self._spec)
-        except InputError as error:
-            raise SensorError("image", str(error)) from error
-        known.have[:] = True
 
 
 class RawRowSource:

@@ -114,8 +114,6 @@ class InstanceReader:
         return self.read(value)
 
     def _instance(self, value: Any) -> Instance:
-        if isinstance(value, bytes):  # a JPEG file
-            return value
         if self.window is not None:
             return self._as_window(value)
         if hasattr(value, "tolist"):

@@ -55,9 +55,6 @@ class PairSettings(Settings, frozen=True, kw_only=True):
     classes: Annotated[
         str | None, typer.Option(help="Labels in the order of the scores, separated by commas.")
     ] = None
-    jpeg: Annotated[
-        bool, typer.Option("--jpeg", help="Images may be given and sent as JPEG files.")
-    ] = False
     seed: Annotated[
         int, Meta(ge=0), typer.Option(help="Seed of the rows that choose thresholds.")
     ] = 0
@@ -107,7 +104,6 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
         low_cost_model=settings.low_cost_model,
         high_cost_model=settings.high_cost_model,
         classes=None if settings.classes is None else _labels(settings.classes, y),
-        encoding="jpeg" if settings.jpeg else None,
         random_state=settings.seed,
         **goal,
     ).fit(x, y)

@@ -8,7 +8,6 @@ import pytest
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
     MAX_CLASSES,
-    MAX_FILE,
     MAX_SKIPPED,
     MAX_VALUE_BYTES,
     AuditMark,
@@ -119,16 +118,6 @@ def test_missing_values_are_seen_in_floats_alone():
     assert Request(**fields, X=[[np.nan, 1.0]]).has_missing
     assert not Request(**fields, X=[[0.0, 1.0]]).has_missing
     assert not Request(**fields, X=np.zeros((2, 2), np.uint8)).has_missing
-
-
-def test_a_request_is_one_file_of_any_length_or_values():
-    fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
-    assert Request(**fields, jpeg=b"x").rows == 1
-    assert not Request(**fields, jpeg=b"x").has_missing
-    assert MAX_FILE == 130_816
-    for values in ({"jpeg": b""}, {"jpeg": bytes(131_073)}, {"jpeg": b"x", "X": [[1.0]]}):
-        with pytest.raises(WireError):
-            Request(**fields, **values)
 
 
 def test_a_request_comes_up_to_a_year_late():

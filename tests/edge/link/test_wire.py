@@ -287,15 +287,6 @@ def test_an_audit_travels_in_millionths():
     assert wire.decode_request(wire.encode_request(request)).audit == request.audit
 
 
-def test_a_file_is_a_jpeg_and_nothing_else():
-    request = Request(id=ID, model="m", version="1", ttl_ms=5, jpeg=b"file")
-    entries = cbor2.loads(wire.encode_request(request))
-    del entries["crc"]
-    assert wire.decode_request(write_map(entries)).jpeg == b"file"
-    with pytest.raises(WireError, match="'f' is not 'jpeg'"):
-        wire.decode_request(write_map(entries | {"f": "png"}))
-
-
 AUDIT = {"a": 1, "ap": 1, "an": 0, "ac": 0}
 
 

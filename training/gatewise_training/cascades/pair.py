@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -12,20 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.errors import InputError, one_line
-from gatewise.models.instances import JPEG, InstanceSpec
+from gatewise.models.instances import InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fitting import LabelledRows
 from gatewise_training.data.input_checks import (
-    Constraints,
     check_costs,
     check_labels_known,
     feature_names,
@@ -75,9 +73,6 @@ class PairCascade(CascadeClassifier):
     classes : array-like of shape (n_classes,), optional
         Labels in the order of the graphs' scores, where no model names its own and they are not
         0, 1, ...
-    encoding : {"jpeg"}, optional
-        Instances are images of uint8 that devices get as JPEG files. Devices decode them for the
-        low-cost model, and send the files themselves to the high-cost model.
     feature_costs : FeatureCosts, optional
         Prices of an instance's values; by default 1 for all of them together.
     cloud_prices : CloudPrices, optional
@@ -120,12 +115,7 @@ class PairCascade(CascadeClassifier):
     high_cost_model: Any = field(default=None, kw_only=True)
     low_cost_model: Any = None
     classes: Any = None
-    encoding: str | None = None
     allow_missing: bool = False
-
-    _parameter_constraints: ClassVar[Constraints] = {
-        "encoding": [StrOptions({JPEG}), None],
-    }
 
     # -- fit -------------------------------------------------------------------------------
 
@@ -319,10 +309,10 @@ class PairCascade(CascadeClassifier):
 
     def _first_rows(self, X: Any) -> NDArray[np.float32]:
         """Read the rows of the fit, which define the shape and type of instances."""
-        spec, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
+        self.instance_, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < LEAST_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
-        self.instance_ = msgspec.structs.replace(spec, encoding=self.encoding)
+        spec = self.instance_
         self.n_features_in_ = x.shape[1]
         # all values of an array have one range
         is_array = len(spec.shape) > 1 or spec.dtype != "float32"
