@@ -107,7 +107,7 @@ def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n
     assert cheaper[~free].any()
 
 
-def test_a_group_lasso_pays_a_shared_price_once():
+def test_group_lasso_pays_a_shared_price_once():
     # two features worth the price of their group together, but not the same price each
     rng = np.random.default_rng(3)
     x = rng.normal(size=(400, 2)).astype(np.float32)
@@ -188,7 +188,7 @@ def test_first_use_pays_a_shared_price_once(p_full):
     assert found <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
 
 
-def test_a_start_sends_away_its_share():
+def test_starts_offload_their_share():
     column, weight = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 1.0, 2.0, 4.0])
     np.testing.assert_allclose(
         Start(0, upper=True).offload(column, weight, 3 / 8), [0.98, 0.02, 0.98, 0.02]
@@ -198,7 +198,7 @@ def test_a_start_sends_away_its_share():
     )
 
 
-def test_starts_know_what_to_keep_and_what_it_is():
+def test_starts_find_the_feature_that_gates_and_answers():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1000, 4)).astype(np.float32)
     # feature 2 says which rows a linear model on feature 2 can answer: those above -0.5
@@ -215,7 +215,7 @@ def test_starts_know_what_to_keep_and_what_it_is():
 
 
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
-def test_given_probabilities_cost_the_gate_nothing_where_it_has_them(distance):
+def test_gates_lose_nothing_at_their_own_probabilities(distance):
     g = np.array([-2.0, 0.5, 3.0])
     free = distance.with_probabilities(expit(g))
     np.testing.assert_allclose(free.gate_loss.slope(g), 0, atol=1e-12)

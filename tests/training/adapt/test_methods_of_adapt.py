@@ -159,7 +159,7 @@ def test_the_derivatives_of_gbrt_are_those_of_opt(p_full):
             assert value == pytest.approx(-gradient[rows].sum() / hessian[rows].sum(), rel=1e-4)
 
 
-def test_the_first_trees_are_stages_too():
+def test_first_trees_are_also_stages():
     X, X_test, y, _ = table()
     given = plain_sample()
     method = ready("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))

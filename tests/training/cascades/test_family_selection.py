@@ -89,7 +89,7 @@ def test_no_stage_is_larger_than_a_device_reads(family, monkeypatch) -> None:
         assert selected.regret <= 1.3 * free.best[key].regret
 
 
-def test_what_is_too_large_is_left_out() -> None:
+def test_stages_beyond_the_bytes_are_left_out() -> None:
     found, _ = selection(800, families=("boosting",), bounds=Bounds(max_bytes=10))
     assert found.select(SETS) == {}
 

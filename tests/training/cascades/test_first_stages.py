@@ -54,7 +54,7 @@ def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_model_remembers_is_not_counted():
+def test_memorised_rows_of_a_given_stage_do_not_count():
     """A tree that knows every row by heart stops no more than a clone of it may."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4)).astype(np.float32)
@@ -87,7 +87,7 @@ def test_columns_of_tables_are_found_by_name():
         (["tree"], {"allow_missing": True}, "take no NaN"),
     ],
 )
-def test_what_cannot_work_is_refused(first, settings, message):
+def test_unusable_first_stages_are_refused(first, settings, message):
     X, y = data()
     with pytest.raises(gw.InputError, match=message):
         staged(first, **settings).fit(X[:100], y[:100])

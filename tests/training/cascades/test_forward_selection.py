@@ -22,7 +22,7 @@ def problem():
     return problem_of(X, y)
 
 
-def test_the_telling_feature_comes_first_and_noise_never(problem):
+def test_informative_features_come_first_and_noise_never(problem):
     sets = forward_sets(problem, n_stages=8)
     assert sets[0].tolist() == [0]
     assert all(set(a) < set(b) for a, b in pairwise(sets))
@@ -37,7 +37,7 @@ def test_no_set_exceeds_a_limit(problem, find):
     assert max(costs.price(chosen) for chosen in sets) == 5
 
 
-def test_a_costly_feature_waits(problem):
+def test_forward_selection_takes_costly_features_late(problem):
     sets = forward_sets(replace(problem, costs=FeatureCosts([100, 1, 1, 1])), n_stages=8)
     assert 0 not in sets[0]
 

@@ -105,7 +105,7 @@ def test_out_of_fold_probabilities_take_the_place_of_clones(method):
 @pytest.mark.parametrize(
     "model", [lambda: FrozenEstimator(forest()), lambda: forest().predict_proba]
 )
-def test_what_only_memory_explains_is_a_warning_that_says_what_to_do(model):
+def test_suspiciously_accurate_given_models_give_a_warning_with_remedies(model):
     X, _, y, _ = table()
     with pytest.warns(UserWarning, match=r"it may remember them.*validation=\(X_val, y_val\)"):
         StagedCascade(model(), **QUICK).fit(X, y)
@@ -184,7 +184,7 @@ def test_rows_without_weight_lose_their_probabilities_too():
         (3, "give a classifier"),
     ],
 )
-def test_what_cannot_be_packed_is_refused_before_the_fit(model, why, monkeypatch):
+def test_models_that_cannot_be_packed_are_refused_before_the_fit(model, why, monkeypatch):
     X, _, y, _ = table()
     monkeypatch.setattr(StagedCascade, "_fit_candidates", lambda *_: pytest.fail("it was fitted"))
     with pytest.raises(InputError, match=why) as caught:
@@ -207,7 +207,7 @@ class Rule(ClassifierMixin, BaseEstimator):
 
 
 @pytest.mark.parametrize("fitted", [True, False])
-def test_a_classifier_of_ones_own_stays_opaque(fitted):
+def test_classifiers_of_unknown_libraries_become_backends(fitted):
     X, X_test, y, _ = table()
     rule = Rule().fit(X, y) if fitted else Rule()
     assert needs_backend(rule)

@@ -87,7 +87,7 @@ def test_no_group_is_on_both_sides_of_a_split_of_a_fit(name, splits, monkeypatch
 
 
 @pytest.mark.slow
-def test_what_only_names_the_group_is_worth_nothing():
+def test_group_identifiers_are_worth_nothing():
     """Features that identify a subject, and labels that are the subject's own."""
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(30), 10)
@@ -135,7 +135,7 @@ def test_losses_on_new_groups_are_within_the_promise_nine_times_in_ten_and_never
     assert min(losses[False]) > 0.03
 
 
-def test_a_stage_that_answers_all_is_not_called_the_high_cost_model():
+def test_summaries_do_not_call_a_stage_the_high_cost_model():
     X, y, group = subjects(0, 12, 12)
     weak = DecisionTreeClassifier(max_depth=1)
     system = StagedCascade(weak, n_stages=1, families=("linear",), random_state=0)
@@ -161,7 +161,7 @@ def test_guarantees_are_about_groups():
     assert system.at(max_loss=0.01).operating_point_.guarantee["method"] == "certain"
 
 
-def test_a_pair_chooses_on_other_groups_than_it_states():
+def test_pairs_measure_on_other_groups_than_they_tune_on():
     X, y, group = subjects(2, 20, 10)
     low = LogisticRegression().fit(X * [1, 1, 0, 0], y)
     high = RandomForestClassifier(20, random_state=0).fit(X, y)

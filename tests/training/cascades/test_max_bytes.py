@@ -39,13 +39,6 @@ def chessboard(n, seed=0):
     return x, np.floor(x * 6).sum(axis=1).astype(int) % 2
 
 
-def test_bounds_say_how_many_trees_fit() -> None:
-    """Leaves of a byte and tests of 6 in C."""
-    assert Bounds().trees_of(31, 10, 1) is None
-    room = 7 * 21 * 61
-    assert 35 < Bounds(max_bytes=room).trees_of(31, 10, 1) < room / (31 + 30 * 6)
-
-
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 999), most=st.integers(1, 12), missing=st.booleans())
 def test_trees_on_a_grid_decide_rows_as_their_rounded_values(seed, most, missing) -> None:
@@ -102,7 +95,7 @@ def test_every_shape_that_is_tried_is_of_a_stage_that_fits(size) -> None:
     assert shaped(families, unbound, 400, 2, 2) == {f: (f, unbound) for f in families}
 
 
-def test_a_stage_fills_its_room() -> None:
+def test_boosted_stages_fill_their_bytes() -> None:
     """Rounds go on until the tables are full; all but one round of the last fit."""
     x, y = chessboard(2000)
     problem = problem_of(np.round(x, 2), y)
@@ -130,7 +123,7 @@ def test_leaves_of_a_rare_class_take_a_byte() -> None:
 
 
 @pytest.mark.slow
-def test_large_trees_are_found_where_small_ones_cannot_do_it() -> None:
+def test_large_trees_are_found_where_small_trees_fail() -> None:
     x, y = chessboard(2000)
     x_test, y_test = chessboard(2000, seed=1)
     f0 = RandomForestClassifier(20, random_state=0).fit(x, y)
@@ -176,7 +169,7 @@ def test_a_stage_left_out_saves_no_more_than_rows_acquired_for_it(acquisition, s
 
 
 @pytest.mark.slow
-def test_given_stages_count_too() -> None:
+def test_given_stages_count_in_max_bytes() -> None:
     X, _, y, _ = table()
     first = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
     system = ready("staged", X, y, first_stages=[first], max_bytes=6000).fit(X, y)
@@ -185,7 +178,7 @@ def test_given_stages_count_too() -> None:
 
 
 @pytest.mark.slow
-def test_a_pair_keeps_its_one_model_or_says_what_it_takes() -> None:
+def test_pairs_keep_their_model_within_bytes_or_name_its_size() -> None:
     X, _, y, _ = table()
     small, large = (LogisticRegression(C=c, max_iter=5000).fit(X, y) for c in (0.01, 1.0))
     pair = gw.PairCascade(low_cost_model=small, high_cost_model=large, random_state=0).fit(X, y)

@@ -59,7 +59,7 @@ def pair_of(low, high, **settings) -> gw.PairCascade:
 
 
 @pytest.mark.slow
-def test_images_from_two_strange_graphs_are_answered_as_the_graphs_do(image_models):
+def test_image_pairs_answer_as_their_graphs(image_models):
     images, _ = digit_images()
     small, big = image_models
     pair = pair_of(small, big).fit(images[FREE])
@@ -92,7 +92,7 @@ def test_labels_make_it_an_accuracy(image_models):
     assert pair.operating_point_.guarantee["calibration_rows"] == 549
 
 
-def test_classes_with_too_few_rows_for_a_guarantee_are_told_before_any_model_runs():
+def test_pairs_refuse_guarantees_of_rare_classes_before_any_model_runs():
     rows = np.random.default_rng(0).normal(size=(100, 4))
     y = (np.arange(100) % 10 == 0).astype(int)
     small = LogisticRegression().fit(rows, y)
@@ -124,7 +124,7 @@ def test_channels_last_and_integer_inputs():
 @pytest.mark.parametrize(
     ("node", "columns"), [(IDENTITY, 3), (SOFTMAX, 3), (SIGMOID, 1), (IDENTITY, 1)]
 )
-def test_every_form_of_scores_keeps_label_and_probabilities(node, columns):
+def test_all_forms_of_scores_keep_label_and_probabilities(node, columns):
     v = np.random.default_rng(1).normal(size=(80, columns)).astype(np.float32)
     graph = scores_graph(node, columns=columns)
     pair = pair_of(graph, graph).fit(v)
@@ -271,7 +271,7 @@ ARGMAX_W = helper.make_node("ArgMax", ["w"], ["out"], axis=1, keepdims=0)
         ({"low_cost_model": "fixed"}, (60, 3), "free first dimension"),
     ],
 )
-def test_what_cannot_work_is_refused_in_a_line(settings, rows, message):
+def test_unusable_pairs_are_refused_in_a_line(settings, rows, message):
     graph = scores_graph(IDENTITY)
     if settings.get("low_cost_model") == "fixed":
         nodes = [helper.make_node("Reshape", ["v", "s"], ["out"])]
@@ -281,7 +281,7 @@ def test_what_cannot_work_is_refused_in_a_line(settings, rows, message):
         pair.fit(np.random.default_rng(0).normal(size=rows).astype(np.float32))
 
 
-def test_a_label_that_is_no_class_is_named():
+def test_unknown_labels_are_named():
     graph = scores_graph(IDENTITY)
     pair = pair_of(graph, graph, classes=["a", "b", "c"])
     with pytest.raises(InputError, match="the label 'd'"):

@@ -49,7 +49,7 @@ def test_a_search_looks_at_some_columns_of_very_many() -> None:
     assert len(screened(*table(3000))) == WIDE
 
 
-def test_what_goes_from_many_columns_is_found_in_time_proportional_to_them() -> None:
+def test_backward_steps_take_time_proportional_to_the_columns() -> None:
     units = [np.array([k]) for k in range(6000)]
     gain = np.where(np.arange(6000) % 10 == 0, np.arange(6000.0), 0.0)
     began = time.process_time()

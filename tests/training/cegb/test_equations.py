@@ -65,7 +65,7 @@ def walk(tree, x, gradient, hessian, owned, price, alpha, node=None, rows=None, 
 SLACK = 1e-2  # LightGBM sums gradients in float32
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("alpha", [0.0, 0.4])
 @pytest.mark.parametrize("order", ["best-first", "breadth-first"])
 def test_every_split_is_the_best_by_equations_12_and_13(order, alpha, seed):

@@ -18,7 +18,6 @@ from gatewise_training.cegb.penalties import SplitPrices
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
 from gatewise_training.cegb.sweep import Goal, Task, sweep_penalties
-from gatewise_training.views.frontier_display import FrontierDisplay
 from tests.support.ranked_queries import queries
 from tests.support.tree_walks import counted
 
@@ -103,14 +102,6 @@ def test_the_search_covers_the_range_and_closes_in_on_its_goal(budget, max_loss)
         assert cheap < 0.3 * costs[-1]
 
 
-def test_the_users_own_penalties_are_the_ones_that_are_fitted():
-    (X, y), held = by_class(*load_breast_cancer(return_X_y=True))
-    model = CEGBClassifier(penalties=(0.05, 0.001), max_loss=1.0, n_rounds=20).fit(
-        X, y, validation=held
-    )
-    assert 2 <= len(model.frontier_.points) <= 4  # those two, none, and the constant one
-
-
 def test_cross_fitting_scores_on_rows_that_are_not_fitted():
     X, y = load_breast_cancer(return_X_y=True)
     flip = np.random.default_rng(0).random(len(y)) < 0.5
@@ -118,37 +109,11 @@ def test_cross_fitting_scores_on_rows_that_are_not_fitted():
     assert all(p.accuracy < 0.6 for p in model.frontier_.points)  # noise can't be learned
 
 
-def test_splits_at_a_higher_price_are_fewer():
-    X, y = load_breast_cancer(return_X_y=True)
-    passed = []
-    for alpha in (0.0, 0.1, 1.0, 10.0):
-        model = CEGBClassifier(
-            FeatureCosts.uniform(30), penalties=(0.01,), penalty_split=alpha, max_loss=1.0,
-            patience=None, n_rounds=20, random_state=0,
-        )  # fmt: skip
-        model.fit(X, y)
-        point = next(p for p in model.frontier_.points if p.cost > 0)  # of the one penalty
-        model = model.at(budget=point.cost)
-        passed.append(model.cost_report(X).splits.mean())
-    assert passed == sorted(passed, reverse=True)
-    assert passed[0] > 1.5 * passed[2]
-
-
-def test_coupled_costs_are_the_same_for_all():
-    X, y = load_breast_cancer(return_X_y=True)
-    once = FEW | {"penalties": (0.02,), "max_loss": 0.2}
-    model = CEGBClassifier(accounting="coupled", **once).fit(X, y)
-    (stage,) = model.stages_
-    assert set(model.cost(X)) == {float(len(stage.features))}
-    assert stage.acquisition == "stage"
-    assert CEGBClassifier(**once).fit(X, y).stages_[0].acquisition == "node"
-
-
 # -- GreedyMiser is a special case -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("load", "penalty"), [(load_breast_cancer, 0.02), (load_wine, 0.003)])
-def test_greedy_miser_is_first_order_breadth_first_and_coupled(load, penalty, monkeypatch):
+def test_greedy_miser_grows_cegbs_first_order_coupled_trees(load, penalty, monkeypatch):
     """CEGB, section 4.3: with these settings both grow the same trees, on one engine."""
     monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
     X, y = load(return_X_y=True)
@@ -188,20 +153,6 @@ def _deepest(trees):
 # -- surface ---------------------------------------------------------------------------------
 
 
-def test_the_surface_is_that_of_a_budgeted_model():
-    (X, y), held = by_class(*load_breast_cancer(return_X_y=True))
-    model = CEGBClassifier(max_loss=0.05, **FEW).fit(X, y, validation=held)
-    points = model.frontier_.points
-    assert [p.cost for p in points] == sorted(p.cost for p in points)
-    tight = model.at(max_loss=0.0)
-    assert tight.operating_point_.cost >= model.operating_point_.cost
-    assert tight.chains_ is model.chains_
-    assert model.predict_proba(X).shape == (len(X), 2)
-    assert FrontierDisplay.from_estimator(model).ax_ is not None
-    again = CEGBClassifier(max_loss=0.05, **FEW).fit(X, y, validation=held)
-    assert again.frontier_.points == points
-
-
 def test_missing_values_are_values_where_they_are_allowed():
     X, y = load_breast_cancer(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
@@ -211,7 +162,6 @@ def test_missing_values_are_values_where_they_are_allowed():
     assert model.score(X, y) > 0.85
 
 
-@pytest.mark.parametrize("estimator", [CEGBClassifier, CEGBRegressor, CEGBRanker])
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -226,11 +176,10 @@ def test_missing_values_are_values_where_they_are_allowed():
         ({"n_rounds": 0}, "n_rounds"),
     ],
 )
-def test_settings_are_checked(estimator, changes, says):
+def test_settings_are_checked(changes, says):
     X, y, qid = queries(0)
-    more = {"qid": qid} if estimator is CEGBRanker else {}
     with pytest.raises(InputError, match=says):
-        estimator(**FEW | changes).fit(X, y, **more)
+        CEGBRanker(**FEW | changes).fit(X, y, qid=qid)
 
 
 # -- values ----------------------------------------------------------------------------------

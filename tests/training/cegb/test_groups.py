@@ -20,7 +20,7 @@ def machines(n=300, k=12):
     return x, rng.normal(size=k).repeat(n // k) * 3 + x[:, 1], groups
 
 
-def test_whole_machines_are_held_out_and_errors_are_theirs():
+def test_whole_groups_are_held_out_and_give_the_errors():
     x, y, groups = machines()
     shuffled = CEGBRegressor(**FEW).fit(x, y)
     grouped = CEGBRegressor(**FEW).fit(x, y, groups=groups)

@@ -10,7 +10,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, cegb_settings, grow
-from gatewise_training.cegb.objectives import Classes, Measured
+from gatewise_training.cegb.objectives import Classes
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.learners.boosting import fit_boosting, tree_params
 from tests.support.parted_rows import parted_rows
@@ -91,34 +91,6 @@ def test_lazy_group_prices_are_what_rows_owe_on_average():
     assert acquired[:, 0].mean() not in (0.0, 1.0)  # rows did differ
 
 
-@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
-def test_the_second_of_a_group_is_nearly_free(accounting):
-    """Two weak members of an expensive group: not worth it alone, but one opens the other."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2000, 4)).astype(np.float32)
-    y = x[:, 0] + x[:, 1] + 0.6 * x[:, 2] + 0.3 * rng.normal(size=2000)
-    target = Measured(y / y.std(), np.ones(len(y)), 1.0)
-    grouped = FeatureCosts(
-        [0, 0, 0, 0], group=["a", "a", "b", "c"], shared={"a": 1, "b": 1, "c": 1}
-    )
-    alone = FeatureCosts(grouped.alone)
-    bill = []
-    for costs in (grouped, alone):
-        penalty = 0.13 * costs.total / costs.n_features  # the same price a unit of cost
-        trees, _ = grow(
-            x,
-            target,
-            settings(n_rounds=40),
-            Charge(SplitPrices(costs, accounting), penalty, x),
-        )
-        bill.append(grouped.per_instance(trees.visited(x)).mean())
-        if costs is grouped:
-            assert trees.visited(x)[:, :2].mean() > 0.95
-    loss = target.loss(np.asarray(trees.margins(x), np.float64))
-    assert bill[0] <= 2.0
-    assert loss < 0.5  # both fits learn something
-
-
 def test_tables_above_lightgbms_lazy_bits_are_refused():
     check_lazy_size(2**31 - 1, 1)
     with pytest.raises(InputError, match="accounting='lazy': 1073741824 rows times 2 features"):
@@ -146,7 +118,7 @@ def test_validation_rows_end_the_growth():
     validation = x[held], target.take(held)
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
     growth = settings(n_rounds=400, patience=10, num_leaves=31)
-    trees, kept = grow(x[rows], target.take(rows), growth, charge, held=validation)
+    trees, kept = grow(x[rows], target.take(rows), growth, charge, validation=validation)
     assert 5 < kept < 390
     assert trees.n_trees == kept
 
@@ -162,7 +134,7 @@ def test_validation_rows_end_the_growth():
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_what_is_not_worth_its_price_gives_the_prior(accounting, n_classes):
+def test_splits_not_worth_their_price_leave_the_prior(accounting, n_classes):
     x, target = classes(500, n_classes)
     for rows, penalty in ((x, 1e6), (np.ones_like(x), 0.0), (np.full_like(x, np.nan), 0.0)):
         charge = Charge(SplitPrices(FeatureCosts.uniform(6), accounting), penalty, rows)

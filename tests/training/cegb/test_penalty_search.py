@@ -39,7 +39,7 @@ def test_every_set_of_features_is_found(worth, prices):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
-def test_no_more_fits_than_asked(n):
+def test_searches_make_at_most_the_requested_fits(n):
     calls = []
     found = spread_penalties(
         lambda p: calls.append(p) or float(np.ceil(5 / (1 + 100 * p))), FeatureCosts.uniform(5), n

@@ -69,7 +69,7 @@ def test_probabilities_are_the_averaged_leaf_distributions(fitted):
             np.testing.assert_allclose(proba, there.forest_.proba(X), atol=1e-6)
 
 
-def test_it_can_be_kept(fitted):
+def test_forests_survive_pickling(fitted):
     system, X, _ = fitted
     again = pickle.loads(pickle.dumps(system))
     np.testing.assert_array_equal(system.predict_proba(X), again.predict_proba(X))
@@ -88,7 +88,6 @@ def test_it_can_be_kept(fitted):
         (BudgetForest, {"voting": "loud"}),
         (BudgetForest, {"n_estimators": 0}),
         (BudgetForest, {"max_depth": 0}),
-        (BudgetForest, {"max_features": 0}),
         (BudgetPrune, {"n_points": 1}),
         (BudgetPrune, {"n_estimators": 0}),
         (BudgetPrune, {"depth_cost": -1.0}),

@@ -56,7 +56,7 @@ def test_an_unfitted_forest_is_copied():
 
 
 @pytest.mark.parametrize("way", ["training", "validation"])
-def test_which_rows_prune(way):
+def test_pruning_rows_setting_chooses_the_pruning_rows(way):
     X, y, X_val, y_val = thirds()
     system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=way, random_state=0)
     system.fit(X, y, validation=(X_val, y_val))
@@ -97,7 +97,7 @@ def test_cost_aware_growth_joins_the_frontier():
     assert cheap < costly
 
 
-def test_a_class_that_a_fold_has_not_seen_keeps_its_place():
+def test_classes_missing_in_a_fold_keep_their_column():
     X, y, _, _ = thirds(load_wine)
     rare = np.concatenate([np.flatnonzero(y != 1), np.flatnonzero(y == 1)[:2]])
     system = BudgetPrune(n_estimators=4, n_points=4, random_state=0).fit(X[rare], y[rare])

@@ -33,7 +33,7 @@ def record_of(sizes, seed=0, n=60):
 
 @settings(max_examples=60, deadline=None)
 @given(sizes=SIZES, most=st.integers(1, 8000), seed=st.integers(0, 99))
-def test_what_stays_fits_and_something_stays_if_anything_fits(sizes, most, seed) -> None:
+def test_choices_of_stages_fit_and_exist_if_a_stage_fits(sizes, most, seed) -> None:
     found = stages_within(record_of(sizes, seed), most)
     assert bool(found) == (min(sizes) <= most)
     for kept in found:
@@ -47,7 +47,7 @@ def test_what_stays_fits_and_something_stays_if_anything_fits(sizes, most, seed)
             assert (s,) in found
 
 
-def test_a_stage_that_is_never_right_where_it_is_sure_goes_first() -> None:
+def test_confidently_wrong_stages_are_dropped_first() -> None:
     record = record_of([500, 500, 500], n=400)
     scores, correct = record.scores.copy(), record.correct.copy()
     correct[0], scores[0] = 0.0, 5.0
@@ -102,27 +102,6 @@ def test_a_point_within_bytes_and_budget_is_as_good_as_any_half_as_large(
     cheap = frontier.at(max_bytes=most, max_loss=1.0)
     assert cheap.bytes <= most
     assert cheap.cost <= min(p.cost for p in points if (3 * p.bytes + 2) // 2 <= most)
-
-
-@pytest.mark.parametrize("wrong", [0, -5, 1.5, "64KB"])
-def test_bytes_that_are_no_number_of_them(wrong) -> None:
-    frontier = Frontier.from_points(points_of([(1, 1, 1)]), reference_accuracy=1.0)
-    with pytest.raises(InputError, match="max_bytes"):
-        frontier.at(max_bytes=wrong, budget=9.0)
-
-
-@settings(max_examples=50, deadline=None)
-@given(figures=POINTS)
-def test_bytes_change_neither_curve_nor_hull(figures) -> None:
-    points = points_of(figures)
-    plain = Frontier.from_points(points, reference_accuracy=1.0)
-    surface = plain.with_small(points)
-    assert surface.points == plain.points
-    assert surface.hull().points == plain.hull().points
-    assert not set(surface.others) & set(surface.points)
-    frame = surface.to_frame()
-    assert frame["on_curve"].sum() == len(plain.points)
-    assert frame["bytes"].tolist() == [p.bytes for p in (*surface.points, *surface.others)]
 
 
 RATES = st.lists(

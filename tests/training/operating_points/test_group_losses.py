@@ -66,7 +66,7 @@ def test_points_a_little_cheaper_must_keep_the_bound_too():
 
 
 @pytest.mark.parametrize(("losing", "part"), [(0.02, 1.0), (0.5, 0.9)])
-def test_more_stays_in_hand_where_halves_of_the_groups_disagree(losing, part):
+def test_margins_grow_where_halves_of_the_groups_disagree(losing, part):
     """Few groups lose all that cheap points save: half of the groups may have none of them."""
     rng = np.random.default_rng(1)
     cost = np.linspace(8, 10, 30)
@@ -87,7 +87,7 @@ def record_of_groups(n_groups, losing, has_cloud=True):
     )  # fmt: skip
 
 
-def test_what_is_certain_is_left_where_groups_are_too_few():
+def test_certain_points_remain_where_groups_are_too_few():
     record = record_of_groups(6, 1)
     points = frontier_points(record)
     plain = Frontier.from_points(points, reference_accuracy=1.0)
@@ -110,7 +110,7 @@ def test_a_lucky_point_does_not_displace_the_one_that_never_loses():
     assert frontier.points[0].thresholds == (ALWAYS_STOP,)
 
 
-def test_safer_points_stand_beside_a_frontier_that_has_none():
+def test_safer_points_join_a_frontier_without_them():
     """A stage is right more often than the reference, but in one group only where it is sure."""
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(12), 40)

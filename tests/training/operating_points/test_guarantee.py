@@ -24,7 +24,7 @@ from gatewise_training.operating_points.guarantee import (
 )
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-TIMES = 500
+TIMES = 300
 
 promise = Promise.from_bounds
 
@@ -80,7 +80,7 @@ MOST_VIOLATIONS = 0.05 + 2 * (0.05 * 0.95 / TIMES) ** 0.5
     [{"offload_rate": 0.05}, {"offload_rate": 0.2}, {"max_loss": 0.02}, {"budget": 8.0}],
     ids=lambda b: "-".join(map(str, *b.items())),
 )
-def test_a_guarantee_holds_as_often_as_it_says(bound):
+def test_guarantees_hold_at_their_confidence(bound):
     (limit,) = bound.values()
     risks = np.array(list(resampled(record(0, 1500), record(1, 40_000), 1000, **bound)))
     assert (risks > limit).mean() <= MOST_VIOLATIONS
@@ -88,7 +88,7 @@ def test_a_guarantee_holds_as_often_as_it_says(bound):
 
 
 @pytest.mark.slow
-def test_a_certificate_says_what_it_promises_and_how():
+def test_certificates_state_their_terms_and_test():
     tuning, rows = record(2, 1500), record(3, 1200)
     for bound, method in (
         ({"offload_rate": 0.1}, "exact binomial"),
@@ -123,7 +123,7 @@ def test_testing_stops_at_the_first_failure():
     assert broken.offload_rate > bold.offload_rate + 0.05
 
 
-def test_what_thresholds_alone_guarantee_needs_no_rows():
+def test_promises_kept_by_thresholds_alone_need_no_rows():
     few = record(5, 3)
     tuning = record(6, 500)
     for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
@@ -138,20 +138,7 @@ def test_what_thresholds_alone_guarantee_needs_no_rows():
     assert certify(few, [edge_only], promise(offload_rate=0.01)) is None
 
 
-def test_without_a_cloud_the_last_cascade_is_the_reference():
-    first, last = record(7, 800, has_cloud=False), record(8, 800, has_cloud=False)
-    alike = replace(first, correct=last.correct[[2, 2, 2, 2]])
-    same = msgspec.structs.replace(first.measure((ALWAYS_STOP, None, None)), chain=0)
-    assert certify([alike, last], [same], promise(max_loss=0.02)).guarantee["method"] != "certain"
-    end = msgspec.structs.replace(last.measure((None, None, ALWAYS_STOP)), chain=1)
-    assert certify([first, last], [end], promise(max_loss=0.0)).guarantee["method"] == "certain"
-    assert (
-        certify([first, last], [msgspec.structs.replace(end, chain=0)], promise(max_loss=0.001))
-        is None
-    )
-
-
-def test_sorted_files_are_no_trap_for_a_bet():
+def test_bets_do_not_depend_on_the_order_of_rows():
     """Rows sorted by cost would let a bet win first and never lose again."""
     rows = record(9, 2000)
     point = rows.measure((6.0, 4.0, 1.0))
@@ -159,22 +146,6 @@ def test_sorted_files_are_no_trap_for_a_bet():
     bound = point.cost - 0.1  # kept by no means
     assert certify(rows.rows(by_cost), [point], promise(budget=bound)) is None
     assert certify(rows.rows(by_cost[::-1]), [point], promise(budget=point.cost + 1.0)) is not None
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "exactly one"),
-        ({"budget": 1.0, "max_loss": 0.1}, "exactly one"),
-        ({"max_loss": 1.5}, "max_loss must be between 0 and 1, not 1.5"),
-        ({"offload_rate": -0.1}, "offload_rate must be between 0 and 1"),
-        ({"budget": float("nan")}, "budget must be a number of at least 0"),
-        ({"budget": 1.0, "confidence": 1.0}, "confidence must be between 0 and 1"),
-    ],
-)
-def test_bad_bounds_are_refused(settings, message):
-    with pytest.raises(InputError, match=message):
-        certify(record(10, 10), [], promise(**settings))
 
 
 def test_rows_that_cannot_calibrate_are_refused():
@@ -286,7 +257,7 @@ def test_a_loss_is_certified_where_few_rows_are_worse_than_better():
     assert certain.guarantee["method"] == "certain"
 
 
-def test_a_budget_is_certified_by_a_bet_within_the_costs_that_can_be():
+def test_budgets_are_certified_by_a_bet_within_the_possible_costs():
     r = counted(20, 400)  # mean cost 1.2
     point = r.measure((0.5,))
     assert certify(r, [point], promise(budget=1.5)).guarantee["method"] == "betting"
@@ -340,7 +311,7 @@ def test_groups_are_bets_and_are_counted():
                 assert found.guarantee["calibration_rows"] == 1000
 
 
-def test_bounds_on_classes_are_tested_too_and_stated():
+def test_bounds_on_classes_are_also_tested_and_stated():
     n = 400
     truth = np.arange(n) % 2
     answers = np.stack([truth, truth])

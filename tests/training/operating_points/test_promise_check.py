@@ -77,7 +77,7 @@ def test_an_interval_of_a_loss_covers_it():
     assert 0.93 <= n_covered / 400 <= 0.99
 
 
-def test_rows_that_are_answered_worse_than_validation_rows_are_said_so():
+def test_checks_report_rows_answered_worse_than_validation_rows():
     lines = check(unseen(1000, 40), 0.1, expected=0.99).lines()
     assert any("lower than promised: 99.0 % on validation rows" in line for line in lines)
 

@@ -42,7 +42,7 @@ def fitted(rows, make_once):
 
 
 @pytest.mark.slow
-def test_a_fit_says_that_a_rare_class_is_lost(fitted):
+def test_fits_warn_of_a_rare_class_that_loses_recall(fitted):
     system, messages = fitted
     point, reference = system.operating_point_, system.frontier_.reference_recall
     assert point.accuracy > 0.96
@@ -55,7 +55,7 @@ def test_a_fit_says_that_a_rare_class_is_lost(fitted):
     assert "--min-recall 'late fault=0." in recall_remark(spaced, as_options=True)
 
 
-def test_a_bound_on_recall_mends_it(fitted):
+def test_a_bound_on_recall_raises_the_recall(fitted):
     system, _ = fitted
     kept = system.at(min_recall={"fault": 0.4})
     assert system.operating_point_.recall[0] < 0.4 <= kept.operating_point_.recall[0]
@@ -117,7 +117,7 @@ def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
 
 
 @pytest.mark.slow
-def test_a_guarantee_certifies_the_bound_or_says_what_it_lacks(rows):
+def test_guarantees_certify_the_bound_or_name_what_is_missing(rows):
     forest = RandomForestClassifier(15, random_state=0)
     system = StagedCascade(
         forest, guarantee=0.9, max_loss=0.03, min_recall={"fault": 0.1}, **SMALL

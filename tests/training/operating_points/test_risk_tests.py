@@ -78,7 +78,7 @@ def test_no_worse_loss_is_certified_more_often(bound, above, share):
 
 
 @pytest.mark.parametrize(("n", "bound"), [(200, 0.02), (4000, 0.01), (4000, 0.02)])
-def test_a_row_that_gets_worse_never_earns_a_certificate(n, bound):
+def test_rows_that_get_worse_never_earn_a_certificate(n, bound):
     limits = loss_limits(n, bound, 0.05)
     assert (np.diff(limits) <= 0).all()  # worse -> equal
     assert (np.diff(limits + np.arange(n + 1)) >= 0).all()  # equal -> better
@@ -138,7 +138,7 @@ def test_a_bet_does_not_depend_on_the_unit_of_cost():
     np.testing.assert_allclose(pvalues(x + 7, bound + 7, low + 7, high + 7), p, rtol=1e-9)
 
 
-def test_a_bet_that_loses_everything_goes_on():
+def test_bets_continue_after_losing_nearly_all_wealth():
     x = np.full((2, 5000), 10.0)
     assert (pvalues(x, 1.5, 1.0, 10.0) == 1).all()
 

@@ -82,19 +82,6 @@ def test_two_stages_cannot_be_bettered_by_one_threshold(seed, costs):
     assert max(worth(r, o, lam) for o in options) <= reached + 0.05
 
 
-def test_measured_figures_are_counted_one_by_one():
-    r = record(3)
-    point = r.measure((0.3, None))
-    exits = [0 if a >= np.float32(0.3) else 2 for a in r.scores[0]]
-    total = r.weights.sum()
-    cost = sum(w * r.exit_costs[e] for w, e in zip(r.weights, exits, strict=True)) / total
-    right = sum(w * r.correct[e, i] for i, (w, e) in enumerate(zip(r.weights, exits, strict=True)))
-    assert point.cost == pytest.approx(cost)
-    assert point.accuracy == pytest.approx(right / total)
-    sent = sum(w for w, e in zip(r.weights, exits, strict=True) if e == 2) / total
-    assert point.offload_rate == pytest.approx(sent)
-
-
 def test_the_pool_holds_the_simple_points():
     r = record(5, stages=3)
     settings = {p.thresholds for p in frontier_points(r)}
@@ -115,12 +102,6 @@ def test_nan_scores_go_on_and_never_set_a_threshold():
         assert r.measure(setting).offload_rate >= r.weights[:10].sum() / r.weights.sum() - 1e-12
 
 
-def test_without_a_cloud_the_last_stage_always_answers():
-    base = record(9)
-    r = CascadeRecord(base.scores, base.correct, base.exit_costs, base.weights, has_cloud=False)
-    assert {setting[-1] for setting in tune(r, np.geomspace(1e-3, 1, 10))} == {ALWAYS_STOP}
-
-
 # -- costs of each row ---------------------------------------------------------------------
 
 
@@ -135,19 +116,6 @@ def test_equal_costs_of_each_row_change_nothing(seed):
         assert one.thresholds == other.thresholds
         assert one.cost == pytest.approx(other.cost, rel=1e-12)
         assert msgspec.structs.replace(one, cost=0.0) == msgspec.structs.replace(other, cost=0.0)
-
-
-def test_costs_of_each_row_are_counted_one_by_one():
-    r = own_costs(record(3))
-    point = r.measure((0.3, None))
-    bills = [
-        w * r.exit_costs[0 if a >= np.float32(0.3) else 2, i]
-        for i, (a, w) in enumerate(zip(r.scores[0], r.weights, strict=True))
-    ]
-    assert point.cost == pytest.approx(sum(bills) / r.weights.sum())
-    some = np.arange(0, 40, 3)
-    part = r.rows(some).measure((0.3, None))
-    assert part.cost == pytest.approx(sum(bills[i] for i in some) / r.weights[some].sum())
 
 
 def test_costs_of_each_row_have_no_limits_of_their_own():
@@ -262,7 +230,7 @@ def test_some_rows_of_a_record_have_all_their_figures():
 # -- tuning --------------------------------------------------------------------------------
 
 
-def test_a_tie_in_worth_sends_the_row_on():
+def test_rows_go_on_where_stopping_gains_nothing():
     """Right at both exits for the same price: the stage gains nothing by stopping."""
     r = CascadeRecord(
         scores=np.array([[1.0, 2.0]], np.float32),

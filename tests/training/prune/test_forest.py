@@ -30,7 +30,7 @@ def forest(grown):
     return Forest.from_sklearn(grown)
 
 
-def test_it_answers_as_the_forest_it_was_made_of(grown, forest):
+def test_forests_answer_as_their_scikit_learn_source(grown, forest):
     np.testing.assert_allclose(forest.proba(X), grown.predict_proba(X), atol=1e-6)
     votes = np.mean([e.predict(X)[:, None] == np.arange(3) for e in grown.estimators_], axis=0)
     leaves = [e.tree_.value[e.apply(X), 0] for e in grown.estimators_]
@@ -68,12 +68,6 @@ def test_a_pruned_node_answers_with_its_own_counts(forest):
     assert pruned.n_nodes < forest.n_nodes
     assert pruned.pruned(np.ones(pruned.n_nodes, bool)).n_nodes == pruned.n_nodes
     assert forest.pruned(np.zeros(forest.n_nodes, bool)).n_nodes == forest.n_trees
-
-
-def test_some_of_the_trees(grown, forest):
-    some = forest.select([2, 5])
-    wanted = np.mean([grown.estimators_[t].predict_proba(X) for t in (2, 5)], axis=0)
-    np.testing.assert_allclose(some.proba(X), wanted, atol=1e-6)
 
 
 def test_counts_must_match(forest):

@@ -140,7 +140,7 @@ def test_breakpoints_solve_every_price_at_once(seed, n_splits, ties):
         assert gain[until > lam].sum() == pytest.approx(optimum, abs=1e-9)
 
 
-def test_cost_complexity_is_breimans(case):
+def test_cost_complexity_pruning_is_breimans(case):
     """Against ``min(errors at h, errors below + alpha * more leaves)``, node by node."""
     problem = case.problem
     sequence = cost_complexity(problem)

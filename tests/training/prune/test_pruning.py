@@ -45,12 +45,6 @@ def test_a_forest_of_one_leaf_prunes(solver):
         assert path.within(budget=0.0).cost == 0.0
 
 
-def test_the_estimator_takes_a_forest_of_one_leaf():
-    x, y = np.ones((40, 3), np.float32), np.arange(40) % 2
-    model = BudgetPrune(n_estimators=1, random_state=0).fit(x, y)
-    assert model.cost(x).max() == 0.0
-
-
 def test_node_errors_of_training_rows_are_those_of_all_rows(grown):
     """Pred_h is the class with the most training rows at h, e_h the rows of other classes."""
     x, y = rows(150, 0)
@@ -67,11 +61,11 @@ def test_node_errors_of_training_rows_are_those_of_all_rows(grown):
     assert not np.allclose(path.problem.error, in_bag.problem.error)
     # leaves answer as before: by the rows that grew them
     np.testing.assert_array_equal(path.forest.trees.value, in_bag.forest.trees.value)
-    with pytest.raises(InputError, match="does not know class 7 of the training rows"):
+    with pytest.raises(InputError, match="has no class 7, which is in the training rows"):
         prune(grown, *rows(80, 1), COSTS, training=(x, y * 0 + 7))
 
 
-def test_the_estimator_counts_node_errors_as_it_is_told():
+def test_node_errors_setting_chooses_the_counted_rows():
     x, y = rows(200, 2)
     settings = {"n_estimators": 4, "random_state": 0}
     validation = rows(100, 3)

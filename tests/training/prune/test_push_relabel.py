@@ -89,7 +89,7 @@ def test_the_largest_of_the_best_closures_is_found(seed, lam):
 @given(SEEDS)
 @example(960143)  # a tie that flows taken back by shares, of a third each, did not see
 @settings(max_examples=60, deadline=None)
-def test_a_flow_of_another_price_is_a_start(seed):
+def test_cuts_start_from_the_flow_of_another_price(seed):
     closure = random_closure(seed, 40)
     flow = Flow.none(closure)
     for lam in (1.0, 0.25, 3.0, 0.0, 0.5):
@@ -139,7 +139,7 @@ def test_parts_take_their_flow_along(seed):
             assert reached == pytest.approx(fresh[1], abs=1e-9)
 
 
-def test_nothing_to_decide():
+def test_empty_closures_have_an_empty_cut():
     none = np.zeros(0)
     empty = Closure(
         none.astype(np.int32), none, none, np.zeros(1, np.int64), none.astype(np.int32), none

@@ -196,8 +196,8 @@ def assert_pruning(problem, solution):
     assert solution.objective == pytest.approx(problem.objective(keep, solution.lam), abs=1e-12)
 
 
-def test_every_solver_finds_the_optimum_of_96_small_problems():
-    assert check_agreement(range(96)) > 20  # and many of the optima are neither none nor all
+def test_every_solver_finds_the_optimum_of_48_small_problems():
+    assert check_agreement(range(48)) > 10  # and many of the optima are neither none nor all
 
 
 def test_every_way_to_the_breakpoints_finds_the_same():
@@ -233,12 +233,11 @@ def middling():
 def test_methods_agree_beyond_brute_force(middling, lam):
     optimum = mincut.solve(middling, lam).objective
     assert papers_optimum(middling, lam) == pytest.approx(optimum, abs=NEAR)
-    for method in ("highs-ds", "highs-ipm"):
-        solution = lp.solve(middling, lam, method=method)
-        assert solution.objective == pytest.approx(optimum, abs=NEAR)
-        assert solution.bound == pytest.approx(optimum, abs=NEAR)
-    for master in ("convex", "partition"):
-        solution = dantzig_wolfe.solve(middling, lam, master=master)
+    for solution in (
+        lp.solve(middling, lam),
+        dantzig_wolfe.solve(middling, lam, master="convex"),
+        dantzig_wolfe.solve(middling, lam, master="partition"),
+    ):
         assert solution.objective == pytest.approx(optimum, abs=NEAR)
         assert solution.bound == pytest.approx(optimum, abs=NEAR)
     ascent = primal_dual.solve(middling, lam, tolerance=1e-2)
@@ -246,7 +245,7 @@ def test_methods_agree_beyond_brute_force(middling, lam):
     assert ascent.objective - ascent.bound <= 1e-2 * ascent.objective
 
 
-def test_the_gap_of_an_early_stop_is_not_hidden(middling):
+def test_early_stops_report_a_larger_gap(middling):
     early = primal_dual.solve(middling, 0.02, tolerance=0.0, max_iterations=2)
     late = primal_dual.solve(middling, 0.02, tolerance=0.0, max_iterations=200)
     assert early.iterations == 2

@@ -101,7 +101,7 @@ def test_a_round_of_repair_drops_what_loses_alone_and_adds_what_gains_alone(
     assert min(n_dropped, n_added) > 10
 
 
-def test_a_repair_saves_the_price_that_one_node_alone_pays():
+def test_repairs_save_prices_that_a_single_node_pays():
     """Two nodes of two trees: alone a node loses its price, and together they share it."""
     problem = PruneProblem(
         parent=np.array([-1, 0, 0, -1, 3, 3], np.int32),

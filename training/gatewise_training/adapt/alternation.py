@@ -1,9 +1,8 @@
 """The alternation of Adapt with linear models (NIPS 2017, Algorithm 1), for any distance.
 
-Each alternation is an exact q-step and one proximal Newton step of the M-step, because solving the
-M-step to the end would be wasted while q still moves. Neither step can raise the objective. The
-alternation ends where both are at rest: q is optimal for the pair, and the M-step's KKT residual
-at that q is small.
+Each alternation is an exact q-step and one proximal Newton step of the M-step, which is not solved
+to the end while q still moves. Neither step can raise the objective. The alternation ends where q
+is optimal for the pair, and the M-step's KKT residual at that q is small.
 
 OPT is convex in the models for fixed q and in q for fixed models, but not in both together
 (section 3). From constant models the alternation first takes the features that separate the
@@ -168,8 +167,8 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     """Find the features on which a gate and a low-cost model alone do best for their price.
 
     A feature decides which rows stay on the device, and a line through the same feature is fitted
-    to their class indicators by least squares. The squares that it leaves are compared with those
-    of as many random rows. Features without a price are no starts, because all models have them.
+    to their class indicators by least squares. The squares that it leaves are compared with the
+    squares of as many random rows. Features without a price are no starts: all models have them.
     """
     price = sample.costs.alone
     priced = np.flatnonzero(price > 0)

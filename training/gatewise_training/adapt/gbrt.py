@@ -2,9 +2,9 @@
 
 Nan & Saligrama, NIPS 2017, Algorithm 2. One booster grows both: its first outputs are f1's margins,
 its last is g, so that a feature is charged the first time any tree of either uses it. The paper
-alternates between long fits; here q is renewed before each round, for the same objective. Without
-a gate, or with a gate that may never offload, f1 answers every row. That is GreedyMiser (Xu et al.,
-ICML 2012), and the trees of f1 are the same in both cases.
+alternates between long fits. Here q is computed again before each round, for the same objective.
+Without a gate, or with a gate that may never offload, f1 answers every row. That is GreedyMiser (Xu
+et al., ICML 2012), and the trees of f1 are the same in both cases.
 
 The trees grow in :mod:`.gated_trees`.
 """
@@ -99,7 +99,7 @@ class AdaptGBRT(Growth, Adapt):
     Notes
     -----
     With ``q`` fixed, f1's gradient is ``(1 - q)(p - y)`` and the gate's ``sigmoid(g) - q``;
-    q is renewed before each round.
+    q is computed again before each round.
     """
 
     penalties: Sequence[float] | None = None

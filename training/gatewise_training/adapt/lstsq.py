@@ -5,15 +5,13 @@ Besides the Kullback-Leibler divergence, Nan & Saligrama (NIPS 2017, sections 3 
 algorithm that uses it. Its description is in a supplement that is not available. This module
 reconstructs it:
 
-- the distance is ``D(q, g) = (log(q / (1 - q)) - g)^2``, with weight 1, as the text says;
-- OPT, the alternation and the penalty over the rows of ``[f1, g]`` are the same as in Adapt-LIN,
-  since the paper says that all of its algorithms minimise OPT alternately;
+- the distance is ``D(q, g) = (log(q / (1 - q)) - g)^2``, with weight 1;
+- OPT, the alternation and the penalty over the rows of ``[f1, g]`` are Adapt-LIN's, since all
+  algorithms of the paper minimise OPT alternately;
 - the q-step has the losses of OPT without the gate's log loss, which is part of the divergence
-  that this distance replaces.
+  that this distance replaces (:func:`gatewise_training.adapt.qstep.q_step_log_odds`).
 
-The M-step then is a weighted logistic regression for f1 and least squares for g. The q-step is
-a problem in one dimension for each row, and has one multiplier for the bound on the mean
-(:func:`gatewise_training.adapt.qstep.q_step_log_odds`).
+The M-step then is a weighted logistic regression for f1 and least squares for g.
 """
 
 from __future__ import annotations

@@ -176,34 +176,20 @@ class FreeProbabilities:
     constant: Array  # (n,): the part of ``D(q, g)`` that does not depend on g
 
 
-class Distance(Protocol):
-    """A choice of ``D``; `curvature_bound` bounds the curvature of the gate's loss everywhere."""
+class KullbackLeibler:
+    """``KL(q || sigmoid(g))``."""
 
-    curvature_bound: ClassVar[float]
+    curvature_bound: ClassVar[float] = 0.25  # of the gate's loss, everywhere
 
     def q_step(
         self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
     ) -> FreeProbabilities:
         """Find the best q for a gate and for each row's losses by f1 and by f0, in nats."""
-        ...
-
-    def with_probabilities(self, q: Array) -> FreeProbabilities:
-        """Use the given offload probabilities, each inside (0, 1)."""
-        ...
-
-
-class KullbackLeibler:
-    """``KL(q || sigmoid(g))``."""
-
-    curvature_bound: ClassVar[float] = 0.25
-
-    def q_step(
-        self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
-    ) -> FreeProbabilities:
         q = q_step(keep + softplus(g), offload + softplus(-g), p_full, weight)
         return self.with_probabilities(q)
 
     def with_probabilities(self, q: Array) -> FreeProbabilities:
+        """Use the given offload probabilities, each inside (0, 1)."""
         return FreeProbabilities(q, CrossEntropy(q), -entropy(q))
 
 
@@ -220,6 +206,10 @@ class LogOdds:
 
     def with_probabilities(self, q: Array) -> FreeProbabilities:
         return FreeProbabilities(q, Squares(logit(q)), np.zeros_like(q))
+
+
+Distance = KullbackLeibler | LogOdds
+"""A choice of ``D``."""
 
 
 def _shares(n: int, weight: Array | None) -> Array:

@@ -1,8 +1,8 @@
 """Backward elimination: nested feature sets, from all of them down to the cheapest useful one.
 
-A boosted model is fitted on the remaining features, and the features or groups with the least gain
-for their price are dropped, again and again. This keeps features that are useful only together,
-which a penalty on first uses may never find because it starts from no features.
+Each step fits a boosted model on the remaining features, and drops the features or groups with the
+least gain for their price. This keeps features that are useful only together. A penalty on first
+uses may never find them, because it starts from no features.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def backward_sequences(
 ) -> list[list[NDArray[np.intp]]]:
     """Find nested sets by backward elimination; arguments as for :func:`.nested_sets`.
 
-    From many features there is a second sequence, of cheap sets between those of the first.
+    From many features there is a second sequence, of cheap sets between the first ones.
     """
     costs = problem.costs
     max_cost = LARGEST_SHARE * costs.total if limit is None else limit
@@ -90,7 +90,7 @@ def _drop_least_useful(
     units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
-    """Take a step: drop all units without gain, then those with the least gain for their price."""
+    """Drop all units without gain, then the units with the least gain for their price."""
     is_left = is_left.copy()
     cost_before = costs.price(is_left)
     # gain per saved price of each unit that is left

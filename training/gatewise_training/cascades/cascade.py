@@ -75,7 +75,7 @@ class CascadeClassifier(BudgetedClassifier):
         Largest number of bytes of all stages on a device together, as tables of :func:`.to_c` in
         float form. The stages and the sizes of their trees are chosen on validation rows.
     max_instance_cost : float, optional
-        Largest cost of a single instance, whatever its values: the features of the stages that it
+        Largest cost that an instance of any values may have: the features of the stages that it
         visits, the features of the high-cost model and the price of an offload. Devices keep this
         bound as well. `budget` bounds the mean instead.
     random_state : int, RandomState or None

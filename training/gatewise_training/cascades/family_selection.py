@@ -1,10 +1,10 @@
 """Selection of a model family for each feature set, by regret on validation rows.
 
-Every family is tried on some sets only, the probes. A set between two probes tries the families
-that were selected on the two, which hardly ever differ. Two probes come first, a cheap one and the
-costliest. Families that are far worse on both are not tried on the other probes; on more than 5,000
-rows neither are families that are best on neither. Where rows are many, families are compared on a
-sample, and the selected ones are fitted on all rows.
+Every family is tried only on some sets, the probes. A set between two probes tries the families
+that were selected on these two, because they rarely differ. A cheap probe and the costliest probe
+come first. A family that is far worse on both is not tried on the other probes; on more than 5,000
+rows, a family must be the best on one of them. Where rows are many, families are compared on a
+sample, and the selected families are fitted on all rows.
 """
 
 from __future__ import annotations

@@ -25,66 +25,33 @@ SettingsFit = Callable[[Rows], list[Stage]]
 
 @dataclass(frozen=True, eq=False)
 class UnseenAnswers:
-    """A high-cost model and its answers, from models that have not seen the rows.
+    """A high-cost model and its answers, from models that have not seen the rows."""
 
-    Attributes
-    ----------
-    model : HighCostModel
-        Its features are columns of the problem's `cloud_plan`.
-    labels : ndarray of int64, shape (n_validation,)
-    probabilities : ndarray of float64, shape (n_validation, n_classes)
-    row_probabilities : ndarray of float64, shape (n, n_classes), or None
-        Probabilities of all rows of the plan; None: the model's own.
-    calibration_labels : ndarray of int64, shape (n_calibration,), or None
-        Labels of the calibration rows; None: the model's own.
-    tree_shape : TreeShape or None
-        Best shape of boosted trees on the columns of `cloud_plan`, if it was searched.
-    """
-
-    model: HighCostModel
-    labels: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
+    model: HighCostModel  # its features are columns of the problem's `cloud_plan`
+    labels: NDArray[np.int64]  # (n_validation,)
+    probabilities: NDArray[np.float64]  # (n_validation, n_classes)
+    # (n, n_classes): probabilities of all rows of the plan; None: the model's own
     row_probabilities: NDArray[np.float64] | None = None
+    # (n_calibration,): labels of the calibration rows; None: the model's own
     calibration_labels: NDArray[np.int64] | None = None
-    tree_shape: TreeShape | None = None
+    tree_shape: TreeShape | None = None  # best shape of trees on these columns, if it was searched
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Rows, prices and a high-cost model, for which a method fits candidate cascades.
+    """Rows, prices and a high-cost model, for which a method fits candidate cascades."""
 
-    Attributes
-    ----------
-    plan : ValidationSplit
-        Rows with the columns that stages read, labels, weights, and the split into folds.
-    cloud_plan : ValidationSplit
-        The same rows with the columns that the high-cost model reads: the same columns, or the
-        values of raw windows.
-    n_classes : int
-    costs : FeatureCosts
-        Of the columns of `plan`.
-    seed : int
-    report : Progress
-        Called as ``report(done, total, what)``.
-    calibration : Table or None
-        Calibration rows, where a guarantee is wanted, with the columns of `plan`.
-    cloud_calibration : ndarray of float32, shape (n_calibration, n_columns), or None
-        The same rows with the columns of `cloud_plan`.
-    high_cost : UnseenAnswers or None
-    tree_shape : TreeShape or None
-        Best shape of boosted trees on the columns of `plan`, if it is known.
-    """
-
-    plan: ValidationSplit
+    plan: ValidationSplit  # rows with the columns that stages read, and their split into folds
+    # the same rows with the columns of the high-cost model: the same, or values of raw windows
     cloud_plan: ValidationSplit
     n_classes: int
-    costs: FeatureCosts
+    costs: FeatureCosts  # of the columns of `plan`
     seed: int
-    report: Progress
-    calibration: Table | None = None
-    cloud_calibration: NDArray[np.float32] | None = None
+    report: Progress  # called as ``report(done, total, what)``
+    calibration: Table | None = None  # with the columns of `plan`, where a guarantee is wanted
+    cloud_calibration: NDArray[np.float32] | None = None  # the same rows for `cloud_plan`
     high_cost: UnseenAnswers | None = None
-    tree_shape: TreeShape | None = None
+    tree_shape: TreeShape | None = None  # best shape of trees on the columns of `plan`, if known
 
     def high_cost_probabilities(self) -> NDArray[np.float64]:
         """Get the high-cost model's probabilities of all rows, shape (n, n_classes)."""
@@ -96,23 +63,14 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class FittedStages:
-    """A candidate cascade: its stages and their out-of-fold outputs on the validation rows.
-
-    Attributes
-    ----------
-    stages : tuple of Stage
-    outputs : tuple of ndarray of float32, shape (n_validation, n_outputs)
-    acquired : tuple of ndarray of bool, or None
-        Features that the models behind `outputs` acquired on the validation rows. None: the
-        stages' own features, which are the same where all rows acquire alike.
-    evaluation : ndarray of float64, shape (n_validation,), or None
-        Price of evaluating the models on each row, where costs include it.
-    """
+    """A candidate cascade: its stages and their out-of-fold outputs on the validation rows."""
 
     stages: tuple[Stage, ...]
-    outputs: tuple[NDArray[np.float32], ...]
+    outputs: tuple[NDArray[np.float32], ...]  # (n_validation, n_outputs) each
+    # features that the models behind `outputs` acquired on the validation rows; None: the stages'
+    # own features, which are the same where all rows acquire alike
     acquired: tuple[Acquired, ...] | None = None
-    evaluation: NDArray[np.float64] | None = None
+    evaluation: NDArray[np.float64] | None = None  # (n_validation,): price of evaluation
 
     def part(self, numbers: Sequence[int]) -> FittedStages:
         """Get the candidate with some of its stages alone."""

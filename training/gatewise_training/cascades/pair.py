@@ -269,7 +269,7 @@ class PairCascade(CascadeClassifier):
         return classes, stage, f0
 
     def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
-        """Get the labels of the classes: the setting, a model's, those of y, or 0, 1, ..."""
+        """Get the labels of the classes: of the setting, a model, or y; else 0, 1, ..."""
         if isinstance(high, FormedGraph):
             of_high = high.form.names
             n_high = high.form.n_classes

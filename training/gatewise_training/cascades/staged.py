@@ -52,7 +52,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     """Stages on growing feature sets; hard instances go to the cloud.
 
     A stage is the best of several model families on its feature set. It answers an instance if its
-    margin is wide enough; otherwise the next stage runs.
+    margin reaches its threshold; otherwise the next stage runs.
 
     Further parameters: see :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
@@ -71,9 +71,9 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     first_stages : sequence, default ()
         Given models that become stages before the fitted ones, in this order: fitted classifiers,
         ONNX files, or pairs of a model and its columns, by name or number (by default all columns,
-        or those of the table that it was fitted on). They are not refitted. Without `validation=`,
-        clones of a classifier measure it; a model that cannot be cloned must not have seen the
-        rows. The frontier also has points without these stages.
+        or the columns of the table that it was fitted on). They are not refitted. Without
+        `validation=`, clones of a classifier measure it; a model that cannot be cloned must not
+        have seen the rows. The frontier also has points without these stages.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting is tried.
 

@@ -41,27 +41,13 @@ from gatewise_training.operating_points.frontier import Frontier
 
 @dataclass(frozen=True, eq=False)
 class CostReport:
-    """Costs of each instance, in the unit of the feature costs.
+    """Costs of each instance, in the unit of the feature costs."""
 
-    Attributes
-    ----------
-    acquired : ndarray of bool, shape (n, n_features)
-        Features that each instance acquires.
-    features : ndarray of float64, shape (n,)
-        Their price: own prices once, and the shared price of each group touched.
-    splits : ndarray of int64, shape (n,)
-        Splits that the instance passes, over all trees.
-    evaluation : ndarray of float64, shape (n,)
-        Price of these splits (CEGB, equation 6): `penalty_split` each.
-    coupled : float
-        Sum of `coupled_costs` over the features that some tree uses, the same for each instance.
-    """
-
-    acquired: NDArray[np.bool_]
-    features: NDArray[np.float64]
-    splits: NDArray[np.int64]
-    evaluation: NDArray[np.float64]
-    coupled: float = 0.0
+    acquired: NDArray[np.bool_]  # (n, n_features): features that each instance acquires
+    features: NDArray[np.float64]  # (n,): their own prices, and the shared price of each group
+    splits: NDArray[np.int64]  # (n,): splits that the instance passes, over all trees
+    evaluation: NDArray[np.float64]  # (n,): price of these splits (CEGB, equation 6)
+    coupled: float = 0.0  # sum of `coupled_costs` over the features that some tree uses
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -163,7 +149,7 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         return self.budget_counts == "total"
 
     def _costs_of_report(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Cost of each row as `budget_counts` says."""
+        """Cost of each row, counted as `budget_counts` sets."""
         report = self.cost_report(X)
         return report.features + self._counts_splits * report.evaluation
 

@@ -8,7 +8,7 @@ and all prices of equation 13 are exact, also the prices of groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import lightgbm as lgb
 import numpy as np
@@ -35,21 +35,8 @@ MAX_BINS = 255
 """Most codes of a column, as LightGBM's bins."""
 
 
-class Booster(Protocol):
-    """Trees that grow round by round, an output's tree after the other."""
-
-    def update(self) -> bool:
-        """Grow a round; returns whether there was nothing more to split."""
-
-    def round_margins(self, x: NDArray[np.float32], round_number: int) -> Array:
-        """Margins that a round adds, shape (n, n_outputs)."""
-
-    def trees(self, n_rounds: int) -> TreeEnsemble:
-        """The trees of the first rounds."""
-
-
 class LightGBMBooster:
-    """LightGBM under a charge."""
+    """LightGBM under a charge, round by round, an output's tree after the other."""
 
     def __init__(
         self,
@@ -64,6 +51,7 @@ class LightGBMBooster:
         self._n_rounds = 0
 
     def update(self) -> bool:
+        """Grow a round; returns whether there was nothing more to split."""
         if self._booster.update(fobj=self._objective):
             return True
         self._charge.after(self._booster, self._n_rounds)
@@ -71,17 +59,19 @@ class LightGBMBooster:
         return False
 
     def round_margins(self, x: NDArray[np.float32], round_number: int) -> Array:
+        """Margins that a round adds, shape (n, n_outputs)."""
         margins = self._booster.predict(
             x, raw_score=True, start_iteration=round_number, num_iteration=1
         )
         return np.reshape(np.asarray(margins), (len(x), -1))
 
     def trees(self, n_rounds: int) -> TreeEnsemble:
+        """The trees of the first rounds."""
         return TreeEnsemble.from_lightgbm(self._booster, num_iteration=n_rounds)
 
 
 class CodedBooster:
-    """Trees on codes, under every price of equation 13."""
+    """Trees on codes, under every price of equation 13; methods as :class:`LightGBMBooster`'s."""
 
     def __init__(
         self,
@@ -153,6 +143,9 @@ class CodedBooster:
             base=np.zeros(len(self._scores), np.float32),
             n_features=self._codes.n_features,
         )
+
+
+Booster = LightGBMBooster | CodedBooster
 
 
 def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:

@@ -26,21 +26,20 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, section 3, on
     LightGBM's own implementation. A split is worth its decrease of the loss less ``penalty *`` its
     cost (equations 12 and 13). One model is fitted for each penalty. The model and its first rounds
-    give operating points. There is no cloud.
+    give operating points, without a cloud.
 
     Parameters
     ----------
     feature_costs : FeatureCosts, optional
-        Prices; 1 per feature by default. Groups' shared prices are renewed between rounds
+        Prices; 1 per feature by default. Groups' shared prices change between rounds
         (:mod:`gatewise_training.cegb.penalties`).
     accounting : {"lazy", "coupled"}
         Lazy: each instance pays once for the features on its paths (beta in the paper). Coupled:
         every instance pays for each feature that some tree uses (gamma), as in GreedyMiser.
     coupled_costs : sequence of n_features floats, optional
-        With lazy accounting: prices in addition, which every instance pays once some tree uses the
-        feature (gamma besides beta, equation 13), such as the share of an instance in installing a
-        sensor. They take part in the growth and in :meth:`cost_report`; budget, frontier and `cost`
-        count `feature_costs`.
+        With lazy accounting: prices that every instance pays in addition once some tree uses the
+        feature (gamma and beta of equation 13), such as its share of installing a sensor. Growth
+        and :meth:`cost_report` count them; budget, frontier and `cost` count `feature_costs`.
     budget : float, optional
         Mean cost per instance that may be spent, met on validation rows.
     budget_counts : {"features", "total"}, default "features"

@@ -68,16 +68,16 @@ def grow(
     growth: TreeGrowth,
     charge: Charge,
     *,
-    held: tuple[NDArray[np.float32], Target] | None = None,
+    validation: tuple[NDArray[np.float32], Target] | None = None,
     rounds: int | None = None,
     seed: int = 0,
 ) -> tuple[TreeEnsemble, int]:
-    """Grow one model, ended by the loss on `held` rows; get its trees and number of rounds."""
+    """Grow one model, ended by the loss on validation rows; get its trees and number of rounds."""
     if not varies(x):
         return constant(target, x.shape[1]), 0
     start = target.start()
     booster = _booster(x, target, growth, charge, seed)
-    watch = None if held is None or growth.patience is None else _Watch(*held, start)
+    watch = None if validation is None or growth.patience is None else _Watch(*validation, start)
     n_grown = n_kept = 0
     while n_grown < (rounds or growth.n_rounds):
         if booster.update():

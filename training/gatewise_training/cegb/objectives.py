@@ -1,14 +1,20 @@
 """Learning targets of the trees: classes, measured values, or the order of a query's documents.
 
-A target has a loss, its derivatives and a merit of outputs, and can be reduced to some rows. That
-is all that growth and sweep need (:mod:`gatewise_training.cegb.growth`,
-:mod:`gatewise_training.cegb.sweep`), so classifier, regressor and ranker share them.
+Each target of n rows has the same members, so that classifier, regressor and ranker share growth
+and sweep:
+
+- `n_outputs`, the trees of a round, and `link`, from outputs to predictions;
+- `weight`, (n,), of the rows' costs; `take`, which keeps some rows;
+- `start`, the margins of the best constant model; `loss`, the mean loss of margins, (n, n_outputs);
+- `derivatives`, the gradient and hessian of the summed loss by the margins;
+- `finish`, which brings trees that were grown on margins above `start` to the unit of the answers;
+- `merits` of answers or of rankings, with weights; their mean is the score.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,40 +37,6 @@ Outputs = NDArray[np.float32]
 
 DEPTH = 5
 """Number of a query's documents that count: Average Precision@5."""
-
-
-class Target(Protocol):
-    """A learning target of n rows, as growth and sweep use it."""
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of trees of a round."""
-
-    @property
-    def link(self) -> Link:
-        """Function from outputs to predictions."""
-
-    @property
-    def weight(self) -> Array:
-        """Weights of the rows' costs, shape (n,)."""
-
-    def take(self, rows: Rows) -> Self:
-        """Keep some of the rows, in that order."""
-
-    def start(self) -> Array:
-        """Margins of the best constant model, shape (n_outputs,)."""
-
-    def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
-        """Gradient and hessian of the summed loss, of the margins' shape (n, n_outputs)."""
-
-    def loss(self, margins: Array) -> float:
-        """Mean loss; ends the growth on validation rows."""
-
-    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
-        """Put trees that were grown on margins above `start` into the unit of the answers."""
-
-    def merits(self, outputs: Outputs) -> tuple[Array, Array]:
-        """Merits of answers (or of queries' rankings), and weights; the mean is the score."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,3 +145,7 @@ class Ranking(Measured):
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
         precisions = average_precisions_at(outputs[:, 0], self.y > 0, self.qid, DEPTH)
         return precisions, np.ones(len(precisions))
+
+
+Target = Classes | Measured
+"""Any learning target; a ranking measures grades."""

@@ -8,8 +8,8 @@ for its evaluation, for the first use of the feature by any tree (``D_m = 1`` on
 coupled), and for every row that has not acquired the feature before (``C_im``: lazy). The paper has
 one ``alpha``, and prices of splits by feature in section 5.2.
 
-LightGBM has all three, with one ``alpha``. It knows no shared price of a group, but takes new
-prices between rounds:
+LightGBM has all three, with one ``alpha``. It has no shared price of a group, but takes new prices
+between rounds:
 
 - coupled: a feature carries its group's shared price until a member is in use;
 - lazy: rows differ in whether they have touched a group. Among the rows that lack the feature, some
@@ -46,7 +46,7 @@ MAX_LAZY_BITS = 2**31
 
 
 def check_lazy_size(n_rows: int, n_features: int) -> None:
-    """Refuse tables that LightGBM's lazy penalty counts wrongly, without a word."""
+    """Refuse tables that LightGBM's lazy penalty counts wrongly without an error."""
     if n_rows * n_features >= MAX_LAZY_BITS:
         raise InputError(
             f"accounting='lazy': {n_rows} rows times {n_features} features are more than "
@@ -56,23 +56,12 @@ def check_lazy_size(n_rows: int, n_features: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SplitPrices:
-    """Prices of equation 13, in the unit of the feature costs.
+    """Prices of equation 13, in the unit of the feature costs."""
 
-    Attributes
-    ----------
-    costs : FeatureCosts
-        ``beta`` with lazy accounting, ``gamma`` with coupled accounting.
-    accounting : {"lazy", "coupled"}
-    split : float or ndarray of shape (n_features,)
-        ``alpha``: price of one split for one row that passes it.
-    coupled : ndarray of shape (n_features,), or None
-        ``gamma`` besides lazy prices.
-    """
-
-    costs: FeatureCosts
+    costs: FeatureCosts  # ``beta`` with lazy accounting, ``gamma`` with coupled accounting
     accounting: Accounting
-    split: float | Array = 0.0
-    coupled: Array | None = None
+    split: float | Array = 0.0  # ``alpha``: price of a split that a row passes, or by feature
+    coupled: Array | None = None  # (n_features,): ``gamma`` in addition to lazy prices
 
     @classmethod
     def of_settings(
@@ -84,7 +73,7 @@ class SplitPrices:
     ) -> SplitPrices:
         """Check prices by feature and bring them to the features of the costs."""
         if coupled is not None and accounting == "coupled":
-            raise InputError("coupled_costs are prices besides lazy ones: accounting='lazy'")
+            raise InputError("coupled_costs are prices in addition to lazy ones: accounting='lazy'")
         by_feature = None
         if coupled is not None:
             by_feature = _by_feature("coupled_costs", coupled, costs.n_features)

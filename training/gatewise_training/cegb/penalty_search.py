@@ -13,7 +13,7 @@ from typing import Final
 
 from gatewise.costs import FeatureCosts
 
-#: Penalties that every search starts with, besides 0: nats per feature of mean price.
+#: Penalties that every search starts with, in addition to 0: nats per feature of mean price.
 FIRST: Final = (3e-2, 1e-3)
 #: Beyond the outermost penalties the search goes on by this factor, and no further than these.
 STEP: Final = 4.0

@@ -77,7 +77,7 @@ class CEGBRegressor(RegressorMixin, Scored):
             five-fold cross-fitting makes every row one.
         groups : array-like of shape (n,), optional
             Subject, machine or recording of each row: whole groups fit or validate, and
-            `max_loss` keeps two standard errors between groups in hand.
+            `max_loss` keeps a margin of two standard errors between groups.
         time : array-like of shape (n,), optional
             Numbers or dates: the earlier rows fit and the last fifth validates.
 

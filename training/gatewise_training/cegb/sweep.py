@@ -3,7 +3,7 @@
 Without the user's own penalties, the first fits are spread so that their costs cover the range from
 one feature to the cost of the unpenalised model: the next penalty always goes into the widest gap,
 on a log scale. The last fits close in on the budget, or on the loss that is allowed. The first
-rounds of each fit are models too: they are cheaper and are scored in the same way.
+rounds of each fit are also models: they are cheaper and are scored in the same way.
 """
 
 from __future__ import annotations
@@ -42,38 +42,19 @@ Folds = Sequence[tuple[Rows, Rows]]
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """One model of a penalty, and its outputs and score on the validation rows.
+    """One model of a penalty, and its outputs and score on the validation rows."""
 
-    Attributes
-    ----------
-    penalty : float
-        0 of the unpenalised model, infinity of the constant one.
-    stage : Stage
-    outputs : ndarray of float32, shape (n_validation, n_outputs)
-        Out of fold, from models that have not seen the row.
-    acquired : ndarray of bool, shape (n_features,) or (n_validation, n_features)
-        Features of the model, the same for every row, or the features that the models of the
-        outputs acquired for each row.
-    cost : float
-        Mean feature cost over the validation rows.
-    evaluation_by_row : ndarray of float64, shape (n_validation,)
-        Price of the splits that each row passes.
-    evaluation : float
-        Mean of these prices.
-    merits : ndarray of float64, shape (n_validation,) or (n_queries,)
-        How good each answer is; the weighted mean is the score.
-    weights : ndarray of float64, of the shape of `merits`
-    """
-
-    penalty: float
+    penalty: float  # 0 of the unpenalised model, infinity of the constant one
     stage: Stage
-    outputs: NDArray[np.float32]
+    outputs: NDArray[np.float32]  # (n_validation, n_outputs), out of fold
+    # (n_features,): features of the model; or (n_validation, n_features): features that the models
+    # of the outputs acquired for each row
     acquired: Acquired
-    cost: float
-    evaluation_by_row: NDArray[np.float64]
-    evaluation: float
-    merits: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    cost: float  # mean feature cost over the validation rows
+    evaluation_by_row: NDArray[np.float64]  # (n_validation,): price of the splits of each row
+    evaluation: float  # mean of these prices
+    merits: NDArray[np.float64]  # (n_validation,) or (n_queries,); the weighted mean is the score
+    weights: NDArray[np.float64]  # of the shape of `merits`
 
     @property
     def score(self) -> float:
@@ -133,7 +114,9 @@ class Task:
         if validation_rows is not None:
             validation = (self.x[validation_rows], self.target.take(validation_rows))
         return Model(
-            *grow(x, target, self.growth, charge, held=validation, rounds=rounds, seed=self.seed)
+            *grow(
+                x, target, self.growth, charge, validation=validation, rounds=rounds, seed=self.seed
+            )
         )
 
     def score_rounds(
@@ -207,21 +190,11 @@ def evaluation_cost(
 
 @dataclass(frozen=True)
 class Goal:
-    """The goal that a search closes in on.
+    """The goal that a search closes in on."""
 
-    Attributes
-    ----------
-    budget : float or None
-        Mean cost per row.
-    max_loss : float
-        Without a budget: allowed loss against the best score.
-    counts_splits : bool
-        Whether a budget counts the price of splits besides that of features.
-    """
-
-    budget: float | None
-    max_loss: float
-    counts_splits: bool = False
+    budget: float | None  # mean cost per row
+    max_loss: float  # without a budget: allowed loss against the best score
+    counts_splits: bool = False  # whether a budget counts the price of splits in addition
 
     def cost(self, fit: Fitted) -> float:
         """Cost of a fit that the budget bounds."""
@@ -258,8 +231,8 @@ def sweep_penalties(
     """Fit the constant model and all penalties, given or searched, from high to 0."""
     if task.prices.accounting == "lazy":
         check_lazy_size(*task.x.shape)
-    first = FIRST[: n_penalties - 1] if penalties is None else penalties
-    fits = _fit_all(task, folds, sorted({0.0, math.inf, *first}))
+    first_penalties = FIRST[: n_penalties - 1] if penalties is None else penalties
+    fits = _fit_all(task, folds, sorted({0.0, math.inf, *first_penalties}))
     while penalties is None and len(fits) <= n_penalties and fits[0.0][-1].cost > 0:
         report(len(fits) - 1, n_penalties, "sweeping the penalty")
         whole_models = {p: rounds[-1] for p, rounds in fits.items()}

@@ -80,8 +80,6 @@ class BudgetForest(ForestModel):
         All thresholds, or the paper's 80, 40 or 20 random ones.
     n_estimators : int, default 40
         Largest number of trees.
-    max_features : int, optional
-        Number of features that a node tries; all by default, as in the paper.
     max_depth : int, optional
         Bound on the trees' depth; none by default.
     voting : {"mean", "majority"}, default "mean"
@@ -115,7 +113,6 @@ class BudgetForest(ForestModel):
     mu: float | Literal["auto"] = 0.0
     splits: Splits = "exact"
     n_estimators: int = 40
-    max_features: int | None = None
     max_depth: int | None = None
     voting: Voting = "mean"
     selection: Literal["accuracy", "cost"] = "accuracy"
@@ -126,7 +123,6 @@ class BudgetForest(ForestModel):
         "mu": [StrOptions({"auto"}), NOT_NEGATIVE],
         "splits": [StrOptions({"exact", "stumps"})],
         "n_estimators": [AT_LEAST_1],
-        "max_features": [AT_LEAST_1, None],
         "max_depth": [AT_LEAST_1, None],
         "voting": [StrOptions({"mean", "majority"})],
         "selection": [StrOptions({"accuracy", "cost"})],
@@ -154,7 +150,6 @@ class BudgetForest(ForestModel):
                 alpha=alpha,
                 mu=mu,
                 splits=self.splits,
-                max_features=self.max_features,
                 max_depth=self.max_depth,
             )
             members = [
@@ -239,7 +234,7 @@ class _Growth:
             Forest.join(m.trees).trees.first_visits(plan.x[validation_rows])
             for m, (_, validation_rows) in folds
         ]
-        first_tree = np.concatenate([first for _, first in visits])
+        first_tree = np.concatenate([visiting_tree for _, visiting_tree in visits])
         weight = plan.weight[plan.validation_rows]
         # bisection: costs rise with the number of trees
         affordable = 0
@@ -280,7 +275,7 @@ def _candidates(
         (fold_forest.node_shares(voting), *fold_forest.trees.first_visits(plan.x[validation_rows]))
         for fold_forest, (_, validation_rows) in zip(forests, plan.folds, strict=False)
     ]
-    first_tree = np.concatenate([first for *_, first in folds])
+    first_tree = np.concatenate([visiting_tree for *_, visiting_tree in folds])
     shares = forest.node_shares(voting)
     candidates: list[FittedStages] = []
     for number in numbers:

@@ -89,7 +89,7 @@ class BudgetPrune(ForestModel):
         bring. "auto" tries 0.1, 0.03 and 0.
     depth_cost : float, default 0.0
         Price of one node's evaluation, averaged over the trees, in the unit of the feature costs;
-        it takes part in the pruning alone.
+        only the pruning counts it.
     solver : {"mincut", "lp", "dantzig_wolfe", "primal_dual"}, default "mincut"
         See :func:`gatewise_training.prune.prune`.
     n_points : int, default 30
@@ -166,9 +166,11 @@ class BudgetPrune(ForestModel):
         n_forests = len(mus) * len(row_pairs)
         n_jobs = None if n_forests == 1 else 1  # one forest grows its trees in parallel
         jobs = [
-            joblib.delayed(self._grow_and_prune)(problem, rows, held, fitted_forest, mu, n_jobs)
+            joblib.delayed(self._grow_and_prune)(
+                problem, rows, validation_rows, fitted_forest, mu, n_jobs
+            )
             for mu in mus
-            for rows, held in row_pairs
+            for rows, validation_rows in row_pairs
         ]
         fits: list[_Pruned] = []
         for fit in parallel_results(jobs, n_jobs=None if n_forests > 1 else 1, require="sharedmem"):
@@ -184,7 +186,7 @@ class BudgetPrune(ForestModel):
         self,
         problem: Problem,
         rows: Rows,
-        held: Rows,
+        validation_rows: Rows,
         fitted_forest: Forest | None,
         mu: float | None,
         n_jobs: int | None,
@@ -192,7 +194,7 @@ class BudgetPrune(ForestModel):
         """Grow a forest, or take the fitted one, and prune it for all prices of cost."""
         plan = problem.plan
         forest = fitted_forest or self._grow(problem, rows, mu, n_jobs)
-        pruning = self._pruning_rows(problem.seed, rows, held)
+        pruning = self._pruning_rows(problem.seed, rows, validation_rows)
         training = None
         if self.node_errors == "training":
             training = plan.x[rows], plan.y[rows]
@@ -266,10 +268,10 @@ class BudgetPrune(ForestModel):
             raise InputError(f"class {classes[is_missing].tolist()[0]!r} of the forest is not in y")
         return _widened(forest_of(estimator), index, len(self.classes_))
 
-    def _pruning_rows(self, seed: int, rows: Rows, held: Rows) -> Rows:
+    def _pruning_rows(self, seed: int, rows: Rows, validation_rows: Rows) -> Rows:
         """Rows for the costs that pruning minimises, among growing and validation rows."""
         if self.pruning_rows == "validation":
-            return held
+            return validation_rows
         if len(rows) <= PRUNING_ROWS:
             return rows
         return np.sort(np.random.default_rng(seed).choice(rows, PRUNING_ROWS, replace=False))
@@ -303,11 +305,11 @@ def _candidates(problem: Problem, members: Sequence[_Pruned], n_points: int) -> 
     highest = float(final.path.sequence.costs[0])
     budgets = np.linspace(0.0, highest, n_points) if highest > 0 else np.zeros(0)
     candidates: list[FittedStages] = []
-    held = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
+    fold_x = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
     for budget in (*budgets.tolist(), None):
-        stages = [member.stage(budget) for member in members[: len(held)]]
-        outputs = np.concatenate([s.margins(x) for s, x in zip(stages, held, strict=True)])
-        acquired = np.concatenate([s.acquired(x) for s, x in zip(stages, held, strict=True)])
+        stages = [member.stage(budget) for member in members[: len(fold_x)]]
+        outputs = np.concatenate([s.margins(x) for s, x in zip(stages, fold_x, strict=True)])
+        acquired = np.concatenate([s.acquired(x) for s, x in zip(stages, fold_x, strict=True)])
         stage = stages[0] if len(members) == 1 else final.stage(budget)
         source = final.forest, final.path
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))

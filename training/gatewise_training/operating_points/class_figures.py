@@ -233,7 +233,7 @@ class ClassBounds:
         if not self.max_loss:
             return self
         if reference is None:
-            raise InputError("max_loss by class needs the high-cost model's recall: fit anew")
+            raise InputError("max_loss by class needs the high-cost model's recall: fit again")
         min_recall = [
             recall
             if loss is None or reference_recall is None
@@ -252,7 +252,7 @@ class ClassBounds:
         """Get a point's distance to its nearest bound in standard errors; negative outside."""
         if point.recall is None or point.precision is None:
             raise InputError(
-                "these operating points do not know recall and precision: fit and pack anew"
+                "these operating points have no recall and precision: fit and pack again"
             )
         margin = math.inf
         for kind, c, bound in self.items():

@@ -121,13 +121,10 @@ def _share_passes(
 def _bet_passes(
     values: NDArray[np.float64], splitter: RowSplitter, bound: float, lowest: float, level: float
 ) -> bool:
-    """Whether a bet certifies that the mean of rows or groups, at most 1 each, is below a bound."""
-    if splitter.n_groups is not None:
-        values = splitter.group_means(values)
+    """Whether a bet certifies that the mean of groups, at most 1 each, is below a bound."""
+    means = splitter.group_means(values)[np.newaxis]
     highest = np.ones(1)
-    return bool(
-        mean_pvalue(values[np.newaxis], bound, lowest * highest, highest, level)[0] <= level
-    )
+    return bool(mean_pvalue(means, bound, lowest * highest, highest, level)[0] <= level)
 
 
 def class_tests(bounds: ClassBounds) -> str:

@@ -7,7 +7,7 @@ both cost and accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -20,7 +20,6 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.cost_cap import points_within_cost
-from gatewise_training.operating_points.dominance import class_share, slope, undominated
 
 SLACK = 1.0
 """Standard errors of the accuracy difference between a point and the bound of `max_loss`."""
@@ -99,7 +98,7 @@ class Frontier:
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
         """Make the frontier of `points`; `reference_accuracy` and `details` are other fields."""
-        curve = undominated(points, _MERIT)
+        curve = _undominated(points, _MERIT)
         if not curve:
             raise InputError("a frontier needs at least one operating point")
         return cls(tuple(curve), reference_accuracy, **details)
@@ -131,13 +130,13 @@ class Frontier:
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         comparable = [p for p in points if p.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
-        tracks = [undominated(comparable, lambda p: p.balanced_accuracy or 0.0)]
+        tracks = [_undominated(comparable, lambda p: p.balanced_accuracy or 0.0)]
         for kind, c, _ in bounds.items() if bounds else ():
-            tracks.append(undominated(comparable, partial(class_share, kind, c)))
+            tracks.append(_undominated(comparable, partial(_class_share, kind, c)))
         for slack in (0.0, SLACK) if bounds else ():
             assert bounds is not None
             inside = [p for p in comparable if bounds.margin(p, self.class_rows) >= slack]
-            tracks.append(undominated(inside, _MERIT))
+            tracks.append(_undominated(inside, _MERIT))
         useful = dict.fromkeys(point for track in tracks for point in track)
         on_curve = set(self.points)
         return replace(self, others=tuple(p for p in useful if p not in on_curve))
@@ -150,7 +149,7 @@ class Frontier:
         size = by_size[0].bytes if by_size else 0
         largest = max((p.bytes for p in self.points), default=0)
         while 0 < size < largest:
-            curve = undominated((p for p in by_size if p.bytes <= size), _MERIT)
+            curve = _undominated((p for p in by_size if p.bytes <= size), _MERIT)
             smaller |= dict.fromkeys(p for p in curve if p not in listed)
             size += max(size // 2, 1)
         return replace(self, others=(*self.others, *smaller))
@@ -158,7 +157,7 @@ class Frontier:
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add the `points` on the curve of accuracy against offload rate to the others."""
         listed = {*self.points, *self.others}
-        curve = [p for p in undominated(points, _MERIT, _RATE) if p not in listed]
+        curve = [p for p in _undominated(points, _MERIT, _RATE) if p not in listed]
         return replace(self, others=(*self.others, *curve))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
@@ -179,7 +178,7 @@ class Frontier:
 
     def _of(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve = dict.fromkeys(undominated(points, _MERIT))
+        curve = dict.fromkeys(_undominated(points, _MERIT))
         others = tuple(p for p in points if p not in curve)
         return replace(self, points=tuple(curve), others=others)
 
@@ -187,7 +186,7 @@ class Frontier:
         """Get the upper convex hull, which random mixtures of two points can reach."""
         hull: list[OperatingPoint] = []
         for p in self.points:
-            while len(hull) >= 2 and slope(hull[-2], p) >= slope(hull[-2], hull[-1]):
+            while len(hull) >= 2 and _slope(hull[-2], p) >= _slope(hull[-2], hull[-1]):
                 hull.pop()
             hull.append(p)
         return replace(self, points=tuple(hull))
@@ -234,10 +233,8 @@ class Frontier:
         Raises
         ------
         InputError
-            Unless exactly one of the three is given, or if no point is within the budget,
-            the loss or the rate, or keeps the shares.
-        TooLargeError
-            An InputError, if none is as small as `max_bytes`; it knows the smallest.
+            Unless exactly one of the three is given, or if no point is within the budget, the loss
+            or the rate, or keeps the shares; TooLargeError if no point is within `max_bytes`.
         """
         has_other_goal = budget is not None or offload_rate is not None
         total, losses = split_loss(max_loss, has_other_goal=has_other_goal)
@@ -393,3 +390,29 @@ def _check_goal(goal: Mapping[str, float | None]) -> None:
         raise InputError(f"{name} must be a number of at least 0, not {value!r}")
     if name != "budget" and value > 1:
         raise InputError(f"{name} is a share, from 0 to 1, not {value:g}: 5 % is 0.05")
+
+
+def _class_share(kind: str, c: int, point: OperatingPoint) -> float:
+    """Recall or precision of one class, 0 where it is undefined."""
+    return float(getattr(point, kind)[c] or 0.0)
+
+
+def _undominated(
+    points: Iterable[OperatingPoint],
+    value: Callable[[OperatingPoint], float],
+    price: Callable[[OperatingPoint], float] = attrgetter("cost"),
+) -> list[OperatingPoint]:
+    """List the points that no other beats in both price and value; the cheapest of equals."""
+    # by rising price: a point is on the curve if its value exceeds all before it
+    curve: list[OperatingPoint] = []
+    best = -math.inf
+    for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):
+        if value(point) > best + 1e-12:
+            curve.append(point)
+            best = value(point)
+    return curve
+
+
+def _slope(a: OperatingPoint, b: OperatingPoint) -> float:
+    """Gain in merit from one point to a costlier one, for each unit of cost."""
+    return (b.merit - a.merit) / max(b.cost - a.cost, 1e-12)

@@ -1,6 +1,6 @@
 """Bounds on the loss of new groups at operating points, by the losses of the validation groups.
 
-Groups are few, so that their mean loss and its standard error alone promise too much for new ones:
+There are few groups, so that their mean loss and its standard error alone promise too much:
 
 - Gains do not make up for losses. A cheap stage gains where the high-cost model's out-of-fold
   clones fail on a group, but the final model has seen more groups and may not fail there. A group
@@ -8,9 +8,9 @@ Groups are few, so that their mean loss and its standard error alone promise too
   bound is ``mean + t * standard error`` of these losses. Where gains are large and common, the
   bound of a higher confidence on the mean of losses and gains may be lower and replaces it.
 - Cheaper points must be safe as well. A point may look safe by chance, or lose its safety because
-  the final model's scores differ from the folds'. Points that are cheaper by a share of the cost
-  must therefore keep the bound too. The share is found on random halves of the groups: a point that
-  is chosen on one half must keep its loss on the other half nine times in ten.
+  the scores of the final model differ from the folds' scores. Points that are cheaper by a share of
+  the cost must therefore also keep the bound. The share is found on random halves of the groups: a
+  point that is chosen on one half must keep its loss on the other half nine times in ten.
 
 Candidates are the frontier's points and safer ones. Where stages are more often right than the
 high-cost model, the frontier has no points between the two, though some groups lose. If no point is
@@ -144,7 +144,7 @@ class GroupLosses:
         return loss_bounds(lost, weights, self.variance) + self.optimism
 
     def in_hand(self, max_loss: float) -> float:
-        """Find the part of a point's cost down to which cheaper points must keep the loss too."""
+        """Find the part of a point's cost down to which cheaper points must also keep the loss."""
         rng = np.random.default_rng(0)
         # choose on one half of the groups, check the loss on the other
         halves = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(HALVES)]
@@ -194,7 +194,7 @@ def with_group_errors(
     nearby = [
         i for i, p in enumerate(by_cost) if p in curve or (is_safer[i] and p != certain_point)
     ]
-    # bounds of the points near the curve, with a share of the cost in hand
+    # bounds of the points near the curve, over all points down to a share of their cost
     losses = losses.take(nearby)
     bounds = losses.nearby(bounds[nearby], losses.in_hand(max_loss))
     with_error = dict(_with_errors([by_cost[i] for i in nearby], bounds, reference))

@@ -1,15 +1,15 @@
 """Guarantees: bounds that are certified on calibration rows.
 
-Bounds are those on loss, mean cost or offload rate and, in addition to one of them, on classes
-(:mod:`.class_guarantee`).
+There are bounds on loss, mean cost or offload rate and, in addition to one of them, bounds on
+classes (:mod:`.class_guarantee`).
 
 Thresholds look better on the validation rows that they were tuned on than they are. A guarantee is
 shown on calibration rows that no choice has seen: "with confidence 0.95 the bound holds on new
 instances", if these are independent and drawn like the calibration rows. The method is
 Learn-then-Test with a fixed sequence: the order of the candidates does not depend on the
 calibration rows, each candidate is tested at the full level (:mod:`.risk_tests`), and the last one
-before the first failure is certified. As many candidates cost no confidence, :func:`.candidates`
-sets them close together.
+before the first failure is certified. Many candidates cost no confidence, so that
+:func:`.candidates` sets them close together.
 
 Where rows have groups, groups are independent instead of rows. The promise is then about the mean
 over new groups of equal weight, and each test is a bet on the means of the groups, valid for any

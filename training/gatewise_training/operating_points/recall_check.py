@@ -1,4 +1,4 @@
-"""Remark on a rare class that an operating point answers much worse than its reference."""
+"""Warning about a rare class that loses much recall against the reference."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     >>> limits[[30, 80, 200]].tolist()  # of 40 allowed by the bound
     [29, 24, 16]
     """
-    # fine at both ends, no row better and no row equal, where a row more or less says most
+    # fine at both ends (no row better, no row equal), where one row matters most
     largest_share = (1 - bound) / 2
     steps = max(round(0.5 * np.pi * np.sqrt(n * largest_share) / GRID), 1)
     grid = largest_share * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (steps // 4 + 1) + 1)) ** 2
@@ -149,7 +149,7 @@ def mean_pvalue(
     2024: Estimating means of bounded random variables by betting). These aim for the wealth ``1 /
     level`` at the last row and nothing beyond: each bet is the one that hedges this all-or-nothing
     payment, given the wealth so far, the rows to come and the variance so far (Voráček & Orabona:
-    STaR-Bets, 2025). So the test rejects nearly as often as one that is given the variance.
+    STaR-Bets, 2025). So the test rejects nearly as often as a test that is given the variance.
 
     Values are taken in random order, since files are often sorted.
 

@@ -64,7 +64,7 @@ class CascadeRecord:
     trees: tuple[int, ...] = ()  # trees that each stage evaluates per row
     nbytes: tuple[int, ...] = ()  # bytes of the stages' models
     packed: PackedSizes | None = None  # bytes of the stages on a device
-    # (n_stages + 1,): largest cost of leaving at each exit on any row, also unseen ones; None where
+    # (n_stages + 1,): largest cost of leaving at each exit on any row, seen or not; None where
     # `exit_costs` are the same for all rows
     cost_limits: NDArray[np.float64] | None = None
     # (n,): factors of `weights` for right answers, by class; costs and rates have no such factor
@@ -220,7 +220,7 @@ def tune(
     *,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
-    """Find the best thresholds for each price, (n_lams,), each from those of the price before."""
+    """Find the best thresholds for each price, (n_lams,), each starting from the price before."""
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")

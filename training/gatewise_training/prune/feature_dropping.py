@@ -1,4 +1,4 @@
-"""GreedyPrune: drop one feature everywhere, again and again.
+"""GreedyPrune: drop one feature everywhere at each step.
 
 A baseline of BudgetPrune (NIPS 2016, section 5): "at each iteration it attempts to remove all nodes
 corresponding to one feature". A node that tests a dropped feature becomes a leaf. Features, and

@@ -74,8 +74,8 @@ class Forest:
         """Concatenate the trees of one or more forests into one forest, which averages them."""
         if not forests:
             raise InputError("a forest needs at least one tree")
-        first = forests[0].trees
-        trees = TreeEnsemble.join([f.trees for f in forests], first.base, first.n_features)
+        model = forests[0].trees
+        trees = TreeEnsemble.join([f.trees for f in forests], model.base, model.n_features)
         return cls.of_counts(trees, np.concatenate([f.counts for f in forests]))
 
     def select(self, trees: Sequence[int]) -> Forest:
@@ -114,9 +114,7 @@ class Forest:
         y: NDArray[np.int64],
         weight: NDArray[np.float64] | None = None,
     ) -> Forest:
-        """Replace the counts by those of other rows, such as all training rows.
-
-        BudgetPrune's predecessor of 2016 counts all training rows, not a tree's bootstrap sample.
+        """Count other rows at the nodes, such as all training rows instead of bootstrap samples.
 
         Shapes: `x` (n, n_features), `y` (n,), class indices.
         """

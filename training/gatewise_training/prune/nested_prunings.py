@@ -30,18 +30,10 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class PruneSequence:
-    """Prunings of one forest, each a pruning of the one before.
+    """Prunings of one forest, each a pruning of the one before."""
 
-    Attributes
-    ----------
-    problem : PruneProblem
-        Measures costs and training errors.
-    until : ndarray of float64, shape (n_nodes,)
-        Each node is an inner node at all levels below its `until`, which is never above its
-        parent's.
-    """
-
-    problem: PruneProblem
+    problem: PruneProblem  # measures costs and training errors
+    # (n_nodes,): each node is an inner node at all levels below; never above the parent's
     until: Floats
 
     @cached_property
@@ -84,9 +76,9 @@ class PruneSequence:
     def thinned(self, n_points: int = 50) -> Floats:
         """Levels with about evenly spaced costs, first and last among them."""
         wanted_costs = np.linspace(self.costs[0], self.costs[-1], max(n_points, 2))
-        last = len(self.levels) - 1
-        numbers = np.searchsorted(-self.costs, -wanted_costs).clip(max=last)
-        return np.asarray(self.levels[np.unique([0, *numbers, last])])
+        last_number = len(self.levels) - 1
+        numbers = np.searchsorted(-self.costs, -wanted_costs).clip(max=last_number)
+        return np.asarray(self.levels[np.unique([0, *numbers, last_number])])
 
     def _remaining(self, until: Floats, weight: Floats) -> Floats:
         """Total weight at each level."""

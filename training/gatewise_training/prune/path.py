@@ -3,9 +3,9 @@
 Pruning turns inner nodes into leaves. That saves acquisitions and adds training errors. At a price
 ``lam`` of cost the optimal pruning minimises ``error + lam * cost``.
 
-**One number per node.** A node that is pruned at one price is pruned at every higher one. So each
-node has a breakpoint, the price at which it is pruned, and the breakpoints hold every optimal
-pruning: at ``lam`` the inner nodes are the nodes whose breakpoint is above ``lam``.
+**One number per node.** A node that is pruned at one price is pruned at every higher price. The
+price at which a node is pruned is its breakpoint. The breakpoints give every optimal pruning: at
+``lam`` the inner nodes are the nodes with a breakpoint above ``lam``.
 
 **The search.** Take a set of undecided nodes, at first all nodes. Together they save ``worth``
 errors and cost ``cost``, so that at ``lam = worth / cost`` keeping all is as good as keeping none.

@@ -1,6 +1,6 @@
 """Exact reductions: the same optimum with fewer nodes and acquisitions.
 
-- A node whose whole subtree saves no error is dropped, because keeping it can only cost.
+- A node is dropped if its whole subtree saves no error, because it can only cost.
 - A node that acquires nothing stays whenever its parent does, so it is merged with the parent:
   profits are at least 0.
 - Acquisitions by the same nodes are merged. An acquisition by one node is that node's own price.

@@ -157,7 +157,7 @@ def build_problem(
     Raises
     ------
     InputError
-        If rows, prices and forest do not have the same features, or there are no rows.
+        If rows, prices and forest do not have the same features, or without rows.
     """
     trees = forest.trees
     if not len(x) or x.shape[1] != trees.n_features or costs.n_features != trees.n_features:

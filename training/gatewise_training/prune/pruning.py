@@ -107,7 +107,7 @@ def _class_indices(classes: NDArray[Any], y: ArrayLike, name: str) -> NDArray[np
     is_unknown = classes[index] != labels
     if is_unknown.any():
         example = labels[is_unknown].tolist()[0]
-        raise InputError(f"the forest does not know class {example!r} of {name}")
+        raise InputError(f"the forest has no class {example!r}, which is in {name}")
     return index.astype(np.int64)
 
 

@@ -91,11 +91,11 @@ def merged(problem: PruneProblem) -> PruneProblem:
     # a sum of random numbers identifies a column's set of nodes
     names = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
     key = np.add.reduceat(names[problem.column_nodes], start[:-1])
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    size = np.diff(start)[first]
+    _, representative, inverse = np.unique(key, return_index=True, return_inverse=True)
+    size = np.diff(start)[representative]
     merged_start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-    uses = np.repeat(start[first] - merged_start[:-1], size) + np.arange(merged_start[-1])
-    price = np.bincount(inverse, weights=problem.column_price, minlength=len(first))
+    uses = np.repeat(start[representative] - merged_start[:-1], size) + np.arange(merged_start[-1])
+    price = np.bincount(inverse, weights=problem.column_price, minlength=len(representative))
     return replace(
         problem,
         column_start=merged_start,

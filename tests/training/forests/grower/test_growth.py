@@ -107,18 +107,7 @@ def test_stumps_are_drawn_by_the_seed_and_seldom_the_best():
     assert len(set(exact)) == 1
 
 
-def test_few_features_are_tried_where_few_are_wanted():
-    x, y, drawn = labelled()
-    codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
-    rule = SplitRule(max_features=1)
-    grown = [grow(codes, y, drawn, 2, costs, rule, seed=s) for s in range(20)]
-    assert len({int(forest.trees.feature[0]) for forest in grown}) > 4
-    x[:, 1:] = 0.0  # constant columns do not count as tried
-    only = grow(Codes.of_table(x), y, drawn, 2, costs, rule)
-    assert only.trees.feature[0] == 0
-
-
-def test_what_earlier_trees_have_acquired_is_free():
+def test_acquisitions_of_earlier_trees_are_free():
     x, y, drawn = labelled()
     codes, costs = Codes.of_table(x), FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     careful_rule = SplitRule("entropy", mu=0.3)
@@ -170,33 +159,6 @@ def test_without_prices_entropy_grows_scikit_learns_trees():
     assert ours.proba(x) == pytest.approx(theirs.predict_proba(x), abs=1e-6)
 
 
-def test_an_expensive_feature_is_left_to_those_that_need_it():
-    x, y, drawn = labelled()
-    own = np.ones(8)
-    own[0] = 50.0
-    tested = []
-    for costs in (FeatureCosts.uniform(8), FeatureCosts(own)):
-        forest = grow(Codes.of_table(x), y, drawn, 2, costs, SplitRule())
-        tested.append(forest.trees.visited(x)[:, 0].mean())
-    assert tested[1] < tested[0]
-
-
-def test_a_group_that_is_paid_stays_paid():
-    """Two equal columns; where the group is paid, its member is taken."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 50)
-    x = np.stack([y, y], axis=1).astype(np.float32)
-    costs = FeatureCosts([1.0, 0.5], group=[None, "g"], shared={"g": 2.0})
-    codes, drawn = Codes.of_table(x), np.ones(50, np.int64)
-    rule = SplitRule("entropy", mu=0.1)
-    first = grow(codes, y, drawn, 2, costs, rule)
-    assert first.trees.feature[0] == 0
-    acquired = RowAcquisitions.none(costs, 50)
-    acquired.items[2] = True
-    second = grow(codes, y, drawn, 2, costs, rule, acquired=acquired)
-    assert second.trees.feature[0] == 1
-
-
 def test_the_number_of_stumps_depends_on_the_examples():
     """80, 40 and 20 thresholds, uniform over the range of values."""
     values = np.arange(100000, dtype=np.float32) ** 2
@@ -209,7 +171,7 @@ def test_the_number_of_stumps_depends_on_the_examples():
         assert abs(middle - 0.5) < 6 * (1 / 12 / number) ** 0.5
 
 
-def test_a_missing_value_goes_its_own_way():
+def test_missing_values_seen_in_training_are_split_off():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, 1)).astype(np.float32)
     gone = rng.random(100) < 0.3
@@ -221,7 +183,7 @@ def test_a_missing_value_goes_its_own_way():
     np.testing.assert_array_equal(forest.proba(new).argmax(axis=1), [0, 0, 1])
 
 
-def test_a_missing_value_not_seen_goes_with_the_many():
+def test_missing_values_not_seen_in_training_follow_the_majority():
     x = np.arange(10, dtype=np.float32)[:, None]
     y = (x[:, 0] > 6).astype(np.int64)
     drawn = np.ones(10, np.int64)
@@ -229,7 +191,7 @@ def test_a_missing_value_not_seen_goes_with_the_many():
     assert forest.proba(np.array([[np.nan]], np.float32)).argmax() == 0
 
 
-def test_sparse_columns_are_the_table_again():
+def test_sparse_entries_restore_the_table():
     rng = np.random.default_rng(1)
     x = (rng.random((200, 6)) < [0.05, 0.5, 0.1, 0.9, 0.2, 0.0]).astype(np.float32)
     x[rng.random(x.shape) < 0.02] = np.nan

@@ -31,7 +31,6 @@ class SplitRule:
     alpha: float = 0.0
     mu: float = 0.0
     splits: Splits = "exact"
-    max_features: int | None = None
     max_depth: int | None = None
 
 
@@ -69,22 +68,9 @@ def grow(
     acquired: RowAcquisitions | None = None,
     seed: int = 0,
 ) -> Forest:
-    """Grow one tree.
+    """Grow one tree on a bootstrap sample, which holds each row `drawn` times.
 
-    Parameters
-    ----------
-    codes : Codes
-        The columns of all training rows.
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    drawn : ndarray of int64, shape (n,)
-        How often the bootstrap sample holds each row.
-    n_classes : int
-    costs : FeatureCosts
-    rule : SplitRule
-    acquired : RowAcquisitions, optional
-        Features that rows have acquired for earlier trees, and that cost them nothing here.
-    seed : int, default 0
+    Features that rows have `acquired` for earlier trees cost them nothing here.
 
     >>> codes = Codes.of_table(np.array([[0.0], [1.0], [2.0]], np.float32))
     >>> labels, drawn = np.array([0, 0, 1]), np.ones(3, np.int64)
@@ -109,7 +95,6 @@ def grow(
             alpha=float(rule.alpha),
             mu=mu,
             stumps=rule.splits == "stumps",
-            max_features=min(rule.max_features or n_features, n_features),
             max_depth=rule.max_depth or len(rows),
             log_table=log_table(int(drawn.sum())) if has_logarithms else np.zeros(1),
         ),

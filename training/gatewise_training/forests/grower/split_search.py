@@ -23,7 +23,6 @@ class GrowthRule(NamedTuple):
     alpha: float  # threshold of Pairs, in examples
     mu: float  # gain that one example's acquisition of unit price must bring
     stumps: bool  # random thresholds alone
-    max_features: int
     max_depth: int
     log_table: Any  # (n_examples + 1,), of :func:`.log_table`, for ENTROPY
 
@@ -74,7 +73,7 @@ def least_worst_pairs(
 def best_gain(count: Any, n_events: int, node: Any, rule: Any, allowed: Any, work: Any) -> Any:
     """Find the boundary that lowers the summed entropy of the children most.
 
-    Arrays are those of :func:`least_worst_pairs`. The gain is at least 0, or minus infinity if no
+    Arrays as for :func:`least_worst_pairs`. The gain is at least 0, or minus infinity if no
     boundary may be chosen; the first of the best is taken.
     """
     left = work.left

@@ -5,8 +5,8 @@ Minimax (BudgetRF, ICML 2015, algorithm 1): the split that minimises
 children. By gain: the split that maximises the gain in summed impurity less ``mu`` times the price
 that the instances at the node have to pay for it, until the node is pure. An instance has paid for
 a feature, or for a group, if an earlier split on its path or an earlier tree tested it. A price
-above every gain does not end growth, because the first split of a tree is hardly ever worth its
-price alone; pruning cuts the splits that are not worth theirs in the end.
+above every gain does not end growth, because the first split of a tree is rarely worth its price
+alone. Pruning later cuts the splits that are not worth their price.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class SplitSearch(NamedTuple):
 def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, seed: int) -> Any:
     """Grow a tree; returns its :class:`GrownNodes` and their class counts, (n_nodes, n_classes).
 
-    `columns` are :class:`.Codes`, `items` those of :class:`RowItems`.
+    `columns` are :class:`.Codes`, `items` the array of :class:`RowItems`.
     """
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n = len(sample.rows)
@@ -140,24 +140,24 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
         end = pending[n_pending, END]
         depth = pending[n_pending, DEPTH]
         node = pending[n_pending, NODE]
-        part = _node_rows(sample, begin, end, counts[node], rule)
-        is_pure = part.impurity <= 0.0 or part.counts.max() == part.n_examples
-        if is_pure or depth >= rule.max_depth or len(part.rows) < 2:
+        node_part = _node_rows(sample, begin, end, counts[node], rule)
+        is_pure = node_part.impurity <= 0.0 or node_part.counts.max() == node_part.n_examples
+        if is_pure or depth >= rule.max_depth or len(node_part.rows) < 2:
             continue
         if depth + 2 > len(path.n_open):
             path = _longer_path(path)
-        split, has_nan = find_best_split(search, part, path, depth)
+        split, has_nan = find_best_split(search, node_part, path, depth)
         if split.feature < 0:
             continue
         _pay(path, depth, split.feature, prices.group, n_features)
         # rows of the left child first, then of the right one
-        mark_left(columns, split, part.rows, is_left)
-        n_left = partition(part.rows, is_left, spare)
-        partition(part.y, is_left, spare)
-        partition(part.weight, is_left, spare)
+        mark_left(columns, split, node_part.rows, is_left)
+        n_left = partition(node_part.rows, is_left, spare)
+        partition(node_part.y, is_left, spare)
+        partition(node_part.weight, is_left, spare)
         # rows without a value that come later go with the heavier side
-        n_left_examples = part.weight[:n_left].sum()
-        nan_left = 2 * n_left_examples >= part.n_examples and not has_nan
+        n_left_examples = node_part.weight[:n_left].sum()
+        nan_left = 2 * n_left_examples >= node_part.n_examples and not has_nan
         write_split(nodes, node, columns, split, nan_left, n_nodes)
         middle = begin + n_left
         n_pending = write_leaf(pending, n_pending, middle, end, depth + 1, n_nodes + 1)
@@ -281,16 +281,13 @@ def _search_columns(
     best = work.best
     node_features = path.open_features[depth].copy()
     child_features = path.open_features[depth + 1]
-    n_tried = n_open = 0
+    n_open = 0
     for j in range(path.n_open[depth]):
-        # which column: of few columns at a node, a random one
-        is_tried = n_tried < rule.max_features or best[FEATURE] < 0
-        if is_tried and rule.max_features < len(codes):
-            _draw_feature(node_features, j, path.n_open[depth])
         k = node_features[j]
         # toll = mu * price of the examples that have not acquired the column
         toll = 0.0
-        if is_tried and rule.mu > 0.0:
+        is_tried = True
+        if rule.mu > 0.0:
             owing = work.group_owing
             toll = _toll(k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing=owing)
             is_tried = node.impurity - toll >= best[MERIT]  # else no gain could win
@@ -306,7 +303,6 @@ def _search_columns(
             continue
         child_features[n_open] = k
         n_open += 1
-        n_tried += 1
         if not is_tried:
             continue
         # the best boundary between two codes
@@ -324,13 +320,6 @@ def _search_columns(
             drop, merit = _drop_and_merit(rule.criterion, node.impurity, score, prices.alone[k])
             _keep_better(best, k, boundary, drop, merit, has_nan)
     return n_open
-
-
-@numba.njit(cache=True, nogil=True)
-def _draw_feature(features: Any, j: int, n: int) -> None:
-    """Exchange feature j for a random one from it on, of the first n."""
-    draw = np.random.randint(j, n)  # noqa: NPY002
-    features[j], features[draw] = features[draw], features[j]
 
 
 @numba.njit(cache=True, nogil=True)

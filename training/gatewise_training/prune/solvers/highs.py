@@ -13,7 +13,7 @@ from gatewise_training.prune.problem import Floats, PruneProblem
 
 
 def minimise(
-    cost: Floats, *, method: str = "highs", time_limit: float | None = None, **program: Any
+    cost: Floats, *, time_limit: float | None = None, **program: Any
 ) -> tuple[Floats, Floats, int]:
     """Solve a linear program; get `x`, the inequalities' multipliers, and the iterations.
 
@@ -24,7 +24,7 @@ def minimise(
     scale = float(magnitude[magnitude > 0].mean()) if magnitude.any() else 1.0
     options = {} if time_limit is None else {"time_limit": time_limit}
     run: Any = linprog  # its overloads do not know sparse programs in parts
-    result = run(cost / scale, method=method, options=options, **program)
+    result = run(cost / scale, method="highs", options=options, **program)
     if result.status != 0:
         raise RuntimeError(f"HiGHS found no optimum of the pruning problem: {result.message}")
     multipliers = -np.asarray(result.ineqlin.marginals) * scale

@@ -26,7 +26,6 @@ def solve(
     problem: PruneProblem,
     lam: float,
     *,
-    method: str = "highs",
     time_limit: float | None = None,
 ) -> Solution:
     """Solve the linear relaxation with HiGHS; `iterations` of the solution are HiGHS's."""
@@ -43,7 +42,6 @@ def solve(
         node_matrix,
         closure_rows(problem, node_matrix),
         0.0,
-        method=method,
         time_limit=time_limit,
     )
     share = np.where(inner, share, 0.0)

@@ -50,7 +50,7 @@ def best_closure(
 
 
 def first_flow(closure: Closure, lam: float) -> Flow:
-    """Make a good flow in one pass: every node pays what it can, its parent gets the remainder."""
+    """Make a good flow in one pass: nodes pay what they can, and parents get the remainder."""
     flow = Flow.none(closure)
     fill(_graph(closure, lam), flow.acquired, flow.up)
     return flow

@@ -352,7 +352,7 @@ def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: An
             remaining -= amount
             if capacity[c] <= 0.0:
                 near[c] = 1
-        # in place of nodes nearer to the sink, whose flow returns to them as excess
+        # instead of nodes nearer to the sink, which get their flow back as excess
         if near[c] < node_label and remaining > 0.0:
             lowest = FAR
             for a in range(network.begin[c], network.begin[c + 1]):
