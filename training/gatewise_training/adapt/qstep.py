@@ -45,12 +45,10 @@ MEAN_TOLERANCE = 1e-13
 
 
 def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = None) -> Array:
-    """Offload probabilities ``q_i = sigmoid(A_i - B_i - beta)`` in closed form.
+    """Offload probabilities ``q_i = sigmoid(A_i - B_i - beta)`` in closed form, all (n,).
 
     ``beta >= 0`` is the smallest that meets the bound on the mean: the multiplier of the
     constraint, 0 where the constraint is slack.
-
-    Shapes: `keep, offload` (n,), `weight` (n,); returns (n,).
 
     Examples
     --------
@@ -71,15 +69,13 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
 def q_step_log_odds(
     keep: Array, offload: Array, g: Array, p_full: float, weight: Array | None = None
 ) -> Array:
-    """Log odds of the offload probabilities that are best for a squared distance to the gate.
+    """Log odds of the offload probabilities that are best for a squared distance to the gate, (n,).
 
     Each row's ``t = log(q / (1 - q))`` is the global minimum of
     ``(B - A + beta) sigmoid(t) + (t - g)^2``. Both t and beta are found by Newton's method
     inside brackets. Where the losses differ by more than 20.8 nats that function has two minima,
     and a row jumps from one to the other as beta rises. The bound is then met, but not always with
     equality.
-
-    Shapes: `keep, offload` (n,), `g` (n,), `weight` (n,); returns (n,).
 
     Examples
     --------

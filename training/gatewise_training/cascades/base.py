@@ -249,29 +249,20 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     # -- the fitted system -----------------------------------------------------------------
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Stage at which each row is answered.
+        """Stage at which each row is answered, int64 (n,); the number of stages: offloaded.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-            The number of stages: offloaded.
         """
         return self._exits(self._rows(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Labels of the stage that answers, or of the high-cost model.
+        """Labels of the stage that answers, or of the high-cost model, shape (n,).
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n,)
         """
         x = self._rows(X)
         index = np.zeros(len(x), np.int64)
@@ -284,16 +275,11 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return self.classes_[index]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of the model that answers.
+        """Class probabilities of the model that answers, float64 (n, n_classes), by sorted class.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of float64, shape (n, n_classes)
-            Columns by sorted class.
         """
         x = self._rows(X)
         proba = np.zeros((len(x), len(self.classes_)))
@@ -306,7 +292,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return proba
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
-        """Cost of each row.
+        """Cost of each row in the unit of the feature costs, float64 (n,).
 
         Parameters
         ----------
@@ -317,17 +303,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             the high-cost model alone. "paths", the default of methods that are fitted with it: as
             "union", but a forest as the high-cost model pays for the features on the row's paths,
             and a fitted cascade for the features that it acquires for the row. "paper-paths": as
-            "paths", without the features of the stages.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-            In the unit of the feature costs.
-
-        Raises
-        ------
-        InputError
-            If `accounting` is not one of these.
+            "paths", without the features of the stages. InputError for any other.
         """
         accounting = self._accounting if accounting is None else accounting
         if accounting not in get_args(Accounting):
@@ -343,16 +319,13 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return at_exits(by_exit, self._exits(x))
 
     def acquired(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Features that each row acquires; the mean over rows is how often each one is used.
+        """Features that each row acquires, bool (n, n_features); their mean is each one's usage.
+
+        An offloaded row also has the features that the high-cost model acquires.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of bool, shape (n, n_features)
-            For an offloaded row also the features that the high-cost model acquires.
         """
         x = self._rows(X)
         return acquired_by_system(self, x, paths=self._accounting == "paths")
@@ -368,17 +341,12 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         Parameters
         ----------
         x : array-like of shape (n_features,), mapping or Series by feature name, or a table of one
-            row
+            row; InputError if it is not one instance or does not fit the system
 
         Returns
         -------
         Explanation
             Prints one line per stage; its attributes hold the same.
-
-        Raises
-        ------
-        InputError
-            If it is not one instance, or does not fit the system.
         """
         check_is_fitted(self, "operating_point_")
         return explain(self, x)
@@ -413,19 +381,11 @@ class SingleModel(BudgetedClassifier):
 
     Parameters
     ----------
-    feature_costs : FeatureCosts, dict or Series by name, or list, optional
-        Prices; 1 a feature by default.
-    budget : float, optional
-        Mean cost per instance that may be spent.
+    feature_costs, budget, min_recall, min_precision, class_weight, guarantee
+        As for :class:`.CascadeClassifier`.
     max_loss : float, default 0.01
         Without a budget: the cheapest operating point within this accuracy loss of the last
         candidate, the unpenalised model.
-    min_recall, min_precision : mapping of class label to float, optional
-        In addition: least recall and precision of classes, ``{"fault": 0.9}``.
-    class_weight : mapping of class label to float, or "balanced", optional
-        Weight of a row of each class, as for :class:`StagedCascade`.
-    guarantee : float, optional
-        Confidence with which the bounds hold on new instances, as for :class:`StagedCascade`.
     allow_missing : bool, default False
         Whether NaN is a value.
     random_state : int, RandomState or None

@@ -173,13 +173,7 @@ class CascadeClassifier(BudgetedClassifier):
         """
         return self._fit_rows(
             GivenRows(
-                X=X,
-                y=y,
-                sample_weight=sample_weight,
-                validation=validation,
-                high_cost_predictions=high_cost_predictions,
-                groups=groups,
-                time=time,
+                X, y, sample_weight, validation, high_cost_predictions, groups=groups, time=time
             )
         )
 
@@ -198,15 +192,11 @@ class CascadeClassifier(BudgetedClassifier):
     # -- the fitted system -------------------------------------------------------------------
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Mark the rows that go to the high-cost model.
+        """Mark the rows that go to the high-cost model, bool (n,).
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
         """
         return np.equal(self.exit_stage(X), len(self.stages_))
 

@@ -141,23 +141,15 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         ]
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
-        """Cost of each row: of its features, and of its splits where `budget_counts` them.
+        """Cost of each row in the unit of the feature costs, float64 (n,).
+
+        The cost of splits is added where `budget_counts` is "total".
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
         accounting : {"union", "paper", "paths", "paper-paths"}, optional
             Of no effect without a cloud.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-            In the unit of the feature costs.
-
-        Raises
-        ------
-        InputError
-            If `accounting` is not one of these.
         """
         if not self._counts_splits:
             return super().cost(X, accounting)

@@ -109,17 +109,12 @@ class CEGBRanker(Scored):
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, *, qid: ArrayLike | None = None) -> float:
-        """Average Precision@5, averaged over queries.
+        """Average Precision@5, averaged over queries, from 0 to 1.
 
         Parameters
         ----------
         X, y, qid
             As for :meth:`fit`.
-
-        Returns
-        -------
-        float
-            From 0 to 1.
         """
         scores = self.predict(X)
         return average_precision_at(scores, np.asarray(y) > 0, _queries(len(scores), qid))

@@ -206,12 +206,8 @@ class PruningPath:
         lam : float, optional
             At least 0. Exactly at a breakpoint both neighbours are optimal; this is the cheaper.
         budget : float, optional
-            Largest mean cost of an instance. :meth:`within` fills gaps of the hull.
-
-        Raises
-        ------
-        InputError
-            If not exactly one is given, or nothing is within the budget.
+            Largest mean cost of an instance. :meth:`within` fills gaps of the hull. InputError if
+            no pruning is within it, or unless exactly one of both is given.
         """
         if (lam is None) == (budget is None):
             raise InputError("give exactly one of lam and budget")
@@ -228,31 +224,23 @@ class PruningPath:
         Parameters
         ----------
         budget : float
-            Largest mean cost of an instance.
+            Largest mean cost of an instance; InputError if no pruning is within it.
         gap : float, default 0.0
             A pruning of the hull is taken if its cost is at most this much below the budget.
-
-        Raises
-        ------
-        InputError
-            If nothing is within the budget.
         """
         keep = keep_within(self.sequence, budget, (self.per_tree, self.greedy), gap=gap)
         return self._pruned(self.sequence.level_at(budget=budget), keep)
 
     def frontier(self, n_points: int | None = None) -> dict[str, NDArray[np.float64]]:
-        """Price, cost, training error and accuracy of the prunings, costly to cheap.
+        """Price, cost, training error and accuracy of the prunings, costly to cheap, as columns.
+
+        The columns are ``lam``, ``cost``, ``training_error`` and, where labels were given,
+        ``accuracy``; each has shape (n_points,).
 
         Parameters
         ----------
         n_points : int, optional
             Number of prunings, about evenly spaced in cost; all by default.
-
-        Returns
-        -------
-        dict
-            Columns ``lam``, ``cost``, ``training_error`` and, where labels were given,
-            ``accuracy``; each of shape (n_points,).
         """
         sequence = self.sequence
         levels = sequence.levels if n_points is None else sequence.thinned(n_points)
