@@ -48,8 +48,7 @@ def check_data(
 
     Columns are found by name. Returns the comparison and a mapping: mean ``cost`` and
     ``offload_rate`` on the rows; ``accuracy``, or ``r2`` of a regressor, if there are labels (a
-    table has no queries, so a ranker has neither); ``seen_in_training`` and ``remarks``, if the
-    fingerprints of training lie with the bundle.
+    table has no queries, so a ranker has neither); ``remarks`` for the user, if there are any.
     """
     from gatewise_training.data import datasets
     from gatewise_training.data.instance_files import load_instances
@@ -68,10 +67,10 @@ def check_data(
     # Rows in the form that the bundle takes: windows, arrays, features or raw columns.
     if manifest.signal is not None:
         bundle.read_block_models()
-        instances, y = load_instances(source, target)
+        instances, y = load_instances(source, target or _label_array(source))
         x = manifest.signal.features(instances)
     elif manifest.instance is not None:
-        instances, y = load_instances(source, target)
+        instances, y = load_instances(source, target or _label_array(source))
         x = manifest.instance.flat(instances)
     elif manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
         data = datasets.load(source, target=target)
@@ -93,6 +92,15 @@ def check_data(
     if remarks:
         measured["remarks"] = remarks
     return verify_graphs(bundle, x, outcome), measured
+
+
+def _label_array(source: str) -> str | None:
+    """Name of the labels in an npz file of arrays X and y, as ``gatewise simulate`` takes it."""
+    from gatewise_training.data.instance_files import arrays_of
+
+    if Path(source).suffix.lower() != ".npz" or not Path(source).is_file():
+        return None
+    return "y" if {"X", "y"} <= arrays_of(Path(source)).keys() else None
 
 
 def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
