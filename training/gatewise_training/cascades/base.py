@@ -249,20 +249,28 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     # -- the fitted system -----------------------------------------------------------------
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Stage at which each row is answered, int64 (n,); the number of stages: offloaded.
+        """Stage at which each row is answered; the number of stages: offloaded.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
         """
         return self._exits(self._rows(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Labels of the stage that answers, or of the high-cost model, shape (n,).
+        """Labels of the stage that answers, or of the high-cost model.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n,)
         """
         x = self._rows(X)
         index = np.zeros(len(x), np.int64)
@@ -275,11 +283,15 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return self.classes_[index]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of the model that answers, float64 (n, n_classes), by sorted class.
+        """Class probabilities of the model that answers, by sorted class.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float64, shape (n, n_classes)
         """
         x = self._rows(X)
         proba = np.zeros((len(x), len(self.classes_)))
@@ -292,7 +304,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return proba
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
-        """Cost of each row in the unit of the feature costs, float64 (n,).
+        """Cost of each row, in the unit of the feature costs.
 
         Parameters
         ----------
@@ -303,7 +315,16 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             the high-cost model alone. "paths", the default of methods that are fitted with it: as
             "union", but a forest as the high-cost model pays for the features on the row's paths,
             and a fitted cascade for the features that it acquires for the row. "paper-paths": as
-            "paths", without the features of the stages. InputError for any other.
+            "paths", without the features of the stages.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+
+        Raises
+        ------
+        InputError
+            If `accounting` is not one of these.
         """
         accounting = self._accounting if accounting is None else accounting
         if accounting not in get_args(Accounting):
@@ -319,13 +340,17 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return at_exits(by_exit, self._exits(x))
 
     def acquired(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Features that each row acquires, bool (n, n_features); their mean is each one's usage.
+        """Features that each row acquires; the mean over rows is how often each one is used.
 
         An offloaded row also has the features that the high-cost model acquires.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of bool, shape (n, n_features)
         """
         x = self._rows(X)
         return acquired_by_system(self, x, paths=self._accounting == "paths")
@@ -341,12 +366,17 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         Parameters
         ----------
         x : array-like of shape (n_features,), mapping or Series by feature name, or a table of one
-            row; InputError if it is not one instance or does not fit the system
+            row
 
         Returns
         -------
         Explanation
             Prints one line per stage; its attributes hold the same.
+
+        Raises
+        ------
+        InputError
+            If it is not one instance, or does not fit the system.
         """
         check_is_fitted(self, "operating_point_")
         return explain(self, x)

@@ -249,7 +249,7 @@ class BudgetedModel(BaseEstimator, ABC):
         return {"stages": rule, "cloud": rule}
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
-        """Get a copy with the same models at another operating point; nothing is refitted.
+        """Get the same fitted models at another operating point; nothing is refitted.
 
         Parameters
         ----------
@@ -257,6 +257,11 @@ class BudgetedModel(BaseEstimator, ABC):
             Mean feature cost per instance that may be spent, in the unit of the feature costs.
         max_loss : float, optional
             Score that may be lost against the unpenalised model, instead of a budget.
+
+        Returns
+        -------
+        estimator
+            A copy that shares the models.
         """
         check_is_fitted(self, "frontier_")
         estimator = copy.copy(self)
@@ -271,23 +276,31 @@ class BudgetedModel(BaseEstimator, ABC):
         return summary_text(self)
 
     def plot_frontier(self, *, ax: Any = None) -> Any:
-        """Plot accuracy against cost, the active operating point ringed; get the axes.
+        """Plot accuracy against cost, the active operating point ringed.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
             Where to draw; a new figure of pyplot's by default.
+
+        Returns
+        -------
+        matplotlib Axes
         """
         check_is_fitted(self, "operating_point_")
         return FrontierDisplay.from_estimator(self, ax=_axes(ax, (6.4, 4.2))).ax_
 
     def plot_stages(self, *, ax: Any = None) -> Any:
-        """Plot the share of the instances that each stage answers; get the axes.
+        """Plot the share of the instances that each stage answers.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
             As for :meth:`plot_frontier`.
+
+        Returns
+        -------
+        matplotlib Axes
         """
         size = (7.2, 1.3 + 0.55 * (len(self.stages_) + 1))
         return draw_stages(self, _axes(ax, size))

@@ -192,11 +192,15 @@ class CascadeClassifier(BudgetedClassifier):
     # -- the fitted system -------------------------------------------------------------------
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Mark the rows that go to the high-cost model, bool (n,).
+        """Mark the rows that go to the high-cost model.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
         """
         return np.equal(self.exit_stage(X), len(self.stages_))
 

@@ -87,6 +87,10 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        CostReport
         """
         x = self._rows(X)
         prices = self._split_prices(self.feature_costs_)
@@ -198,30 +202,42 @@ class Scored(CostEfficient):
         self.operating_point_ = self._pick()
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Stage at which each row is answered, int64 (n,): the only one, 0.
+        """Stage at which each row is answered: the only one, 0.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
         """
         return np.zeros(len(self._rows(X)), np.int64)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Predict a value for each row, or a document's score, float64 (n,).
+        """Predict a value for each row, or a document's score.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
         """
         return self.stages_[0].margins(self._rows(X))[:, 0].astype(np.float64)
 
     def cost(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Cost of each row in the unit of the feature costs, float64 (n,).
+        """Cost of each row, in the unit of the feature costs.
 
         The cost of splits is added where `budget_counts` is "total".
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
         """
         return self._costs_of_report(X)

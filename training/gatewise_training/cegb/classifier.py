@@ -141,7 +141,7 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         ]
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
-        """Cost of each row in the unit of the feature costs, float64 (n,).
+        """Cost of each row, in the unit of the feature costs.
 
         The cost of splits is added where `budget_counts` is "total".
 
@@ -150,6 +150,10 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         X : array-like of shape (n, n_features)
         accounting : {"union", "paper", "paths", "paper-paths"}, optional
             Of no effect without a cloud.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
         """
         if not self._counts_splits:
             return super().cost(X, accounting)

@@ -109,12 +109,16 @@ class CEGBRanker(Scored):
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, *, qid: ArrayLike | None = None) -> float:
-        """Average Precision@5, averaged over queries, from 0 to 1.
+        """Average Precision@5, averaged over queries.
 
         Parameters
         ----------
         X, y, qid
             As for :meth:`fit`.
+
+        Returns
+        -------
+        float
         """
         scores = self.predict(X)
         return average_precision_at(scores, np.asarray(y) > 0, _queries(len(scores), qid))
