@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import expit, logit
 
 from gatewise.errors import InputError
-from gatewise_training.adapt.qstep import q_step, q_step_log_odds
+from gatewise_training.adapt.qstep import KullbackLeibler, q_step, q_step_log_odds
 
 ROWS = 12
 WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))
@@ -64,6 +64,15 @@ def test_q_step_of_log_odds_meets_the_kkt_conditions(keep, offload, weight, g, p
     grid = np.linspace(-20, 20, 4001)[:, None]
     best = (steep * expit(grid) + (grid - g) ** 2).min(axis=0)
     assert (steep * p + (t - g) ** 2 <= best + 1e-7).all()
+
+
+def test_without_a_bound_the_gate_is_moved_by_the_difference_of_the_losses():
+    """The minimum of ``(1 - q) keep + q offload + KL(q || sigmoid(g))`` in closed form."""
+    keep = np.array([0.0, 2.0, 0.5, 3.0])
+    offload = np.array([1.0, 0.3, 0.5, 0.0])
+    g = np.array([-1.5, 0.0, 2.0, 0.7])
+    free = KullbackLeibler().q_step(keep, offload, g, 1.0, np.ones(4))
+    np.testing.assert_allclose(free.q, expit(keep - offload + g), rtol=1e-12)
 
 
 def test_q_step_ends():

@@ -103,3 +103,26 @@ def test_m_step_reaches_its_optimum(classes, gamma):
             solved.bias + 0.01 * rng.normal(size=solved.bias.shape),
         )
         assert posed.objective(near) >= posed.objective(solved) - 1e-12
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(classes):
+    posed = problem(2, classes, gamma=0.0)
+    pair = zero_pair(posed)
+    step = posed.proximal_step(posed.evaluate(pair))
+    gradient = posed.gradient(pair)
+    np.testing.assert_allclose(step.endpoint.weights, -gradient.weights / posed.lipschitz)
+    np.testing.assert_allclose(step.endpoint.bias, -gradient.bias / posed.lipschitz)
+    largest = max(np.abs(gradient.weights).max(), np.abs(gradient.bias).max())
+    assert step.residual == pytest.approx(largest)
+
+
+@pytest.mark.parametrize(
+    ("n_margins", "gate_bound", "bound"), [(1, 0.25, 0.25), (3, 0.25, 0.5), (1, 2.0, 2.0)]
+)
+def test_the_curvature_of_losses_is_a_quarter_or_a_half_unless_the_gates_is_larger(
+    n_margins, gate_bound, bound
+):
+    """With features of 0 the second moments are those of the intercept, 1."""
+    z = np.zeros((4, 2))
+    assert curvature_bound(z, np.ones(4), n_margins, gate_bound) == pytest.approx(bound)

@@ -84,7 +84,7 @@ def test_bad_input_is_refused(cancer):
     grown, x, y, costs = cancer
     with pytest.raises(InputError, match="no solver 'magic'"):
         prune(grown, x, y, costs, solver="magic")
-    with pytest.raises(InputError, match="does not know class 'other'"):
+    with pytest.raises(InputError, match="the forest has no class 'other'"):
         prune(grown, x, np.where(y == "benign", y, "other"), costs)
     with pytest.raises(InputError, match="all three must agree"):
         prune(grown, x[:, :5], y, costs)
