@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from gatewise.errors import InputError, one_line
 
@@ -19,11 +19,43 @@ def load_onnxruntime() -> ModuleType:
     return onnxruntime  # type: ignore[no-any-return]
 
 
-def open_session(graph: bytes, *, threads: int = 1) -> Any:
+CPU: Final = "cpu"
+"""The execution provider that every onnxruntime has."""
+
+PROVIDER_TOLERANCE: Final = 1e-3
+"""Largest difference of a sample row's probability that another execution provider may cause."""
+
+_PROVIDER: Final = "ExecutionProvider"
+
+
+def check_provider(name: str) -> None:
+    """Raise InputError unless onnxruntime here has the execution provider `name`, such as cuda."""
+    if name != CPU:
+        _provider_class(name)
+
+
+def _provider_class(name: str) -> str:
+    """Get onnxruntime's name of an execution provider."""
+    try:
+        classes = load_onnxruntime().get_available_providers()
+    except ImportError:
+        raise InputError(f"provider {name!r} needs onnxruntime, which is not installed") from None
+    by_name = {c.removesuffix(_PROVIDER).lower(): c for c in classes}
+    if name not in by_name:
+        raise InputError(
+            f"provider {name!r} is not in the onnxruntime installed here, which has "
+            f"{', '.join(by_name)}; install a build of onnxruntime that has it, such as "
+            "onnxruntime-gpu for cuda and tensorrt, or onnxruntime-openvino"
+        )
+    return str(by_name[name])
+
+
+def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
     """Open a session, with the settings under which devices run a stage's graph.
 
     `threads` is the number of threads within one run; for models as small as a stage's, two are
-    slower than one.
+    slower than one. `provider` is an execution provider; the CPU runs the operators that it lacks.
+    Raises InputError if the provider is missing or does not start.
     """
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
@@ -33,7 +65,23 @@ def open_session(graph: bytes, *, threads: int = 1) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4  # failures are raised with the same message
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    cpu_class = f"CPU{_PROVIDER}"
+    if provider == CPU:
+        return onnxruntime.InferenceSession(graph, options, providers=[cpu_class])
+    provider_class = _provider_class(provider)
+    try:
+        session = onnxruntime.InferenceSession(
+            graph, options, providers=[provider_class, cpu_class]
+        )
+    except Exception as error:  # onnxruntime's own errors share no base
+        reason = str(error).strip().splitlines()[-1]
+        raise InputError(f"provider {provider!r} does not run this graph: {reason}") from error
+    # onnxruntime leaves out a provider whose libraries or device are missing
+    if provider_class not in session.get_providers():
+        raise InputError(
+            f"provider {provider!r} does not start: a driver, library or device is missing here"
+        )
+    return session
 
 
 def import_object(what: str, path: str) -> Any:

@@ -13,7 +13,7 @@ import uvicorn
 
 from gatewise.console import print_line
 from gatewise.errors import InputError
-from gatewise.imports import import_object
+from gatewise.imports import CPU, import_object
 from gatewise_cloud.http.app import CascadeService, FetchFeatures
 from gatewise_cloud.http.backend_link import BackendLink
 from gatewise_cloud.models.backend_choice import chosen_backend
@@ -52,6 +52,9 @@ def serve(
             help="Coroutine function that fetches features a request lacks.",
         ),
     ] = None,
+    provider: Annotated[
+        str, typer.Option(help="onnxruntime's execution provider for stages that are networks.")
+    ] = CPU,
     deadline_ms: Annotated[float, typer.Option(min=1, help="Time for an answer, in ms.")] = 500.0,
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
     cert_file: Annotated[Path | None, typer.Option(help="Certificate for mqtts://.")] = None,
@@ -102,6 +105,7 @@ def serve(
         opened_bundle,
         link=link,
         deadline_ms=deadline_ms,
+        provider=provider,
         row_names=opened_bundle.manifest.column_names,
         observe=observe,
     ) as cascade:

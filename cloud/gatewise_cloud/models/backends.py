@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
-from gatewise.imports import open_session
+from gatewise.imports import CPU, open_session
 from gatewise.models.booster_files import BoosterFile, Library
 from gatewise.models.opaque_models import PythonModel
 from gatewise_cloud.errors import BackendBusy, ModelError
@@ -57,13 +57,15 @@ class OnnxBackend(Backend):
     """An ONNX graph in onnxruntime, in this process.
 
     It has one input, float32 (n, k), and one output (kind ``margins``) or two (``classifier``).
-    Messages call it `model`.
+    Messages call it `model`. `provider` is an execution provider of onnxruntime.
     """
 
-    def __init__(self, graph: bytes, *, kind: str, model: str, threads: int = 1) -> None:
+    def __init__(
+        self, graph: bytes, *, kind: str, model: str, threads: int = 1, provider: str = CPU
+    ) -> None:
         self._model = model
         try:
-            self._session = open_session(graph, threads=threads)
+            self._session = open_session(graph, threads=threads, provider=provider)
         except Exception as error:  # onnxruntime's own errors share no base
             raise ModelError(
                 model, f"the cloud model of bundle {model} does not load: {one_line(error)}"

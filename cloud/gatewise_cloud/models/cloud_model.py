@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gatewise import decision
 from gatewise.graph_loading import LOAD_BOUND, GraphLoadError, LoadLimits, check_loads
+from gatewise.imports import CPU, PROVIDER_TOLERANCE, check_provider
 from gatewise.models.instances import unlike_type
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_of
@@ -66,6 +67,7 @@ class CloudModel:
         bundle: Bundle | str | Path,
         *,
         threads: int = 1,
+        provider: str = CPU,
         public_key: str | Path | bytes | None = None,
         backend: Backend | None = None,
         load_bound: LoadLimits = LOAD_BOUND,
@@ -74,7 +76,9 @@ class CloudModel:
 
         A `backend` runs it, or else onnxruntime or a booster's library with `threads`, once a child
         process has loaded it within the limits of the bundle and of `load_bound`. With a
-        `public_key` the bundle must be signed by its owner.
+        `public_key` the bundle must be signed by its owner. `provider` is onnxruntime's execution
+        provider; with another than the CPU the probabilities of the sample must be within
+        :data:`.PROVIDER_TOLERANCE` of those at packing.
 
         Raises BundleError if the bundle cannot be read, or a hash or the signature is wrong;
         ModelError if it has no high-cost model, or the model does not load or takes too much memory
@@ -83,6 +87,7 @@ class CloudModel:
         bundle = open_bundle(bundle, public_key)
         if backend is not None:  # the operator's own code: its memory is not limited
             return cls._tested(bundle, backend)
+        check_provider(provider)
         manifest = bundle.manifest
         cloud = cloud_of(manifest)
         if cloud.backend is not None:
@@ -111,16 +116,24 @@ class CloudModel:
                 title, f"the cloud model of bundle {title} does not load: {error}"
             ) from None
         if library is None:
-            backend = OnnxBackend(content, kind=kind, model=title, threads=threads)
+            backend = OnnxBackend(
+                content, kind=kind, model=title, threads=threads, provider=provider
+            )
+        elif provider != CPU:
+            raise ModelError(
+                title,
+                f"{library} itself runs the cloud model of bundle {title}, on the CPU: leave out "
+                f"the provider {provider!r}",
+            )
         else:
             backend = BoosterBackend(library, content, n_classes, model=title, threads=threads)
-        return cls._tested(bundle, backend)
+        return cls._tested(bundle, backend, provider)
 
     @classmethod
-    def _tested(cls, bundle: Bundle, backend: Backend) -> CloudModel:
+    def _tested(cls, bundle: Bundle, backend: Backend, provider: str = CPU) -> CloudModel:
         model = cls(bundle.manifest, backend)
         try:
-            model._self_test(bundle)
+            model._self_test(bundle, provider)
         except BaseException:
             model.close()
             raise
@@ -178,10 +191,20 @@ class CloudModel:
             raise ModelError(str(self), f"model {self} gave {shapes} for {len(X)} instances")
         return CloudAnswer(labels, probabilities)
 
-    def _self_test(self, bundle: Bundle) -> None:
-        expected = bundle.sample()["cloud_label"]
-        labels = self.run(_sample_inputs(bundle)).labels
-        differing = int(np.count_nonzero(labels != expected))
+    def _self_test(self, bundle: Bundle, provider: str) -> None:
+        sample = bundle.sample()
+        expected = sample["cloud_label"]
+        answer = self.run(_sample_inputs(bundle))
+        if provider != CPU:
+            error = np.abs(answer.probabilities - sample["cloud_probabilities"]).max()
+            if not error <= PROVIDER_TOLERANCE:
+                raise SelfTestError(
+                    f"with the provider {provider!r} a probability of the cloud model of bundle "
+                    f"{self} is {error:.2g} off on the sample, and {PROVIDER_TOLERANCE:g} is "
+                    "allowed: leave out the provider",
+                    {"cloud_probabilities": 1},
+                )
+        differing = int(np.count_nonzero(answer.labels != expected))
         if differing:
             raise SelfTestError(
                 f"the cloud model of bundle {self} labels {differing} of "

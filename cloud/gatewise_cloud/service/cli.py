@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gatewise.console import print_line
 from gatewise.errors import InputError
+from gatewise.imports import CPU
 from gatewise.settings import with_options
 from gatewise_cloud.worker.settings import WorkerSettings
 
@@ -59,6 +60,8 @@ class CloudSettings(WorkerSettings, frozen=True):
             raise InputError("--backend-binary is for a --backend http://host:8080/v2/models/NAME")
         backend = None
         if self.backend is not None:
+            if self.provider != CPU:
+                raise InputError("--provider is for models that run here; --backend runs them")
             backend = chosen_backend(self.backend, binary=self.backend_binary)
         settings = self
         if self.pool_file is not None:
@@ -80,6 +83,7 @@ def cloud(
       gatewise cloud bundle --broker mqtt://127.0.0.1:1883
       gatewise cloud bundle --metrics-port 9100
       gatewise cloud bundle --backend python:my_models:predict_proba
+      gatewise cloud bundle --provider cuda
       gatewise cloud --watch bundles/ --public-key factory.pub
       gatewise cloud bundle --keep kept --keep-bytes 1GB --keep-days 30
     """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gatewise.errors import InputError
 from gatewise.graph_loading import LOAD_BOUND, LoadLimits
+from gatewise.imports import CPU, check_provider
 from gatewise_cloud.models.cloud_model import CloudModel, open_bundle
 from gatewise_cloud.worker.batcher import ModelKey
 
@@ -24,19 +25,22 @@ if TYPE_CHECKING:
 class ServedModels(Mapping[ModelKey, CloudModel]):
     """Models by name and version; safe across threads.
 
-    For `threads`, `public_key` and `backend` see :class:`.Worker`; no graph may take more than the
-    `load_bound` to load.
+    For `threads`, `provider`, `public_key` and `backend` see :class:`.Worker`; no graph may take
+    more than the `load_bound` to load.
     """
 
     def __init__(
         self,
         *,
         threads: int = 1,
+        provider: str = CPU,
         public_key: str | Path | bytes | None = None,
         backend: Callable[[Manifest], Backend] | None = None,
         load_bound: LoadLimits = LOAD_BOUND,
     ) -> None:
+        check_provider(provider)
         self._threads = threads
+        self._provider = provider
         self._public_key = public_key
         self._backend = backend
         self._load_bound = load_bound
@@ -63,7 +67,11 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         bundle = open_bundle(bundle, self._public_key)
         backend = None if self._backend is None else self._backend(bundle.manifest)
         model = CloudModel.from_bundle(
-            bundle, threads=self._threads, backend=backend, load_bound=self._load_bound
+            bundle,
+            threads=self._threads,
+            provider=self._provider,
+            backend=backend,
+            load_bound=self._load_bound,
         )
         key = model.key
         with self._lock:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from gatewise.documents import Amount, Positive
 from gatewise.graph_loading import LOAD_BOUND
+from gatewise.imports import CPU
 from gatewise.settings import FileOption, Settings
 from gatewise_edge.link.broker_url import Endpoint
 
@@ -46,6 +47,9 @@ class WorkerSettings(Settings, frozen=True):
     parallel: Annotated[
         _AtLeastOne, typer.Option(help="Runs at a time; more pay with a model server.")
     ] = 1
+    provider: Annotated[
+        str, typer.Option(help="onnxruntime's execution provider: cpu, cuda, tensorrt, openvino...")
+    ] = CPU
     watch: Annotated[
         Path | None, typer.Option(help="Folder whose bundles are served as they come and go.")
     ] = None

@@ -98,6 +98,7 @@ class Worker:
         self._counters = Counters()
         self.models = ServedModels(
             threads=settings.threads,
+            provider=settings.provider,
             public_key=settings.public_key,
             backend=backend,
             load_bound=LoadLimits(bytes=settings.load_bytes, seconds=settings.load_seconds),

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
+from gatewise.imports import CPU
 from gatewise_edge.checks import check_positive
 from gatewise_edge.device.answer import Answer, OwnPolicy, Policy, Route
 from gatewise_edge.device.audit import AuditSampler
@@ -86,6 +87,11 @@ class Device:
     runner : {"auto", "onnxruntime", "numpy"}, default "auto"
         What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy.
         Both give the same bits; numpy takes less memory and, for large trees, more time.
+    provider : str, default "cpu"
+        onnxruntime's execution provider, such as ``cuda``, for stages that are given graphs. On the
+        sample they must give the same labels there, and probabilities within
+        :data:`gatewise.imports.PROVIDER_TOLERANCE`. Stages of flat models always run on the CPU,
+        where their bits are equal.
     audit : float or AuditSampler, optional
         Share of the stages' answers, above 0 and up to 1, that is sent to the high-cost model as
         well, so that workers can test how often they agree; or what chooses them.
@@ -123,6 +129,7 @@ class Device:
         policy: Policy | OwnPolicy = "system",
         offloading: OffloadRules = OffloadRules(),  # noqa: B008 - frozen
         runner: Runner = "auto",
+        provider: str = CPU,
         audit: float | AuditSampler | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -146,6 +153,7 @@ class Device:
         self._row_names = row_names
         self._may_offload = link is not None and policy != "edge-only"
         self._runner = runner
+        self._provider = provider
         self._adopting = threading.Lock()
         # the bundle and the way to the cloud
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
@@ -192,6 +200,7 @@ class Device:
             sensors=self._sensors,
             offloads=self._may_offload,
             runner=self._runner,
+            provider=self._provider,
             row_names=self._row_names,
             functions=self._functions,
             block_reader=self._block_reader,

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
+from gatewise.imports import CPU
 from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.device.stages import DeviceStage, Runner, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
@@ -105,6 +106,7 @@ class InstalledBundle:
         offloads: bool = False,
         check: bool = True,
         runner: Runner = "auto",
+        provider: str = CPU,
         row_names: Sequence[str] | None = None,
         functions: Mapping[str, BlockFunction] | None = NO_FUNCTIONS,
         block_reader: BlockingReader | None = None,
@@ -125,7 +127,7 @@ class InstalledBundle:
             bundle = bundle.with_functions(functions)
         # the models, also those that are blocks of the manifest's signal, and the request that
         # carries features to the cloud
-        stages = load_stages(bundle, runner)
+        stages = load_stages(bundle, runner, provider)
         manifest = bundle.manifest
         inputs = manifest.cloud_inputs()
         dtype = manifest.request_dtype
@@ -135,7 +137,7 @@ class InstalledBundle:
                 "that it can hold"
             )
         if check:
-            self_test(bundle, stages, blocks=functions is not None)
+            self_test(bundle, stages, blocks=functions is not None, provider=provider)
         # sensors are needed for the stages that an instance may reach
         visited = stages[: manifest.last_exit + 1]
         costs = manifest.feature_costs()

@@ -13,6 +13,7 @@ of memory and time.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from gatewise.decision import STOP_RULES, StopRule, as_float32
 from gatewise.errors import InputError, one_line
 from gatewise.graph_loading import GraphLoadError, check_loads
-from gatewise.imports import load_onnxruntime, open_session
+from gatewise.imports import CPU, check_provider, load_onnxruntime, open_session
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.walker import Walker
 from gatewise_edge.sensors.feature_reader import Reading
@@ -34,6 +35,8 @@ from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel
 from gatewise_export.bundle.manifest_records import StageSpec
 from gatewise_export.onnx_writer import MARGINS, write_graph
 from gatewise_signals.blocks.block import OnnxBlock
+
+_LOG = logging.getLogger("gatewise_edge")
 
 Runner = Literal["auto", "onnxruntime", "numpy"]
 """What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy."""
@@ -188,20 +191,27 @@ def run_stages(
 # -- loading -------------------------------------------------------------------------------
 
 
-def load_stages(bundle: Bundle, runner: Runner = "auto") -> tuple[DeviceStage, ...]:
+def load_stages(
+    bundle: Bundle, runner: Runner = "auto", provider: str = CPU
+) -> tuple[DeviceStage, ...]:
     """Load the stages of a bundle's active operating point, and the networks that are blocks.
 
-    BundleError if a file is not fit to be run, or has other inputs or outputs than the manifest
-    says; InputError if this machine lacks the `runner`, or it is unknown.
+    The execution `provider` runs the stages that are given graphs; a warning says where there are
+    none. BundleError if a file is not fit to be run, or has other inputs or outputs than the
+    manifest says; InputError if this machine lacks the `runner` or the `provider`, or it is
+    unknown.
     """
+    check_provider(provider)
     if runner not in get_args(Runner):
         raise InputError(f"runner {runner!r}; choose one of {', '.join(get_args(Runner))}")
     bundle.read_block_models()
     _load_networks(bundle)
     manifest = bundle.manifest
+    if provider != CPU and not any(spec.kind == "graph" for spec in manifest.stages):
+        _LOG.warning("provider %s has no stage to run: flat models run on the CPU", provider)
     thresholds = manifest.active_point.thresholds
     # all files are checked before the first graph is opened
-    loaders = [_checked(bundle, spec, runner) for spec in manifest.stages]
+    loaders = [_checked(bundle, spec, runner, provider) for spec in manifest.stages]
     stages = []
     for s, (spec, load) in enumerate(zip(manifest.stages, loaders, strict=True)):
         inputs = manifest.stage_inputs(s)
@@ -233,10 +243,12 @@ def _load_networks(bundle: Bundle) -> None:
             raise BundleError(f"bundle {bundle.path}: {error}") from None
 
 
-def _checked(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], StageModel]:
+def _checked(
+    bundle: Bundle, spec: StageSpec, runner: Runner, provider: str
+) -> Callable[[], StageModel]:
     """Read and check a stage's file; return what loads its model."""
     if spec.kind == "graph":
-        return lambda: _load_given(bundle, spec, runner)
+        return lambda: _load_given(bundle, spec, runner, provider)
     model = bundle.read_model(spec)
     if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
         return lambda: Walker(model)
@@ -257,7 +269,7 @@ def _load_flat(bundle: Bundle, spec: StageSpec, model: FlatModel) -> GraphSessio
     return GraphSession(_session(content, spec.graph), len(spec.inputs), spec.outputs)
 
 
-def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner) -> StageModel:
+def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner, provider: str) -> StageModel:
     """Load a given graph, and run it once to see that it is of the sizes that the manifest says."""
     assert spec.graph is not None
     file = f"stage file {spec.graph}"
@@ -269,7 +281,7 @@ def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner) -> StageModel:
         check_loads(content, x, bundle.manifest.loading)
     except GraphLoadError as error:
         raise BundleError(f"{file} is not a model that runs here: {error}") from None
-    session = GraphSession(_session(content, file), len(spec.inputs), spec.outputs)
+    session = GraphSession(_session(content, file, provider), len(spec.inputs), spec.outputs)
     try:
         margins = session.run(x)
     except Exception as error:  # onnxruntime's errors have no common base of their own
@@ -297,8 +309,10 @@ def _uses_onnxruntime(runner: Runner) -> bool:
     return True
 
 
-def _session(content: bytes, file: str) -> Any:
+def _session(content: bytes, file: str, provider: str = CPU) -> Any:
     try:
-        return open_session(content)
+        return open_session(content, provider=provider)
+    except InputError:  # the provider does not start
+        raise
     except Exception as error:  # onnxruntime's errors have no common base of their own
         raise BundleError(f"{file} is not a model that runs here: {one_line(error)}") from None

@@ -240,6 +240,7 @@ def _make_device(
         deadline_ms=settings.deadline_ms,
         policy=import_object("policy", policy) if ":" in policy else policy,
         runner=settings.runner,
+        provider=settings.provider,
         offloading=OffloadRules(
             outstanding=max(32, settings.parallel),
             max_offloads=settings.max_offloads,

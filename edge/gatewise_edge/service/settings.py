@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
+from gatewise.imports import CPU
 from gatewise.settings import FileOption
 from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.stages import Runner
@@ -96,6 +97,9 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     max_offloads: Annotated[
         str | None, typer.Option(help="Bound on offloads over time: 60/h, 5/min, 1/s, 1000/d.")
     ] = None
+    provider: Annotated[
+        str, typer.Option(help="onnxruntime's execution provider for stages that are networks.")
+    ] = CPU
     audit: Annotated[
         float | None, typer.Option(help="Share of own answers that workers check: 0.02.")
     ] = None

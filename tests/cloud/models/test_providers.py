@@ -1,0 +1,93 @@
+"""Execution providers: a missing one is named, and one that answers differently is refused."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+
+import gatewise as gw
+from gatewise.errors import InputError
+from gatewise.imports import CPU, load_onnxruntime
+from gatewise_cloud import CloudModel, ModelError
+from gatewise_cloud.models import cloud_model
+from gatewise_cloud.service.cli import CloudSettings
+from gatewise_edge.device import self_checks
+from gatewise_edge.errors import SelfTestError
+from tests.support.image_models import conv_graph, digit_images
+
+CLASSES = load_onnxruntime().get_available_providers()
+PROVIDERS = [name.removesuffix("ExecutionProvider").lower() for name in CLASSES]
+OTHERS = [name for name in PROVIDERS if name != CPU]
+needs_other = pytest.mark.skipif(not OTHERS, reason="this onnxruntime has the CPU alone")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A bundle of two networks, and rows."""
+    images, y = digit_images()
+    rows = images[900:1300]
+    low = conv_graph(images[:300], y[:300])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the solver's, which does not converge on these rows
+        high = conv_graph(images[:900], y[:900])
+    system = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(rows, y[900:1300])
+    folder = tmp_path_factory.mktemp("pair")
+    return gw.pack(system, folder / "bundle", sample=rows[:64]), rows
+
+
+def test_missing_provider_is_named_with_those_that_exist(pair):
+    bundle, _ = pair
+    says = f"provider 'neuron' is not in the onnxruntime installed here, which has .*{CPU}"
+    with pytest.raises(InputError, match=says):
+        gw.Device(bundle, provider="neuron")
+    with pytest.raises(InputError, match=says):
+        CloudModel.from_bundle(bundle, provider="neuron")
+    with pytest.raises(InputError, match=says):
+        gw.Worker([], "mqtt://127.0.0.1:1", watch=bundle.path, provider="neuron")
+    settings = CloudSettings(backend="python:math:floor", provider="neuron")
+    with pytest.raises(InputError, match="--backend runs them"):
+        settings.make_worker()
+
+
+@pytest.mark.parametrize("provider", OTHERS)
+def test_answers_of_a_provider_equal_those_of_the_cpu(pair, provider):
+    bundle, rows = pair
+    X = rows.reshape(len(rows), -1).astype(np.float32)
+    expected = CloudModel.from_bundle(bundle).answer(X)
+    answer = CloudModel.from_bundle(bundle, provider=provider).answer(X)
+    np.testing.assert_array_equal(answer.labels, expected.labels)
+    np.testing.assert_allclose(answer.probabilities, expected.probabilities, atol=1e-3)
+    with gw.Device(bundle) as cpu, gw.Device(bundle, provider=provider) as device:
+        for row in rows[:50]:
+            assert device.answer(row).label == cpu.answer(row).label
+
+
+@needs_other
+def test_provider_beyond_the_tolerance_is_refused(pair, monkeypatch):
+    bundle, _ = pair
+    for module in (cloud_model, self_checks):
+        monkeypatch.setattr(module, "PROVIDER_TOLERANCE", -1.0)
+    with pytest.raises(SelfTestError, match=f"with the provider '{OTHERS[0]}' a probability"):
+        CloudModel.from_bundle(bundle, provider=OTHERS[0])
+    with pytest.raises(SelfTestError, match="stage_0 in 64 of 64 rows"):
+        gw.Device(bundle, provider=OTHERS[0])
+
+
+@needs_other
+def test_models_without_a_graph_to_run_say_so(tmp_path, caplog):
+    import lightgbm
+    from sklearn.datasets import load_iris
+
+    X, y = load_iris(return_X_y=True)
+    model = lightgbm.LGBMClassifier(n_estimators=3, linear_tree=True, n_jobs=1, verbose=-1)
+    system = gw.ConfidenceCascade(
+        model.fit(X, y), low_cost_model="linear", n_subsets=1, offload_rate=0.4, random_state=0
+    ).fit(X, y)
+    bundle = gw.pack(system, tmp_path / "bundle", sample=X[:16])
+    with pytest.raises(ModelError, match="lightgbm itself runs the cloud model"):
+        CloudModel.from_bundle(bundle, provider=OTHERS[0])
+    with caplog.at_level(logging.WARNING, "gatewise_edge"), gw.Device(bundle, provider=OTHERS[0]):
+        assert "has no stage to run: flat models run on the CPU" in caplog.text
