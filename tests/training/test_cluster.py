@@ -1,10 +1,9 @@
-"""A sweep under joblib's dask backend: other processes fit it, and nothing else changes."""
+"""Fits on clusters of Dask and Ray: other processes fit, and the result is equal to the bit."""
 
 from __future__ import annotations
 
 import os
 
-import distributed
 import joblib
 import numpy as np
 import pytest
@@ -12,48 +11,75 @@ from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
-from gatewise_training import AdaptLin, StagedCascade
+from gatewise_training import AdaptLin, CEGBClassifier, StagedCascade
+from gatewise_training.data.parallel_fits import parallel_results
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def client():
-    """Two worker processes of one thread each, gone when the tests are done."""
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
-            memory_limit=None,
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):  # fmt: skip
-        assert len(set(client.run(os.getpid).values()) - {os.getpid()}) == 2
-        yield client
-    assert cluster.status.name == "closed"
-    assert not cluster.workers
+@pytest.fixture(scope="module", params=["dask", "ray"])
+def cluster(request):
+    """Name of a backend of joblib that has two worker processes until the tests are done."""
+    if request.param == "dask":
+        import distributed
 
+        with (
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=None
+            ) as workers,
+            distributed.Client(workers),
+        ):
+            yield "dask"
+        return
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install ray")
+    from ray.util.joblib import register_ray
 
-def executed(client):
-    """Tasks that the workers have run so far."""
-    return sum(client.run(lambda dask_worker: dask_worker.state.executed_count).values())
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    register_ray()
+    yield "ray"
+    ray.shutdown()
 
 
 F0 = LogisticRegression(C=10.0, solver="liblinear")
 SYSTEMS = [
     AdaptLin(F0, p_full=(0.2, 0.8), penalties=(0.5,), n_starts=0, random_state=0),
     StagedCascade(F0, n_stages=2, families=("linear",), effort="low", random_state=0),
+    CEGBClassifier(n_penalties=3, random_state=0),
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: type(s).__name__)
-def test_a_path_fitted_by_a_cluster_is_the_one_fitted_here(system, client):
+def test_fit_on_a_cluster_equals_the_local_fit(system, cluster):
     x, y = load_breast_cancer(return_X_y=True)
     x, y = x[:200, :6].astype(np.float32), y[:200]
-    alone = clone(system).fit(x, y)
-    before = executed(client)
-    with joblib.parallel_config("dask"):
-        spread = clone(system).fit(x, y)
-    assert executed(client) > before + 3  # the workers fitted the path, not this process
-    assert spread.frontier_ == alone.frontier_
-    for ours, theirs in zip(sum(spread.chains_, ()), sum(alone.chains_, ()), strict=True):
+    local = clone(system).fit(x, y)
+    with joblib.parallel_config(cluster, n_jobs=2):
+        remote = clone(system).fit(x, y)
+    assert remote.frontier_ == local.frontier_
+    for ours, theirs in zip(sum(remote.chains_, ()), sum(local.chains_, ()), strict=True):
         np.testing.assert_array_equal(ours.features, theirs.features)
         np.testing.assert_array_equal(ours.margins(x), theirs.margins(x))
+
+
+class CountedRows:
+    """Rows that count how often they are sent."""
+
+    n_sent = 0
+
+    def __reduce__(self):
+        CountedRows.n_sent += 1
+        return list, ([1, 2, 3],)
+
+
+def sum_elsewhere(rows: list[int], number: int) -> tuple[int, int]:
+    return sum(rows) + number, os.getpid()
+
+
+def test_shared_rows_are_sent_once_and_fits_run_elsewhere(cluster):
+    CountedRows.n_sent = 0
+    fits = (joblib.delayed(sum_elsewhere)(number) for number in range(12))
+    with joblib.parallel_config(cluster, n_jobs=2):
+        results = list(parallel_results(fits, shared=CountedRows()))
+    assert [total for total, _ in results] == [6 + number for number in range(12)]
+    assert os.getpid() not in {pid for _, pid in results}
+    assert CountedRows.n_sent == 1

@@ -156,9 +156,8 @@ class FamilySelection:
         """Fit stages on the plan's rows; a fit on all rows replaces a set's best trial."""
         problem = self.problem
         is_trial = plan is self._trial
-        fitted = parallel_results(
+        fits = (
             joblib.delayed(cross_fitted_stage)(
-                plan,
                 self._kinds[family][0],
                 np.array(features, np.intp),
                 problem.n_classes,
@@ -167,8 +166,9 @@ class FamilySelection:
             )
             for features, family in jobs
         )
+        results = parallel_results(fits, shared=plan)
         for number, ((features, family), (stage, outputs)) in enumerate(
-            zip(jobs, fitted, strict=True)
+            zip(jobs, results, strict=True)
         ):
             report(number)
             if not self.bounds.admit(stage):

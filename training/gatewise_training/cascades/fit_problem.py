@@ -113,9 +113,11 @@ def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[Fitt
     training_rows = [rows for rows, _ in plan.folds]
     if len(training_rows) > 1:
         training_rows.append(plan.fit_rows)
-    jobs = [joblib.delayed(fit)(rows) for fit in fits for rows in training_rows]
+    jobs = [
+        joblib.delayed(_run)(number, rows) for number in range(len(fits)) for rows in training_rows
+    ]
     fitted: list[list[Stage]] = []
-    for stages in parallel_results(jobs):
+    for stages in parallel_results(jobs, shared=fits):
         fitted.append(stages)
         problem.report(len(fitted), len(jobs), what)
     candidates = []
@@ -128,3 +130,7 @@ def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[Fitt
             ]
             candidates.append(FittedStages((stage,), (np.concatenate(outputs),)))
     return candidates
+
+
+def _run(fits: Sequence[SettingsFit], number: int, rows: Rows) -> list[Stage]:
+    return fits[number](rows)

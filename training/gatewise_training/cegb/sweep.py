@@ -26,6 +26,7 @@ from gatewise_training.cegb.growth import TreeGrowth, constant, grow
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.cegb.penalty_search import FIRST, between, in_widest_gap
+from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.growth_settings import first_rounds
@@ -251,17 +252,19 @@ def sweep_penalties(
 
 def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float, list[Fitted]]:
     """Fit each penalty on every fold; with several folds, fit its final model on all rows."""
-    fit = joblib.delayed(task.fit)
+    fit = joblib.delayed(Task.fit)
     n_folds = len(folds)
-    parallel = joblib.Parallel()
-    models = parallel(fit(p, *fold) for p in penalties for fold in folds)
+    fold_fits = (fit(p, *fold) for p in penalties for fold in folds)
+    models = list(parallel_results(fold_fits, shared=task))
     by_penalty = [models[i * n_folds : (i + 1) * n_folds] for i in range(len(penalties))]
     final_models = [fold_models[0] for fold_models in by_penalty]
     if n_folds > 1:
         all_rows = np.arange(len(task.x))
         rounds = [round(float(np.mean([m.n_rounds for m in models]))) for models in by_penalty]
-        jobs = zip(penalties, rounds, strict=True)
-        final_models = parallel(fit(p, all_rows, None, n_rounds) for p, n_rounds in jobs)
+        final_fits = (
+            fit(p, all_rows, None, n_rounds) for p, n_rounds in zip(penalties, rounds, strict=True)
+        )
+        final_models = list(parallel_results(final_fits, shared=task))
     validation_rows = [rows for _, rows in folds]
     return {
         p: task.score_rounds(p, model, fold_models, validation_rows)

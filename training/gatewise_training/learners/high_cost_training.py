@@ -100,7 +100,7 @@ def train_high_cost_model(
     accuracies: list[float] = []
 
     def cross_fit_all(fits: list[tuple[str, _CrossFit]]) -> None:
-        results = parallel_results(joblib.delayed(fit)(plan) for _, fit in fits)
+        results = parallel_results((joblib.delayed(_run)(fit) for _, fit in fits), shared=plan)
         for (kind, _), result in zip(fits, results, strict=True):
             report(f"high-cost model: {kind}")
             trained.append(result)
@@ -173,6 +173,10 @@ class _F0Recipe:
     kind: str
     fit: _CrossFit
     trial: _CrossFit | None = None
+
+
+def _run(plan: ValidationSplit, fit: _CrossFit) -> TrainedModel:
+    return fit(plan)
 
 
 def _cross_fitted(fit: Fit, plan: ValidationSplit) -> TrainedModel:

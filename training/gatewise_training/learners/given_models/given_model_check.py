@@ -51,9 +51,8 @@ def unseen_answers(
     if x_calibration is not None and len(training_rows) > 1:
         training_rows.append(plan.fit_rows)
     models = []
-    for model in parallel_results(
-        joblib.delayed(_clone)(plan, estimator, classes, p) for p in training_rows
-    ):
+    fits = (joblib.delayed(_clone)(estimator, classes, rows) for rows in training_rows)
+    for model in parallel_results(fits, shared=plan):
         models.append(model)
         report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(training_rows)}")
     answers = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
