@@ -6,7 +6,9 @@ The form is found by running some rows, or given.
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +22,16 @@ from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
 from gatewise.models.graph_model import GraphModel
-from gatewise_training.learners.given_models.graph_files import GraphTail, read_graph
+from gatewise_training.learners.given_models.graph_files import (
+    GraphTail,
+    read_graph,
+    row_by_row,
+)
+from gatewise_training.learners.torch_models import exported, is_torch
 
 Scores = Literal["probabilities", "logits", "labels"]
+
+_LOG = logging.getLogger("gatewise_training")
 
 BATCH = 256
 """Rows per run; with more, a network's intermediate values would not fit the caches."""
@@ -47,8 +56,8 @@ class OnnxModel:
 
     Parameters
     ----------
-    source : path or bytes
-        The file, or its content.
+    source : path, bytes, torch.nn.Module or torch.export program
+        The file, or its content; or a PyTorch model, which is exported.
     classes : sequence, optional
         Labels of the graph's columns, in their order. By default the file's own labels (a JSON
         list under "classes" in its metadata, or ZipMap's keys), or else 0, 1, ...
@@ -61,7 +70,7 @@ class OnnxModel:
     ``StagedCascade(OnnxModel("network.onnx", classes=["cat", "dog"], scores="logits"))``
     """
 
-    source: str | Path | bytes
+    source: Any
     classes: Sequence[Any] | None = None
     scores: Scores | None = None
 
@@ -80,6 +89,13 @@ class GraphForm(NamedTuple):
     columns: int
     names: tuple[Any, ...] | None = None
     positions: bool = True
+
+    def __str__(self) -> str:
+        """Describe the outputs that answers are read from."""
+        if self.score is None:
+            return f"labels alone, in output {self.label}"
+        labels_text = "" if self.label is None else f" and labels in output {self.label}"
+        return f"{self.scores} of {self.n_classes} classes in output {self.score}{labels_text}"
 
     @property
     def n_classes(self) -> int:
@@ -112,13 +128,29 @@ class FormedGraph:
         self._what = what
         self._required_scores = onnx_model.scores
         self._n_values = math.prod(shape)
-        graph, names = read_graph(onnx_model.source, shape, what)
+        source = onnx_model.source
+        if is_torch(source):
+            source = exported(source, shape, what)
+        graph, names, batch, reading = read_graph(source, shape, what)
         self.content: bytes = graph.SerializeToString(deterministic=True)
         rows = x
         if rows is None:
             rng = np.random.default_rng(0)
             rows = rng.standard_normal((RANDOM_ROWS, self._n_values)).astype(np.float32)
-        self.form, values = self._detect_form(np.ascontiguousarray(rows[:BATCH]))
+        rows = np.ascontiguousarray(rows[:BATCH])
+        try:
+            self.form, values = self._detect_form(rows)
+        except InputError:
+            if batch is None:
+                raise
+            self.content = row_by_row(graph, batch).SerializeToString(deterministic=True)
+            self.form, values = self._detect_form(rows)
+            warnings.warn(
+                f"{what} has a fixed batch of {batch}, and its operators depend on it: its rows "
+                "run one by one; export it with a free first dimension to make it faster",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         label = self.form.label
         score = self.form.score
         if x is not None and score is not None and not np.isfinite(values[score]).all():
@@ -133,6 +165,7 @@ class FormedGraph:
             names_are_numbers = all(type(c) in (int, float) for c in names)
             positions = not (labels_are_text or names_are_numbers)
             self.form = self._with_names(names, positions)
+        _LOG.info("%s: %s; it gives %s", what, reading, self.form)
 
     def named(self, classes: Sequence[Any]) -> GraphForm:
         """Get the form; `classes` are the labels of its columns if the graph names none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,43 +23,67 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
-def read_graph(
-    source: str | Path | bytes, shape: Shape, what: str
-) -> tuple[onnx.ModelProto, list[Any] | None]:
-    """Read and check a file; get its graph and the labels of the classes that it names.
+class GraphFile(NamedTuple):
+    """A graph that was read: ``x``, float32 (n, n_values), to its outputs.
 
-    The graph has one input ``x``, float32 (n, n_values), for instances of this shape, and neither
-    ZipMap nodes nor shapes of inner values nor texts. `what` is the model's name in errors.
+    `names` are the labels of the classes that the file names. `batch` is the size that the file
+    fixes the batch dimension to, None if it is free. `reading` says how rows become its input.
+    """
+
+    model: onnx.ModelProto
+    names: list[Any] | None
+    batch: int | None
+    reading: str
+
+
+def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile:
+    """Read and check a graph for instances of this shape.
+
+    `source` is a path, whose tensors may be in other files, or the bytes of a file. The result has
+    neither ZipMap nodes nor shapes of inner values nor texts. `what` is the model's name in errors.
     """
     import onnx
+    from onnx import inliner
 
-    if not isinstance(source, bytes):
-        path = Path(source)
-        if not path.is_file():
-            raise InputError(f"{what}: file {path} does not exist")
-        source = path.read_bytes()
     try:
-        model = onnx.load_model_from_string(source)
+        if isinstance(source, bytes):
+            model = onnx.load_model_from_string(source)
+        else:
+            path = Path(source)
+            if not path.is_file():
+                raise InputError(f"{what}: file {path} does not exist")
+            model = onnx.load(path)  # with the tensors of its other files
         outside = [
             t.name for t in _tensors(model.graph) if t.data_location == onnx.TensorProto.EXTERNAL
         ]
         if not outside:
+            if model.functions:  # torch's exporter leaves some of its own
+                model = inliner.inline_local_functions(model)
             onnx.checker.check_model(model)
+    except InputError:
+        raise
     except Exception as error:  # protobuf's DecodeError is not public
         raise InputError(f"{what} is not a usable ONNX file: {one_line(error)}") from error
     if outside:
-        raise InputError(f"{what} keeps {outside[0]!r} in another file; save it as one")
-    strange = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
-    if strange or model.functions:
+        raise InputError(f"{what} keeps {outside[0]!r} in another file; give the path of its file")
+    strange = _domains(model.graph) - {"", "ai.onnx", ML_DOMAIN}
+    if strange:
         raise InputError(
             f"{what} uses operators that onnxruntime alone does not have "
-            f"({', '.join(sorted(strange)) or 'functions'})"
+            f"({', '.join(sorted(strange))})"
         )
     model = onnx.compose.add_prefix(model, "g_")
     del model.graph.value_info[:]
     model.graph.doc_string = ""
     names = _named_classes(model, what)
-    return _with_flat_input(model, shape, what), names
+    batch, reading = _flatten_input(model, shape, what)
+    return GraphFile(model, names, batch, reading)
+
+
+def _domains(graph: onnx.GraphProto) -> set[str]:
+    """Get the domains of a graph's operators."""
+    domains = {node.domain for node in graph.node}
+    return domains.union(*(_domains(g) for node in graph.node for g in inner_graphs(node)))
 
 
 def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
@@ -99,8 +123,11 @@ def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
     return classes
 
 
-def _with_flat_input(model: onnx.ModelProto, shape: Shape, what: str) -> onnx.ModelProto:
-    """Put nodes before a graph that make its input of ``x``, float32 (n, n_values)."""
+def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int | None, str]:
+    """Put nodes before a graph that make its input of ``x``, float32 (n, n_values).
+
+    Returns `batch` and `reading` of :class:`GraphFile`.
+    """
     from onnx import TensorProto, helper
 
     graph = model.graph
@@ -145,7 +172,12 @@ def _with_flat_input(model: onnx.ModelProto, shape: Shape, what: str) -> onnx.Mo
     for output in graph.output:  # declared shapes may be wrong: a run finds them
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
-    return model
+    type_name = TensorProto.DataType.Name(kind).lower()
+    name = inputs[0].name.removeprefix("g_")
+    reading = f"the input {name!r} gets {type_name} instances of shape {instance_shape}"
+    if order is not None:
+        reading += f", axes moved from {shape}"
+    return (dims[0] if dims else None), reading
 
 
 def _layout(
@@ -182,6 +214,46 @@ def _layout(
         return tuple(d or 0 for d in graph_dims), None
     listed = ", ".join("n" if d is None else str(d) for d in graph_dims)
     raise InputError(f"{what} takes instances of shape ({listed}), the rows have {shape}")
+
+
+def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
+    """Let a read graph run each row alone, in a batch of `n_fixed` copies of it."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = model.graph
+    names = {output.name: f"gw_inner_{output.name}" for output in graph.output}
+    constants = {"gw_first": np.array(0, np.int64), "gw_repeats": np.array([n_fixed, 1], np.int64)}
+    constants["gw_axis"] = np.array([0], np.int64)
+    # the body: a row of values, its copies, the graph, the first row of each output
+    body = [
+        helper.make_node("Unsqueeze", ["gw_row", "gw_axis"], ["gw_one"]),
+        helper.make_node("Tile", ["gw_one", "gw_repeats"], ["gw_copies"]),
+    ]
+    for node in graph.node:
+        node.input[:] = ["gw_copies" if i == "x" else names.get(i, i) for i in node.input]
+        node.output[:] = [names.get(o, o) for o in node.output]
+        body.append(node)
+    row_outputs = []
+    for k, output in enumerate(graph.output):
+        body.append(
+            helper.make_node("Gather", [names[output.name], "gw_first"], [f"gw_of_row_{k}"], axis=0)
+        )
+        kind = output.type.tensor_type.elem_type
+        row_outputs.append(helper.make_tensor_value_info(f"gw_of_row_{k}", kind, None))
+    n_values = graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    row_input = helper.make_tensor_value_info("gw_row", TensorProto.FLOAT, [n_values])
+    # Scan runs the body on each row, and stacks its outputs
+    scan = helper.make_node(
+        "Scan",
+        ["x"],
+        list(names),
+        body=helper.make_graph(body, "row", [row_input], row_outputs),
+        num_scan_inputs=1,
+    )
+    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    del graph.node[:]
+    graph.node.append(scan)
+    return model
 
 
 class GraphTail:

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError, one_line
 from gatewise_training.learners.given_models.flat_forms import flat_trees
+from gatewise_training.learners.given_models.given_graph import OnnxModel
+from gatewise_training.learners.torch_models import is_torch
 
 ENDINGS = {".txt": "lightgbm", ".json": "xgboost", ".ubj": "xgboost", ".cbm": "catboost"}
 """Library of a booster's file, by the end of its name."""
@@ -78,13 +80,14 @@ class RawBooster:
 
 
 def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
-    """Make a classifier of a booster or a booster's file; return any other model unchanged.
+    """Make a classifier of a booster, or a graph of a PyTorch model; return others unchanged.
 
     Parameters
     ----------
     model : object
         A ``lightgbm.Booster`` or ``xgboost.Booster``; the path of a LightGBM text (``.txt``), an
-        XGBoost model (``.json``, ``.ubj``) or a CatBoost model (``.cbm``); or anything else.
+        XGBoost model (``.json``, ``.ubj``) or a CatBoost model (``.cbm``); a ``torch.nn.Module``
+        or ``torch.export`` program, which becomes an OnnxModel; or anything else.
     what : str
         The model's name in errors.
 
@@ -93,6 +96,8 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
     InputError
         If a file cannot be read, or the booster is not a classifier that converts exactly to trees.
     """
+    if is_torch(model):
+        return OnnxModel(model)
     library = ENDINGS.get(Path(model).suffix) if isinstance(model, str | Path) else None
     if library is not None:
         if not Path(model).is_file():

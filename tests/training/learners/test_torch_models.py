@@ -1,0 +1,105 @@
+"""PyTorch modules and exported programs as high-cost and low-cost models."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import gatewise as gw
+from gatewise.errors import InputError
+from gatewise_export.packing.verification import verify
+from gatewise_training.learners.given_models.given_graph import FormedGraph, graph_answer
+from tests.support.processes import run_python
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch onnxscript")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install onnxscript")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+
+def picture_network(channels: int = 1, classes: int = 10) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(channels, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(4),
+        torch.nn.Flatten(),
+        torch.nn.Dropout(0.5),
+        torch.nn.Linear(128, classes),
+    )
+
+
+def labels_of_module(module: torch.nn.Module, batch: np.ndarray) -> np.ndarray:
+    module.eval()
+    with torch.no_grad():
+        return module(torch.from_numpy(batch)).argmax(dim=1).numpy()
+
+
+def test_module_with_channels_first_takes_pictures_with_channels_last():
+    pictures = np.random.default_rng(0).normal(size=(50, 8, 8, 3)).astype(np.float32)
+    module = picture_network(channels=3)
+    assert module.training
+    formed = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
+    assert module.training
+    assert (formed.form.scores, formed.form.columns) == ("logits", 10)
+    labels, _ = graph_answer(formed.content, formed.form, pictures.reshape(50, -1))
+    expected = labels_of_module(module, np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
+    np.testing.assert_array_equal(labels, expected)
+
+
+def test_exported_program_with_a_fixed_batch_answers_all_rows():
+    rows = np.random.default_rng(0).normal(size=(50, 12)).astype(np.float32)
+    module = torch.nn.Sequential(torch.nn.Linear(12, 3), torch.nn.Softmax(dim=1)).eval()
+    program = torch.export.export(module, (torch.zeros(1, 12),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # rows may run one by one
+        formed = FormedGraph(gw.OnnxModel(program, classes=["a", "b", "c"]), (12,), "model")
+    assert (formed.form.scores, formed.form.names) == ("probabilities", ("a", "b", "c"))
+    labels, _ = graph_answer(formed.content, formed.form, rows)
+    np.testing.assert_array_equal(labels, labels_of_module(module, rows))
+
+
+def test_module_that_takes_no_rows_is_refused_with_its_own_words():
+    with pytest.raises(InputError, match=r"does not take instances of the rows' shape.*Unflatten"):
+        FormedGraph(gw.OnnxModel(picture_network()), (64,), "high_cost_model")
+
+
+def test_pair_of_modules_packs_and_verifies(tmp_path):
+    X, y = load_digits(return_X_y=True)
+    pictures = X.reshape(-1, 8, 8).astype(np.float32)
+    torch.manual_seed(0)
+    small = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    big = picture_network()
+    for module in (small, big):
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        inputs, targets = torch.from_numpy(pictures[:900, None]), torch.from_numpy(y[:900])
+        for _ in range(40):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(module(inputs / 16), targets).backward()
+            optimizer.step()
+    low, high = (torch.nn.Sequential(torch.nn.Hardtanh(0, 16), m) for m in (small, big))
+    pair = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(pictures[900:1300])
+    bundle = gw.pack(pair, tmp_path / "bundle", sample=pictures[900:964])
+    report = verify(pair, bundle, pictures[1300:].reshape(-1, 64))
+    assert (report.differing_decisions, report.cloud_label_differences) == (0, 0)
+    labels = pair.high_cost_model_.labels(pictures[1300:].reshape(-1, 64))
+    np.testing.assert_array_equal(labels, labels_of_module(high, pictures[1300:, None]))
+
+
+def test_without_a_torch_model_torch_is_not_imported():
+    run_python(
+        "import sys, numpy as np, gatewise as gw\n"
+        "from sklearn.datasets import load_iris\n"
+        "from sklearn.linear_model import LogisticRegression\n"
+        "X, y = load_iris(return_X_y=True)\n"
+        "model = LogisticRegression(max_iter=500).fit(X, y)\n"
+        "gw.ConfidenceCascade(model, low_cost_model='linear', n_subsets=1, offload_rate=0.4,"
+        " random_state=0).fit(X, y)\n"
+        "assert 'torch' not in sys.modules\n"
+    )

@@ -1,0 +1,82 @@
+"""PyTorch modules and exported programs as ONNX graphs; torch is imported only where one is given.
+
+The exporter needs a row of the module's own shape. Instances are tried as they are, then with their
+channels first, then with one channel.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gatewise.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+
+Shape = tuple[int, ...]
+
+
+def is_torch(model: object) -> bool:
+    """Whether a model is a module or an exported program of PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
+
+
+def exported(model: Module | ExportedProgram, shape: Shape, what: str) -> bytes:
+    """Export a model of PyTorch for instances of a shape; InputError, which names `what`."""
+    import torch
+
+    try:
+        import onnxscript  # noqa: F401 - torch's exporter needs it
+    except ImportError:
+        raise InputError(f"{what} is a model of PyTorch: pip install onnxscript") from None
+    options: dict[str, Any] = {"dynamo": True, "verbose": False}
+    was_training = getattr(model, "training", False)
+    try:
+        if isinstance(model, torch.export.ExportedProgram):
+            program = torch.onnx.export(model, **options)
+        else:
+            model.eval()
+            batch = ({0: torch.export.Dim.DYNAMIC},)
+            example = _example(model, shape, what)
+            program = torch.onnx.export(model, (example,), dynamic_shapes=batch, **options)
+        content: bytes = program.model_proto.SerializeToString()
+    except InputError:
+        raise
+    except Exception as error:  # the exporter's errors share no base
+        raise InputError(
+            f"{what}: torch.onnx.export fails: {one_line(error)}; give it as an ONNX file"
+        ) from error
+    finally:
+        if was_training:
+            model.train()
+    return content
+
+
+def _example(model: Module, shape: Shape, what: str) -> Tensor:
+    """Make a batch of two zero instances in the first layout that the module takes."""
+    import torch
+
+    layouts = [shape]
+    if len(shape) == 3:
+        layouts.append((shape[2], shape[0], shape[1]))
+    if len(shape) == 2:
+        layouts.append((1, *shape))
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(1))
+    errors = []
+    for layout in layouts:
+        example = torch.zeros((2, *layout), dtype=parameter.dtype, device=parameter.device)
+        try:
+            with torch.no_grad():
+                model(example)
+        except Exception as error:  # a module may raise anything
+            errors.append(f"{layout}: {one_line(error)}")
+        else:
+            return example
+    raise InputError(
+        f"{what} does not take instances of the rows' shape ({'; '.join(errors)}); give rows of "
+        "the shape that it takes, or begin the module with torch.nn.Unflatten"
+    )
