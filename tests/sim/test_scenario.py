@@ -1,6 +1,5 @@
 import re
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -102,9 +101,3 @@ def test_help_lists_every_link_and_no_more_than_26_options(monkeypatch):
     assert len(options) <= 26
     assert {"--devices", "--settings", "--sweep"} <= options
     assert "queue" in text
-
-
-def test_a_scenario_is_a_plain_record():
-    scenario = Scenario(devices=3)
-    assert scenario == Scenario(devices=3) != Scenario()
-    assert msgspec.structs.replace(scenario, devices=4).devices == 4

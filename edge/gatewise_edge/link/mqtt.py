@@ -6,11 +6,10 @@ broke are dropped: sent later, they would be stale. See :mod:`gatewise_edge.link
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.reasoncodes import ReasonCode
 
 from gatewise.errors import InputError
-from gatewise_edge.checks import check_device, check_positive
+from gatewise_edge.checks import check_device
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.connection import BrokerConnection
@@ -26,7 +25,6 @@ from gatewise_edge.link.device_identity import DeviceIdentity
 from gatewise_edge.link.link import Receive
 from gatewise_edge.link.topics import (
     answers_topic,
-    metrics_topic,
     request_topic,
     response_topic,
     session_topic,
@@ -105,7 +103,6 @@ class MqttLink:
         self._handlers: dict[str, Receive] = {session_topic(self.device): self._identity.read}
         #: The topic of each SUBSCRIBE that the broker has not acknowledged, by its id.
         self._pending_subacks: dict[int, str] = {}
-        self._closed = threading.Event()
         self._broker = BrokerConnection(
             self._endpoint,
             f"gw-{self.device}",
@@ -219,28 +216,6 @@ class MqttLink:
         # Otherwise it is published on connecting.
         self._publish_status(self._status)
 
-    def publish_metrics(
-        self, read: Callable[[], Mapping[str, float]], *, every: float = 60.0
-    ) -> None:
-        """Publish counters on ``gw/v1/<device>/metrics``, at QoS 0, until the link is closed.
-
-        `read` gives them, as ``lambda: device.counters``, on a thread of its own, each `every`
-        seconds; without a connection a message is left out.
-        """
-        check_positive("every", every)
-
-        def publish() -> None:
-            while not self._closed.wait(every):
-                try:
-                    payload = json.dumps(dict(read()), allow_nan=False)
-                except Exception:
-                    _LOG.exception("the counters cannot be published")
-                    continue
-                if self.ready:
-                    self._broker.publish(metrics_topic(self.device), payload, qos=0)
-
-        threading.Thread(target=publish, name="gatewise-metrics", daemon=True).start()
-
     def send(self, payload: bytes) -> bool:
         """Publish a request's `payload`, if the link is ready. See :meth:`.Link.send`."""
         return self._ready and self._broker.publish(self._topic, payload)
@@ -250,7 +225,6 @@ class MqttLink:
         if not self._open:
             return
         self._open = False
-        self._closed.set()
         self._receive = _drop
         if not self._identity.takeovers:
             self._broker.publish(session_topic(self.device), b"", qos=0, retain=True)

@@ -56,11 +56,6 @@ def answers_topic(device: str) -> str:
     return f"{_ROOT}/{check_device(device)}/answers"
 
 
-def metrics_topic(device: str) -> str:
-    """Topic of a device's counters."""
-    return f"{_ROOT}/{check_device(device)}/metrics"
-
-
 def manifest_topic(model: str) -> str:
     """Topic of news of a model, retained."""
     return f"{_ROOT}/model/{check_model(model)}/manifest"

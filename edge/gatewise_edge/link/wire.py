@@ -24,7 +24,6 @@ from gatewise_edge.link.topics import device_of as device_of
 from gatewise_edge.link.topics import json_request_topic as json_request_topic
 from gatewise_edge.link.topics import json_response_topic as json_response_topic
 from gatewise_edge.link.topics import manifest_topic as manifest_topic
-from gatewise_edge.link.topics import metrics_topic as metrics_topic
 from gatewise_edge.link.topics import request_topic as request_topic
 from gatewise_edge.link.topics import response_topic as response_topic
 from gatewise_edge.link.topics import shared as shared

@@ -81,7 +81,7 @@ def edge(
         gatewise edge bundle --data rows.csv --resume resumable.jsonl
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --publish gw/v1/pi-1/answers
         arecord -t raw -f S16_LE -r 16000 |
-        gatewise edge bundle --signal - --smooth majority:5
+        gatewise edge bundle --signal - --settings hop.toml
         gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
         gatewise edge bundle --broker mqtt://localhost --max-offloads 60/h --audit 0.02
         gatewise edge bundle --broker mqtts://broker --store /var/lib/gw
@@ -176,7 +176,7 @@ def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
     if settings.smooth is not None:
         smoothing = Smoothing(settings.smooth, has_classes=bool(first_manifest.classes))
         delay = f"a change that lasts shows {smoothing.delay} windows later"
-        note(f"--smooth {settings.smooth}: {delay}")
+        note(f"smooth {settings.smooth}: {delay}")
     troubles = Troubles(
         link,
         {

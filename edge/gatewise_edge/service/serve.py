@@ -30,7 +30,7 @@ Write = Callable[[dict[str, Any]], None]
 
 
 class Smoothing:
-    """The filter of ``--smooth`` over the labels of successive windows.
+    """The filter ``smooth`` over the labels of successive windows.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Smoothing:
 
     def __init__(self, text: str, *, has_classes: bool) -> None:
         if not has_classes:
-            raise InputError("--smooth is for bundles with classes; this one answers with values")
+            raise InputError("smooth is for bundles with classes; this one answers with values")
         self._labels = parse_filter(text)
         self.delay = self._labels.delay
         self.changed = 0

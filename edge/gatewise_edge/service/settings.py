@@ -49,12 +49,6 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
             ".csv file."
         ),
     ] = None
-    smooth: Annotated[
-        str | None,
-        typer.Option(
-            help="Filter of labels: majority:5 gives the most frequent label of the last 5 windows."
-        ),
-    ] = None
     block: Annotated[
         tuple[str, ...],
         typer.Option(
@@ -127,6 +121,10 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
+    smooth: Annotated[
+        str | None,
+        FileOption("Filter of labels: majority:5, the most frequent label of the last 5 windows."),
+    ] = None
     implausible: Annotated[
         Implausible,
         FileOption(
@@ -169,7 +167,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         if not self.update_host and (any(update_settings) or self.update_spread):
             raise InputError("--trust and the update_... settings need --update-host")
         if self.smooth is not None and self.parallel > 1:
-            raise InputError("--smooth needs answers in order: leave --parallel at 1")
+            raise InputError("smooth needs answers in order: leave --parallel at 1")
         if self.signal is None:
             for field in msgspec.structs.fields(SignalOptions):
                 if getattr(self, field.name) != field.default:

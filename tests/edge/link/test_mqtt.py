@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import resource
 import socket
 import threading
@@ -311,27 +310,6 @@ def test_status_names_the_active_model(broker, make_peer):
         link.set_status("x" * 301)
     link.close()
     wait_until(lambda: peer.statuses[-1] == ("pi-1", "offline"), "the farewell")
-
-
-def test_counters_are_published_while_there_is_a_connection(bundle, broker, make_peer):
-    make_peer()
-    told: list[dict[str, float]] = []
-    spy = paho.Client(paho.CallbackAPIVersion.VERSION2)
-    spy.on_message = lambda client, _, message: told.append(json.loads(message.payload))
-    spy.connect("127.0.0.1", broker.port)
-    spy.subscribe(wire.metrics_topic("pi-1"))
-    spy.loop_start()
-    link = MqttLink(broker.url, device="pi-1")
-    with Device(bundle, link=link) as device:
-        link.publish_metrics(lambda: device.counters | device.gauges, every=0.05)
-        link.connect(60)
-        assert device.answer(HARD).route == "cloud"
-        wait_until(lambda: any(t["cloud"] == 1 for t in told), "the counters")
-    with pytest.raises(InputError, match="every"):
-        link.publish_metrics(lambda: {}, every=0)
-    spy.disconnect()
-    spy.loop_stop()
-    assert {"edge", "fallback", "breaker_open", "round_trip_ms"} <= told[-1].keys()
 
 
 @pytest.mark.parametrize(

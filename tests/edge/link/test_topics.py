@@ -18,7 +18,7 @@ names = st.text(
 def test_topics_lead_back_to_the_device(device):
     if device in {"model", "dead"}:
         return
-    for topic in (wire.request_topic, wire.response_topic, wire.status_topic, wire.metrics_topic):
+    for topic in (wire.request_topic, wire.response_topic, wire.status_topic):
         assert wire.device_of(topic(device)) == device
         assert topic(device).count("/") <= 7
 

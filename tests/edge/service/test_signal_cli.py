@@ -75,9 +75,7 @@ def settings(tmp_path):
 
 
 def test_samples_through_a_pipe(bundle, recording, start, settings):
-    process = start(
-        "--signal", "-", *BLOCK, *settings("hop = 16"), "--smooth", "majority:3", "--json"
-    )
+    process = start("--signal", "-", *BLOCK, *settings("hop = 16\nsmooth = 'majority:3'"), "--json")
     process.process.stdin.buffer.write(recording.astype("<i2").tobytes() + b"\1")
     status, out, err = process.finish()
     assert status == 0, err
@@ -100,7 +98,7 @@ def test_samples_through_a_pipe(bundle, recording, start, settings):
     assert "its last 1 bytes are a part of a sample; its whole windows are answered" in err
 
 
-def test_recordings_arrays_and_gaps(recording, here, tmp_path):
+def test_recordings_arrays_and_gaps(recording, here, tmp_path, settings):
     np.save(tmp_path / "r.npy", recording)
     np.save(tmp_path / "w.npy", recording.reshape(-1, SAMPLES, 2))
     rows = [f"{i / RATE_HZ},{a},{b}\n" for i, (a, b) in enumerate(recording.tolist())]
@@ -108,7 +106,7 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
     (tmp_path / "r.csv").write_text("".join(rows))
     found = {}
     for given in ("--signal=r.npy", "--data=w.npy", "--signal=r.csv"):
-        done = here(given, *BLOCK, "--smooth", "majority:3")
+        done = here(given, *BLOCK, *settings("smooth = 'majority:3'"))
         assert done.returncode == 0, done.stderr
         found[given] = told(done.stdout)
     recorded, arrays, parted = found.values()
@@ -128,8 +126,8 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
         (("--signal", "-", "--data", "x.npy"), "--data and --keep are for rows"),
         (("--signal", "-", "rate_hz = 8000.0"), "blocks are for 50 samples"),
         (("hop = 3",), "hop is for --signal"),
-        (("--signal", "-", *BLOCK, "--smooth", "mean:3"), "give majority:K"),
-        (("--signal", "-", *BLOCK, "--smooth", "majority:3", "--parallel", "2"), "--parallel"),
+        (("--signal", "-", *BLOCK, "smooth = 'mean:3'"), "give majority:K"),
+        (("--signal", "-", *BLOCK, "--parallel", "2", "smooth = 'majority:3'"), "--parallel"),
     ],
 )
 def test_what_is_refused_at_the_start(here, args, message, settings):

@@ -8,7 +8,6 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_sim import simulate
 from gatewise_sim.experiment.policies import system_policy
-from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.fleet.results import ROUTES
 from gatewise_sim.fleet.run import run_fleet
 from gatewise_sim.report.document import Report
@@ -196,13 +195,6 @@ def test_timings_must_be_of_the_bundles_stages(small):
     timings = Timings(edge_ms=(1.0,), run_us=1, instance_us=1)
     with pytest.raises(InputError, match="edge_ms has 1 entries; 2 stages"):
         report_of(small, timings=timings)
-
-
-def test_measured_timings_are_in_the_report(small):
-    report = report_of(small, timings=None, baselines=False)
-    measured = make_row_table(small.bundle, small.rows, small.truth)[1]
-    assert len(report.timings.edge_ms) == len(measured.edge_ms)
-    assert report.timings.assumed == ("message_us", "broker_us", "hop_ms")
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -1,7 +1,5 @@
 """Fleets in virtual time: conservation, deadlines, outages, seeds, and parts of large fleets."""
 
-from dataclasses import fields
-
 import msgspec
 import numpy as np
 import pytest
@@ -165,31 +163,6 @@ def test_a_new_connection_begins_with_handshakes(tmp_path, tls, trips):
 
 
 # -- seeds, costs, policies -----------------------------------------------------------------------
-
-
-def columns(fleet) -> list[bytes]:
-    return [getattr(fleet.answers, column.name).tobytes() for column in fields(fleet.answers)]
-
-
-def test_the_same_seed_gives_the_same_run(tmp_path):
-    def seeded(seed: int):
-        scenario = make_scenario(
-            devices=30, time="60s", workload="poisson:100/min", deadline_ms=400.0, seed=seed,
-            link=write_link(tmp_path, name="l", rtt_ms=80, jitter_ms=40, loss=0.05),
-            outage=("cloud:+20s-+25s",),
-        )  # fmt: skip
-        return run(make_table(10, 5), scenario)
-
-    first, again, other = seeded(3), seeded(3), seeded(4)
-    assert columns(first) == columns(again)
-    assert (first.counts, first.workers, first.events) == (
-        again.counts,
-        again.workers,
-        again.events,
-    )
-    assert columns(first) != columns(other)
-    assert_conserved(first)
-    assert first.counts["retries"] > 0
 
 
 def test_costs_and_labels_are_the_estimators(small, table):

@@ -24,12 +24,6 @@ def test_what_cannot_be_is_said_before_anything_starts(changes, message):
         check_live(scenario(**changes))
 
 
-def test_a_policy_must_be_one_that_other_processes_import():
-    chosen = scenario().changed(policy=lambda point: "stop")
-    with pytest.raises(InputError, match="module:function"):
-        check_live(chosen)
-
-
 def test_the_embedded_broker_serves_one_worker(monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.run.find_mosquitto", lambda: None)
     with pytest.raises(InputError, match="install mosquitto, or run one worker"):

@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from msgspec.structs import replace
 
 from gatewise_sim.report.document import (
@@ -19,10 +18,8 @@ from gatewise_sim.report.document import (
     StageResult,
     Transport,
 )
-from gatewise_sim.report.document import Figure as Measured
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.plots.run_plots import frontier_limits
-from gatewise_sim.report.plots.style import limit_to_shares, widened
 from gatewise_sim.report.plots.timeline import timeline_plot
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import drawings, live, made_up
@@ -109,38 +106,6 @@ def test_operating_points_are_in_the_frame_or_counted():
     far = replace(report, frontier=points)
     assert frontier_limits(far)[1][0] > 0.5
     assert "on validation rows (3 of 10 lie below the frame); the ring" in text(render(far))
-
-
-@pytest.mark.parametrize(
-    ("ends", "shown"),
-    [((0.0, 0.01), (0.0, 0.05)), ((0.99, 1.0), (0.95, 1.0)), ((0.5, 0.51), (0.48, 0.53))],
-)
-def test_axes_of_shares_stay_from_0_to_1(ends, shown):
-    assert widened(*ends) == pytest.approx(shown)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_an_axis_of_one_share_stays_from_0_to_1(share):
-    axes = Figure().add_subplot()
-    axes.plot([share, share], [0, 1])
-    limit_to_shares(axes, "x")
-    low, high = axes.get_xlim()
-    assert (low, high) == pytest.approx((0.0, 0.055) if share == 0 else (0.945, 1.0))
-
-
-def test_marks_at_one_place_have_sizes_of_their_own():
-    """Three policies offload nothing: their marks lie on each other."""
-    alike = Measured(value=0.9, low=0.88, high=0.92)
-    report = made_up()
-    policies = tuple(
-        replace(p, cost=alike, accuracy=alike) if p.key in ("system", "edge_only", "random") else p
-        for p in report.policies
-    )
-    marks = run_plots._marks(replace(report, policies=policies))
-    sizes = run_plots._mark_sizes(marks, ((0.0, 64.0), (0.8, 1.0)))
-    alone = run_plots._MARK_SIZE
-    assert sizes["cloud_only"] == sizes["confidence"] == alone
-    assert alone == sizes["system"] < sizes["edge_only"] < sizes["random"]
 
 
 def test_a_time_line_without_answers_is_drawn():
