@@ -195,9 +195,10 @@ class Roster(Record, frozen=True, kw_only=True):
 class BrokerFolder:
     """Result of :func:`init_broker`.
 
-    `roster` has the clients of all calls. `issued` are the certificates, and `revoked` the clients
-    of this call. `plugin` is the dynamic security plugin; without it the access list applies, which
-    refuses no subscription.
+    `folder` has the files, and `config` is the broker's configuration there. `roster` has the
+    clients of all calls. `issued` are the certificates, and `revoked` the clients of this call.
+    `plugin` is the dynamic security plugin; without it the access list applies, which refuses no
+    subscription.
     """
 
     folder: Path

@@ -116,7 +116,7 @@ def refused(endpoint: Endpoint, why: str) -> LinkError:
 
 
 def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
-    """Test by a round trip whether a broker serves shared subscriptions.
+    """Test by a round trip whether `broker` serves shared subscriptions.
 
     A SUBACK is no proof, because the embedded broker grants ``$share/...`` and never delivers. This
     publishes one message to a topic with a plain subscription, and one to a topic with a shared

@@ -33,7 +33,8 @@ class CloudAnswer(NamedTuple):
 class CloudModel:
     """A bundle's high-cost model.
 
-    Make one with :meth:`from_bundle`, which also tests it. Raises ModelError if the bundle has no
+    `backend` computes the margins of the model that `manifest` describes. Make one with
+    :meth:`from_bundle`, which also tests it. Raises ModelError if the bundle has no
     high-cost model.
 
     Attributes
