@@ -66,7 +66,7 @@ def test_a_frozen_worker_costs_a_retry_and_a_dead_one_nothing(bundle, broker, st
         assert routes.total() == 30
 
 
-def test_all_workers_gone(bundle, broker, start_worker):
+def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
     worker = start_worker()
     link = MqttLink(broker.url)
     with Device(bundle, link=link, deadline_ms=100) as device:

@@ -39,7 +39,7 @@ def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number, default_ac
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_fails_on_the_way_out_is_not_why_it_ends(kind):
+def test_error_during_the_exit_does_not_replace_the_signal(kind):
     @exit_on_termination()
     def work():
         try:
@@ -63,7 +63,7 @@ def test_an_error_stays_an_error():
         work()
 
 
-def test_whoever_listens_already_goes_on_listening():
+def test_existing_signal_handler_is_kept():
     heard = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:

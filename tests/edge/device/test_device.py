@@ -41,7 +41,7 @@ def routes(device: Device) -> dict[str, int]:
     return {k: device.counters[k] for k in ("edge", "cloud", "fallback", "errors")}
 
 
-def test_the_three_ways(bundle):
+def test_answer_comes_from_the_edge_the_cloud_or_as_a_fallback(bundle):
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         first, second, third = (device.answer(row) for row in (EASY, LATER, HARD))
         assert routes(device) == {"edge": 2, "cloud": 1, "fallback": 0, "errors": 0}
@@ -72,7 +72,7 @@ def test_rows_by_name(bundle):
             device.answer({"foo": 1.0})
 
 
-def test_decides_as_the_sample_says(bundle):
+def test_device_decides_as_the_bundle_s_sample(bundle):
     for point in (0, 1):
         with Device(bundle.with_active(point), link=InProcessLink(cloud_says)) as device:
             answer_sample(device)
@@ -109,7 +109,7 @@ def test_policies(bundle, policy, linked, row, expected):
     assert (answer.label, answer.route, answer.reason, answer.acquired, answer.cost) == expected
 
 
-def test_a_silent_cloud(bundle, clock):
+def test_instance_falls_back_at_its_deadline_when_the_cloud_is_silent(bundle, clock):
     link = FakeLink(lambda payload, receive: None)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
@@ -152,7 +152,7 @@ def test_a_retry_is_answered_once(bundle, clock):
         ({"id": bytes(16)}, "unknown"),
     ],
 )
-def test_a_response_that_does_not_match_is_not_used(bundle, clock, changes, counter):
+def test_response_of_another_request_is_not_used(bundle, clock, changes, counter):
     def wrong(payload, receive):
         request = wire.decode_request(payload)
         receive(wire.encode_response(answer_to(request, **changes)))
@@ -163,7 +163,7 @@ def test_a_response_that_does_not_match_is_not_used(bundle, clock, changes, coun
     assert (answer.route, answer.reason) == ("fallback", "timeout")
 
 
-def test_noise_and_other_classes_are_not_used(bundle):
+def test_malformed_responses_and_other_classes_are_not_used(bundle):
     def noise(payload, receive):
         for junk in (b"", b"\xff\x00", payload):
             receive(junk)
@@ -177,7 +177,7 @@ def test_noise_and_other_classes_are_not_used(bundle):
 
 
 @pytest.mark.parametrize(("code", "sent"), [("busy", 2), ("no-model", 2), ("failed", 1)])
-def test_errors_of_the_cloud(bundle, clock, caplog, code, sent):
+def test_error_of_the_cloud_is_a_fallback_with_its_code(bundle, clock, caplog, code, sent):
     def refuses(payload, receive):
         refusal = wire.Response.refusal(wire.decode_request(payload), code)
         receive(wire.encode_response(refusal))
@@ -192,7 +192,7 @@ def test_errors_of_the_cloud(bundle, clock, caplog, code, sent):
     assert caplog.text.count("no worker serves small 7") == (code == "no-model")
 
 
-def test_a_worker_without_the_model_beside_one_that_has_it_is_no_news(bundle, clock, caplog):
+def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplog):
     def in_turn(payload, receive):
         request = wire.decode_request(payload)
         refusal = wire.Response.refusal(request, "no-model")
@@ -205,7 +205,7 @@ def test_a_worker_without_the_model_beside_one_that_has_it_is_no_news(bundle, cl
     assert "no worker serves" not in caplog.text
 
 
-def test_a_bundle_without_a_cloud(make_bundle):
+def test_bundle_without_a_cloud_answers_on_the_device(make_bundle):
     with Device(make_bundle(cloud=False)) as device:
         answer = device.answer(HARD)
     assert (answer.label, answer.route, answer.stage) == ("yes", "edge", 1)
@@ -220,7 +220,7 @@ def allowing(make_bundle, stages: str, cloud: str):
     return make_bundle(f"{stages}-{cloud}", missing=MissingSpec(stages, cloud))
 
 
-def test_missing_where_nothing_allows_it(bundle):
+def test_missing_value_that_no_model_allows_ends_the_stages(bundle):
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         with pytest.raises(SensorError, match="column 'a' is missing"):
             device.answer(MISSING_A)
@@ -233,7 +233,7 @@ def test_missing_where_nothing_allows_it(bundle):
     assert last.cost == 17.5
 
 
-def test_missing_that_the_cloud_allows_goes_there(make_bundle):
+def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
     bundle = allowing(make_bundle, "refused", "allowed")
     link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
     with Device(bundle, link=link) as device:
@@ -246,7 +246,7 @@ def test_missing_that_the_cloud_allows_goes_there(make_bundle):
         assert alone.answer(MISSING_C).stage == 0
 
 
-def test_missing_that_a_stage_allows_goes_on(make_bundle):
+def test_missing_value_that_stages_allow_runs_them(make_bundle):
     bundle = allowing(make_bundle, "allowed", "refused")
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         # a is NaN, so is stage 0's margin: it goes on, and stage 1 is sure.
@@ -257,7 +257,7 @@ def test_missing_that_a_stage_allows_goes_on(make_bundle):
         assert (answer.route, answer.reason) == ("fallback", "missing:c")
 
 
-def test_infinite_is_refused_everywhere(make_bundle):
+def test_infinite_value_is_refused_by_stages_and_cloud(make_bundle):
     bundle = allowing(make_bundle, "allowed", "allowed")
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         with pytest.raises(SensorError, match="'a' is infinite"):
@@ -288,7 +288,7 @@ def test_sensors_are_read_only_as_far_as_needed(bundle):
         assert reads == []
 
 
-def test_a_blocking_sensor_cannot_hold_up_the_answer(bundle):
+def test_blocking_sensor_does_not_delay_the_answer_past_its_deadline(bundle):
     gate = threading.Event()
     sensors = Sensors({"a": lambda: 0.1, "b": lambda: 0.0, "c": lambda: float(gate.wait(60))})
     with Device(bundle, sensors=sensors, deadline_ms=60) as device:
@@ -354,7 +354,7 @@ def test_several_threads_share_a_device(bundle):
         assert routes(device) == {"edge": 0, "cloud": 160, "fallback": 0, "errors": 0}
 
 
-def test_no_more_requests_out_than_allowed(bundle):
+def test_requests_in_flight_are_bounded(bundle):
     link = FakeLink(lambda *a: None)
     with Device(bundle, link=link, offloading=OffloadRules(outstanding=1)) as device:
         pending = device.begin(HARD)
@@ -388,7 +388,7 @@ def test_an_offload_that_is_not_made_counts_for_no_bound(bundle, clock):
         assert device.answer(HARD).reason == "offload-limit"
 
 
-def test_virtual_time_drives_the_same_code(bundle, clock):
+def test_device_runs_on_a_virtual_clock(bundle, clock):
     held: list[tuple] = []
     link = FakeLink(lambda *a: held.append(a))
     with Device(bundle, link=link, deadline_ms=1000, clock=clock) as device:

@@ -56,7 +56,7 @@ def test_answers_say_what_is_implausible(ranged):
         ("ignore", "edge", "stopped"),
     ],
 )
-def test_what_becomes_of_them_is_a_setting(implausible, route, reason, ranged):
+def test_setting_decides_about_implausible_instances(implausible, route, reason, ranged):
     with Device(
         ranged, link=InProcessLink(cloud_says), offloading=OffloadRules(implausible=implausible)
     ) as device:
@@ -91,7 +91,7 @@ def test_ranges_of_another_shape_are_refused(shape, tmp_path):
         Device(path)
 
 
-def test_a_walk_compares_each_value_that_it_reads(ranged):
+def test_walker_compares_each_value_that_it_reads_with_its_range(ranged):
     limits = RANGES.features.limits()
     meter = Meter(ranged.manifest.feature_costs(), limits=limits)
     row = np.array(changed(EASY, c=np.nan, d=limits[1][3]), np.float32)

@@ -43,7 +43,7 @@ from tests.support.stage_runs import exits, run_all
         ([1.0, 0.25], "sigmoid", "column", 0.25, 1),
     ],
 )
-def test_scores_labels_and_probabilities(outputs, link, score, stop_score, label):
+def test_stage_gives_scores_labels_and_probabilities(outputs, link, score, stop_score, label):
     out = output_of(outputs, link, score, 0.5)
     outcome, probabilities = out.stage.rule.row_outcome(outputs, link)
     assert (out.score, outcome, probabilities.argmax()) == (stop_score, label, label)
@@ -61,11 +61,11 @@ def output_of(outputs, link, score, threshold):
     return StageOutput(stage, outputs)
 
 
-def test_nan_goes_on_even_where_everything_stops():
+def test_nan_score_never_stops_an_instance():
     assert not output_of([float("nan")], "sigmoid", "margin", ALWAYS_STOP).stops
 
 
-def test_stages_follow_the_manifest(bundle):
+def test_stages_give_the_margins_and_exits_of_their_formulas(bundle):
     stages = load_stages(bundle)
     X = sample_rows()
     runs = run_all(stages, X)
@@ -93,7 +93,7 @@ def forged(bundle: Bundle, weights: np.ndarray) -> Bundle:
     return Bundle.open(bundle.path)
 
 
-def test_a_graph_that_computes_otherwise_is_found(make_bundle):
+def test_self_test_finds_a_graph_that_computes_other_outputs(make_bundle):
     weights = np.nextafter(np.float32([[4.0], [0.0]]), np.float32(10))
     with pytest.raises(SelfTestError, match="gives other results here than where") as caught:
         self_test(forged(make_bundle(), weights))
@@ -150,7 +150,7 @@ print(json.dumps({"tested": tested, "said": said, "bits": bits}, default=str))
 
 
 @pytest.mark.slow
-def test_a_device_without_onnxruntime_answers_alike(bundle: Bundle, tmp_path: Path) -> None:
+def test_device_without_onnxruntime_gives_the_same_bits(bundle: Bundle, tmp_path: Path) -> None:
     for runner in ("auto", "onnxruntime", "numpy"):
         assert self_test(bundle, load_stages(bundle, runner=runner)) == 32
     x = np.random.default_rng(1).normal(0, 0.4, (200, 6)).astype(F)
@@ -188,7 +188,7 @@ def test_a_graph_that_is_not_written_from_its_arrays_is_refused(tmp_path: Path) 
 # -- given graphs --------------------------------------------------------------------------
 
 
-def test_a_given_graph_runs_as_it_is(tmp_path: Path) -> None:
+def test_given_graph_runs_unchanged(tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_bundle.write_bundle(tmp_path / "tiny"))
     assert bundle.manifest.stages[0].kind == "graph"
     assert self_test(bundle) == 8

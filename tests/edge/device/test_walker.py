@@ -121,7 +121,7 @@ def lazy(make_lazy) -> Bundle:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), mixed=st.booleans(), listed=st.booleans())
-def test_a_walk_has_the_bits_and_the_purchases_of_training(seed, mixed, listed):
+def test_walker_gives_the_outputs_and_acquired_features_of_training(seed, mixed, listed):
     trees, rows = random_trees(seed, mixed=mixed)
     sizes = {"n_inputs": trees.n_features, "n_outputs": trees.n_outputs}
     flat = read_model(write_trees(trees), "lazy", "s.npz", **sizes)
@@ -148,7 +148,7 @@ def test_a_walk_has_the_bits_and_the_purchases_of_training(seed, mixed, listed):
 # -- a device ------------------------------------------------------------------------------
 
 
-def test_the_sample_knows_costs_and_labels(lazy):
+def test_sample_has_the_costs_and_labels_of_training(lazy):
     with Device(lazy, link=InProcessLink(cloud_says)) as device:
         answers = answer_sample(device)
     assert len({a.cost for a in answers}) > 2
@@ -193,7 +193,7 @@ def test_a_feature_is_read_and_paid_when_a_node_tests_it(
         assert found == (label, route, acquired, cost)
 
 
-def test_a_sensor_that_fails_on_the_way(lazy, make_lazy):
+def test_failing_sensor_ends_the_walk(lazy, make_lazy):
     def broken():
         raise OSError("no such bus")
 
@@ -211,7 +211,7 @@ def test_a_sensor_that_fails_on_the_way(lazy, make_lazy):
 
 
 @pytest.mark.parametrize("second", [True, False])
-def test_a_sensor_that_blocks_on_the_way(make_lazy, second):
+def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy, second):
     gate = threading.Event()
     row = [0.1, 0, 1, 1, 1, 1] if second else SURE
     sensors, seen = sensors_of(row, blood=lambda: gate.wait(60) and [1.0, 1.0])
@@ -244,7 +244,7 @@ def test_values_that_are_refused(lazy, make_lazy):
     assert (answer.route, answer.reason, answer.acquired) == ("cloud", "missing", (0, 2, 4))
 
 
-def test_a_missing_value_that_is_allowed_goes_its_way_and_is_paid(make_lazy):
+def test_allowed_missing_value_is_walked_and_paid(make_lazy):
     bundle = make_lazy(missing=MissingSpec("allowed", "refused"))
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         first = device.answer([NAN, 0, 1.0, 1.0, 0, 0])  # NaN goes right at a
@@ -282,7 +282,7 @@ def test_the_self_test_finds_other_margins(lazy):
     assert set(caught.value.differences) == {"stage_0"}
 
 
-def test_the_self_test_finds_other_purchases(lazy):
+def test_the_self_test_finds_other_acquired_features(lazy):
     # another tree tests c first, for nothing: the same margins at another price
     whole, before = tree(), {"feature": [1, -1, -1], "left": [1, -1, -1], "right": [2, -1, -1]}
     both = {

@@ -76,7 +76,7 @@ def test_a_pause_is_half_to_one_and_a_half_of_its_mean_which_doubles(draw, openi
     assert breaker.admit(now + 51.5, until=now + 99)
 
 
-def test_what_was_asked_before_it_opened_does_not_lengthen_the_pause():
+def test_requests_sent_before_it_opened_do_not_lengthen_the_pause():
     breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
     fail(breaker, 2, 1.0)
     assert breaker.admit(2.0, until=2.5)
@@ -117,7 +117,7 @@ def test_settings_are_checked(settings):
 # -- in a device ---------------------------------------------------------------------------
 
 
-def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle):
+def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
     clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(pause=1.0, draw=lambda: 0.5)
     with Device(
@@ -146,7 +146,7 @@ def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle):
 
 
 @pytest.mark.parametrize("code", ["busy", "no-model", "failed"])
-def test_a_cloud_that_refuses_is_asked_again(bundle, code):
+def test_cloud_that_refuses_gets_further_requests(bundle, code):
     def refuses(payload, receive):
         refusal = wire.Response.refusal(wire.decode_request(payload), code)
         receive(wire.encode_response(refusal))
@@ -158,7 +158,7 @@ def test_a_cloud_that_refuses_is_asked_again(bundle, code):
     assert reasons == {f"cloud:{code}"}
 
 
-def test_a_busy_cloud_is_left_alone_as_long_as_it_says(bundle):
+def test_busy_cloud_gets_no_request_for_the_time_that_it_asks_for(bundle):
     def refuses(payload, receive):
         request = wire.decode_request(payload)
         busy = wire.Response.refusal(request, "busy")

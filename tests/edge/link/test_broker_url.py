@@ -9,7 +9,7 @@ from gatewise_edge.link.broker_url import Endpoint
 
 
 @pytest.mark.parametrize("password", ["p#ss", "p/ss", "p?ss", "#", "p[ss", "1#2/3"])
-def test_a_password_that_must_be_encoded_is_told_so(password: str) -> None:
+def test_error_says_that_a_password_must_be_encoded(password: str) -> None:
     with pytest.raises(InputError, match="in a user or password write # as %23") as caught:
         Endpoint(f"mqtt://user:{password}@h")
     assert password not in str(caught.value).split(";")[0]

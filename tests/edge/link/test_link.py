@@ -29,7 +29,7 @@ def test_answers_before_send_returns():
     assert (got[0].model, got[0].version, got[0].error) == ("m", "1", None)
 
 
-def test_closed_takes_nothing():
+def test_closed_link_sends_nothing():
     link = InProcessLink(cloud_says)
     assert not link.ready
     assert not link.send(payload([[1]]))

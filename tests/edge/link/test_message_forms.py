@@ -70,7 +70,7 @@ def test_a_request_says_what_its_twin_in_cbor_says():
         (message(id=7), "id"),
     ],
 )  # fmt: skip
-def test_what_has_no_id_to_answer_to(payload, reason):
+def test_request_without_an_id_is_refused_without_an_answer(payload, reason):
     with pytest.raises(WireError) as caught:
         decode_json_request(payload)
     assert (caught.value.reason, caught.value.id) == (reason, None)
@@ -105,7 +105,7 @@ def test_what_has_no_id_to_answer_to(payload, reason):
         ({"x": [0] * 40_000}, "size"),
     ],
 )
-def test_reasons(changes, reason):
+def test_errors_name_their_reason(changes, reason):
     with pytest.raises(WireError) as caught:
         decode_json_request(message(**changes))
     assert (caught.value.reason, caught.value.id) == (reason, ID)

@@ -51,7 +51,7 @@ def test_answers_come_back(bundle, broker, make_peer):
     assert all(0 < r.ttl_ms <= 500 for r in peer.requests)
 
 
-def test_nothing_is_in_the_way_of_small_packets(broker):
+def test_nagle_s_algorithm_is_off(broker):
     link = MqttLink(broker.url)
     link.connect(60)
     sock = link._broker._client.socket()
@@ -77,7 +77,7 @@ def test_descriptors_above_1024_are_watched(monkeypatch):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_clients_speak_3_1_1(broker):
+def test_clients_speak_mqtt_3_1_1(broker):
     client = make_client(Endpoint(broker.url), "c", max_inflight=8)
     assert client.protocol == paho.MQTTv311
 
@@ -106,7 +106,7 @@ class Pauses:
         self._pauses.append(timeout)
 
 
-def test_status_at_birth_farewell_and_death(broker, make_peer):
+def test_status_is_published_on_connecting_closing_and_loss(broker, make_peer):
     peer = make_peer()
     for name in ("leaves", "dies"):
         link = MqttLink(broker.url, device=name)
@@ -123,7 +123,7 @@ def test_status_at_birth_farewell_and_death(broker, make_peer):
         link.close()
 
 
-def test_a_refused_broker_is_one_clear_line():
+def test_unreachable_broker_is_reported_in_one_line():
     url = f"mqtt://user:secret@127.0.0.1:{free_port()}"
     link = MqttLink(url)
     started = time.monotonic()
@@ -141,7 +141,7 @@ def test_a_refused_broker_is_one_clear_line():
     link.close()
 
 
-def test_a_silent_broker_is_given_up():
+def test_connect_gives_up_on_a_silent_broker():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         link = MqttLink(f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(LinkError, match=r"no answer within 0\.3 s"):
@@ -149,7 +149,7 @@ def test_a_silent_broker_is_given_up():
         link.close()
 
 
-def test_a_broker_that_refuses_the_user(tmp_path):
+def test_connect_reports_a_refused_user(tmp_path):
     closed = Mosquitto(tmp_path, "allow_anonymous false")
     link = MqttLink(closed.url)
     with pytest.raises(LinkError, match="cannot be used: Not authorized"):
@@ -171,7 +171,7 @@ def test_a_device_starts_before_its_broker(bundle, broker, make_peer):
         assert device.answer(HARD).route == "cloud"
 
 
-def test_broker_killed_on_the_way(bundle, broker, make_peer):
+def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
     peer = make_peer()
     link = MqttLink(broker.url, device="pi-1")
     deadline_ms = 2000.0
@@ -205,7 +205,7 @@ def test_broker_killed_on_the_way(bundle, broker, make_peer):
         assert {r.id for r in fresh}.isdisjoint(r.id for r in peer.requests[:before])
 
 
-def test_what_was_in_flight_is_dropped_on_reconnect(broker, tmp_path):
+def test_requests_in_flight_are_dropped_on_reconnect(broker, tmp_path):
     """A broker that takes requests and never acknowledges them, then a real one on its port."""
     broker.kill()
     with socket.create_server(("127.0.0.1", broker.port)) as mute:
@@ -329,13 +329,13 @@ def test_status_names_the_active_model(broker, make_peer):
         f"mqtt://{'b' * 64}.example",
     ],
 )
-def test_urls_that_are_none(url):
+def test_malformed_url_is_refused(url):
     with pytest.raises(InputError, match="broker") as caught:
         Endpoint(url)
     assert "secret" not in str(caught.value)
 
 
-def test_urls():
+def test_url_gives_host_port_and_encryption():
     end = Endpoint("mqtt://us%40er:p%2Fw@broker.example:1234")
     assert (end.host, end.port, end.user, end.password) == ("broker.example", 1234, "us@er", "p/w")
     assert end.url == "mqtt://broker.example:1234"
@@ -363,7 +363,7 @@ def test_device_ids_are_checked():
     assert MqttLink("mqtt://h").device != MqttLink("mqtt://h").device
 
 
-def test_two_devices_with_one_id_both_notice_and_say_so(broker, caplog):
+def test_two_devices_with_one_id_both_report_it(broker, caplog):
     first, second = MqttLink(broker.url, device="twin"), MqttLink(broker.url, device="twin")
     with caplog.at_level("ERROR"):
         for link in (first, second):
@@ -376,7 +376,7 @@ def test_two_devices_with_one_id_both_notice_and_say_so(broker, caplog):
     second.close()
 
 
-def test_one_device_that_comes_back_is_no_other(broker):
+def test_returning_device_is_not_taken_for_another(broker):
     """What a killed process with the same id left, and lost connections, are no takeovers."""
     left = MqttClient(broker.url)
     left.publish("gw/v1/alone/session", b"0" * 32, retain=True)

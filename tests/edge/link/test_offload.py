@@ -140,7 +140,7 @@ def test_a_response_must_match():
     assert not item.settled
 
 
-def test_bounds():
+def test_settings_of_offloads_are_bounded():
     offloads = Offloads(limit=2, remember=3)
     first, _ = opened(offloads), opened(offloads)
     assert offloads.open(new_id(), "m", "1", now=0.0, deadline=1.0) is None

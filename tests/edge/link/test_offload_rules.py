@@ -35,7 +35,7 @@ def test_a_long_silence_fills_the_bucket_and_no_more():
     assert [budget.take(now) for now in (0.0, 1e9, 1e9, 1e9)] == [True, True, True, False]
 
 
-def test_what_is_given_back_may_be_taken_again():
+def test_token_that_is_given_back_can_be_taken_again():
     budget = OffloadBudget(1, 60.0)
     assert budget.take(0.0)
     budget.give_back()
@@ -44,6 +44,6 @@ def test_what_is_given_back_may_be_taken_again():
 
 
 @pytest.mark.parametrize("text", ["60", "60/y", "-1/h", "1.5/h", "/h", "60/H", " 60/h", "0/h"])
-def test_bounds_that_are_none(text):
+def test_malformed_bound_is_refused(text):
     with pytest.raises(InputError):
         OffloadBudget.parse(text)

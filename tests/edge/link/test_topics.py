@@ -33,12 +33,12 @@ def test_bad_device_ids(device):
 
 
 @pytest.mark.parametrize("topic", ["gw/v1/model/x/manifest", "gw/v2/a/req", "a", "gw/v1/dead/req"])
-def test_topics_of_no_device(topic):
+def test_topic_without_a_device_is_refused(topic):
     with pytest.raises(WireError):
         wire.device_of(topic)
 
 
-def test_other_topics():
+def test_topics_of_models_and_dead_letters_are_built():
     assert wire.manifest_topic("digits") == "gw/v1/model/digits/manifest"
     assert wire.dead_topic("cbor") == "gw/v1/dead/cbor"
     assert wire.shared("gw") == "$share/gw/gw/v1/+/req"

@@ -48,7 +48,7 @@ def test_as_many_rows_as_request_and_response_can_hold():
         assert len(wire.encode_response(response)) <= MAX_PAYLOAD
 
 
-def test_many_rows_at_once(bundle):
+def test_answer_many_answers_every_row(bundle):
     link = InProcessLink(cloud_says)
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
     rows[5, 0] = np.nan

@@ -204,7 +204,7 @@ def test_an_entry_of_a_wrong_kind_is_refused(key, value):
         ({"x": cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())}, "missing"),
     ],
 )
-def test_reasons(changes, reason):
+def test_errors_name_their_reason(changes, reason):
     with pytest.raises(WireError) as caught:
         wire.decode_request(write_map(message(**changes)))
     assert caught.value.reason == reason
@@ -218,7 +218,7 @@ def test_nan_passes_where_it_may():
 
 @pytest.mark.parametrize("tag", [0, 1, 2, 4, 5, 28, 29, 30, 35, 36, 37, 256, 258, 260, 55799, 99])
 @pytest.mark.parametrize("value", ["(a+)+$", b"\x01\x02", [2**40, 1], 7])
-def test_no_tag_is_carried_out(tag, value):
+def test_no_cbor_tag_is_executed(tag, value):
     with pytest.raises(WireError) as caught:
         wire.decode_request(write_map(message(x=cbor2.CBORTag(tag, value))))
     assert (caught.value.reason, caught.value.id) == ("type", ID)
@@ -234,7 +234,7 @@ def test_no_tag_is_carried_out(tag, value):
     "value", [[], {}, [1], {"a": 1}, [[[1]]], cbor2.CBORTag(85, {"a": b""}),
               cbor2.CBORTag(9, cbor2.CBORTag(9, 1))]
 )  # fmt: skip
-def test_nothing_nested_is_taken_in_entries_that_nobody_reads(value):
+def test_nested_value_is_refused_even_in_unknown_entries(value):
     extra = write_map(message(extra=value))
     with pytest.raises(WireError, match="'extra' holds a nested value") as caught:
         wire.decode_request(extra)

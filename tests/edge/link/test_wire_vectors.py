@@ -15,26 +15,26 @@ FILE = Path(__file__).parents[3] / "docs/wire-vectors.json"
 WRITTEN = json.loads(FILE.read_text())
 
 
-def test_they_are_those_of_this_encoder():
+def test_vectors_in_the_docs_are_those_of_this_encoder():
     """And what is wrong is refused for the reason that stands there."""
     assert vectors() == WRITTEN
 
 
 @pytest.mark.parametrize("vector", WRITTEN["requests"], ids=lambda v: v["name"])
-def test_requests_say_what_they_are_said_to(vector):
+def test_request_vectors_decode_to_their_fields(vector):
     request = wire.decode_request(bytes.fromhex(vector["hex"]), allow_missing=True)
     assert said_by_request(request) == vector["says"]
     assert wire.encode_request(request).hex() == vector["hex"]
 
 
 @pytest.mark.parametrize("vector", WRITTEN["responses"], ids=lambda v: v["name"])
-def test_responses_say_what_they_are_said_to(vector):
+def test_response_vectors_decode_to_their_fields(vector):
     response = wire.decode_response(bytes.fromhex(vector["hex"]))
     assert said_by_response(response) == vector["says"]
     assert wire.encode_response(response).hex() == vector["hex"]
 
 
-def test_json_responses_say_the_same():
+def test_json_response_vectors_decode_to_their_fields():
     for vector in WRITTEN["json_responses"]:
         said, says = json.loads(vector["text"]), vector["says"]
         for key, value in said.items():

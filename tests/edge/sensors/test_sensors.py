@@ -76,7 +76,7 @@ def make():
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6))
-def test_the_meter_is_the_cost_of_what_was_acquired(steps):
+def test_meter_charges_the_acquired_features(steps):
     reading = reading_of(row_values([1.0, 2.0, 3.0, 4.0, 5.0], 5))
     so_far: set[int] = set()
     for step in steps:
@@ -187,7 +187,7 @@ def test_an_instance_takes_what_an_audit_is_reading(make):
     assert instance.cost == 3.5
 
 
-def test_what_failed_is_not_read_again_for_the_instance_and_not_paid(make):
+def test_failed_sensor_is_not_read_again_for_the_instance_nor_paid(make):
     blood = Flaky(1, [240.0, 1.0])
     bound = make({"age": 50.0, "ecg": 2.0}, {"blood": blood}).bind(COSTS)
     reading = reading_of(bound)
@@ -213,7 +213,7 @@ def test_what_failed_is_not_read_again_for_the_instance_and_not_paid(make):
         (NAN, "missing", "'age' is missing"),
     ],
 )
-def test_what_is_refused_is_paid_and_nothing_is_acquired_beside(make, value, why, says):
+def test_refused_value_is_paid_and_no_further_feature_is_acquired(make, value, why, says):
     age = Flaky(0, value)
     for source in (make({"age": age, "ecg": 1.0}).bind(COSTS), row_values([value, 0, 0, 0, 0], 5)):
         reading = reading_of(source)
@@ -227,7 +227,7 @@ def test_what_is_refused_is_paid_and_nothing_is_acquired_beside(make, value, why
 
 
 @pytest.mark.parametrize("n", [3, 200])
-def test_the_largest_values_pass_and_one_among_them_that_is_none_does_not(n):
+def test_largest_float32_values_pass_and_infinity_does_not(n):
     names, every = [f"x{k}" for k in range(n)], np.arange(n)
     meter = Meter(FeatureCosts(np.ones(n), names=names))
     row = np.full(n, np.finfo(np.float32).max)
@@ -297,13 +297,13 @@ def test_every_sensor_but_the_hung_ones_is_read_on_threads_one_for_each(make):
         ({"age": 1.0}, {}, [0, 3], "feature 'ph' has no sensor"),
     ],
 )
-def test_names_must_fit(make, features, groups, needed, says):
+def test_sensor_names_must_be_those_of_the_bundle(make, features, groups, needed, says):
     with pytest.raises(InputError, match=says):
         make(features, groups).bind(COSTS, needed)
 
 
 @pytest.mark.parametrize("row", [[1.0] * 4, [[1.0] * 5], 3.0, ["a"] * 5, [None, object(), 1, 1, 1]])
-def test_rows_must_fit(row):
+def test_rows_must_have_the_bundle_s_shape(row):
     with pytest.raises(InputError):
         row_values(row, 5)
 
@@ -348,7 +348,7 @@ def tolerant(make_bundle):
     return make_bundle("tolerant", missing=MissingSpec("refused", "allowed"))
 
 
-def test_a_feature_that_the_cloud_does_not_need(bundle, tolerant):
+def test_failed_feature_that_the_cloud_does_not_read_is_offloaded(bundle, tolerant):
     with device_of(bundle, b=BROKEN) as device:
         answer = device.answer()
     assert (answer.route, answer.reason, answer.label) == ("cloud", "sensor:b", "no")
@@ -360,7 +360,7 @@ def test_a_feature_that_the_cloud_does_not_need(bundle, tolerant):
         assert "abcdef".index(name) not in answer.acquired
 
 
-def test_a_feature_that_the_cloud_needs_too(bundle):
+def test_failed_feature_that_the_cloud_reads_is_a_fallback(bundle):
     with device_of(bundle, c=BROKEN) as device:
         answer = device.answer()
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:c", 0)
@@ -373,7 +373,7 @@ def test_a_feature_that_the_cloud_needs_too(bundle):
             assert (found.value.sensor, device.counters["errors"]) == (name, 1)
 
 
-def test_a_feature_of_the_cloud_alone_where_no_stage_has_run(bundle):
+def test_cloud_only_falls_back_to_the_stages_after_a_failed_feature(bundle):
     with device_of(bundle, policy="cloud-only", e=BROKEN) as device:
         answer = device.answer()
         assert device.counters["fallback"] == 1

@@ -132,7 +132,7 @@ def write_fault(folder, name):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_no_fault_passes_in_silence(name, tmp_path):
+def test_every_fault_of_a_recording_is_reported(name, tmp_path):
     found, counts = read(write_fault(tmp_path, name))
     errors = [one for one in found if isinstance(one, InputError)]
     checked = []

@@ -116,7 +116,7 @@ def test_a_function_that_fails_is_called_again_and_a_generator_ends(load):
         ("def take(): raise OSError('no bus')", "take", "failed: OSError: no bus"),
     ],
 )
-def test_python_that_cannot_be_used(load, code, name, says):
+def test_unusable_python_source_is_refused(load, code, name, says):
     with pytest.raises(InputError, match=says):
         load(code, name)
 
@@ -134,7 +134,7 @@ def test_python_that_cannot_be_used(load, code, name, says):
         ("-", {"window": (8, 2), "keep": ["id"]}, "--keep"),
     ],
 )
-def test_other_data(data, options, says, tmp_path, monkeypatch):
+def test_data_of_another_kind_is_refused(data, options, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("w.npy", np.ones((3, 8, 2)))
     with pytest.raises(InputError, match=says):
@@ -244,7 +244,7 @@ def test_a_line_without_an_end_takes_no_memory(pipe):
     assert list(source) == []
 
 
-def test_what_was_read_is_held_when_the_end_is_asked_for(pipe):
+def test_instances_read_before_a_stop_request_are_kept(pipe):
     with Stop() as stop:
         source = lines_of(pipe, stop)
         os.write(pipe[1], b"[1, 2]\n[3, 4]\n[5, 6]\n[7,")

@@ -77,7 +77,7 @@ def test_bytes_of_a_socket_are_cut_wherever_they_are_parted(cuts, hop):
 
 
 @pytest.mark.parametrize("form", ["int16", "float32", "csv", None])
-def test_a_pipe_in_every_form(pipe, form):
+def test_samples_of_a_pipe_are_read_in_every_format(pipe, form):
     if form == "csv":
         content = b"x,y\n" + b"".join(b"%d,%d\n" % (a, b) for a, b in RECORDING.tolist())
     else:
@@ -125,7 +125,7 @@ def test_a_spreadsheet_s_separators_are_read(line, tmp_path):
     assert place["time"] == 0.0
 
 
-def test_a_stop_request_ends_it_with_what_is_complete(pipe):
+def test_stop_request_ends_a_stream_after_its_whole_windows(pipe):
     content = RECORDING.astype("<i2").tobytes()
     with Stop() as stop:
         unwritten = open_signal(str(pipe), INPUT, stop)
@@ -145,7 +145,7 @@ def test_a_stop_request_ends_it_with_what_is_complete(pipe):
         os.close(keep)
 
 
-def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
+def test_unreadable_stream_is_refused_before_it_is_read(tmp_path):
     np.save(tmp_path / "r.npy", RECORDING[:, :1])
     with wave.open(str(tmp_path / "r.wav"), "wb") as out:
         out.setparams((1, 3, 8000, 0, "NONE", ""))

@@ -43,12 +43,12 @@ def test_columns_are_matched_by_name_and_cells_may_be_missing(table):
         (b"\xff\xfe\x00", "not a CSV file in UTF-8"),
     ],
 )
-def test_bad_tables(table, content, says):
+def test_malformed_table_is_refused_by_its_line(table, content, says):
     with pytest.raises(InputError, match=says):
         read_table(table(content), NAMES)
 
 
-def test_no_table(tmp_path):
+def test_missing_table_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"none\.csv does not exist"):
         read_table(tmp_path / "none.csv", NAMES)
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
@@ -78,7 +78,7 @@ def test_a_table_may_lack_columns_and_keep_others(table):
         ([[1], [10**400]], [1.0, np.inf]),
     ],
 )
-def test_rows(row, values):
+def test_rows_of_json_are_read_by_name_or_order(row, values):
     np.testing.assert_array_equal(read_row(row, NAMES), values)
 
 
@@ -94,7 +94,7 @@ def test_rows(row, values):
         ([1, [2]], "not a number"),
     ],
 )
-def test_bad_rows(row, says):
+def test_malformed_row_is_refused(row, says):
     with pytest.raises(InputError, match=says):
         read_row(row, NAMES)
 

@@ -207,7 +207,7 @@ def test_signals_end_it_in_good_order(edge, broker, make_peer, stop, status):
     wait_until(lambda: ("pi-3", "offline") in peer.statuses, "the farewell")
 
 
-def test_a_reader_that_leaves(edge):
+def test_command_ends_when_the_reader_of_its_output_ends(edge):
     process = edge()
     process.write(EASY)
     process.line()
@@ -241,7 +241,7 @@ def test_a_generator_is_woken_and_ends_in_good_order(edge, tmp_path):
     assert (tmp_path / "finally").exists()
 
 
-def test_what_was_taken_in_is_answered_before_the_end(edge, broker, make_peer):
+def test_instances_taken_in_are_answered_before_the_end(edge, broker, make_peer):
     """SIGTERM comes while the first of three instances waits for the cloud."""
     requests = []
 

@@ -113,7 +113,7 @@ def test_reasons_of_fallbacks_are_bounded(bundle):
     assert (reasons["cloud:7"], reasons["other"]) == (1, 201)
 
 
-def test_pages():
+def test_metrics_and_health_are_served():
     trouble: list[str | None] = [None]
     with Endpoints(0, metrics=lambda: b"x 1\n", trouble=lambda: trouble[0]) as pages:
         url = f"http://127.0.0.1:{pages.port}"

@@ -49,7 +49,7 @@ def rendered(template, payload):
     return environment.from_string(template).render(known)
 
 
-def test_the_description_has_the_documented_form():
+def test_discovery_document_has_the_documented_form():
     topic, document = discovery("pi-1")
     assert topic == "homeassistant/device/pi-1/config"
     check(document, "root")

@@ -112,7 +112,7 @@ def test_lines_on_the_way_when_a_connection_breaks_are_published_on_the_next(bro
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"no end", b"[1]\n", b'{"sha256": 1}\n{"x": 2}\n'])
-def test_another_file_is_refused_and_left_as_it_is(tmp_path, data, content):
+def test_foreign_file_is_refused_and_unchanged(tmp_path, data, content):
     path = tmp_path / "log"
     path.write_bytes(content)
     with pytest.raises(InputError):

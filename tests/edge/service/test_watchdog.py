@@ -47,7 +47,7 @@ def manager(request, tmp_path):
     manager.line.close()
 
 
-def test_messages_and_no_manager(manager, tmp_path):
+def test_notifier_sends_only_where_there_is_a_manager(manager, tmp_path):
     notifier = Notifier(manager.environment)
     assert (notifier.enabled, notifier.watchdog) == (True, None)
     assert notifier.send("READY=1", "model\nsmall")
@@ -69,11 +69,11 @@ def test_messages_and_no_manager(manager, tmp_path):
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_who_must_give_signs_of_life(more, seconds):
+def test_watchdog_time_is_read_for_this_process_alone(more, seconds):
     assert Notifier({"NOTIFY_SOCKET": "/run/n", **more}).watchdog == seconds
 
 
-def test_signs_of_life_end_with_the_life(manager):
+def test_heartbeat_ends_when_the_device_hangs(manager):
     now = [0.0]
     notifier = Notifier(manager.environment | {"WATCHDOG_USEC": "100000"})
     beat = Heartbeat(notifier, patience=1.0, status=lambda: "well", clock=lambda: now[0])
@@ -98,7 +98,7 @@ def test_signs_of_life_end_with_the_life(manager):
     assert not any(t.name == "gatewise-watchdog" for t in threading.enumerate())
 
 
-def test_failures_alone_are_no_life():
+def test_heartbeat_ends_after_failures_alone():
     now = [0.0]
     beat = Heartbeat(Notifier({}), patience=5.0, clock=lambda: now[0])
     for second in range(6):

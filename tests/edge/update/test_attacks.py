@@ -103,7 +103,7 @@ def test_forged_files(at_8, fleet, server, tmp_path):
     at_8.reaches("9")
 
 
-def test_a_thief_of_the_timestamp_key_and_fast_forward(at_8, fleet, server):
+def test_stolen_timestamp_key_cannot_fast_forward_a_device_for_good(at_8, fleet, server):
     """Versions near the end of all numbers, signed by a stolen key; rotation ends it."""
     keys = fleet.repository.keys
     stolen = keys / "timestamp-1.key", keys / "snapshot-1.key"
@@ -263,7 +263,7 @@ def test_bad_servers_burn_nothing(at_8, fleet, server, behave, monkeypatch):
 
 
 @pytest.mark.parametrize("behave", [endless_headers, endless_continue, trickle, silent])
-def test_the_end_does_not_wait_for_a_slow_server(at_8, server, behave):
+def test_closing_does_not_wait_for_a_slow_server(at_8, server, behave):
     server.behave[""] = behave
     asked = len(server.asked)
     at_8.news()
@@ -301,7 +301,7 @@ def test_two_publishers_do_not_split_a_fleet(run, fleet, make_bundle):
     device.reaches(offers[0].version)
 
 
-def test_a_publisher_whose_clock_was_in_2036(at_8, fleet, monkeypatch):
+def test_publisher_with_a_clock_in_2036_can_publish_again(at_8, fleet, monkeypatch):
     """Its serial made every later announcement an old one."""
 
     class Ahead(datetime):

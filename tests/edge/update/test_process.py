@@ -78,14 +78,14 @@ def test_a_running_process_takes_a_published_release(
     assert lines[-1]["summary"]["model"] == "small/8"
 
 
-def test_a_broker_that_is_away(run_once):
+def test_process_answers_without_its_broker(run_once):
     log, lines = run_once("--broker", "mqtt://127.0.0.1:1", given=ROW + "[0,0,0,0,1,0]\n")
     assert [line["reason"] for line in lines] == ["stopped", "link-down"]
     assert "cannot be used" in log
 
 
 @pytest.mark.parametrize("days", [-20, 20], ids=["expired", "of the future"])
-def test_a_certificate_that_does_not_hold_now(first, command, tmp_path, days):
+def test_process_answers_with_a_certificate_that_is_not_valid_now(first, command, tmp_path, days):
     """An expired server certificate, or one that a wrong clock takes for such."""
     authority = Authority(tmp_path, "authority", days=days)
     certificate, key = authority.issue("server")

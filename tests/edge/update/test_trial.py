@@ -126,7 +126,7 @@ def test_one_late_answer_and_sensors_that_failed_before_are_no_fault(run, fleet,
 
 
 @pytest.mark.parametrize("error", [InputError("no row"), SensorError("a", "dead"), ValueError()])
-def test_a_version_that_fits_no_row_goes(on_trial, error, run, server):
+def test_version_that_fits_no_row_is_rolled_back(on_trial, error, run, server):
     """Errors of any class: 3,861 of 3,861 rows were errors and the trial went on."""
     for _ in range(5):
         on_trial.updater.observe(error)
@@ -256,7 +256,7 @@ def test_a_version_not_proved_never_becomes_the_way_back(on_trial, fleet):
     assert (on_trial.version, on_trial.store.state.proved) == ("7", "")
 
 
-def test_a_slow_server_does_not_keep_a_failed_version(on_trial, server):
+def test_slow_server_does_not_delay_the_rollback_of_a_failed_version(on_trial, server):
     hangs, release = threading.Event(), threading.Event()
     server.behave[""] = lambda handler: (hangs.set(), release.wait(PATIENCE))
     on_trial.news()

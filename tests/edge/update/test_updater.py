@@ -62,7 +62,7 @@ def test_a_rollout_reaches_its_share_of_the_fleet_and_grows(run, fleet):
 
 
 @pytest.mark.parametrize("kind", ["hardware", "features", "runtime", "model"])
-def test_what_does_not_fit_is_not_fetched(run, fleet, server, tmp_path, monkeypatch, kind):
+def test_release_that_does_not_fit_is_not_fetched(run, fleet, server, tmp_path, monkeypatch, kind):
     device = run(urls=[server.url], features="abcde" if kind == "features" else None)
     if kind == "model":
         fleet.repository.add(write_bundle(tmp_path / "other", name="other", version="9").path)
@@ -118,7 +118,7 @@ def test_a_message_brings_a_check_and_no_storm(run):
     assert device.updater.counters["checks"] <= 4
 
 
-def test_what_cannot_be_configured(run, tmp_path):
+def test_wrong_update_settings_are_refused(run, tmp_path):
     with pytest.raises(InputError, match="must begin with"):
         run(urls=["ftp://x"])
     for content in (b"", b"{}", b'{"signed": 1}'):
@@ -272,7 +272,7 @@ def test_a_store_that_cannot_be_written_stops_no_answers(on_trial, fleet, clock,
     wait_until(lambda: on_trial.updater.trouble is None, "the end of the trouble", PATIENCE)
 
 
-def test_what_is_left_of_another_release_takes_no_room(run, fleet, server, monkeypatch):
+def test_remainder_of_another_release_is_removed(run, fleet, server, monkeypatch):
     """As a release that was withdrawn while it was fetched; all files together must find room."""
     free, asked = 0, []
 

@@ -83,7 +83,7 @@ def files(made, name="pi-1"):
 
 
 @pytest.mark.usefixtures("worker")
-def test_all_is_well(made, secure, bundle):
+def test_healthy_deployment_has_only_ok_findings(made, secure, bundle):
     findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made))
     assert {finding.state for finding in findings} == {"ok"}, findings
     checks = list(dict.fromkeys(finding.check for finding in findings))
@@ -135,11 +135,11 @@ def test_a_broker_that_lets_devices_join_the_pool(tmp_path):
 # -- on the way to the broker --------------------------------------------------------------------
 
 
-def test_a_name_that_is_not_known():
+def test_unknown_host_name_is_found():
     assert the_problem(look("mqtt://broker.invalid")).code == "dns"
 
 
-def test_a_port_where_nobody_listens():
+def test_closed_port_is_found():
     assert the_problem(look(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
 
 
@@ -150,7 +150,7 @@ def test_tls_where_there_is_none_and_the_reverse(made, secure):
     assert the_problem(look(f"mqtt://127.0.0.1:{made.roster.port}")).code == "no-greeting"
 
 
-def test_a_port_that_says_nothing():
+def test_silent_port_is_found():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = the_problem(look(f"mqtt://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3))
     assert (found.code, "0.3 s" in found.text) == ("no-greeting", True)
@@ -230,7 +230,7 @@ def with_lines(tmp_path):
         broker.kill()
 
 
-def test_login_refused(with_lines):
+def test_refused_login_is_found(with_lines):
     url = with_lines("allow_anonymous false", "set_tcp_nodelay true")
     assert the_problem(look(url)).code == "login"
 
@@ -266,7 +266,7 @@ REPLY = "topic read gw/v1/pi-1/rsp"
         ([OWN[0], *OWN[2:], REPLY], "status-denied"),
     ],
 )
-def test_what_the_access_list_denies(with_lines, tmp_path, bundle, lines, code):
+def test_denied_topic_of_the_access_list_is_found(with_lines, tmp_path, bundle, lines, code):
     url = with_lines(*acl(tmp_path, *lines))
     with Worker(bundle, url.replace("//", "//w:w@")):
         found = look(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
@@ -276,7 +276,7 @@ def test_what_the_access_list_denies(with_lines, tmp_path, bundle, lines, code):
 # -- workers and models --------------------------------------------------------------------------
 
 
-def test_no_worker(made, secure, bundle):
+def test_missing_worker_is_found(made, secure, bundle):
     found = the_problem(look(secure.url, bundle=bundle.path, **files(made)))
     assert found.code == "no-worker"
 
@@ -318,7 +318,7 @@ def test_a_broker_with_a_limit_on_packets(with_lines, monkeypatch, bundle, versi
     assert (found.check, found.code) == ("round trip", "packet-limit")
 
 
-def test_a_slow_broker(bundle):
+def test_slow_broker_is_found(bundle):
     """A broker behind a link of 200 ms: not what a deadline of half a second is made for."""
     with (
         MosquittoBroker() as broker,

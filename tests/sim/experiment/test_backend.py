@@ -98,7 +98,7 @@ def test_verify_finds_another_model_than_was_packed(home, run):
         ("python:iris_backend:absent", "iris_backend has no 'absent'"),
     ],
 )
-def test_what_is_no_backend_is_said_in_a_line(run, backend, why):
+def test_wrong_backend_is_refused_in_one_line(run, backend, why):
     status, out, err = run("verify", "bundle", "--backend", backend)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert why in err

@@ -24,7 +24,7 @@ def table_with(n_wrong: int, n: int = 400, **columns):
     return make_table(n, 0, local_label=label, **columns)
 
 
-def test_rows_that_keep_what_is_promised_need_no_word():
+def test_rows_that_keep_the_promise_give_no_sentence():
     assert sentence(table_with(4, promised=0.02), kind="max_loss", bound=0.02) is None
     assert sentence(table_with(0)) is None
 

@@ -62,7 +62,7 @@ def test_columns_are_found_by_name_whatever_their_order(tmp_path, manifest, name
     assert rows.notes == ()
 
 
-def test_a_label_that_no_class_has_is_never_right_and_told(tmp_path, manifest, names, values):
+def test_unknown_label_is_never_right_and_is_noted(tmp_path, manifest, names, values):
     path = write(tmp_path / "rows.csv", names, values, [1, 2, 99, 4, 5], target="digit")
     rows = Rows.load(path, manifest, target="digit")
     assert rows.truth.tolist() == [1, 2, UNKNOWN_CLASS, 4, 5]
@@ -117,7 +117,7 @@ def test_parquet(tmp_path, manifest, names, values):
     ],
     ids=["column", "target", "hole", "classes"],
 )
-def test_a_bad_table_is_told_in_one_line(tmp_path, manifest, names, values, change, message):
+def test_malformed_table_is_refused_in_one_line(tmp_path, manifest, names, values, change, message):
     columns = change.get("names", list)(list(names))
     path = write(tmp_path / "rows.csv", columns, values, change.get("labels", [1, 2, 3, 4, 5]))
     refused(Rows.load, path, manifest, target=change.get("target"), says=message)
@@ -133,7 +133,7 @@ def test_a_bad_table_is_told_in_one_line(tmp_path, manifest, names, values, chan
         ("iris", "iris has no column 'x0'"),
     ],
 )
-def test_a_source_that_is_none_is_told(tmp_path, manifest, monkeypatch, source, message):
+def test_unknown_source_of_rows_is_refused(tmp_path, manifest, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     refused(Rows.load, source, manifest, says=message)
 

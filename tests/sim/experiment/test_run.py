@@ -178,7 +178,7 @@ def test_rows_that_break_the_promise_are_said_first(small):
     assert simulation.summary.startswith("The rows break the bundle's promise")
 
 
-def test_an_outage_that_never_comes_is_told(small):
+def test_outage_outside_the_run_is_noted(small):
     noon = QUICK.changed(outage=("cloud:12:00-12:10", "link:+20min-+30min"), baselines=False)
     late = noon.changed(day_start="11:55", time="30min")
     for scenario, parts in ((noon, ["cloud", "link"]), (late, [])):
@@ -186,7 +186,7 @@ def test_an_outage_that_never_comes_is_told(small):
         assert [n.split()[4] for n in notes if n.startswith("An outage of the")] == parts
 
 
-def test_no_arrival_is_told(small):
+def test_run_without_an_instance_is_refused(small):
     with pytest.raises(InputError, match="no instance came"):
         simulate(small.bundle, small.rows, devices=1, time="1s", workload="poisson:1/day")
 

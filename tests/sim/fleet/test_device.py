@@ -182,7 +182,7 @@ def run_real(small, scenario: Scenario, arrivals, down, promised):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) and value else "",
 )
-def test_it_does_what_the_real_one_does(
+def test_virtual_device_equals_the_real_device_bit_for_bit(
     small, table, tmp_path, monkeypatch, link, queue, deadline_ms, gap, down, audit
 ):
     rng = np.random.default_rng(7)

@@ -92,7 +92,7 @@ def test_the_end_of_the_tail_itself_is_still_awake():
     assert asleep > 8.0 + WAKE_J
 
 
-def test_what_overlaps_is_active_once():
+def test_overlapping_exchanges_are_active_once():
     assert joules(PLAIN, (0.0, 4.0), (1.0, 3.0), (3.0, 6.0)).tolist()[1:] == [0.0, 8.0]
 
 

@@ -89,7 +89,7 @@ def with_outage(tmp_path, *outages: str, **changes):
     return make_scenario(**{"link": link, "deadline_ms": 500.0, "outage": outages} | changes)
 
 
-def test_an_outage_of_the_cloud(tmp_path):
+def test_cloud_outage_turns_offloads_into_fallbacks(tmp_path):
     """All are answered; accuracy is that of the edge meanwhile, and comes back."""
     table = make_table(10, 5)
     scenario = with_outage(
@@ -112,7 +112,7 @@ def test_an_outage_of_the_cloud(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["link", "broker", "workers:1"])
-def test_other_outages(tmp_path, part):
+def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, part):
     scenario = with_outage(
         tmp_path, f"{part}:+30s-+50s", workload="poisson:2/s", devices=10, time="120s",
         deadline_ms=1000.0, workers=2,

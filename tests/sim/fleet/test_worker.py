@@ -103,7 +103,7 @@ def test_a_duplicate_is_computed_once_and_answered_again():
     assert (fleet.answers.route == CLOUD).all()
 
 
-def test_what_a_failing_worker_holds_is_lost_and_asked_for_again():
+def test_requests_of_a_failing_worker_are_lost_and_retried():
     fleet = run(
         make_table(),
         make_scenario(deadline_ms=10_000.0, outage=("workers:1:+2s-+3s",), workers=2),

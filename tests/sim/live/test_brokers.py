@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_the_embedded_broker_and_somebodys(small, table, monkeypatch):
+def test_run_uses_the_embedded_or_a_given_broker(small, table, monkeypatch):
     with EmbeddedBroker() as broker:
         with pytest.raises(InputError, match="does not serve shared subscriptions"):
             check_live(scenario(workers=2, broker=broker.url))
@@ -25,7 +25,7 @@ def test_the_embedded_broker_and_somebodys(small, table, monkeypatch):
     assert [(f["what"], f["up"]) for f in live.faults] == [("broker", False), ("broker", True)]
 
 
-def test_somebodys_broker_forgets_the_devices(small, table):
+def test_given_broker_keeps_no_status_of_the_devices(small, table):
     with MosquittoBroker() as broker:
         run(small, table, scenario(devices=2, time="1s", broker=broker.url))
         retained = retained_topics(broker.url)

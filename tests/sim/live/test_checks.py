@@ -19,7 +19,7 @@ NOWHERE = "mqtt://127.0.0.1:9"
         ({"breaker": False}, "breaker goes with the virtual engine"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_starts(changes, message):
+def test_impossible_live_run_is_refused_before_anything_starts(changes, message):
     with pytest.raises(InputError, match=message):
         check_live(scenario(**changes))
 

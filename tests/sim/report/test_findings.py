@@ -81,13 +81,13 @@ def test_a_broken_promise_is_the_first_sentence():
     assert report.promise not in caveats(report)
 
 
-def test_nearly_all_is_not_all():
+def test_nearly_all_is_not_rounded_to_all():
     up = Figure(value=1.0, low=1.0, high=1.0)
     few = replace(made_up().system.bytes, up=up, down=up)
     assert "99.7 % fewer bytes" in sentence(with_system(made_up(), bytes=few))
 
 
-def test_a_loss_is_called_a_loss():
+def test_loss_is_reported_as_a_loss():
     report = made_up()
     system = report.system
     up = replace(system.bytes.up, value=900.0, low=890.0, high=910.0)
@@ -127,7 +127,7 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
         ),
     ],
 )
-def test_what_to_know_before_relying_on_it(report, part):
+def test_caveats_name_each_limit_of_a_run(report, part):
     assert part in " ".join(caveats(report))
 
 

@@ -46,7 +46,7 @@ def page() -> str:
 
 
 @pytest.mark.slow
-def test_its_parts_are_in_order(page):
+def test_sections_of_the_page_are_in_order(page):
     assert re.findall(r'<h2 id="[^"]+">([^<]+)', page) == [
         "Accuracy against cost",
         "Time to the answer",
@@ -56,7 +56,7 @@ def test_its_parts_are_in_order(page):
     assert "<h1>" in page[: page.index("Before you rely on it")]
 
 
-def test_it_makes_no_request(page):
+def test_page_makes_no_request(page):
     assert "default-src 'none'" in page
     assert re.findall(r"https?://[^\"'\s<>]+", page) == []
     assert re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)([^"')\s>]+)""", page) == []
@@ -89,7 +89,7 @@ def test_policies_and_an_outage_are_named(page):
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_an_outage_by_the_clock_is_told_by_the_clock():
+def test_outage_is_described_by_the_time_of_day():
     found = text(render(made_up(settings={"day_start": "11:40"})))
     assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in found
 
@@ -150,7 +150,7 @@ def test_names_with_markup_are_only_text():
         ),
     ],
 )
-def test_what_is_known_of_a_run_is_on_its_page(report, parts):
+def test_page_has_each_part_that_the_run_has(report, parts):
     found = text(render(report))
     for part in parts:
         assert part in found

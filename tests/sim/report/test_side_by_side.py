@@ -24,7 +24,7 @@ def test_a_report_is_read_from_its_file_or_folder(tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"kind": "other"}'])
-def test_what_is_no_report_is_refused_by_its_name(tmp_path, text):
+def test_file_that_is_no_report_is_refused_by_its_name(tmp_path, text):
     path = tmp_path / "report.json"
     if text is not None:
         path.write_text(text)
