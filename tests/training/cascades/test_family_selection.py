@@ -27,7 +27,7 @@ def selection(n, *, families=BOTH, probe=3, bounds=None):
 
 @pytest.mark.slow
 def test_sets_between_probes_try_what_was_selected_beside_them(monkeypatch) -> None:
-    monkeypatch.setattr(family_selection, "FAR_WORSE", (np.inf, np.inf))  # no family is
+    monkeypatch.setattr(family_selection, "MAX_REGRET_RATIOS", (np.inf, np.inf))  # no family is
     some, fits = selection(1200, probe=3)
     every, all_fits = selection(1200, probe=1)
     few, thorough = some.select(SETS), every.select(SETS)

@@ -73,7 +73,7 @@ def test_margins_grow_where_halves_of_the_groups_disagree(losing, part):
     starts = rng.permutation(30)[:, None] > 24  # groups that lose below a cost of their own
     lost = losing * starts.T * (cost[:, None] < rng.uniform(8.5, 9.9, 30))
     losses = GroupLosses(cost, lost, np.ones(30), np.zeros(30), np.zeros(30))
-    assert losses.in_hand(0.02) == part
+    assert losses.checked_share(0.02) == part
 
 
 def record_of_groups(n_groups, losing, has_cloud=True):

@@ -30,10 +30,10 @@ from gatewise_training.learners.losses import one_hot, prior_margins
 
 Array = NDArray[np.float64]
 
-KKT = 10.0
+KKT_FACTOR = 10.0
 """KKT residual of the M-step, in multiples of `tol`, below which an alternation may end."""
 
-SURE = 0.98
+START_PROBABILITY = 0.98
 """Offload probability of the rows that a start offloads; of the others, one minus it."""
 
 MAX_SCREENING_ROWS = 2000
@@ -83,7 +83,7 @@ def alternate(
     for _ in range(max_steps - 1):
         proximal = step.problem.proximal_step(v)
         is_at_rest = len(objectives) > 1 and objectives[-2] - objectives[-1] < tol
-        if is_at_rest and proximal.residual < KKT * tol:
+        if is_at_rest and proximal.residual < KKT_FACTOR * tol:
             break
         w, value = newton_step(step.problem, v, proximal, step.value)
         bound = value + step.constant
@@ -159,7 +159,9 @@ class Start:
         order = np.argsort(-column if self.upper else column, kind="stable")
         weight_before = np.cumsum(weight[order]) - 0.5 * weight[order]
         q = np.empty(len(column))
-        q[order] = np.where(weight_before <= p_full * weight.sum(), SURE, 1.0 - SURE)
+        q[order] = np.where(
+            weight_before <= p_full * weight.sum(), START_PROBABILITY, 1.0 - START_PROBABILITY
+        )
         return q
 
 

@@ -19,7 +19,7 @@ from sklearn.utils._param_validation import Interval
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.alternation import (
-    KKT,
+    KKT_FACTOR,
     Start,
     alternate,
     best_starts,
@@ -180,7 +180,7 @@ class _Path:
             has_same_features = np.array_equal(
                 fitted.weights.any(axis=1), usual[i].pair.weights.any(axis=1)
             )
-            has_same_value = abs(objective - usual[i].objective) < KKT * method.tol
+            has_same_value = abs(objective - usual[i].objective) < KKT_FACTOR * method.tol
             if has_same_features and has_same_value:
                 models.append(usual[i].model)
             else:

@@ -29,7 +29,7 @@ from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import Bounds, TreeShape, shaped
 from gatewise_training.operating_points.packed_size import packed_bytes
 
-FAR_WORSE = 1.15, 1.0
+MAX_REGRET_RATIOS = 1.15, 1.0
 """Ratio to the least regret above which a family is dropped: on few rows, where regrets are
 uncertain, and on more than 5,000."""
 
@@ -144,7 +144,7 @@ class FamilySelection:
         regret = self.regrets.get((features, family), np.inf)
         return (
             features not in self.best
-            or regret <= FAR_WORSE[has_sure_regrets] * self.best[features].regret
+            or regret <= MAX_REGRET_RATIOS[has_sure_regrets] * self.best[features].regret
         )
 
     def _fit(

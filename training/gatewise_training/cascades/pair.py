@@ -44,7 +44,7 @@ from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
-LEAST_ROWS = 40
+MIN_ROWS = 40
 """Smallest number of rows: half choose thresholds, the other half measure them."""
 
 BATCH_ROWS = 256
@@ -310,8 +310,8 @@ class PairCascade(CascadeClassifier):
     def _first_rows(self, X: Any) -> NDArray[np.float32]:
         """Read the rows of the fit, which define the shape and type of instances."""
         self.instance_, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
-        if len(x) < LEAST_ROWS:
-            raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
+        if len(x) < MIN_ROWS:
+            raise InputError(f"{len(x)} rows are too few to learn a threshold; give {MIN_ROWS}")
         spec = self.instance_
         self.n_features_in_ = x.shape[1]
         # all values of an array have one range

@@ -37,10 +37,10 @@ from gatewise_training.learners.stage_bounds import Bounds, grid_of
 FEW_UNITS = 32
 """Largest number of features and groups for which forward selection is always tried."""
 
-PROBES = {"low": 6, "normal": 3, "high": 1}
+PROBE_STEPS = {"low": 6, "normal": 3, "high": 1}
 """One feature set in this many tries all model families, by effort."""
 
-SHARES = (1, 2, 4)
+STAGE_COUNTS = (1, 2, 4)
 """Numbers of stages among which the bytes of a device are divided."""
 
 ROWS_PER_STAGE = 50
@@ -111,7 +111,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     _parameter_constraints: ClassVar[Constraints] = {
         "n_stages": [AT_LEAST_1],
-        "effort": [StrOptions(set(PROBES))],
+        "effort": [StrOptions(set(PROBE_STEPS))],
     }
 
     @property
@@ -165,7 +165,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 families,
                 bounds,
                 lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
-                PROBES[self.effort],
+                PROBE_STEPS[self.effort],
                 # a best stage that is small enough remains the best within smaller bounds
                 {
                     key: stage_before
@@ -193,7 +193,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         )
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
-        """List the bounds on a stage; with `max_bytes`, for each number of stages in SHARES."""
+        """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
         alone = self._set_limit(problem.costs) is not None
         bounds = Bounds(alone=alone)
         families = self._families_to_try(len(problem.plan.fit_rows))
@@ -205,7 +205,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         if grid is not None:
             bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
             bytes_left -= grid[1]
-        shares = [share for share in SHARES if share <= self.n_stages]
+        shares = [share for share in STAGE_COUNTS if share <= self.n_stages]
         return [
             replace(bounds, max_bytes=bytes_left // share).with_shape(shape) for share in shares
         ]

@@ -34,7 +34,7 @@ ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
 MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
 """Bits that an acquisition of mean price must save."""
 
-BATCH = 8
+TREES_PER_CHECK = 8
 """Trees grown between two checks of the cost: the same for any number of jobs."""
 
 
@@ -180,7 +180,7 @@ class BudgetForest(ForestModel):
         ]:
             jobs = []
             for growth in growing:
-                jobs += growth.jobs(min(BATCH, self.n_estimators - growth.n_trees))
+                jobs += growth.jobs(min(TREES_PER_CHECK, self.n_estimators - growth.n_trees))
             joblib.Parallel(require="sharedmem")(jobs)  # jobs add trees to the growths
             if self.budget is not None:
                 for growth in growing:

@@ -37,18 +37,18 @@ from gatewise_training.operating_points.guarantee import (
 )
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
-FARTHEST = 5.0
+MAX_LOG_POWER = 5.0
 """Largest logarithm of a power: a share of 0.99 becomes 0.2."""
-BASES = 12
+N_BASES = 12
 """Number of bases, the frontier points nearest to the bound."""
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 """Prices of an offload in accuracy, for paths on which features are free."""
-NEARBY = 1.5
+NEAR_LOG_POWER = 1.5
 """Largest logarithm of a power where classes have bounds."""
-REACH = 5.0
+FINE_ERRORS = 5.0
 """Standard errors on either side of the aim with fine steps."""
-FINE = 160
-COARSE = 20
+N_FINE_STEPS = 160
+N_COARSE_STEPS = 20
 """Numbers of fine and of coarse steps."""
 
 
@@ -125,7 +125,7 @@ def candidates(
         return tuning.singles(points)
     # distance from the bound in standard deviations of a row: z / sqrt(rows), and its chance
     margin = float(stats.norm.isf(promise.level)) / math.sqrt(rows)
-    chance = REACH * math.sqrt(1 / rows + 1 / tuning.n)
+    chance = FINE_ERRORS * math.sqrt(1 / rows + 1 / tuning.n)
     # the aim of each path, and each base that is inside the bound
     aims = []
     for base in tuning.bases(points):
@@ -138,12 +138,12 @@ def candidates(
     path = best.path
     fine_start, fine_end = (tuning.farthest(path, margin + side * chance) for side in (1, -1))
     if best.is_base:
-        fine_start = tuning.bold * min(tuning.bold * fine_start, 0.0)
+        fine_start = tuning.risk_sign * min(tuning.risk_sign * fine_start, 0.0)
         fine_end = 0.0
     # from the safest end in coarse steps, then in fine ones around the aim
     powers = [
-        *np.linspace(-tuning.bold * FARTHEST, fine_start, COARSE),
-        *np.linspace(fine_start, fine_end, FINE),
+        *np.linspace(-tuning.risk_sign * MAX_LOG_POWER, fine_start, N_COARSE_STEPS),
+        *np.linspace(fine_start, fine_end, N_FINE_STEPS),
     ]
     steps = list({p.thresholds: p for p in map(path.point, powers)}.values())
     certain_point = max(tuning.certain(points), key=tuning.worth, default=None)
@@ -174,7 +174,7 @@ class _Tuning:
         return self.records[0].units
 
     @property
-    def bold(self) -> float:
+    def risk_sign(self) -> float:
         """Sign of the log powers that take more risk: stopping earlier loses accuracy."""
         return 1.0 if self.promise.kind == "max_loss" else -1.0
 
@@ -237,9 +237,12 @@ class _Tuning:
         ]
         best = sorted((p for p in measured if distance(p) > 0), key=self.worth, reverse=True)
         safest = sorted(measured, key=distance, reverse=True)
-        for base in (*best[:BASES], *safest[: BASES // 2]):
+        for base in (*best[:N_BASES], *safest[: N_BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
-            measured += map(path.point, np.linspace(-NEARBY, NEARBY, COARSE * 2))
+            measured += map(
+                path.point,
+                np.linspace(-NEAR_LOG_POWER, NEAR_LOG_POWER, N_COARSE_STEPS * 2),
+            )
         # keep a setting only if it is better than all safer ones
         ranked = sorted(
             ((distance(p), p) for p in {(p.chain, p.thresholds): p for p in measured}.values()),
@@ -274,7 +277,7 @@ class _Tuning:
         return nearest
 
     def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-        return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:BASES]
+        return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:N_BASES]
 
     def best(self, aims: Sequence[_Aim]) -> _Aim:
         """Choose the best aim; for an offload rate the cheapest within a standard error of it."""
@@ -291,7 +294,7 @@ class _Tuning:
         return self.risk(point) + errors * self.deviation(point) <= self.promise.bound
 
     def farthest(self, path: SettingsPath, errors: float) -> float:
-        return path.farthest(lambda p: self.within(p, errors), -self.bold * FARTHEST)
+        return path.farthest(lambda p: self.within(p, errors), -self.risk_sign * MAX_LOG_POWER)
 
     def certain(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
         """Yield points, or their edge-only or cloud-only forms, that always keep the promise."""

@@ -26,7 +26,7 @@ ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
 
 PRICES = np.geomspace(1.0, 1e-2, 4)
 """Prices to try: accuracy that is worth the largest cost of an instance."""
-MOST_ROWS = 4000
+MAX_ROWS = 4000
 """Largest number of rows for the choice; thresholds are tuned on all rows later."""
 
 
@@ -44,8 +44,8 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
         return []
     single_stages = [(s,) for s in small_stages if 2 * sizes[s] > max_bytes]
     # choose on some of the rows, by smoothed answers
-    if len(record.weights) > MOST_ROWS:
-        rows = np.linspace(0, len(record.weights) - 1, MOST_ROWS).astype(np.intp)
+    if len(record.weights) > MAX_ROWS:
+        rows = np.linspace(0, len(record.weights) - 1, MAX_ROWS).astype(np.intp)
         record = record.rows(rows)
     record = smoothed(record)
     largest_cost = max(float(record.exit_costs.max()), 1e-12)

@@ -22,7 +22,7 @@ Shares = tuple[float | None, ...]
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
 """Smallest probability in a log loss, as in scikit-learn."""
 
-RARE = 0.5
+RARE_SHARE = 0.5
 """A class with less than this part of an equal share of the rows is rare."""
 
 
@@ -280,7 +280,7 @@ class ClassBounds:
 
 def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Get a mask of the rare classes, by their shares of the rows."""
-    return (shares > 0) & (shares < RARE / len(shares))
+    return (shares > 0) & (shares < RARE_SHARE / len(shares))
 
 
 def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[NDArray[np.float64]]:

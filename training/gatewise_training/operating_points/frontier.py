@@ -24,7 +24,7 @@ from gatewise_training.operating_points.cost_cap import points_within_cost
 SLACK = 1.0
 """Standard errors of the accuracy difference between a point and the bound of `max_loss`."""
 
-LITTLE = 0.02
+SMALL_RISE = 0.02
 """Largest rise of the cost, as a share of it, for a gain of a standard error."""
 
 _MERIT = attrgetter("merit")
@@ -323,7 +323,7 @@ class Frontier:
             next_point = on_hull[1]
             rise = next_point.cost - cheapest.cost
             gain = next_point.merit - cheapest.merit
-            if rise > LITTLE * cheapest.cost or gain < next_point.accuracy_error:
+            if rise > SMALL_RISE * cheapest.cost or gain < next_point.accuracy_error:
                 return Choice(cheapest, reason)
             share = rise / cheapest.cost if cheapest.cost else 0.0
             reason = f"the point after {reason}: it costs {share:.1%} more and gains {gain:.4f}"

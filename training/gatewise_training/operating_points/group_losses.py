@@ -35,19 +35,19 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 LEVEL = 0.8
 """Confidence of the bound on the mean loss of new groups."""
 
-SURE = 0.95
+BALANCE_LEVEL = 0.95
 """Confidence of the bound on the mean of losses and gains."""
 
-IN_HAND = (1.0, 0.9, 0.8)
+COST_SHARES = (1.0, 0.9, 0.8)
 """Parts of a point's cost down to which cheaper points must keep the bound as well."""
 
-LEAST_SHARE_KEPT = 0.9
+MIN_SHARE_OF_HALVES = 0.9
 """Share of the halves of groups on which a choice must keep the loss."""
 
-AT_ONCE = 128
+POINTS_PER_STEP = 128
 """Points per step, each with one number per row, so that memory stays small."""
 
-HALVES = 40
+N_HALVES = 40
 """Random halves of the groups."""
 
 
@@ -82,7 +82,9 @@ def loss_bounds(
     losing = np.maximum(group_mean, 0.0)
     losses_alone = means + stats.t.ppf(level, n - 1) * _errors(losing, share)
     # the same of losses and gains, at a higher confidence
-    balance = mean[..., 0] + stats.t.ppf(max(level, SURE), n - 1) * _errors(group_mean, share)
+    balance = mean[..., 0] + stats.t.ppf(max(level, BALANCE_LEVEL), n - 1) * _errors(
+        group_mean, share
+    )
     bounds: NDArray[np.float64] = np.minimum(losses_alone, balance)
     return bounds
 
@@ -116,8 +118,8 @@ class GroupLosses:
         weights = group_sums(merits)
         losses = []
         squares = []
-        for i in range(0, len(points), AT_ONCE):
-            owners = [(records[p.chain], p.thresholds) for p in points[i : i + AT_ONCE]]
+        for i in range(0, len(points), POINTS_PER_STEP):
+            owners = [(records[p.chain], p.thresholds) for p in points[i : i + POINTS_PER_STEP]]
             row_losses = np.stack(
                 [lost_rows(r, reference_record, r.exits(setting)) for r, setting in owners]
             )
@@ -143,12 +145,12 @@ class GroupLosses:
         weights = self.weights[columns]
         return loss_bounds(lost, weights, self.variance) + self.optimism
 
-    def in_hand(self, max_loss: float) -> float:
+    def checked_share(self, max_loss: float) -> float:
         """Find the part of a point's cost down to which cheaper points must also keep the loss."""
         rng = np.random.default_rng(0)
         # choose on one half of the groups, check the loss on the other
-        halves = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(HALVES)]
-        for share in IN_HAND[:-1]:
+        halves = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(N_HALVES)]
+        for share in COST_SHARES[:-1]:
             n_kept = 0
             for choosing, checking in halves:
                 safe = np.flatnonzero(self.nearby(self.bounds(choosing), share) <= max_loss)
@@ -157,9 +159,9 @@ class GroupLosses:
                     continue
                 loss = self.lost[safe[0], checking].sum() / self.weights[checking].sum()
                 n_kept += bool(loss <= max_loss)
-            if n_kept >= LEAST_SHARE_KEPT * HALVES:
+            if n_kept >= MIN_SHARE_OF_HALVES * N_HALVES:
                 return share
-        return IN_HAND[-1]
+        return COST_SHARES[-1]
 
     def nearby(self, bounds: NDArray[np.float64], share: float) -> NDArray[np.float64]:
         """Get the largest bound among the points down to the `share` of each point's cost."""
@@ -176,9 +178,9 @@ def with_group_errors(
     """Get the frontier with the errors of new groups, and with safer points among its others.
 
     An error is the bound on the loss of new groups less the validation groups' loss. `points` are
-    all measured points, and `max_loss` is the loss for which :meth:`GroupLosses.in_hand` is found.
-    A safer point has a lower bound than all cheaper points; the one that never loses is among them.
-    Without groups the frontier does not change.
+    all measured points; `max_loss` sets :meth:`GroupLosses.checked_share`. A safer point has a
+    lower bound than all cheaper points; the one that never loses is among them. Without groups the
+    frontier does not change.
     """
     if records[-1].splitter.n_groups is None:
         return frontier
@@ -196,7 +198,7 @@ def with_group_errors(
     ]
     # bounds of the points near the curve, over all points down to a share of their cost
     losses = losses.take(nearby)
-    bounds = losses.nearby(bounds[nearby], losses.in_hand(max_loss))
+    bounds = losses.nearby(bounds[nearby], losses.checked_share(max_loss))
     with_error = dict(_with_errors([by_cost[i] for i in nearby], bounds, reference))
     # the frontier's others need only errors
     others = [p for p in frontier.others if p not in with_error and p != certain_point]

@@ -48,7 +48,7 @@ from gatewise_training.operating_points.risk_tests import (
 )
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
-TOGETHER = 32
+CANDIDATES_PER_STEP = 32
 """Candidates per step of the tests."""
 
 
@@ -177,8 +177,8 @@ def _tested(
     is_counted = reference.class_weights is None and all(
         np.isin(record.correct, (0, 1)).all() for record in cascades
     )
-    for start in range(0, len(candidates), TOGETHER):
-        group = candidates[start : start + TOGETHER]
+    for start in range(0, len(candidates), CANDIDATES_PER_STEP):
+        group = candidates[start : start + CANDIDATES_PER_STEP]
         owners = [cascades[p.chain] for p in group]
         exits = np.stack([r.exits(p.thresholds) for r, p in zip(owners, group, strict=True)])
         # the bound on all rows, for several candidates at once

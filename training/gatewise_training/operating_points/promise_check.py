@@ -110,15 +110,18 @@ class KeptBound(NamedTuple):
     def verdict(self) -> Verdict:
         """Verdict on the bound: broken if the whole interval of the figure is beyond it."""
         value, low, high = self.measured
-        if self.is_upper:
-            is_kept = value <= self.bound + 1e-9
-            is_possible = low <= self.bound + 1e-9
-        else:
-            is_kept = value >= self.bound - 1e-9
-            is_possible = high >= self.bound - 1e-9
-        if is_kept:
+        if self._allows(value):
             return "kept"
-        return "missed by chance" if is_possible else "broken"
+        return "missed by chance" if self._allows(low) or self._allows(high) else "broken"
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the whole interval keeps the bound."""
+        _, low, high = self.measured
+        return self._allows(low) and self._allows(high)
+
+    def _allows(self, figure: float) -> bool:
+        return figure <= self.bound + 1e-9 if self.is_upper else figure >= self.bound - 1e-9
 
     @property
     def promise(self) -> str:
@@ -231,7 +234,7 @@ class PromiseCheck:
             return f"not kept on these rows: {missed} breaks its bound, but {chance}", advice
         if self.doubts:
             return "kept on these rows", "hold out rows that are new, as above"
-        if all(_is_certain(bound) for bound in self.bounds):
+        if all(bound.is_certain for bound in self.bounds):
             return "kept, with the whole interval", "nothing"
         remedy = "a looser bound" if self.confidence is not None else "--guarantee 0.95"
         return (
@@ -319,13 +322,6 @@ def _class_bounds(system: Any, rows: UnseenRows) -> list[KeptBound]:
             measured = MeasuredFigure.share(hits, np.ones(len(hits)), splitter)
             kept_bounds.append(KeptBound(f"{kind} of {label}", bound, False, measured))
     return kept_bounds
-
-
-def _is_certain(bound: KeptBound) -> bool:
-    """Whether the whole interval keeps the bound."""
-    if bound.is_upper:
-        return bound.measured.high <= bound.bound + 1e-9
-    return bound.measured.low >= bound.bound - 1e-9
 
 
 def never_found(recall: Sequence[float | None], classes: Sequence[Any]) -> list[str]:

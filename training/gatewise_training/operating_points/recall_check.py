@@ -11,9 +11,9 @@ import numpy as np
 from gatewise.errors import RecallWarning
 from gatewise_training.operating_points.class_figures import is_rare
 
-FALL = 0.05
+MIN_FALL = 0.05
 """Smallest loss of recall that is remarked on."""
-ROWS = 3
+MIN_LOST_ROWS = 3
 """Smallest number of lost rows that chance does not explain."""
 
 
@@ -42,7 +42,7 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
             )
         ):
             continue
-        if old_recall - recall > FALL and (old_recall - recall) * rows[c] >= ROWS:
+        if old_recall - recall > MIN_FALL and (old_recall - recall) * rows[c] >= MIN_LOST_ROWS:
             falls.append((old_recall - recall, c, old_recall, recall))
     if not falls:
         return None
@@ -50,9 +50,9 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     _, c, old_recall, recall = max(falls)
     label = frontier.classes[c]
     model = "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
-    remedies = f"min_recall={{{label!r}: {old_recall - FALL:.2f}}}", "class_weight='balanced'"
+    remedies = f"min_recall={{{label!r}: {old_recall - MIN_FALL:.2f}}}", "class_weight='balanced'"
     if as_options:
-        share = shlex.quote(f"{label}={old_recall - FALL:.2f}")
+        share = shlex.quote(f"{label}={old_recall - MIN_FALL:.2f}")
         remedies = f"--min-recall {share}", "--class-weight balanced"
     return (
         f"recall of class {str(label)!r}, {rows[c] / rows.sum():.1%} of the rows, falls from "

@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-GRID = 0.25
+GRID_STEP = 0.25
 """Steps of the grid over the share of instances where only the system is right: at most half
 a standard error of its estimate."""
 MARGIN = 0.99
 """Share of the level to use on the grid; between its points the size was never more than
 0.5 % of itself higher."""
-STEP = 0.002
+CRITICAL_VALUE_STEP = 0.002
 """To which the critical value is found."""
-ROUNDS = 60
+N_BETS = 60
 """Times at which a bet may change."""
 PRIOR_ROWS = 1
 """Weight of the first guess at the variance."""
@@ -77,7 +77,7 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     """
     # fine at both ends (no row better, no row equal), where one row matters most
     largest_share = (1 - bound) / 2
-    steps = max(round(0.5 * np.pi * np.sqrt(n * largest_share) / GRID), 1)
+    steps = max(round(0.5 * np.pi * np.sqrt(n * largest_share) / GRID_STEP), 1)
     grid = largest_share * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (steps // 4 + 1) + 1)) ** 2
 
     def too_bold(z: float, shares: NDArray[np.float64]) -> bool:
@@ -87,11 +87,11 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     low = high = float(stats.norm.isf(level))
     while too_bold(high, grid[::4]):
         low, high = high, high + max(0.1, high - low) * 2
-    while high - low > STEP:
+    while high - low > CRITICAL_VALUE_STEP:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if too_bold(middle, grid[::4]) else (low, middle)
     while too_bold(high, grid):
-        high += STEP
+        high += CRITICAL_VALUE_STEP
     limits = _score_limits(n, bound, high)
     limits.setflags(write=False)
     return limits
@@ -164,7 +164,7 @@ def mean_pvalue(
     wealth = np.zeros(len(values))  # its logarithm
     largest_wealth = wealth.copy()
     # the fewer rows are left the more often a hedge must be renewed
-    stops = np.round(n * (1 - np.linspace(1, 0, ROUNDS + 1) ** 2)).astype(int)
+    stops = np.round(n * (1 - np.linspace(1, 0, N_BETS + 1) ** 2)).astype(int)
     for start, stop in pairwise(stops.tolist()):
         if start == stop:
             continue

@@ -39,7 +39,7 @@ from gatewise_training.operating_points.packed_size import PackedSizes
 FOLDS = 5
 """Folds that measure the optimism of tuning."""
 
-EVERY = 5
+CROSS_FIT_STEP = 5
 """One price in this many is cross-fitted, since optimism changes slowly between prices."""
 
 ROWS_PER_CUT = 20
@@ -284,7 +284,7 @@ def _tuned_points(
 ) -> list[OperatingPoint]:
     """List the settings that are tuned on `tuning` and measured on `record`, less the optimism."""
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
-    crossfit = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
+    crossfit = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
     optimism = np.zeros((3, len(crossfit)))  # of cost, accuracy and weighted accuracy
     # cross-fitted optimism: figures on the fit rows less those on the unseen fifth
     folds = record.splitter.folds(None, FOLDS, seed)
