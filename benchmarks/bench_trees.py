@@ -1,12 +1,13 @@
 """Budgeted trees: the papers' tables on the data at hand, and what exact pruning costs.
 
-    python -m benchmarks.bench_trees [--quick] [--only timing,budgetrf,pruning,cegb,adapt]
+    python -m benchmarks.bench_trees [--quick] [--only timing,budgetrf,pruning,...]
 
 - timing: the whole pruning frontier, single prices, and other solvers compared with the cut
-- budgetrf: BudgetRF's table 1 (ICML 2015), and fit times against scikit-learn's forest
+- budgetrf: BudgetRF's table 1 and figure 3 (ICML 2015), and fit times against scikit-learn's forest
 - pruning: table 1 of "Optimally pruning decision tree ensembles" (2016) and BudgetPrune's figure 2
-- cegb: CEGB's figures 2 and 3b (NIPS 2017), with GreedyMiser
-- adapt: Adapt's figures 4 and 5 (NIPS 2017), with BudgetPrune and GreedyMiser
+- budgetprune: BudgetPrune's table 1 and figures 5, 6 and 7 (NIPS 2016)
+- cegb: CEGB's figures 2, 3 and 4 (NIPS 2017), with GreedyMiser
+- adapt: Adapt's figures 2, 4 and 5 (NIPS 2017), with BudgetPrune and GreedyMiser
 
 Each part runs in a process of its own, with one thread. A part that is done replaces its section in
 trees.json, and the page is written again; a quick look goes into .bench-cache/quick.
@@ -25,12 +26,23 @@ from benchmarks import harness
 from benchmarks.cache import code_version, write_whole
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees import adapt, cegb, growth, pages, pruning, timing
+from benchmarks.trees import (
+    adapt,
+    budget_prune,
+    cegb,
+    cegb_prices,
+    growth,
+    pages,
+    pruning,
+    timing,
+)
 from gatewise.console import note, plain
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
 QUICK_ROWS = 600
 SEEDS = (0, 1, 2)
+FIGURE_SEEDS = {"mbne_tiny": 3, "forest-bin": 1}
+"""Runs of BudgetRF's figure 3, ten thresholds each."""
 
 
 def _timing(quick: bool) -> dict[str, Any]:
@@ -55,7 +67,24 @@ def _budgetrf(quick: bool) -> dict[str, Any]:
         )
         for name in names
     }
-    return {"seconds": {"problem": timed, **times}, "tables": tables}
+    figures = {
+        name: growth.figure(
+            name,
+            SEEDS[:n_seeds],
+            alphas=(0, 10) if quick else growth.PAPER_ALPHAS,
+            n_trees=max(numbers),
+            fold=_fold(name, quick),
+        )
+        for name, n_seeds in (("mbne_tiny", 1),) * quick or FIGURE_SEEDS.items()
+    }
+    return {
+        "seconds": {"problem": timed, **times},
+        "tables": tables,
+        "figures": figures,
+        "ranking": growth.ranking(
+            n_trees=max(numbers), numbers=numbers, folds=_ranked_folds(quick)
+        ),
+    }
 
 
 def _pruning(quick: bool) -> dict[str, Any]:
@@ -70,11 +99,38 @@ def _pruning(quick: bool) -> dict[str, Any]:
     return {"figures": figures, "tables": tables}
 
 
+def _budgetprune(quick: bool) -> dict[str, Any]:
+    n_trees = 4 if quick else 40
+    # figure, seeds and problems; 10 runs would take hours on the larger sets
+    plan: dict[str, Any] = {
+        "prices": (budget_prune.prices, {"mbne_tiny": 10}),
+        "impurities": (budget_prune.impurities, {"mbne_tiny": 5, "forest-bin": 2}),
+        "subsets": (budget_prune.subsets, {"cifar10": 1}),
+    }
+    figures = {}
+    for title, (measure, numbers_of_seeds) in plan.items():
+        names = {"mbne_tiny": 1} if quick else numbers_of_seeds
+        figures[title] = {
+            name: measure(name, range(n_seeds), n_trees=n_trees, fold=_fold(name, quick))
+            for name, n_seeds in names.items()
+        }
+    usage = budget_prune.usage(
+        range(1 if quick else 5), n_trees=n_trees, fold=_fold("mbne_tiny", quick)
+    )
+    return {"usage": usage, "figures": figures}
+
+
 def _cegb(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("mbne_tiny", "forest-bin")
     size = {"n_rounds": 5, "n_penalties": 3} if quick else {"n_rounds": 100, "n_penalties": 12}
+    frames = {"n_frames": 2, "size": 64, "n_rows": 600, "n_rounds": 5}
+    if not quick:
+        frames = {"n_frames": 20, "size": 128, "n_rows": 20_000, "n_rounds": 50}
+    rounds = (2, 4) if quick else (12, 25, 50, 100, 200)
     return {
-        "figures": {name: cegb.figures(name, fold=_fold(name, quick), **size) for name in names}
+        "figures": {name: cegb.figures(name, fold=_fold(name, quick), **size) for name in names},
+        "tradeoffs": cegb_prices.tradeoffs(rounds, folds=_ranked_folds(quick)),
+        "multiscale": cegb_prices.multiscale(**frames),
     }
 
 
@@ -82,7 +138,8 @@ def _adapt(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else tuple(adapt.FIGURES)
     size = {"n_trees": 4, "n_rounds": 5} if quick else {"n_trees": 40, "n_rounds": 100}
     return {
-        "figures": {name: adapt.figure(name, fold=_fold(name, quick), **size) for name in names}
+        "figures": {name: adapt.figure(name, fold=_fold(name, quick), **size) for name in names},
+        "synthetic": [adapt.synthetic(seed) for seed in (SEEDS[:1] if quick else SEEDS)],
     }
 
 
@@ -90,6 +147,7 @@ PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
     "timing": (_timing, timing),
     "budgetrf": (_budgetrf, growth),
     "pruning": (_pruning, pruning),
+    "budgetprune": (_budgetprune, budget_prune),
     "cegb": (_cegb, cegb),
     "adapt": (_adapt, adapt),
 }
@@ -139,6 +197,11 @@ def document(parts: dict[str, Any]) -> dict[str, Any]:
 def _fold(name: str, quick: bool) -> Fold:
     fold = problems.get(name).deal(0)[0]
     return fold.thinned(QUICK_ROWS) if quick else fold
+
+
+def _ranked_folds(quick: bool) -> list[Fold] | None:
+    """One small fold of MQ2008 for a quick look; None for all of them."""
+    return [problems.get("mq2008").deal(0)[0].thinned(QUICK_ROWS)] if quick else None
 
 
 def _measured(name: str, quick: bool) -> dict[str, Any]:

@@ -23,6 +23,8 @@ BUDGETS = {
 }
 """Mean numbers of features that a method may ask an instance for."""
 
+CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)
+
 
 def measured(forest: Forest, costs: FeatureCosts, rows: Table) -> tuple[float, float]:
     """Mean cost and error of averaged leaf distributions on some rows."""

@@ -13,6 +13,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
+from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS
+from benchmarks.trees.pruning import grown
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest
@@ -27,6 +29,9 @@ KINDS = {
     "rf-all": "random forest, entropy, all features at a node",
 }
 TURNS = 3
+
+PAPER_ALPHAS = (0, 2, 4, 6, 8, 10, 15, 25, 35, 45)
+"""Thresholds of Pairs in figure 3."""
 
 
 def table(
@@ -56,6 +61,74 @@ def table(
         ]
         note(f"budgetrf: {name}, {kind}: {kinds[kind][-1]}")
     return {"data": problem.source, "note": problem.note, "seeds": list(seeds), "kinds": kinds}
+
+
+def figure(
+    name: str,
+    seeds: Sequence[int],
+    *,
+    alphas: Sequence[float] = PAPER_ALPHAS,
+    n_trees: int = 40,
+    fold: Fold | None = None,
+) -> dict[str, Any]:
+    """Measure figure 3, b to d: error at budgets; validation chooses alpha and number of trees."""
+    problem = problems.get(name)
+    fold = fold or problem.deal(0)[0]
+    budgets = BUDGETS.get(name, CIFAR_BUDGETS)
+    x, y = fold.test
+    runs = []
+    for seed in seeds:
+        settings: dict[str, Any] = {"splits": "stumps", "voting": "majority", "random_state": seed}
+        forests = [
+            BudgetForest(alpha=float(alpha), n_estimators=n_trees, **settings).fit(
+                *fold.train, validation=fold.validation
+            )
+            for alpha in alphas
+        ]
+        points = []
+        for budget in budgets:
+            systems = [forest.at(budget=budget) for forest in forests]
+            best = max(systems, key=lambda system: system.operating_point_.accuracy)
+            points.append([best.cost(x).mean(), np.mean(best.predict(x) != y), best.alpha])
+        runs.append(points)
+        note(f"budgetrf: figure 3, {name}, seed {seed}")
+    means = np.mean(runs, axis=0)
+    return {
+        "seeds": list(seeds),
+        "trees": n_trees,
+        "budgets": list(budgets),
+        "points": [
+            {"cost": round(cost, 4), "error": round(error, 5), "alpha": round(alpha, 2)}
+            for cost, error, alpha in means.tolist()
+        ],
+    }
+
+
+def ranking(
+    *, n_trees: int = 40, numbers: Sequence[int] = NUMBERS, folds: Sequence[Fold] | None = None
+) -> dict[str, Any]:
+    """Measure figure 3a on MQ2008: AP@5 of two ranking scores, over the queries of all folds."""
+    rows = []
+    for fold in folds or problems.get("mq2008").deal(0):
+        x, _ = fold.test
+        costs = FeatureCosts.uniform(x.shape[1])
+        forest = grown(fold, costs, n_trees, 0, criterion="threshold_pairs")
+        for number in numbers:
+            first_trees = forest.select(range(number))
+            counts = first_trees.summed_counts(x)
+            rows.append(
+                [
+                    number,
+                    first_trees.cost(x, costs).mean(),
+                    fold.truth.score(counts[:, 1] / counts.sum(axis=1)),
+                    fold.truth.score(first_trees.proba(x)[:, 1]),
+                ]
+            )
+        note("budgetrf: figure 3a, a fold of MQ2008")
+    table = np.array(rows)
+    means = [table[table[:, 0] == number].mean(axis=0) for number in numbers]
+    names = ("trees", "cost", "summed_counts", "mean_shares")
+    return {"rows": [dict(zip(names, row.round(5).tolist(), strict=True)) for row in means]}
 
 
 def seconds(fold: Fold, n_trees: int, turns: int = TURNS) -> dict[str, Any]:

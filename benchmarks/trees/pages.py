@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trees import adapt, cegb, growth, maxflow, pruning
+from benchmarks.trees import adapt, cegb, further_pages, growth, maxflow, pruning
+from benchmarks.trees.page_tables import against, error_table
 from benchmarks.trees.papers import ADAPT_CUTS, BUDGETRF, PRUNED
 
 Found = Mapping[str, Any]
@@ -152,7 +153,7 @@ def _solver(found: Found | None) -> str:
 def _budgetrf(found: Found, _parts: Found) -> list[str]:
     seconds = {grower: figure["median"] for grower, figure in found["seconds"]["cpu"].items()}
     lines = [
-        "## BudgetRF's table 1 (ICML 2015)",
+        "## BudgetRF's table 1 and figure 3 (ICML 2015)",
         "",
         "Share of all features that an instance acquires, in percent, and in brackets the error "
         "of the majority vote, on test rows; means over seeds. The paper's figures are means of "
@@ -195,6 +196,7 @@ def _budgetrf(found: Found, _parts: Found) -> list[str]:
         f"{seconds['exact']:.2f} CPU s; RandomForestClassifier on all features "
         f"{seconds['rf-all']:.2f} (entropy) and {seconds['rf-all-gini']:.2f} (Gini). Aim, faster: "
         f"{faster}.",
+        *further_pages.budget_rf(found),
     ]
 
 
@@ -253,10 +255,10 @@ def _pruning_figure(name: str, figure: Found) -> list[str]:
     """Draw the curves of one data set, and state how far they are apart."""
     whole = figure["unpruned"]
     curves = figure["curves"]
-    aware = _against(
+    aware = against(
         curves["aware"], curves["ensemble"], "cost-aware growth plus pruning", "plain pruning"
     )
-    ensemble = _against(
+    ensemble = against(
         curves["ensemble"], curves["per-tree"], "ensemble pruning", "per-tree pruning"
     )
     objective = figure["objective"]
@@ -266,7 +268,7 @@ def _pruning_figure(name: str, figure: Found) -> list[str]:
         "",
         f"![error against cost](trees-{name}.svg)",
         "",
-        *_errors(figure["budgets"], {pruning.METHODS[k]: curve for k, curve in curves.items()}),
+        *error_table(figure["budgets"], {pruning.METHODS[k]: curve for k, curve in curves.items()}),
         "",
         f"Unpruned: cost {whole['cost']:.2f}, error {whole['error']:.4f}. {aware} {ensemble} "
         f"Over {objective['prices']} prices the objective of per-tree pruning less that of "
@@ -275,48 +277,12 @@ def _pruning_figure(name: str, figure: Found) -> list[str]:
     ]
 
 
-def _errors(budgets: Sequence[float], curves: Mapping[str, Sequence[Found | None]]) -> list[str]:
-    """Write a table of errors (and test costs in brackets) at budgets; the lowest is bold."""
-    lines = [
-        "| budget | " + " | ".join(f"{b:g}" for b in budgets) + " |",
-        "| --- " * (len(budgets) + 1) + "|",
-    ]
-    best = [
-        min((p["error"] for p in column if p is not None), default=None)
-        for column in zip(*curves.values(), strict=True)
-    ]
-    for title, points in curves.items():
-        cells = []
-        for point, best_error in zip(points, best, strict=True):
-            if point is None:
-                cells.append("")
-                continue
-            mark = "**" if point["error"] == best_error else ""
-            cells.append(f"{mark}{point['error']:.4f}{mark} ({point['cost']:.1f})")
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def _against(
-    ours: Sequence[Found | None], other: Sequence[Found | None], name: str, against: str
-) -> str:
-    """Say at how many budgets one has the lower error on test rows."""
-    pairs = [(a, b) for a, b in zip(ours, other, strict=True) if a is not None and b is not None]
-    gaps = [a["error"] - b["error"] for a, b in pairs]
-    lower, higher = sum(g < -1e-9 for g in gaps), sum(g > 1e-9 for g in gaps)
-    largest_gap = f", by at most {100 * max(gaps):.3f} points" if higher else ""
-    return (
-        f"On test rows {name} has a lower error than {against} at {lower} of {len(gaps)} budgets, "
-        f"a higher one at {higher}{largest_gap}."
-    )
-
-
 # -- CEGB --------------------------------------------------------------------------------------
 
 
 def _cegb(found: Found, parts: Found) -> list[str]:
     lines = [
-        "## CEGB's figures 2 and 3b (NIPS 2017)",
+        "## CEGB's figures 2, 3 and 4 (NIPS 2017)",
         "",
         "Error on test rows at budgets, mean cost there in brackets; trees cost nothing. The "
         "paper has plots only: CEGB lies below GreedyMiser and BudgetPrune everywhere, and "
@@ -331,10 +297,10 @@ def _cegb(found: Found, parts: Found) -> list[str]:
             named_curves["BudgetPrune: " + pruning.METHODS["ensemble"]] = pruned_curves["curves"][
                 "ensemble"
             ]
-        lines += ["", f"### {name}", "", *_errors(figure["budgets"], named_curves), ""]
+        lines += ["", f"### {name}", "", *error_table(figure["budgets"], named_curves), ""]
         says = [
-            _against(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
-            _against(
+            against(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
+            against(
                 curves["lazy-16-best"],
                 curves["lazy-16-breadth"],
                 "best-first growth",
@@ -343,7 +309,7 @@ def _cegb(found: Found, parts: Found) -> list[str]:
         ]
         if pruned_curves["budgets"] == figure["budgets"]:
             ensemble = pruned_curves["curves"]["ensemble"]
-            says.append(_against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
+            says.append(against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
         lines.append(" ".join(says))
     return [
         *lines,
@@ -351,6 +317,7 @@ def _cegb(found: Found, parts: Found) -> list[str]:
         f"{SAMPLE} Figure 3b of the paper is on Yahoo, with other trees: where breadth-first "
         "growth leads here, that may be why. A sweep of penalties does not land on every budget: "
         "a method then keeps its next cheaper model.",
+        *further_pages.cegb(found),
     ]
 
 
@@ -359,7 +326,7 @@ def _cegb(found: Found, parts: Found) -> list[str]:
 
 def _adapt(found: Found, _parts: Found) -> list[str]:
     lines = [
-        "## Adapt's figures 4 and 5 (NIPS 2017)",
+        "## Adapt's figures 2, 4 and 5 (NIPS 2017)",
         "",
         "Error on test rows at budgets, mean cost there in brackets. A forest of 40 entropy trees "
         "is f0 of Adapt, and BudgetPrune prunes the same forest; an offloaded instance pays for "
@@ -372,15 +339,15 @@ def _adapt(found: Found, _parts: Found) -> list[str]:
     for name, figure in found["figures"].items():
         curves = figure["curves"]
         titles = {adapt.METHODS[method]: curve for method, curve in curves.items()}
-        lines += ["", f"### {name}", "", *_errors(figure["budgets"], titles), ""]
+        lines += ["", f"### {name}", "", *error_table(figure["budgets"], titles), ""]
         errors = ", ".join(f"{title} {error:.4f}" for title, error in figure["f0_error"].items())
         ours, pruned = curves["adapt-gbrt"], curves["budget-prune"]
         cost = adapt.cheapest_within(ours, figure["f0_error"]["forest"] + 0.01)
         lines.append(
             f"Error of f0: {errors}. "
-            + _against(ours, pruned, "Adapt-GBRT before the forest", "BudgetPrune")
+            + against(ours, pruned, "Adapt-GBRT before the forest", "BudgetPrune")
             + " "
-            + _against(ours, curves["greedy-miser"], "Adapt-GBRT", "GreedyMiser")
+            + against(ours, curves["greedy-miser"], "Adapt-GBRT", "GreedyMiser")
         )
         if cost is not None:
             share = 100 * (1 - cost / figure["f0_cost"])
@@ -388,13 +355,14 @@ def _adapt(found: Found, _parts: Found) -> list[str]:
                 f"Within 1 % of the forest's accuracy it saves {share:.0f} % of the forest's own "
                 f"{figure['f0_cost']:.1f} features (the paper's: {100 * ADAPT_CUTS[name]:.0f} %)."
             )
-    return [*lines, "", SAMPLE]
+    return [*lines, "", SAMPLE, *further_pages.adapt(found["synthetic"])]
 
 
 PAGES = {
     "timing": _timing,
     "budgetrf": _budgetrf,
     "pruning": _pruning,
+    "budgetprune": further_pages.budget_prune,
     "cegb": _cegb,
     "adapt": _adapt,
 }

@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from benchmarks import bench_trees
 from benchmarks.data import problems
 from benchmarks.data.fetching import find_file
-from benchmarks.trees import maxflow, pages, pruning, timing
+from benchmarks.trees import budget_prune, cegb_prices, maxflow, pages, pruning, timing
 from benchmarks.trees.curves import Curve, Made, at_budgets, cheapest_within, measured
 from gatewise_training.prune import build_problem
 from gatewise_training.prune.forest import Forest
@@ -21,8 +21,8 @@ from gatewise_training.prune.solvers import mincut
 pytestmark = pytest.mark.slow  # compiles growth and pruning
 
 needs_data = pytest.mark.skipif(
-    find_file("mbne_tiny") is None,
-    reason="mbne_tiny.npz is not there: python -m benchmarks.data fetch",
+    find_file("mbne_tiny") is None or find_file("mq2008") is None,
+    reason="mbne_tiny.npz or mq2008.npz is not there: python -m benchmarks.data fetch",
 )
 
 
@@ -119,15 +119,34 @@ def test_cost_aware_growth_buys_less(bundled):
     assert measured(aware, costs, fold.test)[0] < measured(plain, costs, fold.test)[0]
 
 
+def test_uses_of_features_are_counted_node_by_node(bundled, forest):
+    _, fold = bundled
+    x = fold.test[0][:20]
+    uses = budget_prune.feature_uses(forest, x)
+    assert uses.sum(axis=1).tolist() == forest.trees.splits_passed(x).tolist()
+    assert ((uses > 0) == forest.trees.visited(x)).all()
+
+
+def test_the_seg_measure_needs_more_than_half_of_a_fly():
+    flies = np.zeros((10, 20), np.int64)
+    flies[2:6, 2:6], flies[2:6, 12:16] = 1, 2
+    mask = flies == 1
+    mask[2:4, 12:16] = True  # half of the second fly
+    assert cegb_prices.seg_measure(mask, flies) == 0.5
+    mask[4, 12] = True
+    assert cegb_prices.seg_measure(mask, flies) == pytest.approx((1 + 9 / 16) / 2)
+
+
 @needs_data
-def test_a_quick_run_of_three_parts_writes_them_into_one_page(tmp_path):
+def test_a_quick_run_writes_its_parts_into_one_page(tmp_path):
     problems.get.cache_clear()
-    for part in ("pruning", "cegb", "adapt"):
+    parts = ("budgetrf", "pruning", "budgetprune", "cegb", "adapt")
+    for part in parts:
         section = bench_trees._measured(part, quick=True)
         bench_trees.write(tmp_path, part, json.loads(json.dumps(section)))
     found = json.loads((tmp_path / "trees.json").read_text())
-    assert list(found["parts"]) == ["pruning", "cegb", "adapt"]
-    pruning, cegb, adapt = found["parts"].values()
+    assert tuple(found["parts"]) == parts
+    _, pruning, _, cegb, adapt = found["parts"].values()
     assert pruning["figures"]["mbne_tiny"]["objective"]["least_advantage"] >= -1e-12
     points = pruning["tables"]["mbne_tiny"]["points"]
     assert points["ensemble-high"]["cost"] < points["unpruned"]["cost"]
@@ -137,9 +156,10 @@ def test_a_quick_run_of_three_parts_writes_them_into_one_page(tmp_path):
             for point, budget in zip(curve, figure["budgets"], strict=True):
                 assert point is None or point["val_cost"] <= budget + 1e-5
     page = (tmp_path / "trees.md").read_text()
-    assert page.count("A quick look on few rows") == 3
+    assert page.count("A quick look on few rows") == 5
     assert "The part `timing` has not been run." in page
     assert "BudgetPrune: entropy forest, pruned as an ensemble" in page
-    assert "## Adapt's figures 4 and 5" in page
+    for heading in ("Figure 2: Synthetic-1", "Figure 3a", "Figure 4", "Figure 7"):
+        assert f"### {heading}" in page
     assert "<svg" in (tmp_path / "trees-mbne_tiny.svg").read_text()
     assert pages.markdown(found) == page

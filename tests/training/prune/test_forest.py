@@ -46,6 +46,14 @@ def test_counts_are_those_of_the_bootstrap_samples(grown, forest):
     assert (forest.errors >= 0).all()
 
 
+def test_summed_counts_are_those_of_the_leaves(forest):
+    rows = X[:40].astype(np.float32)
+    summed = forest.summed_counts(rows)
+    for row, counts in zip(rows, summed, strict=True):
+        leaves = [nodes[-1] for nodes in paths(forest.trees, row)]
+        np.testing.assert_allclose(counts, forest.counts[leaves].sum(axis=0))
+
+
 @pytest.mark.parametrize("costs", [FeatureCosts.uniform(13), GROUPED])
 def test_cost_and_depth_counted_path_by_path(forest, costs):
     cost, passed = forest.cost(X, costs), forest.trees.splits_passed(X)

@@ -1,0 +1,197 @@
+"""BudgetPrune's table 1 and figures 5, 6 and 7 (NIPS 2016, section 1 and supplement 6.4).
+
+All prunings minimise the cost of the validation rows, which also choose the operating points; test
+rows only report. Forests of several seeds are pooled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.svm import LinearSVC
+
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold
+from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS, Curve, Made, at_budgets
+from benchmarks.trees.pruning import cost_complexity, grown
+from gatewise.console import note
+from gatewise.costs import FeatureCosts
+from gatewise_training.prune import build_problem
+from gatewise_training.prune.feature_dropping import greedy_prune
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.path import breakpoints
+from gatewise_training.prune.problem import PruneProblem
+
+TRIED_SUBSETS = (7, 15, 30, 50)
+"""Features per split that validation chooses from in table 1, as in the paper."""
+
+POINTS = 30
+
+
+def usage(seeds: Sequence[int], *, n_trees: int, fold: Fold | None = None) -> dict[str, Any]:
+    """Measure table 1: how often a test row uses a feature in a forest, unpruned and pruned.
+
+    The pruning is the cheapest whose validation error is at most 0.1 points above the forest's,
+    as the paper's test error is. The shares are means over all features and, as "one feature",
+    those of the feature whose unpruned shares are nearest to the paper's.
+    """
+    problem = problems.get("mbne_tiny")
+    rows: list[dict[str, list[float]]] = []
+    for seed in seeds:
+        part = fold or problem.deal(seed)[0]
+        assert part.validation is not None
+        forest = best_subset_forest(part, n_trees, seed)
+        instances = build_problem(forest, part.validation[0], problem.costs)
+        exact = PruneSequence(instances, breakpoints(instances))
+        curve = Curve.of(forest, exact, part, problem.costs, 2 * POINTS)
+        whole = Made(lambda forest=forest: forest, part, problem.costs)
+        pruned = curve.within(whole.validation[1] + 0.001) or whole
+        before, after = (_usage(made.make(), part.test[0]) for made in (whole, pruned))
+        typical = int(np.abs(before - np.array([[0.073], [0.917], [0.010]])).sum(axis=0).argmin())
+        rows.append(
+            {
+                "unpruned": [*before.mean(axis=1), *whole.test],
+                "pruned": [*after.mean(axis=1), *pruned.test],
+                "unpruned, one feature": [*before[:, typical], *whole.test],
+                "pruned, one feature": [*after[:, typical], *pruned.test],
+            }
+        )
+        note(f"budgetprune: table 1, seed {seed}")
+    return {
+        "trees": n_trees,
+        "seeds": list(seeds),
+        "rows": {
+            name: {
+                "mean": np.mean([row[name] for row in rows], axis=0).round(5),
+                "sd": np.std([row[name] for row in rows], axis=0).round(5),
+            }
+            for name in rows[0]
+        },
+    }
+
+
+def best_subset_forest(fold: Fold, n_trees: int, seed: int) -> Forest:
+    """Grow the entropy forest whose number of features per split validation finds best."""
+    models = [_entropy_forest(fold, n_trees, seed, n_features) for n_features in TRIED_SUBSETS]
+    return Forest.from_sklearn(max(models, key=lambda model: model.score(*fold.validation)))
+
+
+def _entropy_forest(
+    fold: Fold, n_trees: int, seed: int, n_features: int | None
+) -> RandomForestClassifier:
+    return RandomForestClassifier(
+        n_trees, criterion="entropy", max_features=n_features, random_state=seed, n_jobs=1
+    ).fit(*fold.train)
+
+
+def feature_uses(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Count the nodes with each feature on a row's paths, shape (n, n_features)."""
+    trees = forest.trees
+    uses = np.zeros(x.shape, np.int64)
+    for root in trees.roots:
+        node = np.full(len(x), root)
+        rows = np.arange(len(x))
+        while len(rows := rows[trees.left[node[rows]] >= 0]):
+            inner = node[rows]
+            features = trees.feature[inner]
+            uses[rows, features] += 1
+            goes_left = x[rows, features] <= trees.threshold[inner]
+            node[rows] = np.where(goes_left, trees.left[inner], trees.right[inner])
+    return uses
+
+
+def _usage(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Shares of rows without a use, with 1 to 7 and with more; shape (3, n_features)."""
+    uses = feature_uses(forest, x)
+    return np.stack([(uses == 0).mean(0), ((uses > 0) & (uses <= 7)).mean(0), (uses > 7).mean(0)])
+
+
+def svm_costs(fold: Fold) -> FeatureCosts:
+    """Price features by a linear machine's weights, as in figure 5; the sum is n_features."""
+    x, y = fold.train
+    scaled = x / np.maximum(np.linalg.norm(x, axis=0), 1e-12) * np.sqrt(len(x))
+    machine = LinearSVC(random_state=0, max_iter=5000).fit(scaled, y)
+    weights = np.abs(machine.coef_[0])
+    # the paper rounds weights to whole numbers between 1 and 40
+    prices = np.clip(np.rint(40 * weights / weights.max()), 1, 40)
+    return FeatureCosts(prices * len(prices) / prices.sum())
+
+
+def prices(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+    """Measure figure 5: BudgetPrune and cost-complexity under uniform and other prices."""
+    fold = size.pop("fold", None) or problems.get(name).deal(0)[0]
+    uniform, weighted = FeatureCosts.uniform(fold.train[0].shape[1]), svm_costs(fold)
+    cases = {"uniform": ("entropy", None, uniform), "by weight": ("entropy", None, weighted)}
+    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, **size)
+
+
+def impurities(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+    """Measure figure 6: prunings of entropy forests and of forests grown by Pairs."""
+    fold = size.pop("fold", None) or problems.get(name).deal(0)[0]
+    costs = FeatureCosts.uniform(fold.train[0].shape[1])
+    cases = {"entropy": ("entropy", None, costs), "Pairs": ("threshold_pairs", None, costs)}
+    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, **size)
+
+
+def subsets(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+    """Measure figure 7: prunings of forests with 20 and 120 random features per split."""
+    fold = size.pop("fold", None) or problems.get(name).deal(0)[0]
+    n_features = fold.train[0].shape[1]
+    costs = FeatureCosts.uniform(n_features)
+    cases = {f"k = {k}": ("entropy", min(k, n_features), costs) for k in (20, 120)}
+    return _figure(name, cases, ("ensemble", "greedy", "ccp"), seeds, fold, **size)
+
+
+def _figure(
+    name: str,
+    cases: Mapping[str, tuple[str, int | None, FeatureCosts]],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    fold: Fold,
+    *,
+    n_trees: int,
+) -> dict[str, Any]:
+    """Prune each case's forests by each method, and choose at budgets."""
+    assert fold.validation is not None
+    budgets = BUDGETS.get(name, CIFAR_BUDGETS)
+    curves: dict[str, Any] = {}
+    unpruned: dict[str, list[float]] = {}
+    for case, (criterion, n_features, costs) in cases.items():
+        pools: dict[str, list[Curve]] = {method: [] for method in methods}
+        wholes = []
+        for seed in seeds:
+            if criterion == "entropy":
+                model = _entropy_forest(fold, n_trees, seed, n_features)
+                forest = Forest.from_sklearn(model)
+            else:
+                forest = grown(fold, costs, n_trees, seed, criterion="threshold_pairs")
+            instances = build_problem(forest, fold.validation[0], costs)
+            wholes.append(Made(lambda forest=forest: forest, fold, costs).test)
+            for method, pool in pools.items():
+                sequence = _sequence(method, instances, forest, costs)
+                pool.append(Curve.of(forest, sequence, fold, costs, POINTS))
+            note(f"budgetprune: {name}, {case}, seed {seed}")
+        unpruned[case] = [round(float(v), 5) for v in np.mean(wholes, axis=0)]
+        curves |= {f"{case}, {m}": at_budgets(pool, budgets) for m, pool in pools.items()}
+    return {
+        "trees": n_trees,
+        "seeds": list(seeds),
+        "budgets": list(budgets),
+        "unpruned": unpruned,
+        "curves": curves,
+    }
+
+
+def _sequence(
+    method: str, instances: PruneProblem, forest: Forest, costs: FeatureCosts
+) -> PruneSequence:
+    if method == "ensemble":
+        return PruneSequence(instances, breakpoints(instances))
+    if method == "greedy":
+        return greedy_prune(instances, forest, costs)
+    return cost_complexity(instances)
