@@ -1,4 +1,4 @@
-"""Put everything together: the command line, links with delay, live runs and their reports."""
+"""Simulation of fleets, in virtual time and with real processes, and the reports of runs."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""The scenario of a simulation: fleet, link, workload, outages, prices. Plain values.
-
-One record for the command, the settings file, both engines and the report.
-"""
+"""Scenario of a simulation: fleet, link, workload, outages and prices, in one record."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     Raises
     ------
     InputError
-        If a value cannot be; the message names it.
+        If a value is out of range or contradicts another one; the message names it.
     """
 
     devices: Annotated[int, Meta(ge=1), typer.Option(help="Devices.")] = 100
@@ -104,7 +101,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     backend: Annotated[
         str | None,
         typer.Option(
-            help="Backend of the high-cost model, as of gatewise cloud: python:module:attribute."
+            help="Backend of the high-cost model, as for gatewise cloud: python:module:attribute."
         ),
     ] = None
     seed: Annotated[int, Meta(ge=0), typer.Option(help="Seed of all randomness.")] = 0
@@ -137,7 +134,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
             OffloadBudget.parse(self.max_offloads)
         if self.audit == 0:
             raise InputError("audit is 0; give a share above 0")
-        # Read here, so that a bad text is found before anything runs.
+        # Read here, so that a malformed text is found before anything runs.
         _ = self.seconds, self.arrival_process, self.link_profile, self.outages
 
     # -- the texts, read ------------------------------------------------------------------------
@@ -158,7 +155,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def arrival_process(self) -> Workload:
-        """How instances come to each device."""
+        """Arrivals of instances at each device."""
         return read_workload(self.workload, day_begins=self.day_begins)
 
     @cached_property
@@ -173,7 +170,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
 
     @property
     def goal(self) -> dict[str, float]:
-        """How the operating point is chosen; empty: the active one."""
+        """Goal that chooses the operating point; empty: the active one."""
         return {name: getattr(self, name) for name in GOALS if getattr(self, name) is not None}
 
     def arrivals(self, n_rows: int, truth: Any = None, *, n_devices: int | None = None) -> Arrivals:

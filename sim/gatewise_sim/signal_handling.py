@@ -1,4 +1,4 @@
-"""SIGTERM and a closed terminal end a command by SystemExit, so that its processes are ended."""
+"""Turn SIGTERM and a closed terminal into SystemExit, so that child processes are ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exit_on_termination() -> Iterator[None]:
         ended = interruption(error)
         if ended is None:
             raise
-        # What a library stumbles over on the way out is not why it ends.
+        # An error that the exit causes in a library does not replace the exit.
         raise ended from None
     finally:
         for number, handler in before.items():

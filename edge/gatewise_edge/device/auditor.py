@@ -66,7 +66,7 @@ class Auditor:
     def audit(self, pending: Pending, answer: Answer) -> None:
         """Send an answered instance to the high-cost model if it is chosen.
 
-        Features that are not at hand are acquired on a thread of its own: neither the answer nor a
+        Features that were not acquired are read on another thread: neither the answer nor a
         later instance waits for them. While that thread is busy nothing is audited.
         """
         installed = pending.installed

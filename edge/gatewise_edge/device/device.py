@@ -59,16 +59,16 @@ class Device:
     Parameters
     ----------
     bundle : Bundle or path
-        What to answer with.
+        Models, prices and thresholds.
     link : Link, optional
         The way to the cloud; the device opens and closes it. Without one every hard instance
         is a fallback.
     sensors : Sensors, optional
-        For :meth:`answer` without a row. The device closes them as well.
+        Sensors that :meth:`answer` reads without a row. The device closes them.
     blocks : mapping of str to callable, optional
         Functions of the blocks that are Python functions, by the block's name: a bundle names them
-        and holds no code. Each gets windows of shape (1, ...) on a thread of its own; one that is
-        not done at the deadline is left, and the last finished stage answers. An audit calls them
+        and holds no code. Each gets windows of shape (1, ...) on its own thread; one that has not
+        returned at the deadline is left, and the last finished stage answers. An audit calls them
         on another thread, perhaps at the same time as the next instance.
     row_names : sequence of str, optional
         Features of the rows given to :meth:`answer`, in their order. They are matched by name with
@@ -192,7 +192,7 @@ class Device:
         _LOG.debug("%s is active", bundle.manifest.release)
 
     def _install(self, bundle: Bundle) -> InstalledBundle:
-        """Load all that follows from a bundle; InputError if it does not fit the policy."""
+        """Load a bundle's models and prices; InputError if it does not fit the policy."""
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
         installed = InstalledBundle.load(

@@ -1,4 +1,4 @@
-"""The bundle that a device answers with, and all that follows from it, as one object.
+"""An installed bundle: the bundle that a device answers with, and all that follows from it.
 
 Each instance holds the object that it began with. To take over a new bundle, a device replaces the
 object; an instance under way ends with the stages, prices, sensors and model version that it began

@@ -1,4 +1,4 @@
-"""An instance on its way through a device, until its answer."""
+"""State of an instance between its start on a device and its answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pending(msgspec.Struct, eq=False):
     outputs : list of StageOutput
         Outputs of its finished stages.
     group : list of Pending or None
-        Instances that share a request; None: it has a request of its own.
+        Instances that share a request; None: it has its own request.
     error : SensorError or None
         Failure of the feature that ended the stages.
     reason : str

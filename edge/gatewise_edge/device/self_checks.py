@@ -32,11 +32,11 @@ def self_test(
     """Run the sample of `bundle`, compare with the packed outputs, and return the number of rows.
 
     A flat model runs all rows together, and the first :data:`N_VISITED_ROWS` one by one as well: a
-    graph's sums have one order, but onnxruntime has code of its own for a single row. Given graphs
+    graph's sums have one order, but onnxruntime has other code for a single row. Given graphs
     and trees that acquire node by node run one row at a time, as instances come to a device.
 
     Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires node
-    by node must acquire the same features. A given graph adds in an order of its own: on another
+    by node must acquire the same features. A given graph has its own order of sums: on another
     kind of machine its margins may differ by :data:`MARGIN_TOLERANCE`, and such rows may exit
     elsewhere.
 
@@ -69,7 +69,7 @@ def self_test(
     labels = np.array(
         [_label(row[min(e, len(row) - 1)]) for row, e in zip(outputs, exits, strict=True)]
     )
-    # outputs of each stage must be equal bit for bit, except those of given graphs
+    # outputs of each stage must be equal bit for bit, except for given graphs
     differences: dict[str, int] = {}
     has_equal_margins = np.ones(len(X), np.bool_)
     if blocks:

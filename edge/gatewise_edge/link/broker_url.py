@@ -59,7 +59,7 @@ class Endpoint:
         self.password = unquote(address.password) if address.password else None
         self.tls = address.scheme == "mqtts"
         if key_file is not None and cert_file is None:
-            raise InputError(f"key_file {key_file} needs its cert_file beside it")
+            raise InputError(f"key_file {key_file} needs a cert_file")
         files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
         for option, path in files.items():
             if path is not None and not self.tls:

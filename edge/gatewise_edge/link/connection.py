@@ -1,9 +1,10 @@
 """A client's connection to a broker, made again whenever it is lost, and its network thread.
 
-paho-mqtt speaks the protocol. Its own network thread would write what other threads publish, one
-change of threads later, and would end at a packet that it cannot read. So the loop stands here, on
-paho's calls for foreign event loops: every thread writes its messages at once, a packet that
-cannot be read ends the connection, and nothing that an old connection left is sent on a new one.
+paho-mqtt speaks the protocol. Its own network thread would write the messages of other threads
+later, after a change of threads, and would end at a packet that it cannot read. Therefore this
+module has its own loop, on paho's calls for foreign event loops: every thread writes its messages
+at once, an unreadable packet ends the connection, and no message of an old connection is sent on a
+new one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LONGEST_PAUSE: Final = 60.0
 
 
 class BrokerConnection:
-    """A connection with a clean session, kept up by a thread of its own. Thread-safe.
+    """A connection with a clean session, kept up by its own thread. Thread-safe.
 
     All callbacks are called on the network thread, one at a time and without a lock held; their
     errors are logged.

@@ -1,9 +1,9 @@
-"""Two devices with one id: each takes the other's connection over, and both notice it here.
+"""Detection of two devices with one id, which take each other's connection over.
 
 A broker ends a connection when another one comes with its client id (MQTT 3.1.1, section 3.1.4);
-the client connects again, and the two take turns for good, each losing half of its answers. Each
-process keeps a mark of its own, drawn at random, retained on its session topic. One that has read
-its own mark there, and reads another one later, shares its id.
+the client connects again, and the two take turns, each losing half of its answers. Each process
+retains a random mark on its session topic. A process that has read its own mark there, and later
+reads another one, shares its id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DeviceIdentity:
         self._reading = threading.Lock()
 
     def read(self, payload: bytes) -> None:
-        """Take a message of the session topic; messages come in their order."""
+        """Read a message of the session topic; messages come in order."""
         with self._reading:
             if payload == self.mark:
                 self._is_on_topic = True
@@ -71,6 +71,6 @@ class DeviceIdentity:
 
     def _description(self) -> str:
         return (
-            f"another device uses the id {self._device}: the broker gives the connection now to "
-            "one, now to the other; give each an id of its own (--device)"
+            f"another device uses the id {self._device}: the broker gives each the connection in "
+            "turn; give each device another id (--device)"
         )

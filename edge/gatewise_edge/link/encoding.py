@@ -244,7 +244,7 @@ class Entries:
         dtype = _ARRAYS[typed.tag]
         size = math.prod(shape) * dtype.itemsize
         if len(typed.value) != size:
-            raise WireError("shape", f"{key!r} has {len(typed.value)} bytes, not those of {shape}")
+            raise WireError("shape", f"{key!r} has {len(typed.value)} bytes, not {size}")
         values: NDArray[Any] = np.frombuffer(typed.value, dtype).reshape(shape)
         return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 

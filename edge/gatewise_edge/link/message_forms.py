@@ -163,7 +163,7 @@ def _matrix(x: list[Any]) -> NDArray[np.float32]:
         raise WireError("shape", "'x' has rows of different lengths")
     values = [math.nan if value is None else value for row in rows for value in row]
     if any(isinstance(value, list) for value in values):
-        raise WireError("type", "'x' has rows beside numbers")
+        raise WireError("type", "'x' mixes rows and numbers")
     with np.errstate(over="ignore"):  # beyond float32 is refused as infinite
         return np.array(values, np.float64).astype(np.float32).reshape(len(rows), -1)
 

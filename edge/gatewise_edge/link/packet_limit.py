@@ -72,7 +72,7 @@ class PlainSocket(PacketLimit, socket.socket):
     """A connection over TCP."""
 
     def do_handshake(self) -> None:
-        """Do nothing: TCP has no handshake of its own here."""
+        """Do nothing, because a TCP connection is complete when it is made."""
 
 
 class TlsSocket(PacketLimit, ssl.SSLSocket):

@@ -1,6 +1,6 @@
 """The device's end of its link: send requests, settle them with responses, count bytes.
 
-Thread-safe: the link delivers on a thread of its own, and several threads may wait for answers.
+Thread-safe: the link delivers on its own thread, and several threads may wait for answers.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Uplink:
         if response.error == NO_MODEL and self._served:
             _LOG.warning(
                 "no worker serves %s %s: start one with `gatewise cloud BUNDLE`; until then the "
-                "device answers by itself",
+                "device answers alone",
                 response.model,
                 response.version,
             )

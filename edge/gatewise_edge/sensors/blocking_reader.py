@@ -77,7 +77,7 @@ class BlockingReader:
         return cast(T, job.future.result())
 
     def begin(self, call: Callable[[ReaderCall], object]) -> None:
-        """Begin `call`, without waiting for it, if the thread is free; else leave it undone."""
+        """Begin `call` without waiting for it if the thread is free; otherwise do nothing."""
         if self._free.acquire(blocking=False):
             self._start(call)
 

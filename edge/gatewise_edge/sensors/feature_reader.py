@@ -1,8 +1,8 @@
 """Acquire one instance's features on demand, each once, and meter their cost.
 
 A :class:`FeatureSource` provides values; a :class:`Reading` requests from it the features that a
-stage or the cloud needs. The cost of an instance is that of its acquired features: own costs, and
-each touched group's shared cost once, as in training. A source may deliver more values than were
+stage or the cloud needs. An instance costs its acquired features: their own costs, and each
+touched group's shared cost once, as in training. A source may deliver more values than were
 requested; they cost nothing until they are acquired.
 """
 
@@ -178,7 +178,7 @@ class Reading:
         return bool(self.have[features].all())
 
     def lift_deadline(self) -> None:
-        """Take any time from now on: the instance has its answer, and is audited."""
+        """Remove the deadline, because the instance has its answer and is only audited."""
         self._remaining = lambda: math.inf
 
     def enter(self, features: slice | int, values: Any) -> None:

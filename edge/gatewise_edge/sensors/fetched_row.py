@@ -1,4 +1,4 @@
-"""An instance with some values at hand; the others are fetched when a stage needs them."""
+"""Instances with some known values; a function fetches the others when a stage needs them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class FetchedRow:
     Parameters
     ----------
     cells : mapping of str to cell
-        What is known already.
+        Known cells.
     fetch : callable
         ``fetch(names, seconds)`` returns the cells of columns that the next stage, or the request,
-        needs; a column that it leaves out, and all of them where it raises, cannot be had.
+        needs; a column that it leaves out is missing, and so are all of them where it raises.
     """
 
     def __init__(self, cells: Mapping[str, Any], fetch: Fetch) -> None:
@@ -41,7 +41,7 @@ class FetchedRow:
 
 
 class _FetchedSource:
-    """Cells at hand and fetched ones as a :class:`.FeatureSource`."""
+    """Known and fetched cells as a :class:`.FeatureSource`."""
 
     def __init__(
         self, cells: dict[str, Any], fetch: Fetch, names: Sequence[str], encoder: RowEncoder | None

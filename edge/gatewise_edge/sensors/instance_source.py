@@ -1,4 +1,4 @@
-"""Iterators of instances, and readers of the bytes and lines that hold them."""
+"""Iterators of instances, and readers of bytes and lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InstanceSource:
 
     @property
     def held(self) -> int:
-        """Instances taken from a writer and not returned yet: a stop request must leave none."""
+        """Number of instances read from a writer and not returned yet; a stop answers them."""
         return len(self._ready)
 
     def __iter__(self) -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""Recordings: samples of .wav, .flac and .npy files, whole ones where a file is cut short."""
+"""Samples of .wav, .flac and .npy files; of a truncated file, its whole samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOAT: Final = 3
 _EXTENSIBLE: Final = 0xFFFE
 _OTHER_FORMATS: Final = {2: "ADPCM", 6: "A-law", 7: "mu-law", 17: "IMA ADPCM", 85: "MP3"}
 _MAX_FORMAT: Final = 40
-#: Sizes that recorders write that do not know the length yet, or were switched off.
+#: Sizes written by recorders that do not know the length yet, or were switched off.
 _UNKNOWN_SIZES: Final = (0, 0xFFFFFFFF)
 
 
@@ -42,7 +42,7 @@ class Recording:
     frames : iterator of ndarray, shape (k, n_channels)
         Samples that follow each other. Whole numbers are signed.
     flaws : list of str
-        What is wrong with the file, as far as it has been read.
+        Faults of the file, as far as it has been read.
     """
 
     kind: Literal["whole", "float", "array"]
@@ -79,7 +79,7 @@ def _open_wave(path: str) -> Recording:
         if not head:
             raise InputError(f"--signal {path}: the file is empty")
         if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
-            raise InputError(f"--signal {path}: the file is no WAV file, it begins with {head!r}")
+            raise InputError(f"--signal {path}: not a WAV file: it begins with {head!r}")
         # chunks in any order; the samples come last
         form = b""
         while (chunk := file.read(8))[:4] != b"data":
@@ -97,7 +97,7 @@ def _open_wave(path: str) -> Recording:
         n_bytes = file.seek(0, os.SEEK_END) - begin
     kind, n_channels, rate = _wave_format(path, form)
     frame_bytes = int(kind[1]) * n_channels
-    # the whole samples that are there, whatever the header says
+    # the whole samples in the file, whatever its header says
     flaws = []
     size = int.from_bytes(chunk[4:], "little")
     if size in _UNKNOWN_SIZES and n_bytes:
@@ -178,7 +178,7 @@ def _open_flac(path: str) -> Recording:
     def frames() -> Iterator[NDArray[Any]]:
         n_frames = 0
         try:
-            # full scale is that of 32 bits
+            # blocks come at the full scale of 32 bits
             for values in soundfile.blocks(path, _FRAMES, dtype="int32", always_2d=True):
                 n_frames += len(values)
                 yield values >> (32 - bits)
@@ -201,7 +201,7 @@ def _open_array(path: str) -> Recording:
             }[version]
             shape, by_columns, dtype = reader(file)
         except (ValueError, KeyError, EOFError) as error:
-            raise InputError(f"--signal {path}: the file is no .npy file: {error}") from None
+            raise InputError(f"--signal {path}: the file is not an .npy file: {error}") from None
         begin = file.tell()
         left = file.seek(0, 2) - begin
     if dtype.kind not in "fiub" or not 1 <= len(shape) <= 2 or 0 in shape[1:]:
@@ -209,13 +209,13 @@ def _open_array(path: str) -> Recording:
             f"--signal {path} holds {dtype} of shape {shape}; a recording is an array of numbers, "
             "shape (samples,) or (samples, channels)"
         )
-    # the whole samples that are there
+    # the whole samples in the file
     n_channels = shape[1] if len(shape) == 2 else 1
     frame_bytes = dtype.itemsize * n_channels
     flaws = []
     n_frames = shape[0]
     if left < n_frames * frame_bytes:
-        # of an array stored by columns no sample is whole
+        # an array stored by columns has no whole sample
         n_frames = 0 if by_columns else left // frame_bytes
         flaws.append(f"it ends {shape[0] - n_frames} samples before its length")
     values = (

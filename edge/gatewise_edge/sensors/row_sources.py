@@ -1,4 +1,4 @@
-"""Sources of an instance that is at hand: the raw cells of a row, or a window.
+"""Feature sources of a known instance: the raw cells of a row, or a window.
 
 No sensor is read. Values are encoded or computed when they are acquired.
 """
@@ -87,7 +87,7 @@ class ChannelLimits:
 
 
 class WindowSource:
-    """A source with one window at hand, each block of which is computed once, when it is read.
+    """A source with one window; each block of it is computed once, when it is first read.
 
     The window's own values, where they are columns, cost nothing. A block that cannot be computed
     counts as a failed sensor. A block that is a function is run by the `reader`, and counts as a

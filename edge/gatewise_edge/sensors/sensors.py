@@ -2,7 +2,7 @@
 
 They run on a thread of their own, one at a time, so that one that blocks cannot keep the device
 from answering. A sensor that hangs is left behind with its thread, and the others are read on a new
-one. An audit, after an answer, reads on a thread of its own.
+one. An audit, after an answer, reads on another thread.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Sensors:
                 return group_name == name
             return name in (costs.group_names[g] for g in costs.requires[group])
 
-        # a feature's own sensor goes before that of its group
+        # a feature's own sensor takes precedence over its group's
         for name, group in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
@@ -281,8 +281,8 @@ class _Sensor:
     def read(self, until: float) -> dict[int, float]:
         """Call the function, and again after a failure while there is time.
 
-        An instance that needs a value that an audit is just reading takes that: it waits no longer
-        than for a read of its own.
+        An instance that needs a value which an audit is reading uses the audit's: it waits no
+        longer than for another read.
         """
         before = self.n_read
         with self.state.reading:
@@ -345,7 +345,7 @@ class _BoundSensors:
                 failure = SensorError(name, f"column {name!r} has no sensor")
                 known.fail([k], failure, spare=spare)
             elif sensor.state.hangs and k not in known.failures:
-                # An audit waits for no sensor that hangs: it would wait for ever.
+                # An audit does not wait for a sensor that hangs, because it has no deadline.
                 own_end = min(until, time.monotonic() + sensor.timeout)
                 if own_end == math.inf or not sensor.state.returns(own_end):
                     failure = self._late(sensor.label, known)
@@ -385,7 +385,7 @@ class _BoundSensors:
             if known.have[k] or k in known.failures:
                 continue
             if time.monotonic() >= until:
-                return  # too late: the caller has gone on
+                return  # too late: the caller has stopped waiting
             sensor = self._sensors[k]
             if job is not None:
                 job.label = sensor.label

@@ -1,4 +1,4 @@
-"""Windows cut from the samples that ``--signal`` names, checked against the bundle."""
+"""Windows cut from the samples of ``--signal``, which are checked against the bundle."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MARGIN: Final = 10
 
 
 class SignalOptions(Settings, frozen=True, kw_only=True):
-    """How the samples of ``--signal`` are read."""
+    """Settings of the samples of ``--signal``."""
 
     signal_format: Annotated[
         str | None,
@@ -167,7 +167,7 @@ def _same_rate(one: float, other: float) -> bool:
 def _rate(
     source: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
 ) -> float | None:
-    """Rate of the samples: the bundle's, unless samples of another one are converted."""
+    """Get the rate of the samples; InputError if it differs from the bundle's unconverted."""
     stated = options.rate_hz
     recorded_rate = None if recording is None else recording.rate_hz
     if recorded_rate is not None and stated is not None and not _same_rate(recorded_rate, stated):
@@ -187,7 +187,7 @@ def _rate(
 
 
 class WindowResampler:
-    """Windows of `length` samples at the rate `to_hz`, made of longer ones at `from_hz`.
+    """Resamples longer windows at `from_hz` to windows of `length` samples at `to_hz`.
 
     A longer window has `margin` samples more on each side, so that its ends are as exact.
     """
@@ -270,7 +270,7 @@ def _values(
             f"--signal {source} has {kind}, the bundle was trained on {dtype.name}: convert = true "
             "in --settings brings full scale to full scale, scale = ... gives the unit of a count"
         )
-    # whole numbers without a sign have 0 in the middle
+    # unsigned whole numbers have their zero in the middle
     middle = own_full_scale if dtype.kind == "u" else 0.0
     factor = own_full_scale / full_scale
     return SampleValues(dtype, np.array([factor]), np.array([middle / factor]))

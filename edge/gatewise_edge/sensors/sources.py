@@ -1,4 +1,4 @@
-"""Where ``gatewise edge`` gets its rows: a file, JSON lines, or a Python callable."""
+"""Sources of the rows of ``gatewise edge``: a file, JSON lines, or a Python callable."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def _drawn(
         try:
             drawn_rows = _take(rows, stop)
         except Exception as error:
-            # A generator that raised is at its end.
+            # A generator that raised has ended.
             raise _failed(f"--data {data}", error) from error
         if not drawn_rows:
             return
@@ -255,11 +255,11 @@ def _drawn(
 
 
 def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
-    """Draw one row; one that came with a stop request is kept."""
+    """Draw one row; a row that comes together with a stop request is kept."""
     rows_taken: list[Any] = []
     try:
         with stop.interrupts():
-            # One step of the interpreter, so that no signal comes between drawing and keeping.
+            # One call in C, so that no signal can come between drawing the row and keeping it.
             rows_taken.extend(islice(rows, 1))
     except Stopped:
         if not rows_taken:

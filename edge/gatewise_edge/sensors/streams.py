@@ -119,7 +119,7 @@ def byte_batches(
 
 
 class LineReader:
-    """Samples of lines: the cells of the channels, and perhaps a time before them.
+    """Reader of lines of samples: the cells of the channels, and an optional time before them.
 
     The first line may name the columns, and the line before it a separator, as Excel's ``sep=;``.
     Columns with the names of the bundle's channels are in any order; with other names they are in
@@ -146,7 +146,7 @@ class LineReader:
         self._n_lines += 1
         if line is None:
             raise InputError(
-                f"{self._name}: a line of more than {_LONGEST_LINE} bytes is no sample"
+                f"{self._name}: a line of more than {_LONGEST_LINE} bytes is not a sample"
             )
         text = line.strip().removeprefix("\ufeff")
         if text == "gap":
@@ -193,7 +193,7 @@ class LineReader:
         if len(cells) not in (count, count + 1):
             raise ValueError(f"{len(cells)} cells; give {count}, or the time and {count}")
         if not all(map(_is_number, cells)):
-            raise ValueError(f"{text[:40]!r} has a cell that is no number")
+            raise ValueError(f"{text[:40]!r} has a cell that is not a number")
         numbers = [float(cell) for cell in cells]
         columns = self._columns or range(len(cells) - count, len(cells))
         values = np.array([numbers[k] for k in columns], np.float32).reshape(1, *self._shape)
@@ -201,7 +201,7 @@ class LineReader:
             return Samples(values)
         (time,) = (cell for k, cell in enumerate(cells) if k not in columns)
         if not np.isfinite(float(time)):
-            raise ValueError(f"{time!r} is no time")
+            raise ValueError(f"{time!r} is not a time")
         return Samples(values, float(time) * self._seconds)
 
 

@@ -1,8 +1,8 @@
 """Read instances from tables, arrays, JSON lines and mappings; match columns by name.
 
 A device needs no pandas to read a table, and pyarrow only for a Parquet file. If a bundle has
-encoders, names are those of raw columns, and rows are lists of cells that the device encodes;
-otherwise names are those of features, and rows are arrays of numbers.
+encoders, names are names of raw columns, and rows are lists of cells that the device encodes;
+otherwise names are names of features, and rows are arrays of numbers.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Endpoints(ThreadingHTTPServer):
         self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread of its own, if there may be one more."""
+        """Serve a connection on a new thread, unless there are too many."""
         with self._lock:
             now = time.monotonic()
             for connection, started in self._started.items():

@@ -1,4 +1,4 @@
-"""Where the lines of ``gatewise edge`` go: standard output, files, and a topic of the broker."""
+"""Outputs of ``gatewise edge``: standard output, files, and a topic of the broker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEAD: Final = b'{"data": '
 
 
 def json_line(document: dict[str, Any]) -> str:
-    """One line of JSON; what JSON has no form for goes as its text."""
+    """Format a line of JSON; values without a form in JSON become texts."""
     return json.dumps(plain(document), default=str)
 
 

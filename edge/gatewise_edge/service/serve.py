@@ -84,7 +84,7 @@ def run_loop(
     After a stop request, every instance that was taken from its source is still answered.
     `classify` is the device's ``answer``; `observers` get each answer, or the error in its place.
     It ends after `limit` instances; each begins at least `interval` seconds after the one before.
-    With `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row``
+    With `parallel` above 1 each has its own thread and lines come in the order of answers; ``row``
     numbers instances. An error of an observer or writer ends it after those under way are answered.
     `smoothing`, for instances one at a time, adds ``smoothed``. With a `log` each line is kept
     there first, and rows with a line are passed over.
@@ -186,9 +186,9 @@ def _due(
     interval: float,
     answered: Set[int],
 ) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
-    """Instances that have no answer, each with its number and fields, when they are due.
+    """Yield instances without an answer, with number and fields, when they are due.
 
-    A stop request ends it, but for the instances that were taken from their writer already. Fields
+    A stop request ends it, except for instances that were read from their writer already. Fields
     begin with ``at``, the time in Unix seconds at which the instance was taken.
     """
     number = -1

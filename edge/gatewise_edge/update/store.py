@@ -1,4 +1,4 @@
-"""The bundles that a device keeps: the release that proved itself, and the one on trial.
+"""Store of a device's bundles: the release that passed its trial, and the one on trial.
 
 ::
 
@@ -91,18 +91,18 @@ class State(Record, frozen=True):
 
     @property
     def on_trial(self) -> bool:
-        """Whether the active release has still to prove itself."""
+        """Whether the active release is on trial."""
         return self.active != self.proved
 
     @property
     def kept(self) -> list[str]:
-        """The active release and one that has proved itself, the best to run first."""
+        """The active release and a proved one, in the order in which to try them."""
         digests = [self.active, self.proved if self.on_trial else self.previous]
         return [digest for digest in digests if digest]
 
 
 class _Copy(Record, frozen=True):
-    """A copy of the state, with the checksum of the state."""
+    """The state and its checksum, as in a file."""
 
     state: State
     sha256: str
@@ -127,7 +127,7 @@ def read_state(folder: Path) -> tuple[State, bool]:
 
 def write_state(folder: Path, state: State) -> None:
     """Write both copies, one after the other; raises OSError."""
-    # As it will be read: a whole number of seconds becomes a float, whose text is another.
+    # Converted as on reading: a whole number of seconds becomes a float with another text.
     state = convert(plain_values(state), State)
     text = encode_json(_Copy(state, _checksum(state)), indent=1)
     for name in _COPIES:
@@ -167,7 +167,7 @@ class Store:
         self.state, self._lost = read_state(self.folder)
 
     def save(self, **changes: Any) -> bool:
-        """Change the state; return whether the change is also on the disk."""
+        """Change the state; return whether the disk has the change."""
         self.state = replace(self.state, number=self.state.number + 1, **changes)
         try:
             write_state(self.folder, self.state)
@@ -178,11 +178,11 @@ class Store:
         return True
 
     def refuse(self, digest: str, **changes: Any) -> None:
-        """Note that a release failed here: it is not tried again."""
+        """Note that a release failed here, so that it is not tried again."""
         self.save(refused=(*self.state.refused, digest)[-_MOST_REFUSED:], **changes)
 
     def start(self) -> list[Path]:
-        """Bundles to start with, the best first: whole ones alone."""
+        """Undamaged bundles to start with, the best first."""
         state = self.state
         if state.on_trial and state.starts >= _MOST_STARTS:
             _LOG.error("%s gave no answer in %d starts", state.active, state.starts)
@@ -199,15 +199,15 @@ class Store:
         return [self.path(digest) for digest in self.state.kept if self.is_whole(digest)]
 
     def path(self, digest: str) -> Path:
-        """Where a release is, or would be."""
+        """Folder of a release, which need not exist."""
         return self.bundles / digest
 
     def digest(self, bundle: Path) -> str:
-        """Digest of the release that a bundle is of; empty if it is not from here."""
+        """Digest of a bundle's release; empty if the bundle is not in this store."""
         return bundle.name if bundle.parent == self.bundles else ""
 
     def is_whole(self, digest: str) -> bool:
-        """Whether a release is here with all its files as they were signed."""
+        """Whether the store has a release with all its files as they were signed."""
         path = self.path(digest)
         if not has_file(path / RELEASE, digest):
             return False
@@ -217,7 +217,7 @@ class Store:
         return damaged is None
 
     def release(self, digest: str) -> Release:
-        """Read the ``release.json`` of a release that is here."""
+        """Read the ``release.json`` of a release in the store."""
         return Release.from_json((self.path(digest) / RELEASE).read_bytes())
 
     def fill(

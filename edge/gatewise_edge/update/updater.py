@@ -304,7 +304,7 @@ class Updater:
         self._go_back([digest for digest in (state.proved, state.previous) if digest in valid])
 
     def _without_withdrawn(self, active: str) -> dict[str, str]:
-        """Changes that take withdrawn releases out of those that a start falls back on."""
+        """Changes of the state that let no start fall back on a withdrawn release."""
         state = self.store.state
         valid = {"", active, *self._valid}
         return {name: "" for name in ("proved", "previous") if getattr(state, name) not in valid}

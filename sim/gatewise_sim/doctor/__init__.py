@@ -1,4 +1,4 @@
-"""Find the fault between a device and its cloud, and the remedy."""
+"""Checks of an installation and of a device's connection to its cloud."""
 
 import lazy_loader
 

@@ -88,8 +88,8 @@ def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
     elif name != settings.device:
         yield BROKER.problem(
             "own-certificate-name",
-            f"{file} is that of {name!r}, not of device {settings.device!r}: the access list goes "
-            "by the certificate's name",
+            f"{file} names {name!r}, not device {settings.device!r}: the access list uses the name "
+            "in the certificate",
             "give this device's own certificate, or the --device that it names",
         )
     elif end - now < _ENDS_SOON:
@@ -127,7 +127,7 @@ def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
         )
     except ConnectionRefusedError:
         remedy = "start the broker, or correct the port (1883; with TLS 8883)"
-        yield BROKER.problem("tcp-refused", f"nobody listens on {address}", remedy)
+        yield BROKER.problem("tcp-refused", f"no program listens on {address}", remedy)
     except OSError as error:
         text = f"{address} cannot be reached ({error.strerror or error})"
         remedy = "look at the network, and at firewalls on the way"
@@ -223,7 +223,7 @@ def _presence(probe: Probe, device: str) -> Finding:
     if echo is None and code not in (0, NO_SUBSCRIBER):
         return BROKER.problem(
             "status-denied",
-            f"this client may not write {topic}: nobody can see whether the device is online",
+            f"this client may not write {topic}: the device's status stays unknown",
             f"let it, in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
         )
     text = "nothing" if retained is None else status.decode(errors="replace")

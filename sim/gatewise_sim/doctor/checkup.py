@@ -1,4 +1,4 @@
-"""Examine a device's way to its cloud by trying it: five checks, from the machine outwards.
+"""Examine a device's connection to its cloud in five checks, from the machine to the worker.
 
 An MQTT 3.1.1 broker does not report refusals: it may grant a SUBSCRIBE and acknowledge a PUBLISH
 that it denies. Therefore the check sends a request and waits for its response. If the broker

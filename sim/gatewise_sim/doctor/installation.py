@@ -107,7 +107,7 @@ def _check_onnxruntime() -> Finding:
 def clock_behind(
     made: datetime.datetime, event: str, now: datetime.datetime | None = None
 ) -> Finding | None:
-    """Compare the clock with an event of the past; a finding if it is before that."""
+    """Make a finding if the clock shows a time before a past event; else None."""
     now = datetime.datetime.now(datetime.UTC) if now is None else now
     if now >= made - _CLOCK_SLACK:
         return None

@@ -1,4 +1,4 @@
-"""Checks of one round trip, request to response, and of the worker that answers."""
+"""Checks of one round trip from request to response, and of the worker that answers."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
     if code in (NO_SUBSCRIBER, UNKNOWN):
         return WORKER.problem(
             "no-worker",
-            f"nobody answers a request on {topic}: there is no worker on this broker",
+            f"no worker on this broker answers a request on {topic}",
             f"start one: gatewise cloud BUNDLE --broker URL; it must read gw/v1/+/req, and this "
             f"client {reply}, by {ACCESS_LIST}",
         )
@@ -216,6 +216,6 @@ def _check_response(
         return WORKER.problem(
             "model-differs",
             f"the worker's {model} answers class {label} for a sample row, the bundle {expected}",
-            "two bundles share a name and version: pack one with a version of its own",
+            "two bundles share a name and version: pack one with another version",
         )
     return WORKER.ok(f"a worker serves {model} and answers as the bundle says")

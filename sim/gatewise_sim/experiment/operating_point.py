@@ -46,7 +46,7 @@ def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
 def on_disk(bundle: Bundle) -> Iterator[Path]:
     """Give a path at which processes find the bundle at its operating point.
 
-    That is its own path if this point is active there, else that of a copy, which is deleted
+    That is its own path if this point is active there, else the path of a copy, which is deleted
     at the end.
     """
     if Bundle.open(bundle.path, for_device=True).manifest.active == bundle.manifest.active:

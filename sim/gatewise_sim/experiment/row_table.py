@@ -54,8 +54,8 @@ def make_row_table(
 
     The `bundle` has its cloud model and is at its operating point. `X`, shape (n, n_features), has
     the manifest's columns, `truth`, shape (n,), class indices. The high-cost model runs in the
-    `backend`, as of ``gatewise cloud``. InputError if the bundle answers with values, or the rows
-    do not fit it.
+    `backend`, named as for ``gatewise cloud``. InputError if the bundle answers with values, or the
+    rows do not fit it.
     """
     manifest = bundle.manifest
     plan = InstalledBundle.load(bundle, check=False, functions=None)
@@ -204,7 +204,7 @@ class _RefusingLink:
 def _acquire_in_vain(
     bundle: Bundle, rows: NDArray[np.float32], chosen: NDArray[np.intp], acquired: BoolArray
 ) -> None:
-    """Enter the features acquired for a request that a bad value prevents."""
+    """Enter the features that a device acquires for a request before a refused value ends it."""
     with Device(bundle, link=_RefusingLink()) as device:
         for i in chosen.tolist():
             answer = device.answer(rows[i])

@@ -83,7 +83,7 @@ class Rows:
             raise InputError(f"rows of type {values.dtype}, not numbers{advice}")
         with np.errstate(over="ignore"):
             small = np.ascontiguousarray(values, np.float32)
-        # labels become class indices; those that the bundle does not know are counted
+        # labels become class indices; unknown labels are counted
         if y is None:
             return cls(name, small, None, raw=raw)
         labels = np.asarray(y)

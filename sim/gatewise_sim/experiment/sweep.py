@@ -1,8 +1,8 @@
 """A sweep: one simulation for each combination of settings, one CSV file, one table, one plot.
 
 Settings are written ``devices=10,100,1000``; values that hold commas themselves are joined by
-``|``: ``outage=none|cloud:12:00-12:10``. ``none`` stands for what can be left out. Points that the
-CSV file holds already are not run again, so a sweep that was broken off goes on where it stopped.
+``|``: ``outage=none|cloud:12:00-12:10``. ``none`` leaves an optional setting out. Points that the
+CSV file holds already are not run again, so that an interrupted sweep continues where it stopped.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def _change(name: str, text: str) -> dict[str, Any]:
 def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
     """Run every combination that the folder's CSV file lacks, and append it; return all rows.
 
-    Each is the `job` with one value of each of the `settings`, as of :func:`read_sweeps`; `folder`
-    is made if need be. The models are timed once, for all points. A point that fails has its
-    `error`.
+    Each is the `job` with one value of each of the `settings` of :func:`read_sweeps`; `folder` is
+    made if it does not exist. The models are timed once for all points. A point that fails has
+    its `error`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CSV_FILE
@@ -119,7 +119,7 @@ def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
             point = dict(zip(settings, values, strict=True))
             report(count, len(combinations), ", ".join(map("=".join, point.items())))
             if all(any(row[name] != point[name] for name in point) for row in rows):
-                # Progress is that of the sweep: its points show none of their own.
+                # Only the sweep's own progress is shown.
                 with showing_progress(False):
                     row = _run_point(job, point, timings)
                 _append_row(path, row)

@@ -1,7 +1,7 @@
 """A device in virtual time: the real bookkeeping of requests and breaker, on a virtual link.
 
-Follows the device's and the uplink's own code step by step; the outcomes of stages and cloud come
-from a :class:`~gatewise_sim.fleet.results.RowTable`. A device handles several instances at a time.
+It follows the code of device and uplink step by step; the outcomes of stages and cloud come from a
+:class:`~gatewise_sim.fleet.results.RowTable`. A device handles several instances at a time.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from gatewise_sim.scenario import Scenario
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Settled requests that a device remembers, to know a late response.
 _REMEMBERED: Final = 32
-#: Reason of an instance that the uplink keeps back after a refusal.
+#: Reason of an instance that the uplink does not offload after a refusal.
 _HELD_BACK: Final = "cloud:busy"
 
 
 def audit_seed(seed: int, device: int) -> int:
-    """Get the seed of a device's choice of answers to audit, in a run with a seed of its own.
+    """Get the seed of a device's choice of answers to audit from the run's seed.
 
     >>> audit_seed(1, 2) == (1 << 32) + 2
     True
@@ -293,8 +293,8 @@ class VirtualDevice:
 class VirtualRequest:
     """One request of a device: sent, at the broker, and back; `ttl_ms` is its time to live.
 
-    An audit, with a `mark`, is of an instance that is answered already. `size` is that of its
-    payload in bytes, `worker_us` the worker's time in the response.
+    An audit, with a `mark`, is of an instance that is answered already. `size` is the payload's in
+    bytes, `worker_us` the worker's time in the response.
     """
 
     device: VirtualDevice

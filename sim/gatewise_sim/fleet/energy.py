@@ -204,7 +204,7 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
     def battery_days(self, active_joules: float, radio: Radio) -> float | None:
         """Days that the battery lasts with `active_joules` a day above rest; None for a plug.
 
-        At rest the device draws its `idle_w` and that of the `radio`.
+        At rest the device draws its `idle_w` and the `idle_w` of the `radio`.
         """
         if self.battery_wh is None:
             return None
@@ -284,7 +284,7 @@ class Prices(Record, frozen=True, kw_only=True):
         return prices
 
     def month(self, usage: Usage) -> Bill:
-        """Bill of a month in which all goes on as in the run of this `usage`."""
+        """Bill of a month with the same use as the run's `usage`."""
         months = MONTH / usage.seconds
         return Bill(
             currency=self.currency,

@@ -41,8 +41,8 @@ from gatewise_edge.link.wire import (
 from gatewise_sim.fleet.energy import RADIOS, Radio, packets
 from gatewise_sim.fleet.outages import Outages
 
-#: Linux waits for an acknowledgement by this much longer than the round trip (ms), doubles its wait
-#: up to a maximum (s), and waits for the answer to a SYN for a time of its own (s).
+#: Linux waits for an acknowledgement this much longer than the round trip (ms), doubles its wait up
+#: to a maximum (s), and waits for the answer to a SYN for another time (s).
 MIN_RTO_MS: Final = 200.0
 MAX_RTO_S: Final = 120.0
 SYN_RTO_S: Final = 1.0
@@ -92,7 +92,7 @@ class LinkProfile(Record, frozen=True):
 
     @property
     def delays(self) -> bool:
-        """Whether it changes the time or the order of bytes at all."""
+        """Whether it changes the time or the order of bytes."""
         plain = msgspec.structs.replace(self, name="none", radio=RADIOS["none"])
         return plain != LinkProfile("none")
 
@@ -153,7 +153,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 class Direction:
-    """When bytes that enter one direction of a link come out of it.
+    """One direction of a link: the times at which bytes that enter it come out.
 
     While the ``link`` is down by the outages, TCP sends a packet of the device again: after one
     timeout, then after twice as long, and so on, until a copy leaves with the link up.
@@ -201,7 +201,7 @@ class Direction:
 
 
 def _departure(now: float, wait: float, outages: Outages | None) -> float:
-    """Time at which a packet leaves for good that leaves at `now` (s) first, repeated by `wait`."""
+    """Time at which a packet first sent at `now` (s), and again after `wait`, gets through."""
     while outages and math.isfinite(now) and (until := outages.down("link", now)) is not None:
         now = until if math.isinf(until) else now + wait
         wait = min(2 * wait, MAX_RTO_S)

@@ -133,8 +133,8 @@ class Outages:
     def down(self, part: str, now: float) -> float | None:
         """Time (s) until which a part that is down at `now` (s) stays down.
 
-        None if it is up, infinity if it never comes back. Windows that touch or overlap are one.
-        ``workers`` are down until all are back.
+        None if it is up, infinity if it never recovers. Windows that touch or overlap are one.
+        ``workers`` are down until all have recovered.
         """
         spans = self._merged[part]
         number = bisect_right(spans, now, key=lambda span: span[0]) - 1
@@ -152,12 +152,12 @@ class Outages:
         )
 
     def changes(self) -> list[float]:
-        """Times (s) of the run when something goes down or comes back, sorted."""
+        """Times (s) of the run when a part goes down or recovers, sorted."""
         times = {time for _, begin, end, _ in self._spans for time in (begin, end)}
         return sorted(time for time in times if time < self.seconds)
 
     def faults(self) -> list[tuple[str, float, float, int]]:
-        """Outages of the run by time: part, begin, end within the run (s), and how many."""
+        """Outages of the run by time: part, begin, end within the run (s), number of workers."""
         return sorted(
             (part, begin, min(end, self.seconds), count)
             for part, begin, end, count in self._spans

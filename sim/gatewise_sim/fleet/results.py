@@ -94,7 +94,7 @@ class RowTable:
     confidence : (n,)
         Largest probability of the device's own answer; NaN without one.
     sets : (n_sets, n_features)
-        Sets of features; the last one is that of a request alone.
+        Sets of features; the last one is the set of a request alone.
     local_set, request_set : (n,)
         Indices into `sets` of the features of `local_cost` and of `request_cost`.
     promised : float or None
@@ -130,7 +130,7 @@ class RowTable:
 
     @cached_property
     def key(self) -> tuple[str, str]:
-        """Name and version of the model, as of a ticket."""
+        """Name and version of the model, as tickets have them."""
         return self.model, self.version
 
     @cached_property

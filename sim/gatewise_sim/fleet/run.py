@@ -1,9 +1,8 @@
 """A fleet in virtual time: devices, links, a broker, workers and one clock.
 
-Requests are stepped event by event, by the very objects that decide on a device and in a worker.
-Instances that never leave their device wait for nothing: they are answered in bulk. The same
-scenario gives the same answers, bit for bit. Two instances of one device do not share its
-processor.
+Requests are stepped event by event, by the objects that decide on a device and in a worker.
+Instances that never leave their device wait for nothing and are answered in bulk. The same scenario
+gives the same answers, bit for bit. Two instances of one device do not share its processor.
 
 Every instance is stepped up to 20,000 devices, unless the run is very long or busy
 (:func:`choose_devices`). A larger fleet is stepped in proportion: some of its devices meet workers
@@ -214,7 +213,7 @@ class VirtualFleet:
         table = self._table
         offloads = policy.offload[row]
         if policy.chance:
-            # The number is as expected; which instances they are is a matter of chance.
+            # The number is fixed by the chance; the instances are drawn.
             rng = np.random.default_rng([self._scenario.seed, 4])
             possible = np.flatnonzero(table.can_offload[row] & ~offloads)
             n_chosen = int(policy.chance * len(possible) + rng.random())
@@ -259,7 +258,7 @@ class VirtualFleet:
         offloads: BoolArray,
         watch: Callable[[float, int], object] | None,
     ) -> None:
-        """Have each instance decided about when its stages have run."""
+        """Offload or audit each instance at the time when its stages have run."""
         clock = self._clock
         columns = state.columns
         due = instances.time.copy()
@@ -317,7 +316,7 @@ class VirtualFleet:
             column[numbers] = values
             return column
 
-        # outcomes of the stepped instances in place of it
+        # outcomes of the stepped instances; -1 where the device answered
         stepped_route = np.full(n, -1, np.int8)
         stepped_route[numbers] = columns.route
         by_device = stepped_route < 0
@@ -415,7 +414,7 @@ def run_fleet(
     n_devices : int, optional
         Devices to step; chosen by :func:`choose_devices` by default.
     watch : callable, optional
-        Gets the time (s) and the number of instances so far, now and then.
+        Called from time to time with the time (s) and the number of instances so far.
     """
     if len(timings.edge_ms) < int(table.exit.max()) + 1:
         raise InputError(f"timings: edge_ms has {len(timings.edge_ms)} entries, too few for stages")
@@ -429,7 +428,7 @@ def run_fleet(
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Keep Python from looking for cycles again and again among millions of objects."""
+    """Switch off Python's search for cycles, which millions of objects would slow down."""
     was_on = gc.isenabled()
     gc.disable()
     try:

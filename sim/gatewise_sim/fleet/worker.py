@@ -121,7 +121,7 @@ class VirtualWorker:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin with nothing queued, running or remembered."""
+        """Start with an empty queue, no run and no memory."""
         scenario = self._model.scenario
         self._batcher = Batcher(
             capacity=scenario.queue,
@@ -133,7 +133,7 @@ class VirtualWorker:
         self._running.clear()
 
     def receive(self, ticket: VirtualTicket) -> None:
-        """Take a request as a real worker does."""
+        """Queue, answer or refuse a request, as a real worker does."""
         if not self.up:
             return
         counts = self._model.counts
@@ -153,7 +153,7 @@ class VirtualWorker:
         ticket.requester.reply("busy", 0, wait_ms)
 
     def fail(self) -> None:
-        """Go down; all that is queued, running or remembered is lost."""
+        """Go down, and lose every request that is queued, running or remembered."""
         if self.up:
             self.up = False
             n_running = sum(len(batch.tickets) for batch in self._running)

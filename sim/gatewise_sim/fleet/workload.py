@@ -1,4 +1,4 @@
-"""When instances come, at which device, and which rows of the table they are.
+"""Arrivals of instances: their times, devices and rows of the table.
 
 A workload is written as ``KIND:RATE:option=value``; rates are of one device::
 

@@ -1,1 +1,1 @@
-"""A fleet for real: broker, workers and devices as processes on this machine."""
+"""Live engine: broker, workers and devices as processes on this machine."""

@@ -33,19 +33,19 @@ from gatewise_sim.timings import Timings
 #: Bound on the devices of a live run: each is a process.
 MAX_DEVICES: Final = 200
 _UPDATE_SECONDS: Final = 0.25
-#: From the word to the first instance.
+#: Seconds from the start of a run to its first instance.
 _LEAD_SECONDS: Final = 0.2
 _DEVICE_DEFAULTS: Final = ("breaker", "outstanding")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LiveRun:
-    """Result of a live fleet: answers and counters, as of virtual time, and measured `timings`.
+    """Result of a live fleet: answers and counters, as in virtual time, and measured `timings`.
 
     `broker` is ``mosquitto``, ``embedded``, or a given URL without user and password. `troubles`
-    were not on the schedule; `faults`, with ``what``, ``up``, ``at`` (s), are outages as they
-    really came. `behind_ms` says how late instances were given to their devices (``p50``, ``p99``,
-    ``max``): it is this machine's doing and no part of a latency. `cpu_seconds` are of all
+    were not on the schedule; `faults`, with ``what``, ``up``, ``at`` (s), are outages with their
+    real times. `behind_ms` says how late instances were given to their devices (``p50``, ``p99``,
+    ``max``): this machine causes it, and it is no part of a latency. `cpu_seconds` are of all
     processes, `peak_mb` of the largest.
     """
 
@@ -76,9 +76,9 @@ def check_live(scenario: Scenario) -> None:
             DelayProxy(scenario.broker, scenario.link_profile)
         if "broker" in components:
             raise InputError(
-                "outage of the broker: one that was given is not stopped; leave out its URL"
+                "outage of the broker: a run does not stop a given broker; leave out its URL"
             )
-        # Asked in any case: a broker that cannot be reached is found before anything is trained.
+        # Always asked, so that an unreachable broker is found before anything is trained.
         if shared_subscriptions_work(scenario.broker) is False and scenario.workers > 1:
             url = Endpoint(scenario.broker).url
             raise InputError(f"broker {url} does not serve shared subscriptions: run one worker")
@@ -103,7 +103,7 @@ def run_live(
     bundle in `bundle_path`; `instances` are the rows as a device takes them, fit for JSON, and
     `table` has their outcomes. `watch` gets the time (s) and the number of answers, now and then.
     """
-    # the instances, and as many open files as many devices need
+    # the instances, and open files for all devices
     check_live(scenario)
     arrivals = scenario.arrivals(len(table), table.truth)
     names = _names(scenario.devices)
@@ -173,7 +173,7 @@ def _measured_timings(
 ) -> Timings:
     """Service times of the run; the hop is the remainder of the median offload.
 
-    The live median of the offloaded is compared with that of virtual time without hops: half of
+    The median latency of offloaded instances is compared with virtual time without hops: half of
     the difference is put on each way between broker and worker.
     """
     workers = fleet.workers

@@ -47,7 +47,7 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
 
     `late` responses came after their deadline, `retries` are requests sent a second time, and
     `lost` instances have no answer at all. `audits` counts the devices' own answers that a worker
-    compared with the high-cost model's, `audits_disagreed` those that differed.
+    compared with the high-cost model's, `audits_disagreed` the ones that differed.
     """
 
     edge: int
@@ -128,7 +128,7 @@ class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
 
 
 class TimelineBin(ReportRecord, frozen=True, kw_only=True):
-    """A part of the run: instances, accuracy, latency of the offloaded instances."""
+    """Figures of a span of the run; latencies are of its offloaded instances."""
 
     begin: float
     end: float
@@ -212,7 +212,7 @@ class Transport(ReportRecord, frozen=True, kw_only=True):
 
 
 class FaultSpan(ReportRecord, frozen=True, kw_only=True):
-    """Something that was down from `begin` to `end` (s); `count` is of workers."""
+    """Outage of a part from `begin` to `end` (s); `count` is the number of workers."""
 
     what: str
     begin: float
@@ -240,9 +240,10 @@ class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
 
 
 class StageResult(ReportRecord, frozen=True, kw_only=True):
-    """A stage, or the cloud: its columns, those that it acquires first, their price, its answers.
+    """Use of a stage, or of the cloud.
 
-    Columns are the features, or the raw columns that features are made from.
+    `columns` counts the features, or the raw columns that features are made from; `acquires` names
+    the ones that no stage before it acquires, and `price` is their price.
     """
 
     name: str

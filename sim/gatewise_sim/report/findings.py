@@ -88,7 +88,7 @@ def _plain_answer(report: Report) -> tuple[str, str]:
         quantifier = "Hardly any" if system.answers.cloud else "No"
         return (
             f"{quantifier} answer of the cloud comes within the deadline of {deadline}",
-            f": the devices answer by themselves, {share} of all instances as fallbacks{right}.",
+            f": devices answer {share} of all instances as fallbacks{right}.",
         )
     clauses = []
     p95 = value(system.latency_ms.get("p95"))
@@ -234,8 +234,8 @@ def caveats(report: Report) -> list[str]:
         busy = policy.utilisation or 0.0
         if policy.key in ("system", "cloud_only") and busy > _BUSY:
             texts.append(
-                f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; a little "
-                "more load, and requests pile up."
+                f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; with a "
+                "little more load requests pile up."
             )
     # assumptions of the run
     if not report.labelled:

@@ -1,4 +1,4 @@
-"""The folder of a run's results: written whole, and never over foreign files."""
+"""Folders of results: written whole, and never over files of other programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OutputFolder:
     files: tuple[str, ...]
 
     def check(self, folder: Path) -> None:
-        """Refuse a folder that holds something else than an earlier run's output."""
+        """Refuse a folder that holds other files than an earlier run's output."""
         ours = kind_of(folder / _REPORT) == self.kind
         if not ours and (folder / _REPORT).exists():
             run = self.kind.removeprefix("gatewise-")
@@ -43,10 +43,10 @@ class OutputFolder:
         check_folder(folder, self.files, ours=ours)
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
-        """Put everything into the folder, or nothing.
+        """Put all contents into the folder, or none of them.
 
-        All is written next to its place first; then only a rename can still go wrong. Results of an
-        earlier run that this one lacks go away; foreign files stay.
+        They are written beside their places first, so that only a rename can still fail. Results
+        of an earlier run that are not among the contents are removed; other files stay.
         """
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
@@ -121,7 +121,7 @@ SIMULATION: Final = OutputFolder(
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    if path.is_dir():  # one such as "." has no name of its own
+    if path.is_dir():  # a path such as "." has no name to replace
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     replace_file(path, text.encode())
 

@@ -35,9 +35,9 @@ from gatewise_sim.report.tables import PageTable
 #: Largest number of classes in the table.
 _MAX_CLASSES: Final = 40
 _POLICIES: Final = {
-    "confidence": "Confidence: offloads as many as Gatewise, those with the least sure local "
-    "answer.",
-    "random": "Random: as many, by chance.",
+    "confidence": "Confidence: offloads as many instances as Gatewise, those with the least sure "
+    "local answers.",
+    "random": "Random: offloads as many instances, drawn at random.",
     "oracle": "Oracle: offloads exactly what the device gets wrong and the cloud right.",
 }
 #: Columns of a policy that have tables of their own, or are plots alone.
@@ -128,11 +128,10 @@ def _accuracy(report: Report) -> Section:
     text += "; the ring is the active one, the dashed line the high-cost model."
     if report.labelled:
         level = percent(report.confidence_level, 0)
-        text += f" Marks: what each policy comes to on your rows, with {level} intervals."
+        text += f" Marks: each policy on your rows, with {level} intervals."
         if report.settings.get("policy", "system") == "system":
             text += (
-                f" The diamond, {report.system.name}, is the active point, too: other rows, other "
-                "figures."
+                f" The diamond, {report.system.name}, is the active point as well, on your rows."
             )
     else:
         text += " The rows have no labels, so that none of the policies can be placed here."
@@ -169,7 +168,7 @@ def _latency(report: Report) -> Section:
     plot = latency_plot(report)
     if plot is not None:
         figures.append(Plot(plot, "Share of the answers that have come"))
-    text = "From an instance's arrival to its answer. What is easy never leaves the device."
+    text = "From an instance's arrival to its answer. Easy instances never leave the device."
     timeline = timeline_plot(report)
     if timeline is not None:
         day_begins = read_clock(report.settings.get("day_start", "00:00"), "day_start")
@@ -195,7 +194,7 @@ def _spending(report: Report) -> Section:
         key="spending",
         title="What an answer takes",
         text="Under every policy, on the same instances. A stage acquires its features, runs its "
-        "small model, and answers if it is sure enough; what no stage answers goes to the cloud.",
+        "small model, and answers if it is sure enough; other instances go to the cloud.",
         tables=page_tables,
     )
 

@@ -15,12 +15,12 @@ _FILE = "report.json"
 
 
 def read_report(path: Path) -> Report:
-    """Read a ``report.json``, or that of a folder.
+    """Read a ``report.json``, given its path or its folder.
 
     Raises
     ------
     InputError
-        If there is none, or it is no report; the message names the file.
+        If the file does not exist or is not a report; the message names it.
     """
     file = path / _FILE if path.is_dir() else path
     try:

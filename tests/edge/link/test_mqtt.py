@@ -351,7 +351,7 @@ def test_tls_files_are_checked(tmp_path):
         ("mqtts://h", {"ca_file": tmp_path / "none.pem"}, "does not exist"),
         ("mqtts://h", {"ca_file": junk}, "cannot be used"),
         ("mqtts://h", {"cert_file": junk, "key_file": junk}, "cannot be used"),
-        ("mqtts://h", {"key_file": junk}, "needs its cert_file"),
+        ("mqtts://h", {"key_file": junk}, "needs a cert_file"),
     ):
         with pytest.raises(InputError, match=says):
             Endpoint(url, **files)

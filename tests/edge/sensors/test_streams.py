@@ -109,7 +109,7 @@ def test_gaps_start_a_new_window(tmp_path):
     (tmp_path / "r.csv").write_text("time,a,b\n" + "\n".join(lines))
     found = drain(open_signal(str(tmp_path / "r.csv"), RATED, Stop(), hop=8))
     error = found.pop(4)[0]
-    assert "line 41: '1,two,3' has a cell that is no number" in str(error)
+    assert "line 41: '1,two,3' has a cell that is not a number" in str(error)
     assert [w[0][0] for w, _ in found] == [0, 8, 21, 0, 0]
     assert [p["start"] for _, p in found] == [0, 8, 20, 29, 38]
     assert [p["time"] for _, p in found] == [10.0, 10.08, 10.21, 20.0, 30.0]

@@ -49,7 +49,7 @@ class _Timeline:
     unit_name: str
 
     def plot(self) -> Markup:
-        """Draw answers, accuracy and latency, those that there are, one below the other."""
+        """Draw answers and, where known, accuracy and latency, in panels below each other."""
         paints = [self._paint_answers]
         if any(b.accuracy is not None for b in self.bins):
             paints.append(self._paint_accuracy)
