@@ -212,12 +212,12 @@ def test_a_guarantee_that_no_calibration_rows_can_give_is_refused_before_any_fit
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["staged", "adapt-gbrt", "adapt-lin", "l1", "greedy-miser"])
 def test_weights_count(method):
-    # half of the rows lie; a weight of nearly nothing silences them
+    # half of the labels are flipped, with a weight of nearly 0
     X, X_test, y, y_test = table()
-    lies = np.random.default_rng(0).random(len(y)) < 0.5
-    told = np.where(lies, np.where(y == "no", "yes", "no"), y)
-    system = ready(method, X, y, max_loss=0.0).fit(X, told, np.where(lies, 1e-4, 1.0))
-    # the device alone, without the help of the forest, which was not lied to
+    is_flipped = np.random.default_rng(0).random(len(y)) < 0.5
+    noisy_labels = np.where(is_flipped, np.where(y == "no", "yes", "no"), y)
+    system = ready(method, X, y, max_loss=0.0).fit(X, noisy_labels, np.where(is_flipped, 1e-4, 1.0))
+    # the stages alone, without the forest, which was fitted on the true labels
     margins = system.stages_[-1].margins(X_test.to_numpy(np.float32))
     own = system.classes_[(margins[:, 0] > 0).astype(int)]
     assert np.mean(own == y_test) > 0.8

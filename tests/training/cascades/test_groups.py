@@ -22,15 +22,15 @@ PRICES = FeatureCosts([1.0, 1.0, 5.0, 5.0])
 
 
 def subjects(seed, n_groups=20, size=30):
-    """Rows of subjects whose own way shows in two cheap features; the dear two hold for all."""
+    """Rows of subjects: two cheap features depend on the subject, two costly ones do not."""
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(n_groups), size)
     y = rng.integers(0, 2, len(group))
     place, way = rng.normal(size=(2, n_groups, 2))
     cheap = 4 * place[group] + (2 * y - 1)[:, None] * (0.7 * way[group] + 0.7)
     hidden, noise = rng.normal(size=len(y)), rng.normal(size=(4, len(y)))
-    dear = 3 * hidden + 0.1 * noise[2], y - 3 * hidden + 0.2 * noise[3]
-    return np.column_stack([*(cheap.T + 0.4 * noise[:2]), *dear]), y, group
+    costly = 3 * hidden + 0.1 * noise[2], y - 3 * hidden + 0.2 * noise[3]
+    return np.column_stack([*(cheap.T + 0.4 * noise[:2]), *costly]), y, group
 
 
 class GroupChecker(LogisticRegression):

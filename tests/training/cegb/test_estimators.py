@@ -51,15 +51,15 @@ def test_costs_are_those_of_the_paths(accounting, load):
     model.fit(X, y, validation=(X_val, y_val))
     assert len(model.frontier_.points) >= 2
     for point in model.frontier_.points:
-        there = model.at(budget=point.cost)
-        bills, splits = counted(there, X_val, costs)
-        np.testing.assert_allclose(there.cost(X_val), bills)
+        moved = model.at(budget=point.cost)
+        row_costs, splits = counted(moved, X_val, costs)
+        np.testing.assert_allclose(moved.cost(X_val), row_costs)
         # the frontier has what the models that were fitted do on the validation rows
-        assert point.cost == pytest.approx(bills.mean())
-        assert point.accuracy == pytest.approx(there.score(X_val, y_val))
-        report = there.cost_report(X_val)
+        assert point.cost == pytest.approx(row_costs.mean())
+        assert point.accuracy == pytest.approx(moved.score(X_val, y_val))
+        report = moved.cost_report(X_val)
         assert report.splits.tolist() == splits.tolist()
-        np.testing.assert_allclose(report.total, bills + 0.01 * splits)
+        np.testing.assert_allclose(report.total, row_costs + 0.01 * splits)
 
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
@@ -68,8 +68,8 @@ def test_a_budget_is_met_on_validation_rows(accounting, budget):
     (X, y), (X_val, y_val) = by_class(*load_breast_cancer(return_X_y=True))
     model = CEGBClassifier(accounting=accounting, budget=budget, **FEW)
     model.fit(X, y, validation=(X_val, y_val))
-    bills, _ = counted(model, X_val, FeatureCosts.uniform(30))
-    assert bills.mean() <= budget + 1e-9
+    row_costs, _ = counted(model, X_val, FeatureCosts.uniform(30))
+    assert row_costs.mean() <= budget + 1e-9
     if budget == 0.0:  # no feature: the more frequent class
         assert len(set(model.predict(X_val))) == 1
     else:
@@ -194,11 +194,11 @@ def test_the_regressors_frontier_is_r2_against_cost(accounting):
     assert model.operating_point_.cost <= 6.0
     assert model.score(X_val, y_val) > 0.2
     for point in model.frontier_.points:
-        there = model.at(budget=point.cost)
-        bills, _ = counted(there, X_val, FeatureCosts(own))
-        np.testing.assert_allclose(there.cost(X_val), bills)
-        assert point.cost == pytest.approx(bills.mean())
-        assert point.accuracy == pytest.approx(r2_score(y_val, there.predict(X_val)), abs=1e-6)
+        moved = model.at(budget=point.cost)
+        row_costs, _ = counted(moved, X_val, FeatureCosts(own))
+        np.testing.assert_allclose(moved.cost(X_val), row_costs)
+        assert point.cost == pytest.approx(row_costs.mean())
+        assert point.accuracy == pytest.approx(r2_score(y_val, moved.predict(X_val)), abs=1e-6)
     assert model.frontier_.points[0].cost == 0.0
     least = model.at(max_loss=0.05).operating_point_
     assert least.accuracy >= model.frontier_.reference_accuracy - 0.05 or (

@@ -20,7 +20,7 @@ WORTH = st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=6)
 
 @given(WORTH, st.lists(st.floats(0.1, 50.0), min_size=6, max_size=6))
 def test_every_set_of_features_is_found(worth, prices):
-    """Where a model buys the features that are worth the penalty, each such set is met."""
+    """Of a model that uses the features worth the penalty, the search meets each such set."""
     own, worth = np.array(prices[: len(worth)]), np.array(worth)
     tried = []
 

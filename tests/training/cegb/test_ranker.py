@@ -1,4 +1,4 @@
-"""CEGBRanker: budgets, costs counted by hand, and how queries are told apart."""
+"""CEGBRanker: budgets, costs counted by hand, and queries."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_the_ranker_orders_documents_within_its_budget(accounting):
     nothing = average_precision_at(np.zeros(len(held[1])), held[1] > 0, held[2])
     assert model.score(*held[:2], qid=held[2]) > nothing + 0.2
     for point in model.frontier_.points:
-        there = model.at(budget=point.cost)
-        bills, _ = counted(there, held[0], FeatureCosts.uniform(6))
-        assert there.cost(held[0]).tolist() == bills.tolist()
-        assert point.cost == pytest.approx(np.mean(bills))
-        earned = average_precision_at(there.predict(held[0]), held[1] > 0, held[2])
+        moved = model.at(budget=point.cost)
+        row_costs, _ = counted(moved, held[0], FeatureCosts.uniform(6))
+        assert moved.cost(held[0]).tolist() == row_costs.tolist()
+        assert point.cost == pytest.approx(np.mean(row_costs))
+        earned = average_precision_at(moved.predict(held[0]), held[1] > 0, held[2])
         assert point.accuracy == pytest.approx(earned)
 
 

@@ -41,9 +41,9 @@ def test_the_frontier_reaches_from_nothing_to_the_whole_forest(fitted):
     assert points[0].cost == 0.0  # no tree, or single leaves
     assert len(points) >= 3
     for budget in np.linspace(0.0, points[-1].cost, 5):
-        there = system.at(budget=float(budget))
-        assert there.operating_point_.cost <= budget + 1e-9
-        assert there.grown_ is system.grown_  # nothing is refitted
+        moved = system.at(budget=float(budget))
+        assert moved.operating_point_.cost <= budget + 1e-9
+        assert moved.grown_ is system.grown_  # nothing is refitted
     whole = system.at(max_loss=0.0)
     assert whole.score(X, y) > 0.85
     assert system.at(budget=points[-1].cost / 2).cost(X).mean() < whole.cost(X).mean()
@@ -52,21 +52,21 @@ def test_the_frontier_reaches_from_nothing_to_the_whole_forest(fitted):
 def test_costs_are_those_of_the_paths_walked(fitted):
     system, X, _ = fitted
     for point in system.frontier_.points[::2]:
-        there = system.at(budget=point.cost)
-        bills, _ = counted(there, X, system.feature_costs_)
-        np.testing.assert_allclose(there.cost(X), bills, rtol=1e-12)
+        moved = system.at(budget=point.cost)
+        row_costs, _ = counted(moved, X, system.feature_costs_)
+        np.testing.assert_allclose(moved.cost(X), row_costs, rtol=1e-12)
 
 
 def test_probabilities_are_the_averaged_leaf_distributions(fitted):
     system, X, _ = fitted
     for point in system.frontier_.points[::2]:
-        there = system.at(budget=point.cost)
-        proba = there.predict_proba(X)
+        moved = system.at(budget=point.cost)
+        proba = moved.predict_proba(X)
         np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-5)
-        np.testing.assert_allclose(proba, there.stages_[0].margins(X), atol=1e-6)
-        np.testing.assert_array_equal(there.predict(X), system.classes_[proba.argmax(axis=1)])
+        np.testing.assert_allclose(proba, moved.stages_[0].margins(X), atol=1e-6)
+        np.testing.assert_array_equal(moved.predict(X), system.classes_[proba.argmax(axis=1)])
         if isinstance(system, BudgetForest):
-            np.testing.assert_allclose(proba, there.forest_.proba(X), atol=1e-6)
+            np.testing.assert_allclose(proba, moved.forest_.proba(X), atol=1e-6)
 
 
 def test_forests_survive_pickling(fitted):

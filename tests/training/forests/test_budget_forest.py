@@ -145,9 +145,9 @@ def test_measured_outputs_equal_the_stages_outputs():
         system = BudgetForest(n_estimators=12, alpha=0.0, voting=voting, random_state=0)
         system.fit(X, y, validation=(X_val, y_val))
         for point in system.frontier_.points:
-            there = system.at(budget=point.cost)
-            assert there.score(X_val, y_val) == pytest.approx(there.operating_point_.accuracy)
-            assert there.cost(X_val).mean() == pytest.approx(there.operating_point_.cost)
+            moved = system.at(budget=point.cost)
+            assert moved.score(X_val, y_val) == pytest.approx(moved.operating_point_.accuracy)
+            assert moved.cost(X_val).mean() == pytest.approx(moved.operating_point_.cost)
 
 
 def test_the_largest_forest_within_a_budget_needs_a_budget():

@@ -83,12 +83,12 @@ def test_cost_aware_growth_joins_the_frontier():
     ).fit(X, y)
     assert len({id(forest) for forest, _ in system.grown_}) >= 2  # no one mu is best everywhere
     for point in system.frontier_.points[1::3]:
-        there = system.at(budget=point.cost)
-        (stage,) = there.stages_
-        bills, _ = counted(there, X_test, system.feature_costs_)
-        np.testing.assert_allclose(there.cost(X_test), bills, rtol=1e-12)
-        assert stage.model.n_nodes <= there.forest_.n_nodes
-        assert there.path_.forest is there.forest_
+        moved = system.at(budget=point.cost)
+        (stage,) = moved.stages_
+        row_costs, _ = counted(moved, X_test, system.feature_costs_)
+        np.testing.assert_allclose(moved.cost(X_test), row_costs, rtol=1e-12)
+        assert stage.model.n_nodes <= moved.forest_.n_nodes
+        assert moved.path_.forest is moved.forest_
     assert system.score(X_test, y_test) > 0.88
     one = BudgetPrune(growth="cost-aware", mu=0.3, n_estimators=8, n_points=4, random_state=0)
     plain = BudgetPrune(growth="cost-aware", mu=0.0, n_estimators=8, n_points=4, random_state=0)

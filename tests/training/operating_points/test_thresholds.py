@@ -239,8 +239,8 @@ def test_rows_go_on_where_stopping_gains_nothing():
         weights=np.ones(2),
     )
     assert tune(r, np.array([0.1])) == [(None,)]
-    dearer = replace(r, exit_costs=np.array([1.0, 1.5]))
-    assert tune(dearer, np.array([0.1])) == [(ALWAYS_STOP,)]
+    costlier = replace(r, exit_costs=np.array([1.0, 1.5]))
+    assert tune(costlier, np.array([0.1])) == [(ALWAYS_STOP,)]
 
 
 def test_rows_of_one_score_stop_together_also_at_the_end():

@@ -1,4 +1,4 @@
-"""Prunings beside the exact one: each does what it says, and none beats the exact pruning."""
+"""Baselines of pruning: each follows its rule, and the exact pruning is the best."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_no_baseline_beats_the_exact_pruning(case):
 
 
 def test_per_tree_pruning_is_each_trees_optimum(case):
-    """Against all prunings of each tree, with what the tree alone would buy."""
+    """Against all prunings of each tree, with the features that the tree alone acquires."""
     sequence = per_tree(case.problem)
     trees, n_trees = case.forest.trees, case.forest.n_trees
     edges = np.append(trees.roots, trees.n_nodes)
