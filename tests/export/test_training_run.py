@@ -206,8 +206,8 @@ def test_places_that_cannot_be_are_refused_before_the_data_is_read(
     rows.write_text("mine\n")
     for change, says in (
         ({"out": tmp_path / "file" / "bundle"}, "cannot be written: Not a directory"),
-        ({"out": Path()}, "a bundle needs a name of its own"),
-        ({"out": tmp_path / ".."}, "a bundle needs a name of its own"),
+        ({"out": Path()}, "a bundle needs a name"),
+        ({"out": tmp_path / ".."}, "a bundle needs a name"),
         ({"out": tmp_path / ("x" * 250)}, "cannot be written: File name too long"),
         ({"rows": rows}, "rows.csv exists, and the test rows would be written there"),
         ({"rows": rows, "dataset": str(rows)}, "the data itself"),

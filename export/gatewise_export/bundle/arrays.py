@@ -1,7 +1,7 @@
-"""Arrays in npz files, written the same each time and read without trust.
+"""Reproducible npz files, and a reader that does not trust them.
 
-No pickle is ever loaded, and no memory is reserved for bytes that a file lacks. A device uses this
-module: it needs the standard library and numpy alone.
+It loads no pickle, and reserves no memory for bytes that a file lacks. Devices use this module, so
+that it needs the standard library and numpy alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_
 
 MOST_ARRAYS = 2048
 MOST_BYTES = 64 << 20
-#: Bytes of an array's entry in the zip file's list; its name is short.
+#: Largest size of an array's entry in the zip file's list, in bytes.
 MOST_ENTRY_BYTES = 512
 MOST_HEADER_BYTES = 1 << 16
 CHUNK = 1 << 20
@@ -58,7 +58,7 @@ def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     members = {}
     for name, array in arrays.items():
         content = io.BytesIO()
-        # ascontiguousarray gives an array of no dimension one; reshape takes it away
+        # ascontiguousarray adds a dimension to an array without any; reshape removes it
         plain = np.ascontiguousarray(array).reshape(array.shape)
         np.lib.format.write_array(content, plain, allow_pickle=False)
         members[f"{name}.npy"] = content.getvalue()
@@ -72,10 +72,7 @@ def read_arrays(
     most_arrays: int = MOST_ARRAYS,
     most_bytes: int = MOST_BYTES,
 ) -> dict[str, NDArray[Any]]:
-    """Read an untrusted npz file: no pickle, and no array larger than its bytes.
-
-    `most_bytes` is the memory that all arrays together may take; they are read-only.
-    """
+    """Read an untrusted npz file of at most `most_bytes` bytes of arrays, which are read-only."""
     arrays: dict[str, NDArray[Any]] = {}
     n_bytes = 0
     try:
@@ -87,7 +84,7 @@ def read_arrays(
             for entry in entries:
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
-                    raise ValueError(f"the array {name[:64]!r} stands twice")
+                    raise ValueError(f"the array {name[:64]!r} is listed twice")
                 data = _inflate(members, entry, most_bytes - n_bytes)
                 if data is None:
                     raise ValueError(f"arrays larger than {most_bytes} B")
@@ -99,7 +96,7 @@ def read_arrays(
 
 
 def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int) -> memoryview | None:
-    """Read a member in parts, which hold its bytes once; None if they exceed `limit`."""
+    """Read a member; None if it has more than `limit` bytes."""
     data = io.BytesIO()
     with open_entry(members, entry) as member:
         while chunk := member.read(CHUNK):
@@ -119,6 +116,6 @@ def _array(data: memoryview) -> NDArray[Any]:
     shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())
     body = data[match.end() :]
     if math.prod(shape) * dtype.itemsize != len(body):
-        raise ValueError("an array that is not all there")
+        raise ValueError("an array that is cut off")
     order: Literal["F", "C"] = "F" if match["by_column"] == b"True" else "C"
     return np.frombuffer(body, dtype).reshape(shape, order=order)

@@ -1,10 +1,10 @@
 """Open and check a bundle: a directory, or the same files in one ``.gwb`` zip file.
 
-Nothing in a bundle is trusted. Only the files that its manifest lists are read; names are plain
-file names and links are refused, so that no path leaves it; sizes are bounded; every hash is
-checked before any byte is handed out. No pickle and no code is ever loaded. With a public key, the
-signature (:mod:`.signing`) is checked before anything in the manifest is used. Standard library,
-msgspec and numpy alone: a device uses this; ``cryptography`` is loaded where there is a key.
+Nothing in a bundle is trusted. Only the files that its manifest lists are read. Names are plain
+file names and links are refused, so that no path leaves the bundle. Sizes are bounded, every hash
+is checked before the file is used, and no pickle and no code is loaded. With a public key the
+signature (:mod:`.signing`) is checked before the manifest is read. Devices use this module, so that
+it needs the standard library, msgspec and numpy alone, and ``cryptography`` only with a key.
 """
 
 from __future__ import annotations
@@ -49,25 +49,22 @@ from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_SAMPLE_BYTES = 64 << 20
 MAX_BLOCK_BYTES = 32 << 20
-#: Bytes read at a time from a file that is not kept in memory.
+#: Bytes read at a time from a large file.
 CHUNK = 1 << 16
-#: Largest file that stays in memory after the check on opening; a larger file is hashed again when
-#: it is read.
+#: Largest file that stays in memory after the check; a larger file is hashed again on reading.
 MAX_HELD_BYTES = 4 << 20
 ATTEMPTS = 3
 
 
 class Bundle:
-    """A bundle that was read and checked.
-
-    Make one with :meth:`open`, which gives it the `storage` of its files.
+    """A bundle that was read and checked. Make one with :meth:`open`.
 
     Attributes
     ----------
     path : Path
     manifest : Manifest
     signed_by : str or None
-        Id of the key whose signature was checked on opening; None if no key was given.
+        Id of the key with the checked signature; None without a key.
 
     Examples
     --------
@@ -82,7 +79,7 @@ class Bundle:
         self.manifest = manifest
         self.signed_by = signed_by
         self._storage = storage
-        # contents that were checked on opening, each until it is read: a file is hashed once
+        # contents that were checked on opening, until they are read, so that each is hashed once
         self._checked: dict[str, bytes] = {}
 
     @classmethod
@@ -100,17 +97,16 @@ class Bundle:
         path : str or Path
             A directory, or a ``.gwb`` file.
         public_key : str, Path or bytes, optional
-            A public Ed25519 key in PEM, or its content. The bundle must be signed
-            by this key.
+            Public Ed25519 key: a PEM file, or its content. The bundle must be signed by it.
         for_device : bool, default False
-            Allow the high-cost model's file to be absent: a device never needs it.
+            Allow the high-cost model's file to be absent, because devices do not need it.
 
         Raises
         ------
         BundleError
             If the bundle is missing, or needs a newer Gatewise.
         SignatureError
-            If there is a key, and no signature of the bundle is by it.
+            If the bundle is not signed by the key.
         ManifestError
             If the manifest is malformed.
         DamagedFileError
@@ -133,17 +129,16 @@ class Bundle:
         return bundle
 
     def absent(self) -> tuple[str, ...]:
-        """Names of listed files that a bundle for devices may lack, and that are not there."""
+        """Names of the files that a bundle for devices may lack, and that are missing."""
         cloud = self.manifest.cloud
         if cloud is None or self._storage.has(cloud.file):
             return ()
         return (cloud.file,)
 
     def claimed_keys(self) -> tuple[str, ...]:
-        """Ids of the keys that claim to have signed the current manifest.
+        """Ids of the keys in the SIGNATURE file, whose signatures are not checked.
 
-        The signatures are not checked. Empty without a SIGNATURE file; SignatureError if it is
-        malformed, or is of another manifest.
+        Empty without the file. Raises SignatureError if it is malformed, or of another manifest.
         """
         signatures = read_signature_file(self._storage)
         if signatures is None:
@@ -156,7 +151,7 @@ class Bundle:
         return covering
 
     def read(self, name: str, *, most: int | None = None) -> bytes:
-        """Read the file `name` that the manifest lists, with its size and hash checked.
+        """Read a listed file, and check its size and hash.
 
         Raises DamagedFileError if the file is not listed, is missing, differs from the packed one,
         or has more than `most` bytes.
@@ -172,7 +167,7 @@ class Bundle:
         return self._checked_content(name, spec) if content is None else content
 
     def sample(self) -> dict[str, NDArray[Any]]:
-        """Real rows and every output expected of them, at the active operating point.
+        """Rows for the self-test and their expected outputs at the active operating point.
 
         Returns
         -------
@@ -193,7 +188,7 @@ class Bundle:
         return expected_sample(self.manifest, arrays)
 
     def ranges(self) -> TrainingRanges | None:
-        """Ranges of the training rows; None where the bundle lacks them. BundleError if bad."""
+        """Ranges of the training rows, if the bundle has them."""
         manifest = self.manifest
         if RANGES not in manifest.files:
             return None
@@ -211,7 +206,7 @@ class Bundle:
             raise BundleError(f"bundle {self.path}: {RANGES}: {error}") from None
 
     def read_model(self, spec: StageSpec) -> FlatModel:
-        """Read and check the flat model of a stage with `spec`, of a kind other than ``graph``."""
+        """Read and check the flat model of a stage that is no given graph."""
         assert spec.kind != "graph"
         assert spec.arrays is not None
         content = self.read(spec.arrays, most=MAX_BYTES)
@@ -219,14 +214,14 @@ class Bundle:
         return read_model(content, spec.kind, spec.arrays, **sizes)
 
     def read_stage(self, stage: int) -> Stage:
-        """Read the stage at index `stage` of the active operating point as training has it."""
+        """Read the stage at an index of the active operating point as training has it."""
         spec = self.manifest.stages[stage]
         features = self.manifest.stage_inputs(stage)
         acquisition: Acquisition = "node" if spec.kind == "lazy" else "stage"
         return Stage(self.read_model(spec), features, spec.link, spec.score, acquisition)
 
     def read_block_models(self) -> None:
-        """Read the networks that are blocks, so that the manifest's signal can compute them."""
+        """Read the networks that are blocks into the manifest's signal."""
         signal = self.manifest.signal
         if signal is None or all(signal.models.values()):
             return
@@ -239,14 +234,11 @@ class Bundle:
         self.manifest = msgspec.structs.replace(self.manifest, signal=signal)
 
     def with_active(self, point: int) -> Bundle:
-        """Get the same bundle at operating point `point`, an index, without writing anything."""
+        """Get the same bundle at the operating point with index `point`; nothing is written."""
         return self._with_manifest(self.manifest.with_active(point))
 
     def with_functions(self, functions: Mapping[str, Callable[..., Any]]) -> Bundle:
-        """Get the same bundle with `functions` for blocks, by the block's name.
-
-        InputError if a block is left without a function.
-        """
+        """Get the same bundle with functions for its blocks, by name; InputError if one lacks."""
         signal = self.manifest.signal
         if signal is None or not any(isinstance(b, FunctionBlock) for b in signal.graph.blocks):
             return self
@@ -255,7 +247,7 @@ class Bundle:
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Functions of blocks that were given, by the block's name."""
+        """Functions of blocks by the block's name."""
         signal = self.manifest.signal
         return {} if signal is None else signal.functions
 
@@ -268,14 +260,14 @@ class Bundle:
         return bundle
 
     def _check_files(self, *, for_device: bool) -> None:
-        """Check every file, and hold the contents of small ones that a device reads next."""
+        """Check every file, and keep the contents of small ones for the next reading."""
         manifest = self.manifest
         absent = self.absent()
         if absent and not for_device:
             raise DamagedFileError(
                 absent[0],
-                f"bundle {self.path}: {absent[0]} is missing: if this was packed for devices, "
-                "give the whole bundle here",
+                f"bundle {self.path}: {absent[0]} is missing: a bundle for devices cannot be used "
+                "here",
             )
         # a device writes the graphs of flat arrays itself
         hash_only = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
@@ -322,7 +314,7 @@ def set_operating_point(
     sign: str | Path | None = None,
     bounds: tuple[ByClass, ByClass] | None = None,
 ) -> Bundle:
-    """Switch the bundle at `path` to another operating point: rewrite its manifest, no graph.
+    """Switch the bundle at `path` to another operating point; only its manifest changes.
 
     Parameters
     ----------
@@ -342,16 +334,16 @@ def set_operating_point(
     Raises
     ------
     BundleError
-        If the bundle cannot be read, lacks this point, or is signed and no key is given.
+        If the bundle cannot be read, lacks this point, or is signed and `sign` is None.
     SignatureError
-        If it bears a signature by this very key that does not fit.
+        If its present signature by this key is wrong.
     """
     bundle, signer = open_to_sign(path, sign, for_device=True)
     claimed = bundle.claimed_keys()
     if signer is None and claimed:
         raise BundleError(
-            f"bundle {path} is signed by key {claimed[0]}: another operating point must be "
-            "signed as well, so give the key (--sign NAME.key)"
+            f"bundle {path} is signed by key {claimed[0]}: give the key, which must sign the "
+            "other operating point as well (--sign NAME.key)"
         )
     manifest = bundle.manifest.with_active(point)
     if bounds is not None:
@@ -367,10 +359,9 @@ def set_operating_point(
 def open_to_sign(
     path: str | Path, sign: str | Path | None, *, for_device: bool
 ) -> tuple[Bundle, Signer | None]:
-    """Open a bundle to be signed by the key `sign`, if it is given.
+    """Open a bundle that the key `sign` will sign, if it is not None.
 
-    A signature by that key that the bundle bears already must fit, because an altered bundle must
-    not get a good signature.
+    A present signature by that key is checked, so that an altered bundle gets no valid one.
     """
     signer = None if sign is None else Signer(sign)
     bundle = Bundle.open(path, for_device=for_device)
@@ -391,13 +382,13 @@ def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes
         signatures = read_signature_file(storage)
         if signatures is None:
             raise SignatureError(
-                f"bundle {path} is not signed, and this key asks for it: {key.key_id}"
+                f"bundle {path} is not signed, and must be signed by key {key.key_id}"
             )
         try:
             key.check(signatures, MANIFEST_CONTEXT, text, f"bundle {path}")
             break
         except SignatureError:
-            # another operating point may have been chosen between the two readings: read again
+            # read again, because the operating point may have changed between the two readings
             if attempt == ATTEMPTS - 1:
                 raise
     return text

@@ -1,7 +1,7 @@
-"""Decisions that follow from every model's outputs, and the expected ones of ``sample.npz``.
+"""Decisions that follow from the outputs of all models, and those expected of ``sample.npz``.
 
-The sample holds rows and each model's outputs. Which stage answers, the label and the cost follow
-from these and from the active thresholds, so that another operating point needs no other sample.
+The sample has rows and each model's outputs. The exits, labels and costs follow from them and from
+the active thresholds, so that all operating points share a sample.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gatewise.decision import answers, exit_stages, split
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import Manifest
 
-#: Largest difference between two machines' features, as a share of the sample's largest value.
+#: Largest difference of a feature between machines, as a share of its largest sample value.
 CLOSE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Decisions on n rows, and the outputs that they follow from.
+    """Decisions on n rows, and the outputs of the models.
 
     Attributes
     ----------
     margins : tuple of ndarray, each of shape (n, n_outputs)
         Outputs of each stage of the active point's chain, for all rows.
     exits : ndarray of shape (n,)
-        The stage that answers; the number of stages for the cloud.
+        Index of the stage that answers; the number of stages for the cloud.
     labels : ndarray of shape (n,)
         Class indices, or float32 values where the bundle answers with values.
     costs : ndarray of shape (n,)
@@ -60,7 +60,7 @@ def decided(
     choices = [answers(m, s.link) for (m, _), s in zip(split_outputs, manifest.stages, strict=True)]
     if cloud_labels is not None:
         choices.append(cloud_labels)
-    # without a cloud the last stage's answer stands
+    # without a cloud the last stage answers
     exits = np.minimum(exits, min(len(choices) - 1, manifest.last_exit))
     return Outcome(
         margins=tuple(margins),
@@ -75,19 +75,19 @@ def decided(
 def expected_sample(
     manifest: Manifest, arrays: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Check the sample's arrays and add the decisions at the active operating point.
+    """Check the sample's arrays, and add the decisions at the active operating point.
 
-    The file holds ``X``, without the values of raw windows, which ``windows`` has; ``stage_<i>``
-    for each stage listed in the manifest, and ``bought_<i>`` for each lazy one; with a high-cost
-    model ``cloud_label`` and ``cloud_probabilities``. The result is that of
-    :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
+    The file has ``X`` without the values of raw windows, which are in ``windows``; ``stage_<i>``
+    for each stage of the manifest, and ``bought_<i>`` for each lazy one; ``cloud_label`` and
+    ``cloud_probabilities`` with a high-cost model. In the result, which :meth:`Bundle.sample`
+    documents, i counts the stages of the active point's chain.
     """
     n = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
     signal = manifest.signal
     width = len(manifest.features) - (0 if signal is None else len(signal.window_names))
     out = {"X": _checked(arrays, "X", np.float32, (n, width))}
     if not n:
-        raise BundleError("sample.npz holds no rows: nothing can be compared with it")
+        raise BundleError("sample.npz has no rows")
     if signal is not None:
         dtype = np.dtype(signal.dtype).type
         out["windows"] = _checked(arrays, "windows", dtype, (n, *signal.shape))
@@ -115,10 +115,10 @@ def expected_sample(
 
 
 def unlike_features(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Mark sample windows with other features on this machine, shape (n,).
+    """Mark the sample windows with other features on this machine, shape (n,).
 
-    A feature may differ by :data:`CLOSE` of its largest value in the sample, because processors
-    differ in the last bits of a Fourier transform or a logarithm.
+    Differences up to :data:`CLOSE` are allowed, because processors differ in the last bits of
+    Fourier transforms and logarithms.
     """
     expected = sample["X"]
     if manifest.signal is None:

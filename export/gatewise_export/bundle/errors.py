@@ -7,8 +7,8 @@
     │   ├── ManifestError       a field of its manifest is wrong        (.field)
     │   ├── DamagedFileError    a file missing, altered or out of place (.file)
     │   └── SignatureError      not signed, or not by the key asked for
-    ├── ConversionError         a model that has no form as a graph
-    └── VerifyError             graphs that decide unlike the system    (.report)
+    ├── ConversionError         a model that cannot be written as a graph
+    └── VerifyError             graphs with other decisions than the system (.report)
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class ConversionError(GatewiseError):
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """How far two computations of the same decisions differ.
+    """Differences between two computations of the same decisions.
 
     Attributes
     ----------
     rows : int
         Rows compared.
     differing_decisions, differing_labels, differing_costs : int
-        Rows that another stage (or the cloud) answers, with another label, with another cost.
+        Rows with another exit, another label, another cost.
     max_margin_difference : float
-        Of a stage's outputs.
+        Largest difference of a stage's outputs.
     cloud_label_differences : int
-        Rows to which the high-cost model gives another label, offloaded or not.
+        Rows with another label of the high-cost model, offloaded or not.
     cloud_probability_max_difference : float
-        How far its probabilities are apart.
+        Largest difference of its probabilities.
     """
 
     rows: int
@@ -77,7 +77,7 @@ class VerifyReport:
 
 
 class VerifyError(GatewiseError):
-    """Graphs that do not decide as the system they were made from; `report` says what differed."""
+    """Graphs with other decisions than the system that they were made from; see `report`."""
 
     def __init__(self, message: str, report: VerifyReport) -> None:
         super().__init__(message)

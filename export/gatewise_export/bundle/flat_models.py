@@ -1,8 +1,8 @@
-"""``stage_<i>.npz``: a stage's model as flat arrays, from which every other form is made.
+"""``stage_<i>.npz``: a stage's model as flat arrays, from which all other forms are made.
 
-The classes in :mod:`gatewise.models` say the arrays' types and dimensions. Nothing in a file is
-trusted: a walk through trees that were read ends for any row, and their margins are finite. A
-device uses this module: it needs the standard library and numpy alone.
+The classes in :mod:`gatewise.models` define the arrays' types and dimensions. Files are not
+trusted: the checks ensure that a walk through trees ends for any row, with finite margins. Devices
+use this module, so that it needs the standard library and numpy alone.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ CLASSES: Final[dict[str, type[FlatModel]]] = {
     "kernel": KernelModel,
 }
 
-#: Bytes of a stage's file, and memory of its arrays: more than a device would hold.
+#: Largest size of a stage's file, and of its arrays in memory, in bytes.
 MAX_BYTES: Final = 64 << 20
 
 
 def kind_of(model: FlatModel, *, lazy: bool) -> FlatKind:
-    """Name the kind of stage that a model makes; `lazy` trees acquire node by node."""
+    """Get the kind of a stage with this model; `lazy` trees acquire node by node."""
     if isinstance(model, TreeEnsemble):
         return "lazy" if lazy else "trees"
     return "kernel" if isinstance(model, KernelModel) else "linear"
 
 
 def canonical(model: FlatModel) -> FlatModel:
-    """Get the model as it is written: the same bits of margins, one form of its arrays."""
+    """Get the one form of a model in which it is written; its margins have the same bits."""
     return model.canonical() if isinstance(model, TreeEnsemble) else model
 
 
@@ -106,7 +106,7 @@ def _check_array(
 
 
 def _check_trees(trees: TreeEnsemble, file: str) -> None:
-    """Demand that every walk ends at a leaf, and that no sum leaves float32."""
+    """Check that every walk ends at a leaf, and that no sum overflows float32."""
 
     def fail(name: str, why: str) -> NoReturn:
         raise BundleError(f"{file}: {name!r} {why}")

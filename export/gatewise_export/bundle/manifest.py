@@ -1,8 +1,8 @@
 """The manifest of a bundle, and the figures that follow from it.
 
 :class:`Manifest` extends :class:`~.manifest_records.ManifestDocument`: it lists every value of an
-array as a feature, holds a signal that can compute, and gives a runtime the stages, inputs and
-costs of its active operating point. :mod:`.manifest_reader` makes it from text.
+array as a feature, has a signal that can compute, and has the stages, inputs and costs of its
+active operating point. :mod:`.manifest_reader` makes it from text.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def release(self) -> str:
-        """Name and version as releases are named: ``digits/8``."""
+        """Name and version in the form ``digits/8``."""
         return f"{self.name}/{self.version}"
 
     @property
@@ -74,7 +74,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def answers_values(self) -> bool:
-        """Whether answers are values, not classes: the task is regress or rank."""
+        """Whether answers are values instead of classes: the task is regress or rank."""
         return self.task != "classify"
 
     @property
@@ -96,14 +96,14 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def last_exit(self) -> int:
-        """The last exit that an instance may take; the number of stages: the high-cost model."""
+        """Index of the last exit that an instance may take, among the stages and the cloud."""
         n_exits = len(self.stages) + (self.cloud is not None)
         if self.max_instance_cost is None:
             return n_exits - 1
         return min(n_exits - 1, last_exit_within(self.exit_costs(), self.max_instance_cost))
 
     def with_active(self, point: int) -> Manifest:
-        """Get the same manifest with `point`, an index, active; ManifestError if it has no such."""
+        """Get the same manifest with the operating point at index `point` active."""
         if not 0 <= point < len(self.operating_points):
             raise ManifestError(
                 "active", f"must be 0 to {len(self.operating_points) - 1}, not {point}"
@@ -131,19 +131,19 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Names of an instance's columns as sensors and tables have them: raw, if encoded."""
+        """Names of an instance's columns in sensors and tables: raw, if there is an encoder."""
         return self.feature_names if self.encoder is None else self.encoder.names
 
     @cached_property
     def names_of_columns(self) -> tuple[str, ...]:
-        """Name of the raw column that each feature is computed from; of the feature if none is."""
+        """Name of each feature's raw column, or of the feature itself without an encoder."""
         if self.encoder is None:
             return self.feature_names
         return tuple(self.encoder.names[c] for c in self.encoder.column_of)
 
     @property
     def acquired_names(self) -> tuple[str, ...]:
-        """Names that a device must provide: columns, or the window and functions of its blocks."""
+        """Names that a device must provide: columns, or a window and the functions of blocks."""
         if self.signal is None:
             return self.column_names
         blocks = [b for b in self.signal.graph.blocks if isinstance(b, FunctionBlock)]
@@ -168,10 +168,10 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return self._indices(() if self.cloud is None else self.cloud.inputs)
 
     def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
-        """Features that stage `stage` acquires, bool (n_features,): all its inputs.
+        """Features that a stage acquires: all its inputs, bool (n_features,).
 
-        With `columns`, bool (n, n_inputs), the inputs that each of n instances acquires, the result
-        has shape (n, n_features).
+        With `columns`, bool (n, n_inputs), the inputs that n instances acquire, the result is bool
+        (n, n_features).
         """
         inputs = self.stage_inputs(stage)
         shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
@@ -196,12 +196,10 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         )
 
     def exit_costs(self, acquired: Sequence[Mask] | None = None) -> NDArray[np.float64]:
-        """Cost of an instance that is answered by each stage and, last, by the cloud.
+        """Cost of an instance at each exit: float64 (n_exits,) or (n_exits, n).
 
-        `acquired` holds the features that each stage acquires, bool (n_features,) or
-        (n, n_features). By default a stage acquires all its inputs, which is an upper bound for a
-        lazy one. Returns float64 (n_exits,) or (n_exits, n): an exit for each stage, and one for
-        the high-cost model, if there is one.
+        `acquired` has the features that each stage acquires, bool (n_features,) or (n, n_features).
+        By default a stage acquires all its inputs, which is an upper bound for a lazy one.
         """
         costs = self.feature_costs()
         if acquired is None:
@@ -235,14 +233,14 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def _arrays(self) -> dict[str, tuple[str, ...]]:
-        """Names of an array's values by the one name that may stand for all of them."""
-        # all features are values of an instance; a raw window's values follow the blocks' features
+        """Names of the values of an array, by the name that replaces all of them."""
+        # the values of a raw window follow the features of blocks
         arrays = {} if self.instance is None else {INSTANCE: tuple(self.instance.names)}
         window = () if self.signal is None else self.signal.window_names
         return arrays | ({WINDOW: window} if window else {})
 
     def _listed_features(self) -> tuple[FeatureSpec, ...]:
-        """Features as a document lists them: one for all values of an array that share a price."""
+        """Features as a document lists them: one for all values of an array with the same price."""
         features = list(self.features)
         for array, names in self._arrays.items():
             values = features[-len(names) :]
@@ -255,7 +253,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return tuple(features)
 
     def _with_listed_inputs(self, model: ModelSpec) -> ModelSpec:
-        """Get a stage or the high-cost model with the array's name, if it reads all its values."""
+        """Get a model with the array's name as its input, if it reads all values of the array."""
         for array, names in self._arrays.items():
             if model.inputs == names:
                 return msgspec.structs.replace(model, inputs=(array,))

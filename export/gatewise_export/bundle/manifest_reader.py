@@ -32,21 +32,21 @@ from gatewise_export.bundle.signing import SIGNATURE
 from gatewise_signals.document import read_signal
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
-#: Files of a bundle: two for each stage, one for each network that is a block.
+#: Largest number of files: two for each stage, one for each network that is a block.
 MAX_FILES: Final = 4096
-#: Bytes of all files of a bundle (2 GiB): each is read through on opening.
+#: Largest size of all files in bytes (2 GiB), because opening reads all of them.
 MAX_BYTES: Final = 2 << 30
 
 
 def read_manifest(text: bytes) -> Manifest:
-    """Read and check a manifest's text; list the values of its arrays, and read its signal."""
+    """Read and check the text of a manifest."""
     # types and bounds of single values
     try:
         document = decode_json(text, ManifestDocument, MANIFEST)
     except DocumentError as error:
         raise ManifestError(error.field or "the document", error.why) from None
     values = {name: getattr(document, name) for name in document.__struct_fields__}
-    # values that refer to each other
+    # rules between classes, groups and the signal
     _check_classes(document)
     _check_created(document.created)
     _check_groups(document)
@@ -57,7 +57,7 @@ def read_manifest(text: bytes) -> Manifest:
             signal = read_signal(document.signal, names)
         except DocumentError as error:
             raise ManifestError(f"signal.{error.field}", error.why) from None
-    # features by index instead of by name
+    # all values of arrays as features and inputs
     features = _all_features(document, signal)
     names = tuple([f.name for f in features])
     if document.encoder is not None and document.encoder.feature_names != names:
@@ -104,7 +104,7 @@ def _check_unique(field: str, values: Sequence[Any], what: str) -> None:
 
 
 def _check_classes(document: ManifestDocument) -> None:
-    """Demand labels of one type; none where answers are values."""
+    """Check that labels have one type, and that there are none if answers are values."""
     classes = document.classes
     if document.task != "classify":
         if classes:
@@ -128,7 +128,7 @@ def _check_created(text: str) -> None:
 
 
 def _check_groups(document: ManifestDocument) -> None:
-    """Refuse groups that no feature belongs to and no group requires, and unlisted groups."""
+    """Check that groups are listed and used, and that none requires itself."""
     groups = document.groups
     _check_unique("groups", [g.name for g in groups], "group")
     group_names = {g.name for g in groups}
@@ -151,7 +151,7 @@ def _check_groups(document: ManifestDocument) -> None:
 def _all_features(
     document: ManifestDocument, signal: SignalInput | None
 ) -> tuple[FeatureSpec, ...]:
-    """List the features; the values of an array replace the one name that stands for them."""
+    """List the features, with all values of an array instead of its name."""
     features: list[FeatureSpec] = list(document.features)
     instance: InstanceSpec | None = document.instance
     values: Iterable[str] = () if signal is None else signal.window_names
@@ -179,7 +179,7 @@ def _all_features(
 
 
 def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
-    """Check the inputs of a stage or of the high-cost model; list the values of an array."""
+    """Check the inputs of a model; list all values of an array instead of its name."""
     feature_names = set(names)
     for array in (INSTANCE, WINDOW):
         if model.inputs == (array,) and array not in feature_names:
@@ -194,14 +194,14 @@ def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelS
 
 
 def _check_files(manifest: Manifest) -> None:
-    """Demand that the manifest lists the files that it uses, each once, and no others."""
+    """Check that the manifest lists exactly the files that it uses, each once."""
     used = [name for stage in manifest.every_stage for name in stage.files]
     used += [SAMPLE] + ([] if manifest.cloud is None else [manifest.cloud.file])
     used += [RANGES] if RANGES in manifest.files else []
     used += [] if manifest.signal is None else list(manifest.signal.models)
     if len(used) > MAX_FILES:
         _fail("files", f"has {len(used)} entries, more than {MAX_FILES}")
-    # a model under such a name would be overwritten, or read as the document
+    # a model with such a name would be overwritten, or read as the document
     for name in (MANIFEST, SIGNATURE):
         if name in used:
             _fail("files", f"{name!r} is no name for a model")
@@ -246,7 +246,7 @@ def _check_stage_files(field: str, stage: StageSpec) -> None:
 
 
 def _check_chains(manifest: Manifest) -> None:
-    """Check the chains, which together hold every stage, and the index of the active point."""
+    """Check that the chains contain every stage, and the index of the active point."""
     n_stages = len(manifest.every_stage)
     for i, chain in enumerate(manifest.chains):
         field = f"chains[{i}]"
@@ -265,7 +265,7 @@ def _check_chains(manifest: Manifest) -> None:
 
 
 def _check_window(manifest: Manifest) -> None:
-    """Check that the high-cost model reads the values of a window that is listed, and it alone."""
+    """Check that only the high-cost model reads the values of a listed window."""
     signal = manifest.signal
     if signal is None or not signal.raw:
         return
@@ -278,7 +278,7 @@ def _check_window(manifest: Manifest) -> None:
 
 
 def _check_request(manifest: Manifest) -> None:
-    """Demand the size of a request with one instance, as its formula gives it."""
+    """Check the size of a request with one instance."""
     size = largest_request(manifest)
     if manifest.largest_request != size:
         _fail("largest_request", f"is {manifest.largest_request}, but a request has {size} B")
@@ -298,7 +298,7 @@ def largest_request(manifest: Manifest) -> int:
 def _check_points(manifest: Manifest) -> None:
     """Check the chain, thresholds and figures of each operating point."""
     n_classes = manifest.n_classes
-    # a bundle may list thousands of points, so that a check is a comparison, not a call
+    # comparisons instead of calls, because a bundle may have thousands of points
     for i, point in enumerate(manifest.operating_points):
         field = f"operating_points[{i}]"
         if point.chain >= len(manifest.chains):
@@ -324,7 +324,7 @@ def _check_points(manifest: Manifest) -> None:
 
 
 def _check_figures(manifest: Manifest) -> None:
-    """Check the figures of the high-cost model, and those by class."""
+    """Check the figures of the high-cost model and the figures by class."""
     n_classes = manifest.n_classes
     for key in ("reference_recall", "class_rows", "min_recall", "min_precision"):
         values = getattr(manifest, key)

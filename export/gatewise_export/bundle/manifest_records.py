@@ -1,4 +1,4 @@
-"""Records of the document ``manifest.json``; their types say which values it may hold.
+"""Records of the document ``manifest.json``, with types that bound its values.
 
 :mod:`.manifest_reader` checks the rules between their fields.
 """
@@ -20,9 +20,9 @@ from gatewise_signals.document import SignalRecord
 
 MANIFEST: Final = "manifest.json"
 SAMPLE: Final = "sample.npz"
-#: Ranges of the training rows; a bundle may lack this file.
+#: Optional file with the ranges of the training rows.
 RANGES: Final = "ranges.npz"
-#: Name of one feature or input that stands for all values of an array, as WINDOW does for a window.
+#: Name of a feature or input that stands for all values of an array.
 INSTANCE: Final = "instance"
 
 MAX_FEATURES: Final = 65535
@@ -38,7 +38,7 @@ StageKind = Literal["trees", "linear", "kernel", "lazy", "graph"]
 CloudKind: TypeAlias = Literal["margins", "classifier"] | Library
 Task = Literal["classify", "regress", "rank"]
 
-#: Topics of MQTT have it as a level.
+#: Text that can be a level of an MQTT topic.
 TopicLevel = Annotated[
     str,
     Meta(
@@ -58,7 +58,7 @@ Names = Annotated[tuple[Text, ...], Meta(max_length=MAX_FEATURES)]
 
 
 class FeatureSpec(Record, frozen=True):
-    """A feature: name, own price, and the group it is acquired with (or None)."""
+    """A feature: name, own price, and group or None."""
 
     name: Text
     own: Amount
@@ -66,7 +66,7 @@ class FeatureSpec(Record, frozen=True):
 
 
 class GroupSpec(Record, frozen=True):
-    """A feature group: name, the price that its features share, and groups paid before it."""
+    """A feature group: name, shared price, and the groups that are paid before it."""
 
     name: Text
     shared: Amount
@@ -94,23 +94,22 @@ class StageSpec(Record, frozen=True):
     Attributes
     ----------
     kind : {"trees", "linear", "kernel", "lazy", "graph"}
-        A model of kind ``trees``, ``linear`` or ``kernel`` acquires all its inputs, then runs.
-        ``lazy`` trees acquire an input when a node on the instance's path tests it. ``graph`` is an
-        ONNX file that was given: it needs onnxruntime, and another kind of machine may compute
-        other last bits of its margins.
+        ``trees``, ``linear`` and ``kernel`` acquire all inputs, then run. ``lazy`` trees acquire an
+        input when a node on the instance's path tests it. ``graph`` is a given ONNX file: it needs
+        onnxruntime, and the last bits of its margins may differ between kinds of machines.
     inputs : tuple of str
-        Names of all features that the stage may acquire, in the order of the model's columns.
+        Names of the features that it may acquire, in the order of the model's columns.
     bytes : int
         Size of its files.
     link : {"identity", "sigmoid", "softmax"}
         Function from margins to probabilities.
     score : {"margin", "column"}
-        Whether the stop score is computed from the margins, or is the last output.
+        Whether the stop score follows from the margins, or is the last output.
     outputs : int
         Columns of the model's output.
     arrays, graph : str or None
-        Its files: flat arrays in npz, and the ONNX graph written from them. A lazy stage has no
-        graph, a given graph no arrays.
+        Files of its flat arrays and of the ONNX graph written from them. A lazy stage has no graph,
+        and a given graph has no arrays.
     """
 
     kind: StageKind
@@ -159,12 +158,12 @@ class CloudSpec(Record, frozen=True):
         file, a booster in the library's own form.
     link : {"identity", "sigmoid", "softmax"}
     backend : str or None
-        Name of the model, as ``python:module:attribute``, where `file` holds no graph. It is for
+        Import path of the model, ``python:module:attribute``, if `file` has no graph. It informs
         people: a worker runs only the backend that its operator names.
     probed : ProbeSpec or None
         None where nothing was converted.
     graph_problem : str or None
-        Reason why a library's own file stands in place of a graph.
+        Reason for a library's own file instead of a graph.
     """
 
     file: FileName
@@ -197,11 +196,10 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     min_runtime_version : str
         The oldest Gatewise that can read the bundle.
     task : {"classify", "regress", "rank"}
-        Whether an answer is a class, a measured value or a document's score. A bundle that answers
-        with values has no cloud, and each of its chains is one stage with one margin and link
-        ``identity``: the margin is the answer.
+        Whether an answer is a class, a measured value or a document's score. A bundle of values has
+        no cloud, and each chain is one stage whose margin is the answer, with link ``identity``.
     classes : tuple
-        The user's labels, all of one type; models give their indices.
+        Labels, all of one type; the answers of models are their indices.
     link : {"identity", "sigmoid", "softmax"}
         Link of the last listed stage.
     instance : InstanceSpec or None
@@ -225,7 +223,7 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     largest_request : int
         Bytes of a request's payload with one instance; 0 without a cloud.
     loading : LoadLimits or None
-        Memory and time that loading each given graph may take; None for limits by its size.
+        Memory and time for loading a given graph; None for limits by its size.
     operating_points : tuple of OperatingPoint
     active : int
         Index of the active operating point.
@@ -234,17 +232,16 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     class_rows : tuple of int or None
         Validation rows of each class.
     min_recall, min_precision : tuple or None
-        Bounds by class that the active point keeps.
+        Bounds by class that the active point satisfies.
     max_instance_cost : float or None
-        Largest cost of a single instance at any point. A device and the cloud end an instance's way
-        before an exit that could cost more.
+        Largest cost of a single instance at any point. An exit that could cost more is not used.
     files : dict
         SHA-256 and size of every file, by name.
     encoder : RowEncoder or None
         Encoder of raw columns into features.
     signal : SignalRecord or None
-        Blocks that compute the features from windows. The last features are the values of the
-        window itself if the high-cost model reads them.
+        Blocks that compute the features from windows. If the high-cost model reads raw windows,
+        their values are the last features.
     """
 
     schema_version: Literal[2]

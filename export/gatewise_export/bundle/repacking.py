@@ -1,6 +1,6 @@
-"""Write a bundle where another was, and copy bundles: as one file, signed, for devices.
+"""Copy bundles as one file, signed or for devices, and replace a bundle by another.
 
-A copy's manifest stays as it is, byte for byte, so that a signature of it stays good.
+A copy has the same manifest, byte for byte, so that a signature of it stays valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def repack(
     sign: str | Path | None = None,
     for_device: bool = False,
 ) -> Bundle:
-    """Copy a bundle to another place, perhaps of another kind."""
+    """Copy a bundle to another place, as a directory or a ``.gwb`` file."""
     path = check_destination(path)
     opened, signer = open_to_sign(bundle, sign, for_device=for_device)
     storage = open_storage(opened.path)
@@ -54,9 +54,9 @@ def repack(
 
 @contextmanager
 def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Write a bundle's files next to `path`, and rename them to it if the block ends well.
+    """Write a bundle's files next to `path`, and rename them to it if the block raises nothing.
 
-    `path` is what :func:`check_destination` returned. The block gets the place of the files.
+    `path` comes from :func:`check_destination`. The block gets the path of the written files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -98,21 +98,20 @@ def _remove(path: Path) -> None:
 
 
 def check_destination(path: str | Path) -> Path:
-    """Refuse a place that holds anything but a bundle, or that no bundle can be written to.
+    """Refuse a path that is something else than a bundle, or that cannot be written.
 
-    Call it before work is spent on a new bundle. Returns the place; a link stays a link, so the
-    place is the link's target.
+    Call it before the work on a new bundle. Returns the path, or the target if it is a link.
     """
     path = Path(path)
     if path.name in ("", ".."):
-        raise BundleError(f"{path}: a bundle needs a name of its own, as in {path / 'bundle'}")
+        raise BundleError(f"{path}: a bundle needs a name, as in {path / 'bundle'}")
     if path.is_symlink():
         path = path.resolve()
     _check_writable(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
     if path.is_dir() == (path.suffix == ".gwb"):
-        raise BundleError(f"{path} exists and is of the other kind of bundle; choose another place")
+        raise BundleError(f"{path} exists and is the other kind of bundle: choose another place")
     try:
         with open_storage(path).reading(MANIFEST) as file:
             manifest = read_manifest(file.read())
@@ -123,12 +122,12 @@ def check_destination(path: str | Path) -> Path:
     if path.is_dir():
         foreign = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE})
         if foreign:
-            raise BundleError(f"{path} holds a bundle, but also {foreign[0]!r}: move that away")
+            raise BundleError(f"{path} has a file {foreign[0]!r} beside its bundle: move it away")
     return path
 
 
 def _check_writable(path: Path) -> None:
-    """Make and remove a file where a bundle would be written first, or in the folder above."""
+    """Make and remove a folder next to the path of a bundle, or in the nearest folder above."""
     try:
         folder = path.parent
         while not folder.exists():

@@ -5,12 +5,11 @@
     gatewise signature 1
     ed25519 9f86d081884c7d65 <sha256 of the manifest> <base64 of 64 bytes>
 
-The second word is the id of the key: the first 8 bytes of the SHA-256 of the 32 bytes of the
-public key (RFC 8032), in hexadecimal. Signed are a context (:data:`MANIFEST_CONTEXT`), which keeps
-a signature from serving for something else, and the manifest's bytes; the manifest holds the hash
-of every other file. While a directory moves from one manifest to another, a second signature line
-stands there, so that the manifest in place is covered at every moment
-(:meth:`.Storage.write_manifest`).
+The second word is the id of the key: the first 8 bytes of the SHA-256 of the public key's 32 bytes
+(RFC 8032), in hexadecimal. The signed content is a context (:data:`MANIFEST_CONTEXT`), so that the
+signature is valid for nothing else, and the manifest's bytes, which contain the hash of every other
+file. While the manifest of a directory is replaced, the file has a second signature, so that one of
+them is always valid (:meth:`.Storage.write_manifest`).
 
 Keys are PEM files: NAME.key (PKCS #8, not encrypted, readable by its owner alone) and NAME.pub.
 The ``cryptography`` library is loaded only when a key is used.
@@ -47,7 +46,7 @@ class Signature:
     key_id : str
         Id of the key, 16 hexadecimal digits.
     digest : str
-        SHA-256 of the signed content in hexadecimal, a hint: only `value` proves the content.
+        SHA-256 of the signed content in hexadecimal, as a hint: only `value` is a proof.
     value : bytes
         The 64 bytes of Ed25519.
     """
@@ -57,12 +56,12 @@ class Signature:
     value: bytes
 
     def covers(self, content: bytes) -> bool:
-        """Whether its digest is that of `content`."""
+        """Whether `content` has its digest."""
         return self.digest == hashlib.sha256(content).hexdigest()
 
 
 class PublicKey:
-    """A public key that signatures are checked with.
+    """A public key that checks signatures.
 
     Parameters
     ----------
@@ -79,7 +78,7 @@ class PublicKey:
     Raises
     ------
     InputError
-        If it is another kind of key.
+        If it is another kind of key, or cannot be read.
     """
 
     def __init__(self, source: str | Path | bytes) -> None:
@@ -99,7 +98,7 @@ class PublicKey:
         self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
 
     def check(self, signatures: list[Signature], context: bytes, content: bytes, what: str) -> None:
-        """Demand that one of the signatures is this key's and fits; messages call it `what`."""
+        """Check that one of the signatures is valid for this key; messages call it `what`."""
         from cryptography.exceptions import InvalidSignature
 
         by_this_key = [s for s in signatures if s.key_id == self.key_id]
@@ -114,16 +113,15 @@ class PublicKey:
                     break
                 return
         raise SignatureError(
-            f"{what}: the signature by key {self.key_id} does not fit: it was altered, or signs "
+            f"{what}: the signature by key {self.key_id} is not valid: it was altered, or signs "
             "something else"
         )
 
 
 class Signer:
-    """A private key that signs.
+    """A private key that signs, from the file NAME.key.
 
-    `path`: NAME.key as :func:`keygen` writes it. Raises InputError if it is not an Ed25519
-    private key, is encrypted, or cannot be read.
+    Raises InputError if it is not an Ed25519 private key, is encrypted, or cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -140,16 +138,15 @@ class Signer:
         self.public = PublicKey(key.public_key().public_bytes_raw())
 
     def sign(self, context: bytes, content: bytes) -> Signature:
-        """Sign `content` under a context."""
+        """Sign `content` in a context."""
         digest = hashlib.sha256(content).hexdigest()
         return Signature(self.public.key_id, digest, self.key.sign(context + content))
 
 
 def keygen(name: str | Path) -> tuple[Path, Path]:
-    """Make a key pair of a `name`: NAME.key, readable by its owner alone, and NAME.pub.
+    """Make a key pair: NAME.key, readable by its owner alone, and NAME.pub; return their paths.
 
-    Returns their paths. InputError if a file is there already, or cannot be written; no key is ever
-    overwritten.
+    Raises InputError if a file exists or cannot be written.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -166,7 +163,7 @@ def keygen(name: str | Path) -> tuple[Path, Path]:
     paths = Path(f"{name}.key"), Path(f"{name}.pub")
     for path in paths:
         if path.exists() or path.is_symlink():
-            raise InputError(f"{path} exists: a key is never overwritten; choose another name")
+            raise InputError(f"{path} exists, and keys are not overwritten: choose another name")
     for path, content, mode in zip(paths, (secret, public), (0o600, 0o644), strict=True):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -189,7 +186,7 @@ def write_signatures(*signatures: Signature) -> bytes:
 
 def read_signatures(content: bytes, what: str) -> list[Signature]:
     """Read the content of a SIGNATURE file, which messages call `what`."""
-    refusal = SignatureError(f"{what} is no signature that this program knows")
+    refusal = SignatureError(f"{what} is not a signature in a known format")
     try:
         header, *lines, remainder = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
         signatures = [
@@ -198,7 +195,7 @@ def read_signatures(content: bytes, what: str) -> list[Signature]:
         ]
     except ValueError:  # UnicodeDecodeError and binascii.Error are such
         raise refusal from None
-    # Only one form is allowed: a content that can be read but differs in a bit is no signer's.
+    # only the exact form is allowed, so that each signature has one file
     is_formed = header == _HEADER and not remainder and 1 <= len(signatures) <= 2
     is_formed = is_formed and all(
         _is_hex(s.key_id, 16) and _is_hex(s.digest, 64) and len(s.value) == 64 for s in signatures
@@ -215,7 +212,7 @@ def _is_hex(text: str, length: int) -> bool:
 def _loaded(
     load: Callable[[bytes], object], content: bytes, shown: str, *, wanted: str, other: str
 ) -> object:
-    """Read the PEM text of a key; messages call it `shown`."""
+    """Read the PEM text of a key."""
     try:
         return load(content)
     except TypeError:

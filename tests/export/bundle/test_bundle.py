@@ -199,7 +199,7 @@ def test_bad_arrays_are_refused(content: bytes) -> None:
         ({"X": np.zeros((5, 3), np.float32)}, "'X' is float32"),
         ({"cloud_label": np.zeros(4, np.int64)}, "'cloud_label' is int64 of shape"),
         ({"stage_0": np.zeros((5, 1))}, "'stage_0' is float64"),
-        ({"X": np.zeros((0, 4), np.float32)}, "sample.npz holds no rows"),
+        ({"X": np.zeros((0, 4), np.float32)}, "sample.npz has no rows"),
     ],
 )
 def test_a_sample_that_does_not_fit_the_manifest(

@@ -261,7 +261,7 @@ def test_one_name_twice() -> None:
     with zipfile.ZipFile(io.BytesIO(write_arrays(small()))) as old:
         arrays = {name: old.read(name) for name in old.namelist()}
     del arrays["base.npy"]
-    with pytest.raises(BundleError, match="'feature' stands twice"):
+    with pytest.raises(BundleError, match="'feature' is listed twice"):
         read_trees(
             zipped(arrays | {"feature": arrays["feature.npy"]}), "s.npz", n_features=3, n_outputs=1
         )

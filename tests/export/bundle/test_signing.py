@@ -67,7 +67,7 @@ def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
     assert Signer(key).public.key_id == one.key_id == PublicKey(one.raw).key_id
     assert len(one.key_id) == 16
     before = key.read_bytes()
-    with pytest.raises(InputError, match="never overwritten"):
+    with pytest.raises(InputError, match="not overwritten"):
         keygen(tmp_path / "fleet")
     key.unlink()
     with pytest.raises(InputError, match=r"fleet\.pub exists"):
@@ -189,8 +189,8 @@ def linked(path: Path, key: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "why"),
     [
-        (not_json, SignatureError, "does not fit"),  # its form is not looked at
-        (of_another_context, SignatureError, "does not fit"),
+        (not_json, SignatureError, "is not valid"),  # its form is not looked at
+        (of_another_context, SignatureError, "is not valid"),
         (damaged, DamagedFileError, "SHA-256 differs"),
         (linked, DamagedFileError, "plain file"),
     ],

@@ -78,11 +78,11 @@ ARRAY_CASES: Cases = {
     ),
     "npz with a header that lies": (
         holding("stage_2.npz", lying_header),
-        r"stage_2\.npz cannot be read: .*not all there",
+        r"stage_2\.npz cannot be read: .*cut off",
     ),
     "npz with an array longer than its shape": (
         holding("stage_2.npz", partial(lying_header, 1, bytes(8))),
-        r"stage_2\.npz cannot be read: .*not all there",
+        r"stage_2\.npz cannot be read: .*cut off",
     ),
     "npz with a pickle": (
         holding("stage_2.npz", pickled),
