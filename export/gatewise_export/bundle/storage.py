@@ -1,7 +1,7 @@
 """Storage of a bundle's files: a directory or one zip file, with the same methods.
 
-Names come from a manifest that was checked: plain file names. Links, pipes and directories
-in their place are refused, so that no path leaves the bundle.
+Names are plain file names, from a checked manifest. Links, pipes and directories are refused, so
+that no path leaves the bundle.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from gatewise_export.bundle.zip_files import (
     zip_entry,
 )
 
-#: Bytes of a zip file's list of entries, which is read whole into memory.
+#: Largest size of a zip file's list of entries, which is read into memory, in bytes.
 MOST_DIRECTORY_BYTES = 1 << 20
 
 
 def open_storage(path: Path) -> Storage:
-    """Find out what kind of bundle a path is."""
+    """Open the directory or zip file of a bundle."""
     if path.is_dir():
         return _Folder(path)
     if not path.exists():
@@ -50,19 +50,19 @@ def open_storage(path: Path) -> Storage:
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file and wait until it is on the disk: a device may lose power at any time."""
+    """Write a new file, and wait until it is on the disk."""
     try:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:  # a full disk's names no file
+    except OSError as error:  # the error of a full disk names no file
         error.filename = error.filename or str(path)
         raise
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder, after a rename, are on the disk."""
+    """Wait until a rename in a folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,12 +71,12 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Write a file whole or not at all: under another name first, then renamed.
+    """Replace a file by a rename, so that it is never partly written.
 
-    With a `mode` the file has it from its first byte on, whatever the umask, and keeps its owner.
+    With a `mode` the new file has it from its first byte on, and the old file's owner.
     """
     fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)  # by a writer that was killed
+    fresh.unlink(missing_ok=True)  # of a writer that was killed
     try:
         write_file(fresh, content, 0o666 if mode is None else mode)
         if mode is not None:
@@ -103,8 +103,8 @@ class _Folder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file; DamagedFileError if it is not there or not a plain file."""
-        # not following links keeps the path inside; not blocking keeps a pipe from hanging us
+        """Open a file; DamagedFileError if it is missing or not a plain file."""
+        # a link could leave the bundle, and opening a pipe could block
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
             descriptor = os.open(self.path / name, flags)
@@ -122,7 +122,7 @@ class _Folder:
             yield file
 
     def has(self, name: str) -> bool:
-        """Whether anything is there under this name."""
+        """Whether the name exists."""
         return os.path.lexists(self.path / name)
 
     def write_manifest(
@@ -130,9 +130,9 @@ class _Folder:
     ) -> None:
         """Replace the manifest and its signature; `files` stay.
 
-        A signed bundle stays whole if this is interrupted: SIGNATURE gets the new signature after
-        the old one, then the manifest is replaced, then the old signature goes. Each step is one
-        rename, and after each step a signature covers the manifest.
+        A signed bundle stays valid if this is interrupted: the new signature is added, the manifest
+        is replaced, and the old signature is removed. Each step is one rename, after which a
+        signature covers the manifest.
         """
         if signature is not None:
             with self.reading(MANIFEST) as file:
@@ -166,8 +166,7 @@ class _Archive:
             if n_entries == 0:
                 raise self._damaged(name, "is missing")
             if n_entries > 1:
-                times = "twice" if n_entries == 2 else f"{n_entries} times"
-                raise self._damaged(name, f"stands in it {times}")
+                raise self._damaged(name, f"is listed {n_entries} times")
             try:
                 with open_entry(reader, reader.getinfo(name)) as file:
                     yield file
@@ -201,11 +200,10 @@ class _Archive:
 
 
 Storage = _Folder | _Archive
-"""A place that holds files by name."""
 
 
 def _check_entries(path: Path) -> None:
-    """Refuse a zip file with a list of entries that would fill the memory."""
+    """Refuse a zip file with a list of entries that is too large for memory."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))

@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
 
-#: Compressions that are read: the other decoders may ask for gigabytes of memory.
+#: Allowed compressions; decoders of others may take gigabytes of memory.
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: Flags of entries that are encrypted or hold differences, APPNOTE.TXT 4.4.4.
+#: Flags of entries that are encrypted or patches, APPNOTE.TXT 4.4.4.
 _NOT_PLAIN: Final = 0x01 | 0x20 | 0x40
 
 _END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
 _ZIP64_LOCATOR: Final = b"PK\x06\x07"
 _LOCATOR_BYTES: Final = 20
-#: The last bytes of a zip file, which say how long its list of entries is.
+#: Number of last bytes of a zip file that contain the length of its list of entries.
 TAIL_BYTES: Final = _END.size + 65535 + _LOCATOR_BYTES
 
 
 def zip_bytes(files: Mapping[str, bytes]) -> bytes:
-    """Make a zip file from the contents alone: no times, a fixed order."""
+    """Make a zip file that depends on the contents alone: no times, a fixed order."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as writer:
         for name, data in sorted(files.items()):
@@ -31,7 +31,7 @@ def zip_bytes(files: Mapping[str, bytes]) -> bytes:
 
 
 def zip_entry(name: str) -> zipfile.ZipInfo:
-    """Describe a file of a zip file, dated 1980-01-01."""
+    """Make the entry of a file, dated 1980-01-01."""
     entry = zipfile.ZipInfo(name)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.create_system = 3
@@ -43,21 +43,21 @@ def open_zip(file: Path | IO[bytes]) -> zipfile.ZipFile:
     """Open a zip file to read; raise BadZipFile if zipfile cannot read its format."""
     try:
         return zipfile.ZipFile(file)
-    except RuntimeError as error:  # how zipfile refuses a later version of the format
+    except RuntimeError as error:  # of a later version of the format
         raise zipfile.BadZipFile(str(error)) from error
 
 
 def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
     """Open an entry; raise BadZipFile unless it is stored or deflated, and not encrypted."""
     if entry.compress_type not in _METHODS:
-        raise zipfile.BadZipFile("it is compressed otherwise than by deflate")
+        raise zipfile.BadZipFile("its compression is not deflate")
     if entry.flag_bits & _NOT_PLAIN:
-        raise zipfile.BadZipFile("it is encrypted, or not whole")
+        raise zipfile.BadZipFile("it is encrypted or a patch")
     return archive.open(entry)
 
 
 def check_entry_list(tail: bytes, limit: int) -> None:
-    """Refuse a zip file with a list of entries, read whole into memory, of more than `limit` B."""
+    """Refuse a zip file with a list of entries of more than `limit` bytes, by its last bytes."""
     record = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
     if record < 0 or len(tail) - record < _END.size:
         raise ValueError("its zip file is cut off")

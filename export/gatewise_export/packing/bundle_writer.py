@@ -1,7 +1,7 @@
-"""Writer of bundles: the files of a fitted system, and the proof that they decide as it does.
+"""Writer of bundles: the files of a fitted system, and a check that they decide as it does.
 
-A bundle is written next to its destination, and renamed to it only if its models decide as the
-system does. The same system gives the same files, byte for byte; only `created` differs.
+A bundle is written next to its destination, and renamed to it if its models decide as the system
+does. The same system gives the same files, byte for byte; only `created` differs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import onnx
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RowEncoder
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise.formats import byte_size
 from gatewise.graph_loading import LoadLimits
 from gatewise.models.graph_model import GraphModel
@@ -32,10 +33,9 @@ from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudFile, probed_file
-from gatewise_export.packing.given_graphs import check_given_graph
-from gatewise_export.packing.stage_files import StageFiles
 from gatewise_export.packing.system_manifest import (
     BACKEND,
+    StageFiles,
     Title,
     chains_of,
     check_column_names,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gatewise_training.learners.high_cost_model import HighCostModel
 
 MOST_SAMPLE_ROWS = 64
-#: Rows whose two best classes lie closer than this are left out of the sample.
+#: Smallest difference of a sample row's two largest probabilities.
 CLOSE = 1e-3
 #: Largest difference of a converted high-cost model's probability on the sample.
 CLOUD_TOLERANCE = 1e-3
@@ -77,47 +77,47 @@ def pack(
     Parameters
     ----------
     system : fitted system
-        All operating points of its frontier go along; the active one stays so.
+        The bundle has all operating points of its frontier.
     path : str or Path
-        Where: a directory, or one zip file if it ends in ``.gwb``. A bundle that is there is
-        replaced, anything else refused.
+        A directory, or one zip file if it ends in ``.gwb``. An existing bundle is replaced;
+        anything else is refused.
     sample : array-like of shape (n, n_features)
-        A few real rows for the self-test that a device runs; 64 at most are taken. Windows, where
-        the system was fitted on blocks.
+        Real rows for the self-test of devices, of which at most 64 are used; windows, if the system
+        was fitted on blocks.
     name, version : str
-        Of the bundle; levels of MQTT topics, so without ``/ + #``.
+        Name and version of the bundle; as levels of MQTT topics they have no ``/ + #``.
     created : datetime, optional
         Now by default.
     sign : str or Path, optional
-        An Ed25519 key in PEM: the bundle is signed with it.
+        Ed25519 key in PEM that signs the bundle.
     encoder : TableEncoder, optional
-        The fitted encoder whose features the system was fitted on: devices then take raw columns.
-        `sample` may also be a table of them.
+        Fitted encoder that made the features of the fit: devices then read raw columns, and
+        `sample` may be a table of them.
     max_message : int, default 131072
-        Bytes of a message that the broker passes on; AWS IoT Core's limit by default. A system
-        whose requests are larger is refused.
+        Largest message of the broker in bytes, by default that of AWS IoT Core. A system with
+        larger requests is refused.
     loading : LoadLimits, optional
-        Memory and time that loading a given graph may take; by default limits by its size.
+        Memory and time for loading a given graph; by default limits by its size.
 
     Returns
     -------
     Bundle
-        As it was written, opened again, with the system's own functions for its blocks.
+        The written bundle, with the system's functions for its blocks.
 
     Raises
     ------
     BundleError
-        If something else is at `path`, or a name cannot stand in a manifest.
+        If `path` is something else, or a name cannot be in a manifest.
     InputError
-        If `system` is not a fitted system, a column's name cannot stand in a bundle, a stage is
-        larger than devices read, the sample does not fit, or the key cannot be used.
+        If `system` is not a fitted system, a column's name cannot be in a bundle, a stage is too
+        large for devices, the sample is not of the system, or the key cannot be used.
     ConversionError
-        If the high-cost model has no form as a graph, or its graph answers one of thousands of
-        adversarial rows differently; a row and what to do are named.
+        If the high-cost model cannot be written as a graph, or its graph gives one of thousands of
+        adversarial rows another answer.
     VerifyError
-        If the graphs do not decide as the system on the sample. Nothing is left at `path`.
+        If the graphs do not decide as the system on the sample; `path` is unchanged.
     """
-    # what is wrong with the arguments is told before any work
+    # errors of the arguments before any work
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     _check_fitted(system)
@@ -138,10 +138,10 @@ def pack(
     if f0 is not None and f0.opaque is None:
         cloud = probed_file(f0, x, missing=system.missing_["cloud"] == "allowed")
     files = _model_files(system, stages, cloud, signal)
-    # sample rows for the self-test, without those whose two best classes are close
+    # sample rows for the self-test, without those whose two largest probabilities are close
     answers = None if f0 is None else _cloud_answers(f0, cloud, x)
     if answers is not None:
-        clear = _clear_calls(answers[1])
+        clear = _clear_rows(answers[1])
         x, answers = x[clear], (answers[0][clear], answers[1][clear])
         windows = None if windows is None else windows[clear]
     arrays = _sample_arrays(x, [written.stage for written in stages], answers)
@@ -161,7 +161,7 @@ def pack(
         files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
     with replacing(path, files) as fresh:
         opaque = None if answers is None or cloud is not None else HighCostAnswers(answers, answers)
-        _prove(system, Bundle.open(fresh), x, opaque)
+        _check_decisions(system, Bundle.open(fresh), x, opaque)
     bundle = Bundle.open(path, public_key=None if signer is None else signer.public.raw)
     return bundle if signal is None else bundle.with_functions(signal.functions)
 
@@ -170,7 +170,7 @@ def pack(
 
 
 def _check_fitted(system: Any) -> None:
-    """Refuse anything but a fitted system with names of columns that a bundle can hold."""
+    """Check that a system is fitted, and that a bundle can have its names of columns."""
     if not hasattr(system, "operating_points_"):
         advice = "fit StagedCascade or another of its methods"
         if hasattr(system, "steps"):
@@ -183,12 +183,25 @@ def _check_fitted(system: Any) -> None:
 
 
 def _stages(system: BudgetedClassifier) -> list[Stage]:
-    """Stages of all candidate cascades; the given ones among them are checked."""
+    """Stages of all candidate cascades, with given graphs checked."""
     stages = list(dict.fromkeys(stage for chain in chains_of(system) for stage in chain))
     for stage in stages:
         if isinstance(stage.model, GraphModel):
-            check_given_graph(stage.model.content, "a stage that was given")
+            _check_given_graph(stage.model.content, "a stage that was given")
     return stages
+
+
+def _check_given_graph(content: bytes, what: str) -> None:
+    """Refuse a malformed graph, or one that has data in other files."""
+    try:
+        model = onnx.load_model_from_string(content)
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # errors of protobuf and of shape inference share no base
+        raise InputError(f"{what} is not a usable ONNX graph: {one_line(error)}") from error
+    external = onnx.external_data_helper.uses_external_data
+    outside = [t.name for t in onnx.external_data_helper._get_all_tensors(model) if external(t)]
+    if outside:
+        raise InputError(f"{what} keeps {outside[0]!r} in another file; save it as one")
 
 
 def _model_files(
@@ -201,7 +214,7 @@ def _model_files(
     files = {name: content for written in stages for name, content in written.contents.items()}
     _check_sizes(files)
     for name, content in ({} if signal is None else signal.models).items():
-        check_given_graph(content, name)
+        _check_given_graph(content, name)
         files[name] = content
     f0 = system.high_cost_model_
     if cloud is not None:
@@ -212,7 +225,7 @@ def _model_files(
 
 
 def _check_request(manifest: Manifest, max_message: int) -> None:
-    """Refuse requests that no message of the broker holds."""
+    """Refuse requests that are larger than a message of the broker."""
     if manifest.largest_request > max_message:
         raise InputError(
             f"a request would have {manifest.largest_request} bytes, more than max_message="
@@ -221,7 +234,7 @@ def _check_request(manifest: Manifest, max_message: int) -> None:
 
 
 def _check_sizes(files: Mapping[str, bytes]) -> None:
-    """Refuse stages' files that a device would refuse, with what to do."""
+    """Refuse files of stages that are too large for devices."""
     large = [f"{n} of {byte_size(len(c))}" for n, c in files.items() if len(c) > MAX_BYTES]
     if large:
         raise InputError(
@@ -243,7 +256,7 @@ def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]
         x = np.ascontiguousarray(sample, np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"sample must hold numbers: {error}; a table of raw columns needs encoder= beside it"
+            f"sample must hold numbers: {error}; a table of raw columns needs encoder="
         ) from None
     if getattr(system, "instance_", None) is not None and x.ndim > 2:
         x = x.reshape(len(x), -1)
@@ -255,7 +268,7 @@ def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]
 
 
 def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
-    """Describe the backend of an opaque model, for people: no program loads what this names."""
+    """Describe the backend of an opaque model; the file informs people, and is never loaded."""
     document = {
         "backend": f0.backend,
         "inputs": len(f0.features),
@@ -274,8 +287,8 @@ def _cloud_answers(
     return cloud.answers(x[:, f0.features])
 
 
-def _clear_calls(chances: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark rows with labels that the last bit of ``exp`` cannot change; all if there are none."""
+def _clear_rows(chances: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark rows with a label that the last bit of ``exp`` cannot change, or all rows."""
     two_best = np.sort(chances, axis=1)[:, -2:]
     is_clear: NDArray[np.bool_] = two_best[:, 1] - two_best[:, 0] > CLOSE
     return is_clear if is_clear.any() else np.ones(len(chances), np.bool_)
@@ -298,7 +311,7 @@ def _sample_arrays(
 
 
 def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
-    """Refuse an encoder with other features than the system was fitted on."""
+    """Check that an encoder has the features of the fit."""
     if not isinstance(encoder, RowEncoder):
         raise InputError("encoder must be a fitted gw.TableEncoder")
     check_column_names(encoder.names)
@@ -309,16 +322,13 @@ def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
         )
 
 
-def _prove(
+def _check_decisions(
     system: BudgetedClassifier,
     bundle: Bundle,
     x: NDArray[np.float32],
     answers: HighCostAnswers | None,
 ) -> None:
-    """Compare every chain of the bundle with the system; raise VerifyError if they differ.
-
-    `answers` of the high-cost model are computed where they are None.
-    """
+    """Compare every chain of the bundle with the system; raise VerifyError if they differ."""
     if answers is None:
         answers = HighCostAnswers.computed(system, bundle, x)
     points = bundle.manifest.operating_points
@@ -330,7 +340,7 @@ def _prove(
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(
                 f"the graphs decide {max(report.differing_decisions, report.differing_labels)} of "
-                f"{report.rows} sample rows unlike the system: nothing was packed",
+                f"{report.rows} sample rows differently than the system: nothing was packed",
                 report,
             )
         off = report.cloud_probability_max_difference

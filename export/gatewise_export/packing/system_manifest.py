@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from sklearn.base import is_regressor
@@ -15,8 +15,11 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import ALWAYS_STOP
 from gatewise.documents import DocumentError, Text, convert
 from gatewise.errors import InputError
+from gatewise.models.graph_model import GraphModel
 from gatewise.models.instances import InstanceSpec
+from gatewise.models.stage import Stage
 from gatewise.operating_point import ByClass, OperatingPoint
+from gatewise_export.bundle.flat_models import canonical, kind_of, write_model
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import largest_request
 from gatewise_export.bundle.manifest_records import (
@@ -26,20 +29,46 @@ from gatewise_export.bundle.manifest_records import (
     GroupSpec,
     MissingSpec,
     PriceSpec,
+    StageKind,
     StageSpec,
     Task,
 )
+from gatewise_export.onnx_writer import write_graph
 from gatewise_export.packing.converters import CloudFile
-from gatewise_export.packing.stage_files import StageFiles
 from gatewise_signals.signal_input import SignalInput
 
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
-#: In place of the graph of a high-cost model that stays opaque: the name of its backend.
+#: File that names the backend of an opaque high-cost model, instead of its graph.
 BACKEND = "backend.json"
-#: With more classes, operating points have no figures by class.
+#: Largest number of classes for which operating points have figures by class.
 MAX_CLASSES_LISTED = 64
+
+
+@dataclass(frozen=True, eq=False)
+class StageFiles:
+    """A stage, its kind, and the names and contents of its files."""
+
+    stage: Stage
+    kind: StageKind
+    arrays: str | None
+    graph: str | None
+    contents: dict[str, bytes]
+
+    @classmethod
+    def of_stage(cls, stage: Stage, number: int) -> Self:
+        """Write the flat arrays of a stage and their graph; a given graph stays as it is."""
+        arrays = f"stage_{number}.npz"
+        graph = f"stage_{number}.onnx"
+        if isinstance(stage.model, GraphModel):
+            return cls(stage, "graph", None, graph, {graph: stage.model.content})
+        model = canonical(stage.model)
+        kind = kind_of(model, lazy=stage.acquisition == "node")
+        contents = {arrays: write_model(model)}
+        if kind == "lazy":
+            return cls(stage, kind, arrays, None, contents)
+        return cls(stage, kind, arrays, graph, contents | {graph: write_graph(model)})
 
 
 @dataclass(frozen=True)
@@ -62,7 +91,7 @@ def manifest_of_system(
     signal: SignalInput | None = None,
 ) -> Manifest:
     """Make the manifest of a system from its files."""
-    # what the manifest numbers: groups, points, stages
+    # names and numbers of groups, points and stages
     names = system.feature_names_
     costs = system.feature_costs_
     groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
@@ -111,7 +140,7 @@ def manifest_of_system(
         max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_bounds(system),
     )
-    # a request's size follows from the rest
+    # the size of a request follows from the rest
     return msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
 
 
@@ -122,14 +151,11 @@ def chains_of(system: BudgetedClassifier) -> Sequence[Sequence[Any]]:
 
 
 def check_column_names(names: Sequence[str]) -> None:
-    """Refuse names of columns that no manifest may hold, with what to do.
-
-    Line breaks and no-break spaces among them, as spreadsheets write them.
-    """
+    """Refuse names of columns that no manifest may have, such as names with line breaks."""
     problems = []
     for name in names:
         if name != name.strip():
-            # readers of CSV files strip cells, so that they would never find the column
+            # readers of CSV files strip cells, and would not find the column
             problems.append(f"{name[:64]!r} has spaces at an end")
             continue
         try:
@@ -137,7 +163,7 @@ def check_column_names(names: Sequence[str]) -> None:
         except DocumentError as error:
             problems.append(f"{name[:64]!r} {error.why}")
     if problems:
-        raise InputError(f"no bundle can hold such names of columns, rename: {'; '.join(problems)}")
+        raise InputError(f"no bundle can have such names of columns, rename: {'; '.join(problems)}")
 
 
 def _stage_spec(
@@ -174,13 +200,13 @@ def _cloud_spec(system: BudgetedClassifier, cloud: CloudFile | None) -> CloudSpe
 
 
 def _point(point: OperatingPoint, *, cloud: bool) -> OperatingPoint:
-    """A point as a manifest holds it; figures by class only where the manifest stays small."""
+    """Round the figures of a point; omit the figures by class if there are many classes."""
     changes: dict[str, Any] = {
         name: None if getattr(point, name) is None else round(float(getattr(point, name)), 6)
         for name in ("balanced_accuracy", "log_loss", "brier_score")
     }
     changes |= {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
-    if not cloud:  # the last stage's answer stands, whatever its score
+    if not cloud:  # the last stage answers with any score
         changes |= {"thresholds": (*point.thresholds[:-1], ALWAYS_STOP), "agreement": None}
     return msgspec.structs.replace(point, **changes)
 
@@ -192,7 +218,7 @@ def _rounded(shares: ByClass | None) -> ByClass | None:
 
 
 def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
-    """Bounds on classes, losses as the recalls that they leave; none of a regressor or ranker."""
+    """Bounds on classes, with losses of recall as the remaining recalls."""
     bounds = getattr(system, "class_bounds_", None)
     if not bounds:
         return {}

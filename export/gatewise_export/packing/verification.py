@@ -1,12 +1,11 @@
-"""Comparison of a bundle's decisions, computed in several ways.
+"""Comparison of a bundle's decisions with those of other computations.
 
-The decisions of a bundle's graphs are computed in onnxruntime, as device and worker run them (in
-numpy for trees that a device walks node by node), and compared with
+onnxruntime computes the decisions of a bundle's graphs, as on devices and workers (numpy those of
+lazy trees). They are compared with
 
-- the system that the bundle was made from, in Python (:func:`verify`);
-- the flat arrays, summed as in training (:func:`verify_graphs`), for a bundle whose system is
-  elsewhere;
-- the outputs in ``sample.npz`` alone (:func:`self_test`).
+- the fitted system that the bundle was made from (:func:`verify`);
+- the flat arrays, summed in numpy (:func:`verify_graphs`);
+- the outputs in ``sample.npz`` (:func:`self_test`).
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ if TYPE_CHECKING:
 
 _Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
+#: Rows per run, because a kernel machine's graph computes differences from all landmarks at once.
 BATCH = 256
-"""Rows per run: a kernel machine's graph holds the differences of a batch from all landmarks."""
 
 
 class HighCostAnswers(NamedTuple):
-    """Class indices and probabilities that a high-cost model and its graph give for some rows."""
+    """Class indices and probabilities of some rows, by a high-cost model and by its graph."""
 
     model: _Cloud
     graph: _Cloud
@@ -51,7 +50,7 @@ class HighCostAnswers(NamedTuple):
     def computed(
         cls, system: BudgetedClassifier, bundle: Bundle, x: NDArray[np.float32]
     ) -> HighCostAnswers:
-        """Compute both; an opaque model has no graph, and its own answers stand for it."""
+        """Compute both; an opaque model has no graph, so that both are its answers."""
         f0 = system.high_cost_model_
         if f0 is None:
             return cls((None, None), (None, None))
@@ -74,11 +73,11 @@ def verify(
     ----------
     system : fitted system
     bundle : Bundle
-        Made of it by :func:`pack`.
+        Bundle of this system, by :func:`pack`.
     X : array-like of shape (n, n_features)
-        Rows to compare on; a DataFrame of raw columns where the bundle has encoders.
+        Rows to compare on; a DataFrame of raw columns if the bundle has encoders.
     high_cost : HighCostAnswers, optional
-        The answers to these rows, where they are known.
+        Known answers to these rows.
 
     Returns
     -------
@@ -93,8 +92,8 @@ def verify(
     """
     if not isinstance(bundle, Bundle):
         raise InputError(
-            f"verify(system, bundle, X) takes the fitted system and the Bundle made of it: bundle "
-            f"is a {type(bundle).__name__}"
+            f"verify(system, bundle, X) takes a fitted system and its Bundle, not a "
+            f"{type(bundle).__name__}"
         )
     from gatewise_training.data.frames import as_pandas
 
@@ -120,10 +119,10 @@ def _system_outcome(
     x: NDArray[np.float32],
     cloud: _Cloud,
 ) -> Outcome:
-    """Decisions of a fitted system; `cloud` has the answers of its high-cost model to all rows."""
+    """Decisions of a fitted system, with known answers of its high-cost model."""
     exits = system.exit_stage(rows)
     cloud_labels, cloud_probabilities = cloud
-    # the high-cost model may be slow: only rows that a stage answers are predicted again
+    # predict only the rows that a stage answers, because the high-cost model may be slow
     is_local = np.ones(len(x), np.bool_) if cloud_labels is None else exits < len(system.stages_)
     decided_labels = np.zeros(len(x), np.float32) if cloud_labels is None else cloud_labels.copy()
     if is_local.any():
@@ -143,14 +142,14 @@ def _system_outcome(
 
 
 def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
-    """Copy a system so that it takes the features of blocks, not windows."""
+    """Copy a system that takes windows, so that it takes the features of blocks."""
     system_copy = copy.copy(system)
     system_copy.__dict__.pop("signal_input_", None)
     return system_copy
 
 
 def _has_backend(bundle: Bundle) -> bool:
-    """Whether the high-cost model is opaque, so that the bundle has no graph of it."""
+    """Whether the high-cost model is opaque, and has no graph in the bundle."""
     cloud = bundle.manifest.cloud
     return cloud is not None and cloud.backend is not None
 
@@ -167,7 +166,7 @@ def _matrix(X: ArrayLike) -> NDArray[np.float32]:
 def _named(
     system: BudgetedClassifier, x: NDArray[np.float32]
 ) -> NDArray[np.float32] | pd.DataFrame:
-    """Rows as a table, for a system that was fitted on one and checks names."""
+    """Rows as a table with names, if the system was fitted on one."""
     if not hasattr(system, "feature_names_in_"):
         return x
     import pandas as pd
@@ -176,9 +175,9 @@ def _named(
 
 
 def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
-    """Compare the graphs of `bundle` with their flat arrays, summed in numpy.
+    """Compare the graphs of `bundle` with its flat arrays, summed in numpy.
 
-    A given stage and the high-cost model have no flat arrays, so that they are not compared.
+    Given stages and the high-cost model have no flat arrays, and are not compared.
 
     Parameters
     ----------
@@ -213,14 +212,13 @@ def self_test(
     bundle: Bundle,
     answers: Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]] | None = None,
 ) -> VerifyReport:
-    """Compare the graphs of `bundle`, run here, with the outputs in its sample.
+    """Compare the graphs of `bundle` on this machine with the outputs in its sample.
 
     Parameters
     ----------
     bundle : Bundle
     answers : callable, optional
-        Class indices and probabilities of rows of all features, by a high-cost model that runs in a
-        backend.
+        High-cost model of a backend: from rows of all features to class indices and probabilities.
 
     Returns
     -------
@@ -229,14 +227,14 @@ def self_test(
     Raises
     ------
     BundleError
-        If a graph cannot be run, or the blocks give other features here.
+        If a graph cannot be run, or the blocks compute other features here.
     """
     sample = bundle.sample()
     bundle.read_block_models()
     if n_unlike := int(unlike_features(bundle.manifest, sample).sum()):
         raise BundleError(
-            f"{bundle}: for {n_unlike} sample windows the blocks give other features here than "
-            "where the bundle was packed"
+            f"{bundle}: the blocks compute other features here than at packing for {n_unlike} "
+            "sample windows"
         )
     expected = Outcome(
         margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),
@@ -246,8 +244,7 @@ def self_test(
         cloud_labels=sample.get("cloud_label"),
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
-    # without the high-cost model's file (in a bundle for devices, or with a backend) its expected
-    # outputs take the place of its own
+    # without the high-cost model's graph its expected outputs replace its own
     cloud: _Cloud | None = None
     if bundle.absent() or _has_backend(bundle):
         cloud = expected.cloud_labels, expected.cloud_probabilities
@@ -259,11 +256,7 @@ def self_test(
 def graph_outcome(
     bundle: Bundle, x: NDArray[np.float32], *, cloud: _Cloud | None = None
 ) -> Outcome:
-    """Run every graph of a bundle on all rows, in onnxruntime.
-
-    `cloud` holds class indices and probabilities that stand for the high-cost model's, which then
-    is not run.
-    """
+    """Run every graph of a bundle on all rows; `cloud` are known answers of the high-cost model."""
     manifest = bundle.manifest
     margins = []
     acquired = []
@@ -283,7 +276,7 @@ def _stage_outputs(
     """Outputs of a stage for rows of its inputs, and the inputs that a lazy stage acquires."""
     if spec.kind == "graph":
         assert spec.graph is not None
-        # it may add in another order for many rows than for one
+        # one row at a time, as on devices: sums over many rows may have another order
         return run_graph(bundle.read(spec.graph, most=MAX_BYTES), x, spec.graph, 1)[0], None
     model = bundle.read_model(spec)
     if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
@@ -321,9 +314,9 @@ def run_cloud(
     link: Link,
     n_classes: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Class indices and probabilities that a high-cost model's file gives.
+    """Compute class indices and probabilities by a high-cost model's file.
 
-    A library's file needs `n_classes`; a graph has as many outputs.
+    Only a library's file needs `n_classes`.
     """
     if kind == "margins":
         (margins,) = run_graph(content, x, "cloud.onnx")
@@ -359,7 +352,7 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
 
 
 def _compare(computed: Outcome, expected: Outcome) -> VerifyReport:
-    """Count rows that two outcomes decide differently, and measure how far outputs are apart."""
+    """Count the rows with different decisions, and measure the differences of outputs."""
     return VerifyReport(
         rows=len(expected.exits),
         differing_decisions=_count_differing(computed.exits, expected.exits),
@@ -378,7 +371,7 @@ def _count_differing(a: NDArray[Any] | None, b: NDArray[Any] | None) -> int:
 
 
 def _largest_gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
-    """Largest difference of two arrays; NaN is equal to NaN, and infinitely far from a number."""
+    """Largest difference of two arrays; NaN equals NaN, and differs infinitely from numbers."""
     if a is None or b is None or not a.size:
         return 0.0
     distance = np.abs(a.astype(np.float64) - b.astype(np.float64))
