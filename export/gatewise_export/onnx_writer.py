@@ -1,19 +1,19 @@
 """ONNX graphs written from flat arrays, byte for byte the same everywhere.
 
-Protocol buffers are encoded here, so that a device can write a stage's graph again from its arrays
-and compare the hash: no ``onnx`` package, and no graph of ours is ever parsed to be trusted.
-``onnx.proto3`` gives the field numbers.
+This module encodes protocol buffers, so that a device can write a stage's graph from its arrays and
+compare the hash, without the ``onnx`` package and without trust in the file. The field numbers are
+those in ``onnx.proto3``.
 
-A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs).
-Labels, probabilities and the decision to stop are the runtime's, so a graph stays as small and as
-fast as can be. It gives the same bits as the model's own evaluation:
+A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs). The
+runtime computes labels, probabilities and decisions from them. The margins have the same bits as
+the model's own evaluation:
 
 - Trees become one ``TreeEnsembleRegressor`` with all outputs as targets. onnxruntime adds leaves in
   the order of the trees and the base last, in float32 (with ``intra_op_num_threads = 1``).
-- Linear models add their terms with ``CumSum``, one after another; ``Gemm`` adds in an order of its
-  own.
-- Kernel machines add squared gaps feature by feature, then landmark by landmark, with ``CumSum`` as
-  well; division and squarings are rounded alike everywhere.
+- Linear models add their terms one after another with ``CumSum``, because the order of the sums in
+  ``Gemm`` is not defined.
+- Kernel machines add squared gaps feature by feature, then landmark by landmark, also with
+  ``CumSum``; division and squaring are rounded in the same way everywhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AttributeValue: TypeAlias = int | str | NDArray[Any]
 # -- protocol buffers --------------------------------------------------------------------------
 
 
-@lru_cache(4096)  # lengths, tags and short names come again and again
+@lru_cache(4096)  # lengths, tags and short names repeat
 def _varint(value: int) -> bytes:
     """Encode a whole number of at least 0: 7 bits per byte, the lowest first."""
     content = bytearray()
@@ -58,7 +58,7 @@ def _varint(value: int) -> bytes:
 
 
 def _varints(values: NDArray[np.int64]) -> bytes:
-    """Encode an array of whole numbers of at least 0, one after another, as :func:`_varint`."""
+    """Encode an array of whole numbers of at least 0, each as :func:`_varint` does."""
     largest = int(values.max(initial=0))
     if largest < 0x80:
         return values.astype(np.uint8).tobytes()
@@ -72,8 +72,8 @@ def _varints(values: NDArray[np.int64]) -> bytes:
 
 
 def _words(field: int, words: NDArray[np.bytes_]) -> bytes:
-    """Encode an array of short words, one after another, as :func:`_texts` does."""
-    # numpy pads words with zero bytes; tags, lengths and letters are never zero
+    """Encode an array of short words, each as :func:`_texts` does."""
+    # numpy pads words with zero bytes, and tags, lengths and letters are never zero
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
     heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
     heads[:, 1] = (letters != 0).sum(axis=1)
@@ -141,7 +141,7 @@ class Output(NamedTuple):
 
 
 class GraphWriter:
-    """Nodes and constants of a graph, in the order in which they were added."""
+    """Writer of a graph from nodes and constants, in the order of their addition."""
 
     def __init__(self) -> None:
         self._nodes: list[bytes] = []
@@ -156,7 +156,7 @@ class GraphWriter:
         domain: str = "",
         **attributes: AttributeValue,
     ) -> None:
-        """Add a node, with the names of its inputs and of its outputs separated by blanks."""
+        """Add a node; the names of its inputs, and of its outputs, are separated by blanks."""
         node = _texts(1, *inputs.split()) + _texts(2, *outputs.split()) + _texts(4, kind)
         node += b"".join([_bytes(5, _attribute(*item)) for item in attributes.items()])
         self._nodes.append(node + (_texts(7, domain) if domain else b""))
@@ -191,7 +191,7 @@ class GraphWriter:
 
 
 def write_graph(model: FlatModel) -> bytes:
-    """Write a flat model as a graph from ``x`` to ``margins``; the same arrays, the same bytes."""
+    """Write a flat model as a graph from ``x`` to ``margins``; equal arrays give equal bytes."""
     writer = GraphWriter()
     append_model(writer, model)
     return writer.content(model.n_features, [Output(MARGINS, FLOAT, model.n_outputs)])
@@ -219,7 +219,7 @@ def _append_constant(writer: GraphWriter, rows: str, margins: NDArray[np.float32
 
 
 def _append_scaling(writer: GraphWriter, rows: str, model: LinearModel | KernelModel) -> None:
-    """Add ``z = (x - mean) * scale``, and the axis that sums go along."""
+    """Add ``z = (x - mean) * scale``, and the axis of the sums."""
     writer.value("mean", model.mean)
     writer.value("scale", model.scale)
     writer.value("columns", np.array(1))
@@ -251,12 +251,12 @@ def _append_kernels(writer: GraphWriter, rows: str, model: KernelModel) -> None:
 def _append_weighted_sum(
     writer: GraphWriter, values: str, weights: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> None:
-    """Weigh values (n, terms), add them up one after another, and add the bias."""
+    """Add ``margins = sum_t values_t weights_t + bias``, summed in the order of the terms t."""
     n_terms, n_outputs = weights.shape
-    # for a single output the list of one index keeps the sums a column
+    # for a single output a list of one index, so that the sums stay a column
     writer.value("last", np.array([n_terms - 1] if n_outputs == 1 else n_terms - 1))
     writer.value("weights", weights[:, 0] if n_outputs == 1 else weights)
-    writer.value("bias", bias + np.float32(0))  # -0 becomes 0, as in a sum that begins with 0
+    writer.value("bias", bias + np.float32(0))  # -0 becomes 0, as in numpy's sum from 0
     if n_outputs > 1:
         writer.value("output_axis", np.array([2]))
         writer.add("Unsqueeze", f"{values} output_axis", "value_column")

@@ -83,11 +83,11 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     check_classes(table.y)
     table.check()
     cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
-    # Encoders learn from the training rows alone, so the rows are split before.
+    # split the rows first, because encoders learn from training rows alone
     units = _GroupsAndTimes.read(cells, settings)
     if table.is_numeric:
         return _with_prices(units.add_to(table.numbers()), prices)
-    if prices is not None:  # raises for columns without a price, before encoders are fitted
+    if prices is not None:  # refuse columns without a price before encoders are fitted
         prices.of_columns(table.used.columns)
     training = _split(table.path.stem, table.y, {}, settings, units).training
     data = units.add_to(table.encoded(training))
@@ -96,14 +96,14 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
 
 @dataclass(frozen=True, eq=False)
 class _GroupsAndTimes:
-    """Groups and times of the rows, if training splits by them."""
+    """Groups and times of the rows, if rows are split by them."""
 
     groups: NDArray[Any] | None = None
     time: NDArray[Any] | None = None
 
     @classmethod
     def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _GroupsAndTimes:
-        """Read them from their columns; InputError if a cell is empty or not a time."""
+        """Read groups and times from columns; InputError if a cell is empty or not a time."""
         words = settings.columns.words
         groups = None
         time = None
@@ -121,12 +121,12 @@ class _GroupsAndTimes:
         return cls(groups, time)
 
     def add_to(self, data: Dataset) -> Dataset:
-        """Copy the data set with these groups and times."""
+        """Get the data set with these groups and times."""
         return replace(data, groups=self.groups, time=self.time)
 
 
 def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
-    """Read numbers, or else dates in a format."""
+    """Read cells as numbers, or else as dates in a format."""
     try:
         return np.array([read_number(cell) for cell in cells])
     except InputError:
@@ -134,7 +134,9 @@ def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
     try:
         return np.array([read_time(cell, form) for cell in cells], object)
     except InputError as error:
-        raise InputError(f"--time-split {name}: {error}; NAME=FORMAT says how dates look") from None
+        raise InputError(
+            f"--time-split {name}: {error}; give the format of dates as NAME=FORMAT"
+        ) from None
 
 
 def _with_prices(data: Dataset, prices: PriceList | None) -> Dataset:
@@ -174,14 +176,14 @@ def _split(
         return split
     if not 0 < settings.test_size < 1:
         raise InputError(f"test_size must lie between 0 and 1, not {settings.test_size}")
-    # Each class needs a row on both sides.
+    # each class needs a training row and a test row
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"{name} has one class only: {classes.tolist()[0]!r}")
     if counts.min() < 2:
         rare = classes.tolist()[int(counts.argmin())]
         raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
-    # Whole groups or the latest rows; else rows at random, by class.
+    # hold out whole groups or the latest rows, or else random rows of each class
     if units.groups is not None or units.time is not None:
         rows = RowSplitter.checked(len(y), units.groups, units.time)
         return Split(*_hold_out_by_units(rows, np.unique(y, return_inverse=True)[1], settings))
@@ -191,7 +193,7 @@ def _split(
         )
     except ValueError as error:
         raise InputError(f"test_size {settings.test_size}: {error}") from error
-    # a class keeps two training rows, the least that a fit takes, before any is held out
+    # a fit needs two training rows of each class: move them from the test rows
     for c in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
         of_class = y[test] == classes[c]
         n_short = 2 - int(np.sum(y[training] == classes[c]))
@@ -204,7 +206,7 @@ def _split(
 def _check_own_split(
     name: str, split: Split, settings: TrainingSettings, units: _GroupsAndTimes
 ) -> None:
-    """Refuse a data set's own split if it lacks rows, divides a group or is not ordered by time."""
+    """Check that a data set's own split has rows, divides no group and is ordered by time."""
     for name_of_part, rows in (("training", split.training), ("test", split.test)):
         if not len(rows):
             raise InputError(f"{name}: the array part leaves no {name_of_part} rows")
@@ -230,7 +232,7 @@ def _check_own_split(
 def _hold_out_by_units(
     rows: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
 ) -> tuple[Rows, Rows, Rows]:
-    """Hold out whole groups, classes spread evenly, or the latest rows."""
+    """Hold out whole groups with all classes, or the latest rows."""
     share = settings.test_size
     if rows.time is None:
         test = _whole_groups(rows, y, share, settings.seed)
@@ -244,19 +246,19 @@ def _hold_out_by_units(
 
 
 def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: int) -> Rows:
-    """Hold out at least one fold of whole groups, as near to a share of the rows as folds allow.
+    """Hold out folds of whole groups, at least one, with a size near to a share of the rows.
 
-    Every class keeps training rows, if some fold leaves rows of every class.
+    Every class has training rows, if some fold allows it.
     """
 
     def n_classes(held_out: Rows) -> int:
         """Number of classes among the training rows."""
         return len(np.unique(np.delete(y, held_out)))
 
-    # few folds, because classes are spread over them more evenly: 2 of 5 for a share of 0.4
+    # few folds have similar shares of classes: 2 of 5 folds for a share of 0.4
     k = Fraction(share).limit_denominator(20).denominator
     folds = [fold for _, fold in rows.folds(y, max(k, round(1 / min(share, 1 - share))), seed)]
-    np.random.default_rng(seed).shuffle(folds)  # the first hold the most uneven groups
+    np.random.default_rng(seed).shuffle(folds)  # the first have the largest groups
     first_fold, *other_folds = sorted(folds, key=n_classes, reverse=True)
     test = first_fold
     for fold in other_folds:

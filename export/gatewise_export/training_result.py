@@ -1,4 +1,4 @@
-"""Result of a training: figures on the test rows, the promise, remarks, and the rows as CSV."""
+"""Result of a training: figures on test rows, check of the promise, remarks, rows as CSV."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class TrainingRun:
     system : BudgetedClassifier
     bundle : Bundle
     verification : VerifyReport
-        Comparison of the two on the test rows.
+        Comparison of system and bundle on the test rows.
     seconds : dict
         Wall time of the phases ``load``, ``train`` and ``pack``.
     troubles : tuple of str
         Deviations from the settings: no operating point reaches the goal, so that the bundle is at
         the nearest one; or the test rows could not be written.
     table_remarks : tuple of TableRemark
-        Columns that mislead a training.
+        Remarks on misleading columns.
     """
 
     settings: TrainingSettings
@@ -77,7 +77,7 @@ class TrainingRun:
         return self.data.y[self.split.test]
 
     def measure(self) -> dict[str, Any]:
-        """Figures on the test rows, of the system and of f0 alone."""
+        """Figures on the test rows of the system and of the high-cost model alone."""
         system = self.system
         rows = self.test_table
         y = self.test_labels
@@ -143,7 +143,7 @@ class TrainingRun:
         )
 
     def _test_splitter(self) -> RowSplitter:
-        """Groups of the test rows, where there are several."""
+        """Groups of the test rows, if there are groups."""
         n = len(self.split.test)
         if self.data.groups is None:
             return RowSplitter(n)
@@ -168,7 +168,7 @@ class TrainingRun:
         }
 
     def _figures(self, answers: NDArray[Any], chances: NDArray[np.float64]) -> dict[str, Any]:
-        """Accuracy on the test rows, and the figures by class of rows with a class of training."""
+        """Accuracy on the test rows, and figures by class of the rows with a known class."""
         classes = self.system.classes_
         y = self.test_labels
         has_class = np.isin(y, classes)
@@ -189,7 +189,7 @@ class TrainingRun:
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks for the user on these data and this system, in addition to the figures."""
+        """Remarks on the data and the system, in addition to the figures."""
         texts = [remark.text for remark in self.table_remarks]
         remarks = [*texts, recall_remark(self.system, as_options=True)]
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
@@ -199,10 +199,10 @@ class TrainingRun:
         return [remark for remark in remarks if remark is not None]
 
     def test_csv(self) -> str:
-        """The test rows as ``gatewise edge --data`` reads them, with a label column at the end.
+        """The test rows as CSV for ``gatewise edge --data``, with the label as last column.
 
-        A table gives all raw columns, or without an encoder the features alone. The label's column
-        is called ``label``, if no other is, so that commands find it automatically.
+        With an encoder the columns are all raw columns, otherwise the features. The last column is
+        called ``label`` unless another one is, so that commands find it.
         """
         raw = self.data.raw
         columns = self.data.feature_names if raw is None else raw.frame.columns
@@ -213,7 +213,7 @@ class TrainingRun:
             rows = frame.iloc[self.split.test].copy()
             rows[label[0] if label else raw.target] = raw.y[self.split.test]
             text = str(rows.to_csv(index=False, lineterminator="\n"))
-            if "\r" in text:  # pandas puts such cells in quotes only where it does so with all
+            if "\r" in text:  # pandas quotes such cells only if it quotes all
                 text = rows.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             return text
         out = io.StringIO()

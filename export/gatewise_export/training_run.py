@@ -46,7 +46,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         Signer(settings.sign)  # refuse a key that cannot be used before the fit
     _check_names(settings)
     _check_rows_file(settings)
-    # The three phases, timed.
+    # load, fit and pack, with their times
     seconds: dict[str, float] = {}
     file = Path(settings.dataset)
     is_small = not file.is_file() or file.stat().st_size < LARGE_FILE
@@ -85,7 +85,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
 
 
 def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRemark, ...]:
-    """Remarks on a table's columns, without the troubles that the settings mend."""
+    """Remarks on a table's columns that the settings do not answer already."""
     if data.raw is None:
         return ()
     is_split = bool(settings.split_columns)
@@ -122,7 +122,7 @@ def _check_rows_file(settings: TrainingSettings) -> None:
 
 
 def _check_names(settings: TrainingSettings) -> None:
-    """Refuse a name or version that no manifest may have, before the fit."""
+    """Refuse a name or version that no manifest may have."""
     for option, text in (("--name", settings.name), ("--bundle-version", settings.version)):
         if text is not None and not (
             1 <= len(text.encode(errors="replace")) <= 64
@@ -187,8 +187,8 @@ def topic_level(name: str) -> str:
 def _fit(
     data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool
 ) -> tuple[BudgetedClassifier, str]:
-    """Fit a system, and keep it also if none of its operating points reaches the goal."""
-    # Options of the method, refused by name where it does not have them.
+    """Fit a system; if no operating point reaches the goal, return the reason as well."""
+    # options of the method; those that it lacks are refused
     make = methods.cascade if settings.needs_cloud else methods.make
     options: dict[str, Any] = dict(settings.objectives)
     if settings.allow_missing:
@@ -199,7 +199,7 @@ def _fit(
         if name in options and name not in make(settings.method).get_params():
             option = "--" + name.replace("_", "-")
             raise InputError(
-                f"method {settings.method} takes no {option}; use a cascade, as staged"
+                f"method {settings.method} takes no {option}; use a cascade, such as staged"
             )
     options |= {"feature_costs": data.feature_costs, "random_state": settings.seed}
     if settings.costs is not None and (cloud := PriceList.read(settings.costs).cloud) is not None:
@@ -207,7 +207,7 @@ def _fit(
             options["cloud_prices"] = cloud
         elif cloud != CloudPrices():
             raise InputError(f"{settings.costs}: [cloud]: method {settings.method} has no cloud")
-    # Rows with their groups and times.
+    # rows with their groups and times
     system = make(settings.method, **options)
     validation: Validation | None = None
     if len(split.validation):
@@ -219,7 +219,7 @@ def _fit(
     units = {key: values[split.training] for key, values in keys.items() if values is not None}
     try:
         with warnings.catch_warnings(), showing_progress(not quiet):
-            # the command prints them as lines of their own
+            # the command prints these as remarks
             warnings.simplefilter("ignore", RecallWarning)
             warnings.simplefilter("ignore", GroupsWarning)
             system.fit(*training, validation=validation, **units)
@@ -230,15 +230,15 @@ def _fit(
         frontier: Frontier | None = getattr(system, "frontier_", None)
         if frontier is None:
             raise
-        # The fit ended, but its goal is out of reach: the cheapest point is nearest to a budget,
-        # the most accurate to a loss, the one with the fewest offloads to a rate.
+        # No point reaches the goal. Nearest are the cheapest point to a budget, the most accurate
+        # one to a loss, and the one with the fewest offloads to a rate.
         nearest = frontier.points[0 if "budget" in settings.goal else -1]
         if "offload_rate" in settings.goal:
             nearest = min(frontier.points, key=lambda p: p.offload_rate)
         system.operating_point_ = nearest
         return system, (
-            f"{error}; the bundle is at the operating point that costs {nearest.cost:g}, "
-            "`gatewise frontier` moves it"
+            f"{error}; the bundle is at the operating point that costs {nearest.cost:g}, which "
+            "`gatewise frontier` can change"
         )
 
 

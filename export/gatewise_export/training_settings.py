@@ -1,4 +1,4 @@
-"""Settings of a training: its data, its method, and the bundle it writes."""
+"""Settings of a training: data, method and bundle."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     parameters : dict
         Further parameters of the method.
     needs_cloud : bool
-        Refuse a method without a cloud.
+        Refuse methods without a cloud.
     test_rows : int or None
-        Number of the rows held out that are used.
+        Largest number of test rows.
     rows : Path or None
         CSV file to which the test rows are written.
     """
@@ -135,7 +135,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def goal(self) -> dict[str, float]:
-        """The one of budget, max_loss and offload_rate that is set, if any."""
+        """Goal of the training: budget, max_loss or offload_rate, if one is set."""
         total_loss, _ = options.loss_option(self.max_loss)
         return options.chosen_goal(
             budget=self.budget, max_loss=total_loss, offload_rate=self.offload_rate
@@ -143,7 +143,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def objectives(self) -> dict[str, Any]:
-        """Parameters of the method: the goal, bounds that hold besides, and `parameters`."""
+        """Parameters of the method: the goal, the bounds, and `parameters`."""
         total_loss, class_losses = options.loss_option(self.max_loss)
         bounds = {
             "min_recall": options.by_class_option("--min-recall", self.min_recall) or None,
@@ -162,12 +162,12 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> ColumnOptions:
-        """Kinds of columns and what empty cells are."""
+        """Kinds of columns, and texts of empty cells."""
         kinds: dict[str, str] = {}
         for text in self.column:
             name, equals, kind = text.rpartition("=")
             if not equals or name in kinds:
-                why = "is given two kinds" if equals else "write it as NAME=KIND"
+                why = "the column has two kinds" if equals else "write it as NAME=KIND"
                 raise InputError(f"--column {text}: {why}")
             read_kind(kind)
             kinds[name] = kind
@@ -181,7 +181,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def split_columns(self) -> dict[str, str]:
-        """Columns that say how rows are split, by their options."""
+        """Columns of groups and of times, by option."""
         columns = {} if self.groups is None else {"--groups": self.groups}
         return columns | ({} if self.time_split is None else {"--time-split": self.split_time[0]})
 

@@ -6,10 +6,11 @@ Only ``verify`` needs the learning libraries; ``inspect`` runs on a device.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from gatewise.console import emit, note
@@ -39,11 +40,10 @@ def frontier(
 ) -> None:
     """Show the accuracy-cost curve of a bundle's operating points; switch to another one.
 
-    With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
-    is rewritten, every graph stays as it is. A signed bundle needs its key for that. --min-recall
-    and --min-precision add bounds; without a goal, --max-loss is then 0.01. Without them the
-    bundle's bounds stay; 0 removes one. With --max-bytes only points within that size are chosen,
-    listed and drawn.
+    --budget, --max-loss or --offload-rate switch the bundle to the best such point, by a change of
+    its manifest alone. A signed bundle needs its key for that. --min-recall and --min-precision
+    replace the bundle's bounds on classes, and 0 removes a bound; --max-loss is then 0.01 by
+    default. With --max-bytes only points within that size are chosen, listed and drawn.
 
     Example:
 
@@ -67,32 +67,30 @@ def frontier(
     if (min_recall or min_precision) and not goal:
         goal = {"max_loss": 0.01}  # the default of training
     byte_limit = options.bytes_option(max_bytes)
-    # Switch to the point that the goal picks, under the bounds of the bundle or of the options.
+    # Switch to the goal's point within the bounds of the options or else of the bundle.
     if goal:
         try:
             point = chosen_point(opened.manifest, goal, bounds, byte_limit)
         except InputError as error:
             if not bounds or min_recall or min_precision:
                 raise
-            hint = (
-                "these are bounds of the bundle; --min-recall LABEL=0 or --min-precision LABEL=0 "
-                "removes one"
-            )
-            raise InputError(f"{error}: {hint}") from None
+            raise InputError(
+                f"{error}: these are bounds of the bundle; --min-recall LABEL=0 or --min-precision "
+                "LABEL=0 removes one"
+            ) from None
         shares = bounds.min_recall, bounds.min_precision
         opened = set_operating_point(bundle, point, sign=sign, bounds=shares)
     elif sign is not None:
         raise InputError(
-            "--sign goes with --budget, --max-loss or --offload-rate; see gatewise pack"
+            "--sign needs --budget, --max-loss or --offload-rate; gatewise pack signs a bundle"
         )
     # Show the frontier as it is now.
     manifest = opened.manifest
     curve = frontier_of(manifest, byte_limit)
-    points = manifest.operating_points
     if plot is not None:
-        _draw(curve, points[manifest.active], manifest.title, plot)
+        _draw(curve, manifest.active_point, manifest.title, plot)
     if as_json:
-        emit(_frontier_document(curve, points, manifest) | {"bundle": str(bundle)})
+        emit(_frontier_document(curve, manifest) | {"bundle": str(bundle)})
         return
     print_frontier(manifest, hull_only=False, max_bytes=byte_limit)
     if goal:
@@ -133,7 +131,7 @@ def inspect(
     if signer is None:
         print("not signed")
     elif opened.signed_by is not None:
-        print(f"signed by key {signer}: the signature holds")
+        print(f"signed by key {signer}: the signature is valid")
     else:
         print(f"signed by key {signer}, not checked; --public-key NAME.pub checks it")
     for name in opened.absent():
@@ -150,18 +148,18 @@ def verify(
         str | None,
         typer.Option(
             metavar="python:MODULE:ATTRIBUTE|URL",
-            help="Backend of the high-cost model, as in gatewise cloud, where the bundle has none.",
+            help="Backend of a high-cost model that is not in the bundle, as in gatewise cloud.",
         ),
     ] = None,
     block: options.BlockFunctions = None,
     public_key: options.PublicKeyFile = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check that a bundle decides as it must; exit status 1 if it does not.
+    """Check a bundle's decisions on this machine; exit status 1 if they differ.
 
-    The check runs the bundle's own sample in onnxruntime (in numpy, for a stage that acquires node
-    by node). With --data it also compares the graphs with the flat arrays on these rows, and
-    reports accuracy (of a regressor R²) and cost. It lists what was compared.
+    The check runs the graphs on the bundle's sample, and compares the outputs with those of
+    training. With --data it also compares the graphs with the flat arrays on these rows, and
+    reports accuracy (R² of a regressor) and cost. It lists its comparisons.
 
     Example:
 
@@ -189,7 +187,11 @@ def verify(
         emit(summary | checks | {"checked": compared})
     else:
         print_checks(checks, compared)
-        print("the bundle's decisions agree" if agrees else "the bundle DIFFERS: do not use it")
+        print(
+            "the bundle's decisions agree"
+            if agrees
+            else "the bundle's decisions DIFFER: do not use it"
+        )
     if not agrees:
         raise typer.Exit(1)
 
@@ -204,37 +206,24 @@ commands: dict[str, Callable[..., None]] = {
 # -- parts ---------------------------------------------------------------------------------
 
 
-def _frontier_document(
-    curve: Frontier, points: Sequence[OperatingPoint], manifest: Manifest
-) -> dict[str, Any]:
+def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
+    """The document of ``frontier --json``."""
     hull = set(curve.hull().points)
     on_curve = set(curve.points)
     figures = (
-        "cost",
-        "accuracy",
-        "offload_rate",
-        "thresholds",
-        "weighted_accuracy",
-        "recall",
-        "precision",
-        "balanced_accuracy",
-        "log_loss",
-        "brier_score",
-        "bytes",
+        "active",
+        "reference_accuracy",
+        "reference_weighted_accuracy",
+        "reference_recall",
+        "classes",
+        "class_rows",
+        "min_recall",
+        "min_precision",
     )
-    return {
-        "active": manifest.active,
-        "reference_accuracy": manifest.reference_accuracy,
-        "reference_weighted_accuracy": manifest.reference_weighted_accuracy,
-        "reference_recall": manifest.reference_recall,
-        "classes": manifest.classes,
-        "class_rows": manifest.class_rows,
-        "min_recall": manifest.min_recall,
-        "min_precision": manifest.min_precision,
+    return {name: getattr(manifest, name) for name in figures} | {
         "points": [
-            {name: getattr(p, name) for name in figures}
-            | {"hull": p in hull, "on_curve": p in on_curve}
-            for p in points
+            msgspec.to_builtins(p) | {"hull": p in hull, "on_curve": p in on_curve}
+            for p in manifest.operating_points
         ],
     }
 

@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise init``: a file of prices and kinds for a table, to be edited."""
+"""The sub-command ``gatewise init``: write a file of prices and kinds for a table."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def init(
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("prices.toml"),
     as_json: AsJson = False,
 ) -> None:
-    """Write a file of prices and likely kinds for the columns of a table, to be edited.
+    """Write a file of prices and likely kinds for the columns of a table.
 
-    Every column costs 1 to begin with. The command that trains with the file is printed.
+    Edit it: every column costs 1 at first. The command prints how to train with the file.
 
     Example:
 
@@ -61,8 +61,8 @@ def init(
     remarks = table.remarks()
     reasons = {name: drop_reason(name, facts, remarks) for name, facts in columns.items()}
     kinds = {name: DROP if reasons[name] else facts.kind for name, facts in columns.items()}
-    # The command that trains with the file: cells that fit no kind become missing by --na, and
-    # --impute fills missing cells unless each column with some takes them as a category.
+    # The command that trains with the file. With --na, cells of no kind are missing; --impute is
+    # needed unless all columns with missing cells are categories.
     words = ["gatewise", "train", str(data)]
     if target is not None:
         words += ["--target", target]
@@ -106,22 +106,22 @@ _TEXT = """\
 # Prices of the columns of {data}. Edit them, then
 #     {command}
 #
-# A price is what it takes to acquire the column's value for one instance, in any unit: ms, mJ,
-# cents. Kinds: {kinds}, drop (no feature). docs/tables.md
-# describes this file.
+# A price is the cost of acquiring the column's value for one instance, in any unit: ms, mJ, cents.
+# Kinds: {kinds}, drop (no feature).
+# docs/tables.md describes this file.
 
 default = 1.0  # of a column that is not listed
 
 [features]
 {columns}
 
-# Columns that come from one reading share a price, paid once however many are acquired:
+# Columns of one reading share a price, which is paid once for any number of them:
 #     ax = {{own = 0.1, group = "imu"}}
 #     ay = {{own = 0.1, group = "imu"}}
 [groups]
 # imu = 2.0
 
-# What an instance costs that is sent to the cloud, beside its features.
+# Costs of an offloaded instance in addition to its features.
 [cloud]
 request = 0.0
 byte = 0.0
@@ -130,7 +130,7 @@ evaluation = 0.0
 
 
 def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnFacts]) -> list[str]:
-    """Options that hold out whole entities or, without any, the latest rows."""
+    """Options that hold out whole entities, or the latest rows."""
     for trouble in ("entities", "time"):
         for remark in remarks:
             if remark.trouble == trouble:
@@ -142,7 +142,7 @@ def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnF
 
 
 def _line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -> str:
-    """Write the line of one column, which describes its cells in a comment."""
+    """Write the line of a column, with a comment on its cells."""
     value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
     if kind == "time" and facts.forms[0] != ISO:
         value = f'{{own = 1.0, kind = "time:{facts.forms[0]}"}}'

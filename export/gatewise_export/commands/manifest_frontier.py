@@ -1,4 +1,4 @@
-"""The frontier of a bundle: its operating points as training has them, and the choice of one."""
+"""Frontier of a bundle's operating points, and choice of a point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bounds_of(
     min_recall: Mapping[Any, float] | None = None,
     min_precision: Mapping[Any, float] | None = None,
 ) -> ClassBounds:
-    """Get the bounds on classes: the arguments, or else the manifest's own."""
+    """Get the bounds on classes from the arguments, or else from the manifest."""
     bounds = ClassBounds.from_mappings(manifest.classes, min_recall, min_precision)
     if not min_recall:
         bounds = replace(bounds, min_recall=manifest.min_recall or bounds.min_recall)
@@ -49,10 +49,8 @@ def chosen_point(
     bounds: ClassBounds,
     max_bytes: int | None = None,
 ) -> int:
-    """Get the index of the point that a goal picks, as training picks it."""
+    """Get the index of the point for a goal, as training chooses it."""
     if "max_loss" in goal and manifest.reference_accuracy is None:
-        raise InputError(
-            f"{manifest.name} does not say its high-cost model's accuracy; use --budget"
-        )
+        raise InputError(f"{manifest.name} has no accuracy of its high-cost model: use --budget")
     point = frontier_of(manifest, max_bytes).choose(bounds, slack=SLACK, **goal).point
     return manifest.operating_points.index(point)

@@ -66,12 +66,12 @@ BundleVersion = Annotated[str, typer.Option(help="Version of the bundle.")]
 
 
 def bytes_option(text: str | None) -> int | None:
-    """Read the option ``--max-bytes``; None stays None."""
+    """Read the option ``--max-bytes``."""
     return None if text is None else read_bytes("--max-bytes", text)
 
 
 def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
-    """Read the texts of an option, ``class=number``, at most one per class.
+    """Read the texts ``class=number`` of an option, at most one per class.
 
     >>> by_class_option("--min-recall", ["fault=0.9"])
     {'fault': 0.9}
@@ -86,31 +86,31 @@ def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
         if not equals or not label:
             raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
         if label in numbers:
-            raise InputError(f"{name} {text}: the class is given twice")
+            raise InputError(f"{name} {text}: the class has two numbers")
         numbers[label] = number
     return numbers
 
 
 def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
-    """Read ``--max-loss``: the loss over all rows, a plain number, and losses by class.
+    """Read ``--max-loss``: the loss over all rows, and losses by class.
 
     >>> loss_option(["fault=0.05", "0.02"])
     (0.02, {'fault': 0.05})
     """
     plain = [text for text in texts or () if "=" not in text]
     if len(plain) > 1:
-        raise InputError(f"--max-loss {plain[1]}: these are two losses of all rows; give one")
+        raise InputError(f"--max-loss {plain[1]}: give one loss over all rows, not two")
     try:
         total = float(plain[0]) if plain else None
     except ValueError:
         raise InputError(
-            f"--max-loss {plain[0]}: give a number, or a class and one, as fault=0.05"
+            f"--max-loss {plain[0]}: give a number, or a class with a number, as fault=0.05"
         ) from None
     return total, by_class_option("--max-loss", [text for text in texts or () if "=" in text])
 
 
 def chosen_goal(**options: float | None) -> dict[str, float]:
-    """Get the goal with its value, if there is one; InputError for several."""
+    """Get the one option that is set, by name; InputError if there are several."""
     goals = {name: value for name, value in options.items() if value is not None}
     if len(goals) > 1:
         raise InputError("give one of --budget, --max-loss and --offload-rate, not several")

@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise outcomes``: a table of outcomes becomes thresholds."""
+"""The sub-command ``gatewise outcomes``: thresholds from a table of outcomes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from gatewise_training.outcomes.outcome_table import Agreement
 
+#: Largest number of the frontier's points that are printed.
 LISTED_POINTS = 12
-"""Largest number of the frontier's points that are printed."""
 
 
 def outcomes(
@@ -75,11 +75,11 @@ def outcomes(
     out: Annotated[Path | None, typer.Option(help="JSON file of thresholds to write.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    r"""Find the scores at which small systems answer, from a table of outcomes.
+    r"""Find the scores from which small systems answer, from a table of outcomes.
 
-    Needs no model: only how sure a small system was on each row, what its answer and the big
-    system's answer lost there, and what both cost. A small system answers where its score
-    reaches the threshold. Losses may be of any kind from 0 to --loss-limit.
+    The table has, for each row, a small system's score, the losses of its answer and of the big
+    system's answer, and the costs of both. A small system answers if its score reaches the
+    threshold. A loss is a number from 0 to --loss-limit.
 
     Example:
 
@@ -102,7 +102,7 @@ def outcomes(
     if agreement is not None:
         losses = _losses_of_agreement(columns, agreement, truth, big_answer)
         if score or small_loss or big_loss:
-            raise InputError("--agreement takes the place of --score and of the losses' columns")
+            raise InputError("--agreement replaces --score, --small-loss and --big-loss")
     elif not score or not small_loss or big_loss is None or truth or big_answer:
         raise InputError(
             "give --score, --small-loss and --big-loss, or --agreement, --truth and --big-answer"
@@ -113,7 +113,6 @@ def outcomes(
             "small_losses": columns.numbers(small_loss),
             "big_losses": columns.numbers([big_loss])[:, 0],
         }
-    # costs that are the same for all rows are recognised as such
     outcomes_of_rows = Outcomes(
         **losses,
         small_cost=columns.costs(small_cost),
@@ -180,12 +179,12 @@ class _Columns:
 def _losses_of_agreement(
     columns: _Columns, names: str, truth: str | None, big_answer: str | None
 ) -> dict[str, NDArray[Any]]:
-    """Score rows by the agreement of answers; a wrong answer loses 1."""
+    """Scores by the agreement of answers, and losses of 1 for wrong answers."""
     from gatewise_training.outcomes.outcome_table import agreement
 
     if truth is None or big_answer is None:
         raise InputError("--agreement needs --truth and --big-answer")
-    # compared as texts, so that columns of several types can be
+    # compared as texts, because columns may differ in type
     answers = np.stack([columns.values(n).astype(str) for n in names.split(",")], axis=1)
     right_answers = columns.values(truth).astype(str)
     agreed: Agreement = agreement(answers)

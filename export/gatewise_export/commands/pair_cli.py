@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise pair``: two given models and rows become a bundle."""
+"""The sub-command ``gatewise pair``: make a bundle of two given models."""
 
 from __future__ import annotations
 
@@ -77,11 +77,12 @@ class PairSettings(Settings, frozen=True, kw_only=True):
 
 @with_options
 def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
-    """Put a threshold between two given models, and pack them into a bundle.
+    """Choose a threshold between two given models, and pack them into a bundle.
 
-    Nothing is refitted. An instance whose low-cost margin is narrow is offloaded. Half of the rows
-    choose thresholds, the other half measure them. Without --target no label is needed: the
-    agreement with the high-cost model is measured. An instance costs 1, a request 1 more.
+    The models are not fitted again. An instance is offloaded if its low-cost margin is below the
+    threshold. Half of the rows choose thresholds, and the other half measure them. Without --target
+    the agreement with the high-cost model replaces the accuracy. An instance costs 1, and a request
+    1 more.
 
     Example:
 
@@ -94,7 +95,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     from gatewise_training.cascades.pair import PairCascade
     from gatewise_training.data.instance_files import load_instances
 
-    # Refuse options, places and keys that cannot be used before the work.
+    # refuse unusable options, paths and keys before the work
     goal: dict[str, Any] = settings.goal
     check_destination(settings.out)
     if settings.sign is not None:
@@ -107,7 +108,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
         random_state=settings.seed,
         **goal,
     ).fit(x, y)
-    # pack keeps SAMPLE_ROWS of these: rows whose best classes are nearly tied are left out
+    # pack uses SAMPLE_ROWS of these, without those whose two largest probabilities are close
     rows = x[: 2 * SAMPLE_ROWS]
     bundle = pack(
         system,
@@ -161,7 +162,7 @@ def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> No
 
 
 def _labels(text: str, y: NDArray[Any] | None) -> list[int] | list[str]:
-    """Labels of --classes: integers if all words and the data's labels, if any, are integers."""
+    """Labels of --classes: integers if the words, and any labels of the data, are integers."""
     words = [word.strip() for word in text.split(",")]
     if y is not None and y.dtype.kind not in "biu":
         return words

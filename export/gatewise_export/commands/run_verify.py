@@ -19,14 +19,14 @@ from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
 
+#: Largest share of rows with implausible values that is not reported.
 FEW_IMPLAUSIBLE = 0.01
-"""Share of rows that may have implausible values without a word."""
+#: Function from rows of all features to class indices and probabilities.
 HighCost = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
-"""Class indices and probabilities of rows of all features."""
 
 
 def backend_answers(bundle: Bundle, backend: str) -> HighCost:
-    """Make the function of all columns that answers for a bundle with its model in a backend."""
+    """Make the function that answers for a bundle with its high-cost model in a backend."""
     from gatewise_training.learners.high_cost_model import HighCostModel
 
     manifest = bundle.manifest
@@ -46,9 +46,8 @@ def check_data(
 ) -> tuple[VerifyReport, dict[str, Any]]:
     """Compare a bundle's graphs with their flat arrays on the rows of a table.
 
-    Columns are found by name. Returns the comparison and a mapping: mean ``cost`` and
-    ``offload_rate`` on the rows; ``accuracy``, or ``r2`` of a regressor, if there are labels (a
-    table has no queries, so a ranker has neither); ``remarks`` for the user, if there are any.
+    Returns the comparison, and the figures ``cost``, ``offload_rate`` and, with labels,
+    ``accuracy`` (``r2`` of a regressor, none of a ranker), with ``remarks`` if there are any.
     """
     from gatewise_training.data import datasets
     from gatewise_training.data.instance_files import load_instances
@@ -64,7 +63,7 @@ def check_data(
             f"the high-cost model of {bundle.path} runs in a backend, {manifest.cloud.backend}: "
             "give --backend python:module:attribute, or leave out --data"
         )
-    # Rows in the form that the bundle takes: windows, arrays, features or raw columns.
+    # Rows in the form of the bundle: windows, arrays, features or raw columns.
     if manifest.signal is not None:
         bundle.read_block_models()
         instances, y = load_instances(source, target or _label_array(source))
@@ -141,7 +140,7 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
 
 
 def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
-    """Accuracy or R² of the answers; empty for a ranker, since a table has no queries."""
+    """Accuracy or R² of the answers; none of a ranker, because a table has no queries."""
     if manifest.task == "classify":
         true_classes = _class_indices(y, manifest, source)
         return {"accuracy": float(np.mean(outcome.labels == true_classes))}
@@ -150,7 +149,9 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
     try:
         values = np.asarray(y, np.float64)
     except ValueError as error:
-        raise InputError(f"{source}: the bundle gives values, and the label is none") from error
+        raise InputError(
+            f"{source}: the bundle predicts values, and the label is not a number"
+        ) from error
     # R² = 1 - sum (y - answer)² / sum (y - mean y)²
     error_squares = ((values - outcome.labels.astype(np.float64)) ** 2).sum()
     spread = ((values - values.mean()) ** 2).sum()
@@ -158,7 +159,7 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
 
 
 def _implausible(bundle: Bundle, x: NDArray[np.float32]) -> list[str]:
-    """Say that many rows have values far outside of those in training; empty if few have."""
+    """Remark on rows with values far outside of those in training, if there are many."""
     ranges = bundle.ranges()
     if ranges is None:
         return []

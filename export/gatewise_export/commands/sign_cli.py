@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise pack``: bundles packed again, signed or for devices. Light."""
+"""The sub-command ``gatewise pack``: copy a bundle as one file, signed or for devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pack(
     out: Annotated[Path, typer.Option(help="Bundle to write: a .gwb file, or else a directory.")],
     sign: Annotated[
         Path | None,
-        typer.Option(help="Private key that signs the bundle; by default its signature is copied."),
+        typer.Option(help="Private key that signs the copy; by default the signature is copied."),
     ] = None,
     for_: Annotated[
         str,
@@ -27,11 +27,11 @@ def pack(
     ] = "workers",
     as_json: AsJson = False,
 ) -> None:
-    """Pack an existing bundle again: into one file, signed, or for devices.
+    """Copy a bundle into one file, signed, or for devices.
 
-    The manifest stays as it is, byte for byte. With --for device the high-cost model is left
-    out: this is the file that devices fetch over the air. A key is an Ed25519 key in PEM;
-    devices get the public half, and with --public-key take nothing that is not signed by it.
+    The manifest stays the same, byte for byte. With --for device the copy lacks the high-cost
+    model. The key is an Ed25519 key in PEM; devices with its public half in --public-key refuse
+    bundles that it has not signed.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Tables that the commands print: of a bundle, its frontier and its checks."""
+"""Tables that the commands print about a bundle, its frontier and its checks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest_records import ProbeSpec
 from gatewise_signals.signal_input import SignalInput
 
-#: Names of an operating point's `accuracy`, by task.
+#: Name of an operating point's `accuracy` by task.
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
-#: Most classes whose recall is printed.
+#: Largest number of classes in a line or table.
 MOST_LISTED = 8
-#: Most columns that a line names.
+#: Largest number of columns in a line.
 MOST_NAMES = 6
-#: With fewer test rows the interval of an accuracy stands before it.
+#: With fewer test rows the interval of an accuracy is printed before it.
 FEW_ROWS = 100
 
 
@@ -48,14 +48,14 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
             ("missing values", missing),
             *_cloud_line(manifest),
             ("operating point", active),
-            ("files", f"{len(files)}, {byte_size(sum(files))}, every hash holds"),
+            ("files", f"{len(files)}, {byte_size(sum(files))}, every hash is right"),
             *_class_lines(manifest),
         ],
     )
     print()
     header = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
     signal = manifest.signal
-    # stages on windows acquire steps, which a table of their own lists
+    # the steps that stages on windows acquire have a table of their own
     n_columns = len(header) - (signal is not None)
     table("stages", header[:n_columns], [row[:n_columns] for row in _stage_rows(manifest)])
     if signal is not None:
@@ -89,8 +89,8 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
 def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     """Rows of the table of stages and, last, the cloud."""
     costs = manifest.exit_costs().tolist()
-    # A stage that acquires node by node may acquire less than all its inputs, and so may all
-    # exits after it: their costs are upper bounds.
+    # A lazy stage may acquire less than all its inputs, so that its cost and those of all later
+    # exits are upper bounds.
     are_bounds = list(accumulate((s.kind == "lazy" for s in manifest.stages), operator.or_))
     new_columns = _new_columns(manifest)
     rows: list[Sequence[Any]] = [
@@ -127,7 +127,7 @@ def _listed(values: Sequence[object], limit: int) -> str:
 
 
 def _new_columns(manifest: Manifest) -> list[str]:
-    """Columns that each stage, and last the cloud, is the first to read."""
+    """Columns that no earlier stage reads, by stage and, last, of the cloud."""
     column_of = dict(zip(manifest.feature_names, manifest.names_of_columns, strict=True))
     acquired = set[str]()
     new_columns = []
@@ -196,15 +196,6 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
             for c in shown_classes
         ]
         lines.append(("recall / precision", _listed(shares, MOST_LISTED)))
-    scores = {
-        "weighted accuracy": point.weighted_accuracy,
-        "balanced accuracy": point.balanced_accuracy,
-        "log loss": point.log_loss,
-        "Brier score": point.brier_score,
-    }
-    score_texts = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
-    if score_texts:
-        lines.append(("further figures", ", ".join(score_texts)))
     bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}
     bound_texts = [
         f"{kind} of {manifest.classes[c]} at least {share:g}"
@@ -218,7 +209,7 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def point_text(manifest: Manifest) -> str:
-    """Figures of the active operating point as one line."""
+    """Figures of the active operating point in one line."""
     point = manifest.active_point
     merit = f"{_merit(manifest)} {point.accuracy:.4f}"
     if point.interval is not None:
@@ -244,7 +235,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     hull = set(map(_figures, curve.hull().points))
     on_curve = set(map(_figures, curve.points))
     classes = _shown_classes(manifest)
-    # without classes to show, points off the curve are of no interest
+    # points off the curve matter only for classes
     shown = hull if hull_only else None if classes else on_curve
     rows = []
     is_any_off_curve = False
@@ -288,19 +279,19 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
 
 
 def _figures(point: OperatingPoint) -> tuple[float, ...]:
-    """Figures shown of a point; dropping idle stages for the active point changes none of them."""
+    """Figures that identify a point, also the active one, whose idle stages are left out."""
     return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
 def _shown_classes(manifest: Manifest) -> list[int]:
-    """Classes to show the recall of: all with a bound, and the rarest one if it is rare."""
+    """Classes whose recall is shown: all with a bound, and the rarest if it is rare."""
     rows = manifest.class_rows
     if rows is None or manifest.active_point.recall is None:
         return []
     bounds = (manifest.min_recall, manifest.min_precision)
     bounded = {c for shares in bounds for c, s in enumerate(shares or ()) if s is not None}
     rarest = min(range(len(rows)), key=lambda c: rows[c])
-    # rare: less than half of the rows that equal classes would have
+    # rare: fewer than half of the rows of an average class
     if 2 * len(rows) * rows[rarest] < sum(rows):
         bounded.add(rarest)
     return sorted(bounded)[:4]
@@ -312,7 +303,7 @@ def _share(shares: Sequence[float | None] | None, c: int) -> str:
 
 
 def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
-    """Print the tables of `gatewise train` and, last, what became of its promise."""
+    """Print the tables of `gatewise train` and, last, the check of its promise."""
     from gatewise_training.operating_points.promise_check import never_found
 
     test = result["test"]
@@ -356,7 +347,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
 
 
 def _accuracy(figures: dict[str, Any], n_rows: int) -> str:
-    """Accuracy as text, on few rows behind its interval."""
+    """Accuracy as text, after its interval if there are few rows."""
     low, high = figures["accuracy_interval"]
     if n_rows >= FEW_ROWS or low is None or high is None:
         return f"{figures['accuracy']:.4f}"

@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise train``: a table becomes a bundle."""
+"""The sub-command ``gatewise train``: train a system on a table, and pack it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from gatewise_export.training_settings import TrainingSettings
 
 @with_options
 def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
-    """Learn a system from a table under a budget, and pack it into a bundle.
+    """Train a system on a table under a budget, and pack it into a bundle.
 
-    Without a budget: the cheapest operating point within 0.01 of the high-cost model's
-    accuracy, or within the losses of recall that --max-loss CLASS=SHARE allows. The printed
-    figures are measured on the rows held out (or the file's own test part), which are written to
-    bundle-test.csv for verify, edge and simulate.
+    Without a budget the bundle is at the cheapest operating point within 0.01 of the high-cost
+    model's accuracy, or within the losses of recall that --max-loss CLASS=SHARE allows. The figures
+    are measured on test rows, which are written to bundle-test.csv for verify, edge and simulate.
 
-    Columns that are not numbers are encoded, and the encoders go into the bundle; say which are
-    categories and dates, or have `gatewise init` write a file of kinds and prices.
+    Columns of categories and dates are encoded, and the bundle has the encoders; name the kinds
+    with --column, or let `gatewise init` write a file of kinds and prices.
 
-    Rows of one subject, machine or recording are alike. Name their column with --groups; otherwise
-    the figures are too good, because rows like those held out are in training.
+    Rows of one subject, machine or recording are similar. Name their column with --groups;
+    otherwise the figures are too good, because similar rows are in training.
 
     Example:
 

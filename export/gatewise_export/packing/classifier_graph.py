@@ -1,7 +1,7 @@
-"""Classifiers' graphs from elsewhere, given the outputs that a worker expects.
+"""Graphs of classifiers with the outputs that a worker expects.
 
-skl2onnx's graphs and users' own give their own labels; a bundle's give class indices. A few nodes
-at the end turn one into the other, and nothing inside changes.
+The graphs of skl2onnx and of users give their own labels, and those of a bundle give class indices.
+A few nodes at the end convert the first to the second; the graph inside does not change.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SCORES: Final = "own_scores"
 def with_class_indices(
     model: onnx.ModelProto, own: Sequence[Any] | None, f0: HighCostModel, form: GraphForm
 ) -> bytes:
-    """Put class indices and one column per class at the end of a classifier's graph.
+    """Add class indices and one column per class at the end of a classifier's graph.
 
     Parameters
     ----------
     model : onnx.ModelProto
     own : sequence or None
-        Values of its label output, int64 or text; None where these are places among its classes.
+        Values of its label output, int64 or text; None if these are positions of its classes.
     f0 : HighCostModel
     form : GraphForm
         Meaning of its outputs.
@@ -80,14 +80,14 @@ def _finished(model: onnx.ModelProto, n_features: int, n_classes: int) -> bytes:
     graph.input.extend([tensor(INPUT, TensorProto.FLOAT, ["n", n_features]), *listed_constants])
     graph.output.append(tensor("label", TensorProto.INT64, ["n"]))
     graph.output.append(tensor("probabilities", TensorProto.FLOAT, ["n", n_classes]))
-    model.opset_import.sort(key=lambda opset: opset.domain)  # skl2onnx's order differs run by run
+    model.opset_import.sort(key=lambda opset: opset.domain)  # skl2onnx's order differs between runs
     onnx.checker.check_model(model)
     content: bytes = model.SerializeToString(deterministic=True)
     return content
 
 
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    """Number all values: names of ours cannot clash, and skl2onnx's global counters are gone."""
+    """Number all values, so that names cannot clash and skl2onnx's counters do not matter."""
 
     def fresh(name: str) -> str:
         return names.setdefault(name, f"v{len(names)}") if name else ""
@@ -121,7 +121,7 @@ def _add_scores(tail: GraphTail, name: str, form: GraphForm) -> str:
 
 
 def _add_positions(tail: GraphTail, label: onnx.ValueInfoProto, own: Sequence[Any] | None) -> str:
-    """Add nodes from the graph's own labels to their places among its classes."""
+    """Add nodes from the graph's own labels to their positions among its classes."""
     flat = tail.add("Reshape", [label.name, tail.value([-1], np.int64)])
     if own is None or list(own) == list(range(len(own))):
         return tail.add("Cast", [flat], to=TensorProto.INT64)
@@ -151,12 +151,12 @@ def _add_columns(tail: GraphTail, columns: str, f0: HighCostModel) -> None:
         tail.add("Identity", [columns], "probabilities")
         return
     permutation = np.zeros((len(lookup), f0.n_classes), np.float32)
-    permutation[np.arange(len(lookup)), lookup] = 1  # each sum has one term: nothing is rounded
+    permutation[np.arange(len(lookup)), lookup] = 1  # sums of one term are exact
     tail.add("MatMul", [columns, tail.value(permutation)], "probabilities")
 
 
 def _add_one_hot(tail: GraphTail, label: str, n_classes: int) -> None:
-    """Add nodes from labels to probabilities of 0 and 1, for a classifier that gives none."""
+    """Add nodes from labels to probabilities of 0 and 1, for a classifier without any."""
     column = tail.add("Reshape", [label, tail.value([-1, 1], np.int64)])
     classes = tail.value(np.arange(n_classes)[None, :], np.int64)
     is_class = tail.add("Equal", [column, classes])

@@ -1,10 +1,10 @@
-"""The high-cost model as a file that a cloud worker runs.
+"""High-cost model as a file that a cloud worker runs.
 
-Tree ensembles (our own boosted model, a given forest or LightGBM model) become flat trees and go
-through the one writer of :mod:`gatewise_export.onnx_writer`: output ``margins``. Other classifiers
-of scikit-learn are written in its own arithmetic, and a given ONNX graph stays as it is inside:
-these answer with ``label``, the class index, and ``probabilities``, a column per class. A booster
-that has no exact graph goes along in the form of its own library, which the worker then needs.
+Tree ensembles (the built-in boosted model, a given forest or LightGBM model) become flat trees,
+which :mod:`gatewise_export.onnx_writer` writes as a graph with the output ``margins``. Other
+classifiers of scikit-learn are written in its arithmetic, and given ONNX graphs are extended: their
+outputs are ``label``, the class index, and ``probabilities``, a column per class. A booster without
+an exact graph becomes a file of its library, which the worker then needs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from gatewise_training.learners.given_models.sklearn_classifiers import unwrappe
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-#: Characters of a text in a manifest.
+#: Largest number of characters of a text in a manifest.
 MOST_PROBLEM_TEXT = 256
-#: Margin of a class that the model does not know.
+#: Margin of a class that is not among the model's classes.
 NEVER = np.float32(-1e30)
 
 
@@ -52,7 +52,7 @@ class CloudFile(NamedTuple):
     link : {"identity", "sigmoid", "softmax"}
     n_classes : int
     probed : ProbeSpec or None
-        Rows on which it was compared with its source.
+        Rows on which it was compared with the model.
     graph_problem : str or None
         Reason why it is not a graph.
     """
@@ -79,9 +79,8 @@ class CloudFile(NamedTuple):
 def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
     """Write a high-cost model as a graph with the input ``x``, float32 (n, n_used).
 
-    It is of kind ``margins`` (one output) or ``classifier`` (outputs ``label``, int64 (n,), the
-    class index, and ``probabilities``, float32 (n, n_classes)). Without `flat` a forest adds up in
-    float64.
+    It has one output ``margins``; or ``label``, int64 (n,), and ``probabilities``, float32
+    (n, n_classes). Without `flat` a forest adds in float64.
     """
     if model.opaque is not None:
         raise ConversionError(f"high-cost model: {model.backend} has no form as a graph")
@@ -125,16 +124,15 @@ def probed_file(
 ) -> CloudFile:
     """Write a high-cost model as a file, and compare the two on adversarial rows.
 
-    The first form that answers as the model is taken: flat trees, which add up in float32; for a
-    forest a graph that adds up in float64; for a booster the file of its own library. A graph that
-    was given is not converted, so that it has nothing to compare. `sample`, float32 (n,
-    n_features), has whole instances.
+    The first form with the model's answers is used: flat trees, which add in float32; for a forest
+    a graph that adds in float64; for a booster the file of its library. A given graph is not
+    converted, and not compared. `sample`, float32 (n, n_features), has whole instances.
 
     Raises
     ------
     ConversionError
-        If every form gives some row another label or another probability; the first form's row is
-        named.
+        If every form gives some row another label or probability; the message has the first form's
+        row.
     """
     if model.onnx is not None:
         return high_cost_graph(model)
@@ -179,7 +177,7 @@ def _probe_spec(figures: ProbeFigures) -> ProbeSpec:
 def _over_all_classes(
     trees: TreeEnsemble, link: Link, model: HighCostModel
 ) -> tuple[TreeEnsemble, Link]:
-    """Give a model that was not fitted on every class an output for each."""
+    """Add outputs to a model that was not fitted on every class."""
     lookup = model.lookup
     if lookup is None or np.array_equal(lookup, np.arange(model.n_classes)):
         return trees, link

@@ -1,7 +1,6 @@
-"""Stages and high-cost models as graphs for other people's tools: rows in, labels out.
+"""Stages and high-cost models as ONNX graphs from rows to labels, for use in other programs.
 
-Gatewise's own runtime does not use them: it decides from raw margins, which is smaller and faster
-(:mod:`gatewise_export.onnx_writer`).
+Devices and workers of Gatewise use graphs of margins (:mod:`gatewise_export.onnx_writer`).
 """
 
 from __future__ import annotations
@@ -51,22 +50,21 @@ def to_onnx(
     -------
     onnx.ModelProto
         Of a Stage: input ``x``, float32 (n, n_features); outputs ``label``, int64 or text (n,),
-        ``probabilities``, float32 (n, n_classes), and ``score``, float32 (n,), the stop score (of a
-        stage with a gate the gate's): the stage answers where it reaches the operating point's
-        threshold. A model of values (a regressor, a ranker) has ``value``, float32 (n,), alone.
-        Metadata: ``classes`` (JSON). The graph of a high-cost model is the one that a
-        worker runs, with class indices.
+        ``probabilities``, float32 (n, n_classes), and ``score``, float32 (n,), the stop score: the
+        stage answers if it reaches the operating point's threshold. A regressor or ranker has the
+        output ``value``, float32 (n,), alone. The metadata has ``classes`` in JSON. The graph of a
+        high-cost model is the worker's, with class indices.
 
     Raises
     ------
     ConversionError
         If `model` is neither, `n_features` is missing, the labels are neither whole numbers nor
-        text, or the high-cost model has no form as a graph.
+        text, or the high-cost model cannot be written as a graph.
 
     Notes
     -----
-    Labels, score and value are the stage's, bit for bit, in a session with
-    ``intra_op_num_threads = 1``; probabilities to float32's precision, since they need ``exp``.
+    Labels, score and value have the stage's bits in a session with ``intra_op_num_threads = 1``;
+    probabilities, which need ``exp``, are equal to the precision of float32.
     """
     if isinstance(model, HighCostModel):
         return onnx.load_model_from_string(high_cost_graph(model).content)
@@ -111,7 +109,7 @@ def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) ->
 
 
 def _is_text(classes: NDArray[Any]) -> bool:
-    """Whether labels are text; ConversionError if they are neither that nor whole numbers."""
+    """Whether labels are text; ConversionError if they are neither text nor whole numbers."""
     if classes.dtype.kind in "biu":
         return False
     if all(isinstance(c, str) for c in classes.tolist()):

@@ -1,9 +1,9 @@
-"""The device's side of a repository: its verified offers, and the files of a release.
+"""Device's view of a repository: its verified offers, and the files of a release.
 
-python-tuf checks signatures, thresholds, expiry and versions, and keeps the newest metadata in a
-folder. If a file there is damaged it counts as not there, and an older version would be taken
-again: so the versions seen are kept apart (the device's state), each with the keys of its role; a
-version counts until these keys are replaced, which is how an operator ends a fast-forward attack.
+python-tuf checks signatures, thresholds, expiry and versions, and stores the newest metadata in a
+folder. It ignores damaged files there, and would then accept older metadata. The device's state
+therefore has the newest versions as well, each with the keys of its role: a version is compared
+until these keys are replaced, which is how an operator ends a fast-forward attack.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from gatewise_export.repository.release import (
     read_offers,
 )
 
-#: Seconds that all metadata of a check may take.
+#: Seconds for fetching all metadata.
 _METADATA_SECONDS: Final = 60.0
-#: Where metadata goes that the store has no room for.
+#: Folder for metadata if the store cannot be written.
 _MEMORY: Final = "/dev/shm"
 
-#: By role: the newest version seen, and the ids of the keys that it was signed under.
+#: By role: the newest version, and the ids of the role's keys.
 Seen = dict[str, tuple[int, str]]
 
 
 class RepositoryClient:
     """A verified view of a repository.
 
-    `urls` are places of the same repository; the next one is used after a failure. `trust` is the
-    root metadata that the device was given. Fetching a release may take `longest` seconds. Raises
-    InputError if a URL is of another kind, or `trust` does not hold root metadata.
+    `urls` are mirrors, of which the next is used after a failure. `trust` is the root metadata of
+    the device's installation. Fetching a release may take `longest` seconds. Raises InputError for
+    another kind of URL, or if `trust` has no root metadata.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class RepositoryClient:
     def refresh(self, seen: Seen) -> tuple[list[OfferedRelease], Seen]:
         """Fetch and verify the current offers; return them, and the versions of the metadata.
 
-        Where the folder cannot be written the metadata goes to memory, so that a device learns of a
-        withdrawn release all the same. Raises UpdateError: ``fetch``, ``metadata`` or ``store``.
+        If the folder cannot be written, the metadata is in memory, so that a device still leaves a
+        withdrawn release. Raises UpdateError: ``fetch``, ``metadata`` or ``store``.
         """
         try:
             return self._refresh(seen, self._folder)
@@ -108,11 +108,11 @@ class RepositoryClient:
             )
             client.refresh()
             versions = self._read_versions(folder)
-            # no older version under the same keys: a rollback (TUF specification, 5.4 to 5.6)
+            # an older version under the same keys is a rollback (TUF specification, 5.4 to 5.6)
             for role, (version, keys) in versions.items():
                 before = seen.get(role)
                 if before is not None and before[1] == keys and version < before[0]:
-                    text = f"{role} {version} is older than {before[0]}, which was seen before"
+                    text = f"{role} {version} is older than the known version {before[0]}"
                     raise RepositoryError(text)
             targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
         except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
@@ -134,7 +134,7 @@ class RepositoryClient:
         except DocumentError as error:
             raise UpdateError("bundle", f"{offer}: {error}") from None
         if str(release) != str(offer):
-            raise UpdateError("bundle", f"{offer} turns out to be {release}")
+            raise UpdateError("bundle", f"{offer} has the files of {release}")
         return release
 
     def fetch(self, release: Release, name: str, path: Path) -> None:
@@ -143,7 +143,9 @@ class RepositoryClient:
         spec = release.files[name]
         listed = (spec.size, spec.sha256)
         if target is None or (target.length, target.hashes.get("sha256")) != listed:
-            raise UpdateError("bundle", f"{release}: {name} is not signed as it is listed")
+            raise UpdateError(
+                "bundle", f"{release}: {name} is signed with another size or hash than it is listed"
+            )
         self._download(target, path)
 
     def _download(self, target: TargetFile, path: Path) -> None:
@@ -154,12 +156,12 @@ class RepositoryClient:
             raise self._error(error, "fetch") from error
 
     def _read_versions(self, folder: Path) -> Seen:
-        """Read the versions of the metadata in a folder, which was just verified."""
+        """Read the versions of the verified metadata in a folder."""
         root = Metadata[Root].from_file(str(folder / "root.json")).signed
         versions: Seen = {"root": (root.version, "")}
         # "If the timestamp and / or snapshot keys have been rotated, then delete the trusted
-        # timestamp and snapshot metadata files" (TUF specification, 5.3.11). That is how a fleet
-        # recovers from versions that jumped ahead, those of targets in the snapshot included.
+        # timestamp and snapshot metadata files" (TUF specification, 5.3.11). So a fleet recovers
+        # from versions that jumped ahead, also of targets in the snapshot.
         rotated_together = {*root.roles["timestamp"].keyids, *root.roles["snapshot"].keyids}
         for role in ("timestamp", "snapshot", "targets"):
             metadata: Metadata[Any] = Metadata.from_file(str(folder / f"{role}.json"))
@@ -168,7 +170,7 @@ class RepositoryClient:
         return versions
 
     def _error(self, error: Exception, reason: str) -> UpdateError:
-        """Make an UpdateError; a later try begins with the next place."""
+        """Make an UpdateError, and let the next try begin with the next mirror."""
         url = self._urls[0]
         self._urls.append(self._urls.pop(0))
         if isinstance(error, ExpiredMetadataError):

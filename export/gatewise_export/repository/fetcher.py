@@ -1,9 +1,9 @@
-"""Fetch files of a repository over HTTP(S) or from a folder, each bounded in time.
+"""Fetch files of a repository over HTTP(S) or from a folder within a time limit.
 
-A server may trickle headers or send ``100 Continue`` for ever: no timeout of a socket bounds that.
-So a timer cuts the connection when the time is up, and :meth:`BoundedFetcher.cut` does so at once.
-Sizes are bounded by the caller, who takes no more than the signed length. Redirects are errors and
-proxies are not used.
+A server may send headers slowly, or ``100 Continue`` for ever, which no timeout of a socket limits.
+A timer therefore closes the connection when the time is over, and :meth:`BoundedFetcher.cut` does
+so at once. The caller reads no more than the signed length. Redirects are errors, and proxies are
+not used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _CHUNK: Final = 64 << 10
 
 
 class BoundedFetcher(FetcherInterface):
-    """Fetch within the time that :meth:`allow` gives.
+    """Fetcher with the time limit that :meth:`allow` sets.
 
-    The authorities in `ca_file` are trusted in addition to the system's. The server may be silent
-    for `timeout` seconds. A fetch ends if `cancelled` returns true, which is called before and
-    after connecting: call :meth:`interrupt` when its value changes. `received` counts bytes of
+    The authorities in `ca_file` are trusted in addition to the system's. A connection may be silent
+    for `timeout` seconds. A fetch ends if `cancelled`, which is called before and after connecting,
+    returns true: call :meth:`interrupt` when its value changes. `received` counts the bytes of
     files. Raises InputError if `ca_file` cannot be used.
     """
 
@@ -47,7 +47,7 @@ class BoundedFetcher(FetcherInterface):
     ) -> None:
         self._ca_file = ca_file
         if ca_file is not None:
-            _ = self._context  # raises now if the file cannot be used
+            _ = self._context  # raises if the file cannot be used
         self._timeout = timeout
         self._cancelled = cancelled
         self._end = 0.0
@@ -58,7 +58,7 @@ class BoundedFetcher(FetcherInterface):
 
     @functools.cached_property
     def _context(self) -> ssl.SSLContext:
-        """For HTTPS alone: the system's authorities take long to load."""
+        """Context of TLS, made for HTTPS alone, because the system's authorities load slowly."""
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self._ca_file is not None:
@@ -69,7 +69,7 @@ class BoundedFetcher(FetcherInterface):
         return context
 
     def allow(self, seconds: float) -> None:
-        """Allow that many seconds in all for the fetches from now on."""
+        """Set the time for all fetches from now on."""
         self._end = time.monotonic() + seconds
 
     def cut(self) -> None:
@@ -78,7 +78,7 @@ class BoundedFetcher(FetcherInterface):
         self.interrupt()
 
     def interrupt(self) -> None:
-        """End the current fetch: the thread that waits finds the connection closed."""
+        """End the current fetch by closing its connection."""
         with self._lock:
             for handle in self._handles:
                 with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class BoundedFetcher(FetcherInterface):
 
     def _read_response(self, url: str) -> Iterator[bytes]:
         if self._is_over():
-            raise SlowRetrievalError(f"{url}: there is no time left")
+            raise SlowRetrievalError(f"{url}: the time is over")
         timer = threading.Timer(self._end - time.monotonic(), self.interrupt)
         timer.daemon = True
         timer.start()
@@ -115,7 +115,7 @@ class BoundedFetcher(FetcherInterface):
                     )
                 while chunk := response.read(_CHUNK):
                     yield self._counted(chunk)
-                # without a length a connection that was cut looks like the end of the file
+                # without a length a closed connection looks like the end of the file
                 if self._is_over():
                     raise SlowRetrievalError(f"{url}: it took too long")
                 if response.length:
@@ -124,14 +124,14 @@ class BoundedFetcher(FetcherInterface):
             if self._is_over():
                 raise SlowRetrievalError(f"{url}: it took too long") from error
             verify = getattr(error, "verify_message", None)
-            why = f"its certificate does not hold: {verify}" if verify else repr(error)
+            why = f"its certificate is not valid: {verify}" if verify else repr(error)
             raise DownloadError(f"{url}: {why}") from error
         finally:
             timer.cancel()
 
     @contextlib.contextmanager
     def _connection(self, url: str) -> Iterator[HTTPConnection]:
-        """Connect; list a second handle for :meth:`interrupt`, since TLS takes over the socket."""
+        """Connect, with a second handle for :meth:`interrupt`, because TLS detaches the socket."""
         split_url = urlsplit(url)
         host = split_url.hostname or ""
         secure = split_url.scheme == "https"

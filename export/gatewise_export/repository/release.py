@@ -1,16 +1,16 @@
-"""A release: one version of a bundle as devices fetch it, file by file.
+"""Release: a version of a bundle as devices fetch it, file by file.
 
-In a repository of The Update Framework each file of a bundle is a target, named
-``<model>/<version>/<file>``. Beside them stands ``release.json``, which lists the files with their
-hashes and says which devices it fits::
+In a repository of The Update Framework each file of a bundle is a target with the path
+``<model>/<version>/<file>``. Another one is ``release.json``, which lists the files with their
+hashes and the devices that can run them::
 
     {"release": 1, "model": "digits", "version": "8", "features": ["a", "b"],
      "runtime": "0.1.0", "hardware": ["aarch64"],
      "files": {"manifest.json": {"sha256": "...", "size": 4821}, ...}}
 
-It never changes. What changes is how it is offered: its serial (devices want the highest one
-offered) and its rollout, the share of the devices that it is for. Both stand in the signed targets
-metadata, under ``custom``; the rollout in units of 1/10000, since signed JSON has no fractions.
+It never changes. Its offer may change: the serial (devices prefer the highest) and the rollout, a
+share of the devices in units of 1/10000, because signed JSON has no fractions. Both are in the
+signed targets metadata, under ``custom``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RELEASE: Final = "release.json"
 MOST_RELEASE_BYTES: Final = 1 << 20
-#: A rollout to all devices.
+#: Rollout to all devices.
 WHOLE: Final = 10_000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -40,9 +40,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 class UpdateError(GatewiseError):
     """A repository, release or file that a device refuses.
 
-    `reason`: a short code, fit for a counter: ``fetch`` (it cannot be fetched), ``metadata`` (it is
-    not signed as it must be, has expired, or is older than one seen before), ``bundle`` or
-    ``self-test`` (its content), ``store`` (the disk).
+    `reason` is a label of counters: ``fetch`` (it cannot be fetched), ``metadata`` (its signatures
+    are not valid or have expired, or it is older than before), ``bundle`` or ``self-test`` (its
+    content), ``store`` (the disk).
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -59,9 +59,17 @@ ReleaseName = Annotated[
 class Release(Record, frozen=True):
     """A version of a model: the document ``release.json``.
 
-    `files`: every file of the bundle but the high-cost model, by name. `features`: names of the
-    features, in the manifest's order. `runtime`: the oldest version of Gatewise that runs it.
-    `hardware`: machines that it is for, as ``platform.machine()`` names them; empty: all.
+    Attributes
+    ----------
+    model, version : str
+    files : dict
+        Files of the bundle by name, without the high-cost model.
+    features : tuple of str
+        Names of the features in the manifest's order.
+    runtime : str
+        Oldest version of Gatewise that can run it.
+    hardware : tuple of str
+        Machines that can run it, as ``platform.machine()`` names them; empty for all.
     """
 
     release: Literal[1]
@@ -77,7 +85,7 @@ class Release(Record, frozen=True):
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Read ``release.json``; raises InputError if it is malformed."""
+        """Read ``release.json``; InputError if it is malformed."""
         return decode_json(content, cls, RELEASE)
 
     def to_json(self) -> bytes:
@@ -85,16 +93,16 @@ class Release(Record, frozen=True):
         return encode_json(self, indent=1)
 
     def damaged_file(self, folder: Path) -> str | None:
-        """Name a file that a folder lacks or holds with another hash; None if all are whole."""
+        """Get the name of a file that is missing from a folder or has another hash, if any."""
         files = self.files.items()
         return next((n for n, spec in files if not has_file(folder / n, spec.sha256)), None)
 
     def misfit(
         self, *, model: str, features: Sequence[str], runtime: str, hardware: str
     ) -> str | None:
-        """Say why a device cannot run it, or return None if it can.
+        """Get the reason why a device cannot run it, or None.
 
-        `features` are its features, `runtime` is its version of Gatewise, `hardware` its machine.
+        `runtime` is the device's version of Gatewise, `hardware` its machine.
         """
         if self.model != model:
             return f"it is for the model {self.model!r}, not {model!r}"
@@ -110,7 +118,7 @@ class Release(Record, frozen=True):
 
 @dataclass(frozen=True)
 class OfferedRelease:
-    """A release offered by the repository, to `rollout` in 10,000 devices."""
+    """A release that the repository offers to `rollout` of 10,000 devices."""
 
     model: str
     version: str
@@ -127,18 +135,18 @@ class OfferedRelease:
         return f"{self.model}/{self.version}/{RELEASE}"
 
     def is_for(self, device: str) -> bool:
-        """Whether a device is in the share that it is rolled out to.
+        """Whether a device is in the share of the rollout.
 
-        A device's draw is a hash of its id and the release's, so that a growing share only adds
-        devices, and each release begins with others.
+        A device's draw is a hash of its id and the release's name, so that a growing share only
+        adds devices, and each release begins with other devices.
         """
         digest = hashlib.sha256(f"{device}\0{self}".encode()).digest()
-        # draw / 2^64 < rollout / WHOLE, in whole numbers
+        # draw / 2^64 < rollout / WHOLE in whole numbers
         return int.from_bytes(digest[:8]) * WHOLE < self.rollout << 64
 
 
 def read_offers(targets: Targets) -> list[OfferedRelease]:
-    """Read the releases in verified targets metadata, the wanted ones first."""
+    """Read the releases in verified targets metadata, in the order of preference."""
     offers = []
     for path, target in targets.targets.items():
         model, version, name = (*path.split("/", 2), "", "")[:3]
@@ -153,7 +161,7 @@ def read_offers(targets: Targets) -> list[OfferedRelease]:
 
 
 def has_file(path: Path, sha256: str) -> bool:
-    """Whether there is a file with this hash."""
+    """Whether a file exists and has this hash."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == sha256
@@ -174,7 +182,7 @@ def check_name(what: str, name: str) -> str:
 def check_rollout(share: float) -> None:
     """Raise InputError unless a `share` of the devices is above 0 and up to 1."""
     if not 0 < share <= 1:
-        raise InputError(f"a rollout of {share:g}; give a share above 0, at most 1 (100%)")
+        raise InputError(f"a rollout of {share:g}: give a share above 0 and at most 1 (100%)")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

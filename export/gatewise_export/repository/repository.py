@@ -1,15 +1,15 @@
-"""The operator's side of updates: a folder of static files that any web server can serve.
+"""Repository of releases: a folder of static files that any web server can serve.
 
 ::
 
     <folder>/metadata/    1.root.json, ..., timestamp.json: signed, see the TUF specification
     <folder>/targets/     <model>/<version>/<sha256>.<file>
 
-Roles are signed by Ed25519 keys in a folder of their own, which is never served: ``root`` names
-the keys of all roles, ``targets`` the files, ``snapshot`` and ``timestamp`` the current versions;
-these two expire soon, so that a device notices when it is kept from news. A file is written before
-the metadata that name it, and ``timestamp.json`` last: a writer that is killed leaves the
-repository as it was.
+The roles are signed by Ed25519 keys in another folder, which is never served: ``root`` lists the
+keys of all roles, ``targets`` the files, ``snapshot`` and ``timestamp`` the current versions. The
+last two expire soon, so that a device notices if it is cut off from updates. Files are written
+before the metadata that list them, and ``timestamp.json`` last, so that a killed writer leaves the
+repository unchanged.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ from gatewise_export.repository.release import (
 ROLES: Final = ("root", "targets", "snapshot", "timestamp")
 #: Days until the metadata of a role expires.
 LIFETIMES: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestamp": 7.0}
-#: Days before their end in which root and targets are signed again.
+#: Days before the expiry of root and targets in which they are signed again.
 SOON: Final = 90.0
 
 
 class StaleVersionError(InputError):
-    """A change that was decided on version `expected` of the repository; it is at `version` now."""
+    """A change for the `expected` version of a repository, which is at `version` now."""
 
     def __init__(self, expected: int | None, version: int) -> None:
         super().__init__(
-            f"somebody else has changed the repository: it is at version {version}, not {expected}"
+            f"the repository has changed meanwhile: it is at version {version}, not {expected}"
         )
         self.expected = expected
         self.version = version
 
 
 class Repository:
-    """A repository of releases and the keys that sign it.
+    """A repository of releases and the keys that sign it; :meth:`init` makes one.
 
-    `folder`: of a repository that :meth:`init` made. `keys`: folder of private keys, NAME.key in
-    PEM; by default ``<folder>.keys``. A change needs the keys of the roles that it signs. Raises
-    InputError if the repository is missing, its metadata do not verify, or a key cannot be read.
+    `keys` is the folder of private keys, NAME.key in PEM, by default ``<folder>.keys``. A change
+    needs the keys of the roles that it signs. Raises InputError if the repository is missing, or
+    its metadata or a key is not valid.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Repository:
 
     @property
     def root_file(self) -> Path:
-        """The newest root metadata, for the trust of a new device."""
+        """The newest root metadata, which new devices trust."""
         return self._files / f"{self._signed['root'].signed.version}.root.json"
 
     @property
     def version(self) -> int:
-        """Version of the targets metadata: rises with each change."""
+        """Version of the targets metadata, which rises with each change."""
         return int(self._signed["targets"].signed.version)
 
     def roles(self) -> list[dict[str, Any]]:
@@ -115,14 +115,14 @@ class Repository:
     ) -> Self:
         """Make a repository without releases, and its keys.
 
-        `threshold` of the `root_keys` must sign the root metadata. Raises InputError if there is a
-        repository or a key already.
+        `threshold` of the `root_keys` must sign the root metadata. Raises InputError if a
+        repository or a key exists already.
         """
         repository = cls(folder, keys, load=False)
         if not 1 <= threshold <= root_keys:
             raise InputError(f"a threshold of {threshold} with {root_keys} keys; give 1 to all")
         if repository._files.exists():
-            raise InputError(f"{folder} holds a repository already")
+            raise InputError(f"{folder} has a repository already")
         for path in (repository._files, repository.folder / "targets"):
             path.mkdir(parents=True, exist_ok=True)
         repository.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,17 +141,17 @@ class Repository:
     # -- reading ---------------------------------------------------------------------------
 
     def offers(self) -> list[OfferedRelease]:
-        """The releases, the wanted ones first."""
+        """The releases in the order of preference."""
         return read_offers(self._signed["targets"].signed)
 
     def wanted(self, model: str) -> OfferedRelease | None:
-        """Get the release of a model that is offered before all others; None if none is."""
+        """Get the release of a model that devices prefer, or None."""
         return next((o for o in self.offers() if o.rollout and o.model == model), None)
 
     def find(self, name: str) -> OfferedRelease:
-        """Get the release called `name`, ``model/version`` or a version that one model has.
+        """Get the release `name`: ``model/version``, or a version if one model has it.
 
-        Raises InputError if it holds none or several.
+        Raises InputError if there is none, or there are several.
         """
         matches = [o for o in self.offers() if name in (str(o), o.version)]
         if len(matches) != 1:
@@ -173,11 +173,11 @@ class Repository:
         hardware: Sequence[str] = (),
         sign: str | Path | None = None,
     ) -> Release:
-        """Add a bundle's files as a release, not offered to any device yet.
+        """Add a bundle's files as a release, which is not offered to devices yet.
 
-        The high-cost model is left out; `sign` is the key that signs the manifest, as of
-        ``gatewise pack``. Raises BundleError if the bundle cannot be read, InputError if this
-        version is there with other files.
+        The release lacks the high-cost model. `sign` is a private key that signs the manifest.
+        Raises BundleError if the bundle cannot be read, and InputError if this version exists with
+        other files.
         """
         with self._changing(), tempfile.TemporaryDirectory() as temporary:
             # the bundle without its high-cost model, a target for each file
@@ -191,7 +191,7 @@ class Repository:
                 name: TargetFile.from_data(f"{where}/{name}", content, ["sha256"])
                 for name, content in files.items()
             }
-            # the release, and whether it is there already
+            # the release, which may exist already
             release = Release(
                 release=1,
                 model=manifest.name,
@@ -209,8 +209,8 @@ class Repository:
             if present is not None:
                 if present.hashes == target.hashes:
                     return release
-                raise InputError(f"{where} is there with other files: give it another version")
-            # files first, the metadata that names them last
+                raise InputError(f"{where} exists with other files: give it another version")
+            # files first, the metadata that lists them last
             target.unrecognized_fields["custom"] = {"serial": 0, "rollout": 0}
             for name, file in (targets | {RELEASE: target}).items():
                 path = self._target_path(file.path, file.hashes["sha256"])
@@ -223,11 +223,10 @@ class Repository:
     def publish(
         self, name: str, rollout: float = 1.0, *, expected_version: int | None = None
     ) -> OfferedRelease:
-        """Offer a release, ``model/version``, to a share of the devices, before all others.
+        """Offer a release, ``model/version``, to a share of the devices, which prefer it.
 
-        Raises InputError if there is no such release, or the share is not above 0 and at most 1;
-        StaleVersionError if the repository is no longer at the `expected_version` that this was
-        decided on.
+        Raises InputError if there is no such release, or the share is not above 0 and at most 1,
+        and StaleVersionError if the repository is not at the `expected_version`.
         """
         check_rollout(rollout)
         with self._changing():
@@ -242,18 +241,19 @@ class Repository:
     def rollback(
         self, name: str | None = None, *, expected_version: int | None = None
     ) -> OfferedRelease:
-        """Withdraw a release, ``model/version``; devices leave it for the one before it.
+        """Withdraw a release, ``model/version``; devices go back to the one before it.
 
-        Without a `name`: the one that is offered before all others, as this object has read them.
-        Nothing changes if it is withdrawn already. Raises InputError if there is no such release,
-        or none is named and there are several models; StaleVersionError if the repository is no
-        longer at the `expected_version`.
+        Without a `name` it is the preferred release of the only model. Nothing changes if it is
+        withdrawn already. Raises InputError if there is no such release, or no name and several
+        models, and StaleVersionError if the repository is not at the `expected_version`.
         """
         if name is None:
-            # offers are in the order of preference: the last one entered for a model is its first
+            # in reverse order, so that a model's preferred release replaces the others
             wanted = {o.model: o for o in reversed(self.offers()) if o.rollout}
             if len(wanted) != 1:
-                raise InputError("name the release" if wanted else "no release is offered")
+                raise InputError(
+                    "name the release to withdraw" if wanted else "no release is offered"
+                )
             name = str(*wanted.values())
         with self._changing():
             self._expect(expected_version)
@@ -261,9 +261,9 @@ class Repository:
             return self._offer(offer, offer.serial, 0) if offer.rollout else offer
 
     def refresh(self) -> dict[str, datetime]:
-        """Sign snapshot, timestamp and roles that expire soon again; nothing else changes.
+        """Sign snapshot, timestamp and the roles that expire soon again.
 
-        Returns when root or targets expire, if that is soon and too few of their keys are here.
+        Returns the expiry of root and targets, if it is soon and too few of their keys are here.
         """
         soon = datetime.now(UTC) + timedelta(days=SOON)
         with self._changing():
@@ -279,13 +279,13 @@ class Repository:
                 except InputError:
                     unsigned[role] = expires
             self._write(*(r for r in due if r == "targets"), "snapshot", "timestamp")
-            self._write(*(r for r in due if r == "root"))  # last, as where a key is replaced
+            self._write(*(r for r in due if r == "root"))  # last, as in rotate_key
         return unsigned
 
     def rotate_key(self, role: str, *, revoke: str | None = None) -> str:
-        """Replace a key of a role by a new one and sign its metadata again.
+        """Replace a key of a role by a new one, and sign its metadata again.
 
-        `revoke` is the id of the old key; by default the role's first. Returns the new key's id.
+        `revoke` is the id of the old key, by default of the role's first. Returns the new key's id.
         """
         if role not in ROLES:
             raise InputError(f"role {role!r}; choose one of {', '.join(ROLES)}")
@@ -293,13 +293,13 @@ class Repository:
             root = self._signed["root"].signed
             old = revoke or root.roles[role].keyids[0]
             if old not in root.roles[role].keyids:
-                raise InputError(f"{old} is no key of {role}")
+                raise InputError(f"{old} is not a key of {role}")
             root_signers = self._signers("root")
             role_signers = self._signers(role)
             fresh = self._new_key(role).public_key
             root.revoke_key(old, role)
             root.add_key(fresh, role)
-            # The old keys sign as well, so that it holds under the root before and the next one.
+            # the old keys sign as well, so that the metadata is valid under both roots
             if role == "targets":
                 self._write("targets", also=role_signers)
             if role != "root":
@@ -314,7 +314,7 @@ class Repository:
 
     @contextlib.contextmanager
     def _changing(self, *, load: bool = True) -> Iterator[None]:
-        """Lock the repository for one writer, and read what the writer before it has written."""
+        """Lock the repository for one writer, and read its current metadata."""
         with (self.folder / ".lock").open("w") as lock:
             lock_file(lock.fileno())
             if load:
@@ -334,7 +334,7 @@ class Repository:
         try:
             numbers = [int(p.name.split(".")[0]) for p in self._files.glob("*.root.json")]
             if not numbers:
-                raise InputError(f"{self.folder} holds no repository: gatewise repo init")
+                raise InputError(f"{self.folder} is not a repository: gatewise repo init makes one")
             root = read(f"{max(numbers)}.root.json")
             timestamp = read("timestamp.json")
             snapshot = read(f"{timestamp.signed.snapshot_meta.version}.snapshot.json")
@@ -353,18 +353,18 @@ class Repository:
         return read_signer(path)
 
     def _signers(self, role: str) -> list[CryptoSigner]:
-        """Read the role's keys in the folder; raise InputError if they are too few to sign."""
+        """Read the role's keys in the folder; InputError if they are too few to sign."""
         needed = self._signed["root"].signed.roles[role]
         signers = [read_signer(path) for path in sorted(self.keys.glob("*.key"))]
         signers = [s for s in signers if s.public_key.keyid in needed.keyids]
         if len(signers) < needed.threshold:
             raise InputError(
-                f"{self.keys} holds {len(signers)} keys of {role}; {needed.threshold} must sign"
+                f"{self.keys} has {len(signers)} keys of {role}, and {needed.threshold} must sign"
             )
         return signers
 
     def _write(self, *roles: str, also: Sequence[CryptoSigner] = ()) -> None:
-        """Sign the next version of roles, by the keys `also` too, and write them in this order."""
+        """Sign the next version of each role, also by the keys `also`, and write it."""
         now = datetime.now(UTC).replace(microsecond=0)
         for role in roles:
             metadata = self._signed[role]

@@ -370,7 +370,7 @@ def test_the_commands(
     told = json.loads(done("inspect", made, "--json"))
     assert (told["signed"], told["key_id"], told["signature_checked"]) == (True, key_id, False)
     shown = done("inspect", made, "--public-key", public)
-    assert f"signed by key {key_id}: the signature holds" in shown
+    assert f"signed by key {key_id}: the signature is valid" in shown
     assert "not signed" in done("inspect", bundle)
     for command in ("inspect", "verify"):
         assert "is not signed" in refused(command, bundle, "--public-key", public)

@@ -111,7 +111,7 @@ def test_an_active_point_that_left_stages_out_is_listed_once(bundle: Path, capsy
 def test_inspect(bundle: Path, run: Run) -> None:
     status, text, _ = run("inspect", bundle)
     assert status == 0
-    for word in ("wine 1", "every hash holds", "margins", "cloud", "1 groups"):
+    for word in ("wine 1", "every hash is right", "margins", "cloud", "1 groups"):
         assert word in text
     assert Bundle.open(bundle).manifest.stages[0].inputs[0] in text[text.index("acquires") :]
     status, text, _ = run("inspect", bundle, "--json")
