@@ -57,7 +57,7 @@ ATTEMPTS = 3
 
 
 class Bundle:
-    """A bundle that was read and checked. Make one with :meth:`open`.
+    """A bundle that was read and checked. :meth:`open` makes one from its `storage`.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class Bundle:
         return (cloud.file,)
 
     def claimed_keys(self) -> tuple[str, ...]:
-        """Ids of the keys in the SIGNATURE file, whose signatures are not checked.
+        """Ids of the keys in the SIGNATURE file; the signatures are not checked.
 
         Empty without the file. Raises SignatureError if it is malformed, or of another manifest.
         """
@@ -151,7 +151,7 @@ class Bundle:
         return covering
 
     def read(self, name: str, *, most: int | None = None) -> bytes:
-        """Read a listed file, and check its size and hash.
+        """Read the listed file `name`, and check its size and hash.
 
         Raises DamagedFileError if the file is not listed, is missing, differs from the packed one,
         or has more than `most` bytes.
@@ -206,7 +206,7 @@ class Bundle:
             raise BundleError(f"bundle {self.path}: {RANGES}: {error}") from None
 
     def read_model(self, spec: StageSpec) -> FlatModel:
-        """Read and check the flat model of a stage that is no given graph."""
+        """Read and check the flat model of the stage `spec`, which is no given graph."""
         assert spec.kind != "graph"
         assert spec.arrays is not None
         content = self.read(spec.arrays, most=MAX_BYTES)
@@ -214,7 +214,7 @@ class Bundle:
         return read_model(content, spec.kind, spec.arrays, **sizes)
 
     def read_stage(self, stage: int) -> Stage:
-        """Read the stage at an index of the active operating point as training has it."""
+        """Read the stage at index `stage` of the active operating point as training has it."""
         spec = self.manifest.stages[stage]
         features = self.manifest.stage_inputs(stage)
         acquisition: Acquisition = "node" if spec.kind == "lazy" else "stage"
@@ -238,7 +238,7 @@ class Bundle:
         return self._with_manifest(self.manifest.with_active(point))
 
     def with_functions(self, functions: Mapping[str, Callable[..., Any]]) -> Bundle:
-        """Get the same bundle with functions for its blocks, by name; InputError if one lacks."""
+        """Get the same bundle with `functions` of its blocks by name; InputError if one lacks."""
         signal = self.manifest.signal
         if signal is None or not any(isinstance(b, FunctionBlock) for b in signal.graph.blocks):
             return self

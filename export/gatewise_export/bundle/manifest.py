@@ -168,7 +168,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return self._indices(() if self.cloud is None else self.cloud.inputs)
 
     def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
-        """Features that a stage acquires: all its inputs, bool (n_features,).
+        """Features that `stage`, an index, acquires: all its inputs, bool (n_features,).
 
         With `columns`, bool (n, n_inputs), the inputs that n instances acquire, the result is bool
         (n, n_features).

@@ -144,7 +144,7 @@ class Signer:
 
 
 def keygen(name: str | Path) -> tuple[Path, Path]:
-    """Make a key pair: NAME.key, readable by its owner alone, and NAME.pub; return their paths.
+    """Make the keys `name`.key, readable by its owner alone, and `name`.pub; return the paths.
 
     Raises InputError if a file exists or cannot be written.
     """

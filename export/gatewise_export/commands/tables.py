@@ -279,12 +279,12 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
 
 
 def _figures(point: OperatingPoint) -> tuple[float, ...]:
-    """Figures that identify a point, also the active one, whose idle stages are left out."""
+    """Figures that identify a point, also the active one without its idle stages."""
     return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
 def _shown_classes(manifest: Manifest) -> list[int]:
-    """Classes whose recall is shown: all with a bound, and the rarest if it is rare."""
+    """Classes with a column of recall: all with a bound, and the rarest if it is rare."""
     rows = manifest.class_rows
     if rows is None or manifest.active_point.recall is None:
         return []
