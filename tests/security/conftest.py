@@ -23,7 +23,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
 
 @pytest.fixture
 def secure(made: BrokerFolder) -> Iterator[SecureBroker]:
-    # What another test's broker kept would come back.
+    # without the messages of another test
     (made.folder / "data" / "mosquitto.db").unlink(missing_ok=True)
     broker = SecureBroker(made)
     yield broker
@@ -32,7 +32,7 @@ def secure(made: BrokerFolder) -> Iterator[SecureBroker]:
 
 @pytest.fixture
 def enter(secure: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
-    """Enter as a client of the roster: ``enter("pi-1", "topic", ...)``; again: the same session."""
+    """Function that connects a client of the roster, or returns its client: name, topics."""
     clients: dict[str, MqttClient] = {}
 
     def come(name: str, *topics: str) -> MqttClient:

@@ -1,4 +1,4 @@
-"""Messages that are almost right: mutations of real ones, with a seed, as fast as may be."""
+"""Mutations of real messages, by a seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from gatewise_edge.link import wire
 
-#: Lengths that a header may claim and no message has.
+#: Headers with lengths that no message has.
 _HUGE = [bytes([major | 27]) + size for major in (0x40, 0x60, 0x80, 0xA0, 0xC0)
          for size in (b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\x00\x00\x00\x00\xff\xff\xff\xff",
                       b"\x00\x00\x00\x10\x00\x00\x00\x00")]  # fmt: skip
@@ -22,7 +22,7 @@ _TAGS = [0, 1, 2, 3, 4, 5, 24, 25, 28, 29, 30, 35, 36, 37, 55799, 64, 69, 84, 85
 
 
 def requests(model: str, version: str, columns: int) -> list[bytes]:
-    """Give real requests to begin with."""
+    """Make valid requests."""
     rng = np.random.default_rng(0)
     matrices = [rng.normal(size=(n, columns)).astype(t) for n in (1, 3) for t in ("f4", "f2")]
     return [
@@ -34,7 +34,7 @@ def requests(model: str, version: str, columns: int) -> list[bytes]:
 
 
 def responses(model: str, version: str, classes: int, ids: Sequence[bytes]) -> list[bytes]:
-    """Give real answers to begin with, one for each id."""
+    """Make valid responses, one for each id."""
     probabilities = np.full((1, classes), 1 / classes)
     return [
         wire.encode_response(
@@ -57,7 +57,7 @@ def _cut(r: random.Random, seed: bytes, _: bytes) -> bytes:
     return seed[: r.randrange(len(seed))]
 
 
-def _longer(r: random.Random, seed: bytes, _: bytes) -> bytes:
+def _extend(r: random.Random, seed: bytes, _: bytes) -> bytes:
     return seed + r.randbytes(r.randint(1, 64))
 
 
@@ -71,19 +71,15 @@ def _repeat(r: random.Random, seed: bytes, _: bytes) -> bytes:
     return seed[:stop] + seed[start:stop] * r.randint(0, 3) + seed[stop:]
 
 
-def _huge(r: random.Random, seed: bytes, _: bytes) -> bytes:
-    at = r.randrange(len(seed))
-    return seed[:at] + r.choice(_HUGE) + seed[at + r.randint(0, 9) :]
-
-
-def _deep(r: random.Random, seed: bytes, _: bytes) -> bytes:
-    at = r.randrange(len(seed))
-    return seed[:at] + r.choice(_OPENERS) + seed[at + r.randint(0, 3) :]
+def _insert(r: random.Random, seed: bytes, _: bytes) -> bytes:
+    """Insert a header of a huge or deep value."""
+    position = r.randrange(len(seed))
+    header, n_replaced = (r.choice(_HUGE), 9) if r.random() < 0.5 else (r.choice(_OPENERS), 3)
+    return seed[:position] + header + seed[position + r.randint(0, n_replaced) :]
 
 
 def _noise(r: random.Random, seed: bytes, _: bytes) -> bytes:
-    size = r.choice((0, 1, 3, 16, 100, 2000))
-    return r.randbytes(size)
+    return r.randbytes(r.choice((0, 1, 3, 16, 100, 2000)))
 
 
 def _large(r: random.Random, seed: bytes, _: bytes) -> bytes:
@@ -116,7 +112,7 @@ def _value(r: random.Random, depth: int = 0) -> object:
 
 
 def _structure(r: random.Random, seed: bytes, _: bytes) -> bytes:
-    """Change entries of the map, perhaps to a key twice or far too many; the checksum holds."""
+    """Change entries of the map, some to duplicate keys or too many; the checksum is right."""
     entries: list[tuple[object, object]] = list(cbor2.loads(seed).items())
     for _turn in range(r.randint(1, 3)):
         do = r.randrange(4)
@@ -146,31 +142,24 @@ def _map(entries: list[tuple[object, object]]) -> bytes:
 
 
 MUTATIONS: Sequence[Callable[[random.Random, bytes, bytes], bytes]] = (
-    _flip, _flip, _cut, _longer, _splice, _repeat, _huge, _deep, _noise, _large,
+    _flip, _flip, _cut, _extend, _splice, _repeat, _insert, _insert, _noise, _large,
     *[_structure] * 8,
 )  # fmt: skip
 
 
 def mutants(seeds: Sequence[bytes], count: int, *, seed: int) -> Iterator[bytes]:
-    """Give `count` messages, each a real one with one or two mutations."""
+    """Make `count` messages, each a valid one with one or two mutations."""
     r = random.Random(seed)
     for _turn in range(count):
         message = r.choice(MUTATIONS)(r, r.choice(seeds), r.choice(seeds))
         if message and r.random() < 0.1:
-            # This one works on bytes: what it begins with need not be CBOR any more.
+            # the first ten work on bytes that need not be CBOR
             message = r.choice(MUTATIONS[:10])(r, message, r.choice(seeds))
         yield message
 
 
-def resident_mb() -> float:
-    """Resident memory of this process in MB (10^6 bytes)."""
-    return resident_mb_of("self")
-
-
-def resident_mb_of(process: int | str) -> float:
+def resident_mb(process: int | str = "self") -> float:
     """Resident memory of a process in MB (10^6 bytes)."""
     with open(f"/proc/{process}/smaps_rollup") as lines:
-        for line in lines:
-            if line.startswith("Rss:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    raise AssertionError("no Rss in smaps_rollup")
+        rss = next(line for line in lines if line.startswith("Rss:"))
+    return int(rss.split()[1]) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""Messages that anyone may have sent: nothing crashes, nothing grows, everything is counted."""
+"""Malformed messages: nothing crashes, memory does not grow, and each message is counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.security.fuzzing import mutants, requests, resident_mb, resident_mb_of, responses
+from tests.security.fuzzing import mutants, requests, resident_mb, responses
 from tests.support.mqtt_clients import MqttClient
 from tests.support.small_bundle import HARD, answer_to
 
@@ -22,13 +22,12 @@ REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
     "checksum",
 }  # fmt: skip
-#: What resident memory may grow by, in MB, beyond noise of the allocator: at 10^5 messages a
-#: leak of 100 bytes a message would show.
+#: Largest growth of resident memory in MB: less than a leak of 100 bytes per message.
 GROWTH = 10.0
 
 
 def steady(feed: Callable[[bytes], None], messages: list[bytes]) -> float:
-    """Feed all messages; give the growth of resident memory over the last three quarters."""
+    """Feed all messages; return the growth of resident memory over the last three quarters."""
     quarter = len(messages) // 4
     for message in messages[:quarter]:
         feed(message)
@@ -44,7 +43,7 @@ def steady(feed: Callable[[bytes], None], messages: list[bytes]) -> float:
     ("kind", "count"),
     [
         ("request", 5000),
-        ("response", 5000),  # 100,000 of them come to a device below
+        ("response", 5000),  # a device gets 100,000 of them below
         pytest.param("request", 100_000, marks=pytest.mark.slow),
     ],
 )
@@ -72,7 +71,7 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, count):
             outcomes[error.reason] += 1
             ids.add(None if error.id is None else len(error.id))
         else:
-            # What passed holds no nonsense: it can be said again, and is understood.
+            # an accepted message can be encoded and decoded again
             assert decode(encode(message)).id == message.id
             outcomes["taken"] += 1
 
@@ -80,14 +79,14 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, count):
     assert outcomes.total() == count
     assert set(outcomes) <= REASONS | {"taken"}
     assert ids == {None, 16}
-    # The mutations reach every check, and some do no harm.
+    # the mutations reach every check, and some leave a message valid
     seldom = {"name", "infinite", "missing"}
     assert set(outcomes) >= {"taken"} | REASONS - seldom
     assert growth < GROWTH
 
 
-class Babble:
-    """A link whose peer answers each request after many messages that are almost answers."""
+class NoisyLink:
+    """A link that delivers many malformed messages before each response."""
 
     ready = True
 
@@ -122,7 +121,7 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
     def answer(payload: bytes) -> bytes:
         return wire.encode_response(answer_to(wire.decode_request(payload)))
 
-    link = Babble(answer, each=100)
+    link = NoisyLink(answer, each=100)
     routes: Counter[str] = Counter()
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         before = None
@@ -136,7 +135,7 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
         assert resident_mb() - before < GROWTH
         counters = device.counters
     assert routes.total() == link.requests
-    # A mutant with a valid answer's form is an answer: that is what the access list is for.
+    # a mutant in the form of a valid response is a response, which the access list prevents
     assert routes["cloud"] > 0.9 * routes.total()
     fates = ("invalid", "unknown", "mismatched", "duplicates", "late", "answered", "refused")
     assert sum(counters[name] for name in fates) == link.delivered
@@ -166,11 +165,11 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
                 if at % 100 == 0:
                     assert device.answer(HARD).route == "cloud"
                 if at == len(messages) // 4:
-                    before = resident_mb_of(worker.process.pid)
+                    before = resident_mb(worker.process.pid)
             assert device.answer(HARD).route == "cloud"
             counters = device.counters
         assert before is not None
-        growth = resident_mb_of(worker.process.pid) - before
+        growth = resident_mb(worker.process.pid) - before
         asked = counters["sent"] + counters["retries"]
         worker.process.terminate()
         status, out, err = worker.finish()
@@ -182,7 +181,7 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
     refused = sum(ended["errors"].values()) + sum(ended["dead"].values())
     assert sum(ended[name] for name in fates) + refused == ended["received"]
     assert ended["unsent"] == 0
-    # Answers for a minute's duplicates are kept: a few hundred bytes each, 4096 at most.
+    # the worker remembers at most 4096 responses of some hundred bytes for duplicates
     assert growth < GROWTH
     strange = sum(counters[name] for name in ("invalid", "unknown", "mismatched", "late"))
     assert strange == sent

@@ -1,4 +1,4 @@
-"""A device that reaches for other devices' requests, or for the broker's memory."""
+"""Devices can neither take requests from the workers' pool nor fill the broker's memory."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ def json_request() -> bytes:
 
 @pytest.mark.parametrize("plugin", [pytest.param("auto", marks=needs_plugin), "none"])
 def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
-    """Of 200 requests 117 were answered beside one such session, and 4 beside nine."""
     made = make_folder(tmp_path / "broker", plugin=plugin)
     with SecureBroker(made) as broker:
-        # Without the plugin every subscription is granted, and the pool's name is not known.
+        # without the plugin every subscription is granted, but the pool's name is unknown
         pools = ["gw", made.roster.pool] if plugin == "auto" else ["gw"]
         filters = [wire.shared(p, f) for p in pools for f in (wire.REQUESTS, wire.JSON_REQUESTS)]
         thief = MqttClient(broker.url, *filters, files=made.client("pi-2"))
@@ -59,7 +58,7 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
 
 
 def leave_sleeping_session(broker: SecureBroker, client_id: str) -> None:
-    """Subscribe to responses in a persistent session and go."""
+    """Subscribe to responses in a persistent session, and disconnect."""
     endpoint = Endpoint(broker.url, **broker.made.client("pi-1"))
     client = make_client(endpoint, client_id, max_inflight=1)
     client._clean_session = False
@@ -73,10 +72,9 @@ def leave_sleeping_session(broker: SecureBroker, client_id: str) -> None:
 
 
 def test_sleeping_sessions_do_not_fill_the_broker(secure, enter):
-    """One certificate left as many as it liked, each with 64 MB, written anew each second."""
     for number in range(5):
         leave_sleeping_session(secure, f"sleeper-{number}")
-    # One certificate, one session.
+    # one session per certificate
     assert len(re.findall(r"New client connected from \S+ as pi-1", secure.log)) == 5
     assert "as sleeper" not in secure.log
     worker = enter("w-1")

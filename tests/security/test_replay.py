@@ -1,7 +1,4 @@
-"""Responses that are real, but not for here and now: refused and counted.
-
-Requests are in tests/cloud/worker/test_worker.py, forged topics in test_broker.py.
-"""
+"""Valid responses to other requests are refused and counted."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def device(secure, bundle):
 
 
 def ask(device, row):
-    """Ask on a thread of its own: the answer comes into the list."""
+    """Answer an instance on a thread, into a list."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(device.answer(row)))
     thread.start()
@@ -33,21 +30,20 @@ def ask(device, row):
 
 
 def test_a_response_counts_only_for_its_request(enter, device):
-    """What a worker that lies, or a broker's stranger with its key, may try."""
     worker = enter("w-1", wire.REQUESTS)
     answers, thread = ask(device, HARD)
     topic, payload = worker.get()
     assert topic == "gw/v1/pi-1/req"
     request = wire.decode_request(payload)
-    lies = [
+    forgeries = [
         {"id": wire.new_id()},
         {"model": "other"},
         {"version": "8"},
         {"labels": [0, 1], "probabilities": [[0.5, 0.5]] * 2},
     ]
-    for lie in lies:
-        worker.publish("gw/v1/pi-1/rsp", wire.encode_response(answer_to(request, **lie)))
-    wait_until(lambda: device.counters["mismatched"] == 3, "the lies")
+    for forgery in forgeries:
+        worker.publish("gw/v1/pi-1/rsp", wire.encode_response(answer_to(request, **forgery)))
+    wait_until(lambda: device.counters["mismatched"] == 3, "the forgeries")
     assert device.counters["unknown"] == 1
     assert answers == []
     true = wire.encode_response(answer_to(request))
@@ -55,7 +51,7 @@ def test_a_response_counts_only_for_its_request(enter, device):
     thread.join(20)
     assert [(a.route, a.class_index) for a in answers] == [("cloud", 0)]
 
-    # The same response again, and again while the next request is out.
+    # the same response again, before and after the next request
     worker.publish("gw/v1/pi-1/rsp", true)
     wait_until(lambda: device.counters["duplicates"] == 1, "the replay")
     answers, thread = ask(device, [0.1, 0, 0.1, 0, 1.0, 0])
