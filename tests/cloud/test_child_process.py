@@ -61,7 +61,7 @@ def test_a_failure_is_its_last_line_its_own_message_or_its_status(code, failure)
 
 
 @pytest.mark.parametrize("follows_input", [True, False])
-def test_one_that_does_not_end_is_killed(follows_input):
+def test_a_child_that_does_not_end_is_killed(follows_input):
     child, messages = start(DEAF, follows_input=follows_input)
     assert messages.get(timeout=SECONDS) == {}
     child.close(0.2)
@@ -70,7 +70,7 @@ def test_one_that_does_not_end_is_killed(follows_input):
         os.killpg(child.pid, 0)  # its guard left with it
 
 
-def test_several_end_together():
+def test_several_children_end_at_the_same_time():
     children = [start("import sys, time; sys.stdin.read(); time.sleep(0.5)")[0] for _ in range(4)]
     close_all(children)
     assert not any(running(child.pid) for child in children)
@@ -84,7 +84,7 @@ def test_several_end_together():
         "ChildProcess('sleep', ['sleep', '600'], follows_input=False)",
     ],
 )
-def test_it_ends_with_an_owner_that_is_killed(child):
+def test_a_child_ends_when_its_owner_is_killed(child):
     code = f"""
         import time
         from gatewise_cloud import EmbeddedBroker, MosquittoBroker

@@ -315,7 +315,7 @@ def of_wine(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(rows=arrays(np.float32, (4, 13), elements=NUMBERS | ODD), holes=arrays(np.bool_, (4, 13)))
-def test_any_rows_are_decided_alike(of_wine, rows, holes):
+def test_random_rows_are_decided_as_by_the_system(of_wine, rows, holes):
     for case in of_wine:
         x = np.where(holes, np.float32(np.nan), rows) if case.kind in TAKE_MISSING else rows
         expected = [np.ascontiguousarray(stage.margins(x)) for stage in case.system.stages_]

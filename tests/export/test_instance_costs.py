@@ -51,7 +51,7 @@ def scores_of(system, x):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_bundle_keeps_the_cap_wherever_it_runs(capped, tmp_path):
+def test_no_instance_costs_more_than_the_cap_anywhere(capped, tmp_path):
     system, bundle, x, huge, cap = capped
     manifest = read_manifest(bundle.manifest.to_json())
     assert manifest.max_instance_cost == system.max_instance_cost_ == cap

@@ -84,7 +84,9 @@ def test_trees_give_the_same_bits(
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), missing=st.booleans())
-def test_rows_at_thresholds_and_beside_them(seed: int, missing: bool) -> None:
+def test_rows_at_thresholds_and_their_neighbours_give_the_same_bits(
+    seed: int, missing: bool
+) -> None:
     rng = np.random.default_rng(seed)
     trees = make_trees(rng, 10, 3, 2, form="mixed", marks=MARKS)
     values = neighbours(trees.threshold[trees.feature >= 0])
@@ -95,7 +97,7 @@ def test_rows_at_thresholds_and_beside_them(seed: int, missing: bool) -> None:
 
 @pytest.mark.parametrize("rows", [1, 50, 3000])
 @pytest.mark.parametrize("form", ["one", "all"])
-def test_many_trees_and_outputs(rows: int, form: Form) -> None:
+def test_many_trees_and_outputs_give_the_same_bits(rows: int, form: Form) -> None:
     rng = np.random.default_rng(rows)
     trees = make_trees(rng, 300, 16, 27, form=form, marks=MARKS)
     assert_same_bits(trees, random_rows(rng, rows, 16, strange=True))
@@ -103,7 +105,7 @@ def test_many_trees_and_outputs(rows: int, form: Form) -> None:
 
 @pytest.mark.parametrize("n_features", [0, 1, 3])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_trees_of_a_single_leaf(n_features: int, rows: int) -> None:
+def test_trees_of_a_single_leaf_give_the_same_bits(n_features: int, rows: int) -> None:
     none = np.full(2, -1, np.int32)
     value, base = np.array([[0.25, 0, 1e-9], [0, 0, 0]], F), np.array([-0.0, 0.1, 0.2], F)
     roots = np.arange(2, dtype=np.int32)
@@ -147,7 +149,7 @@ def test_kernel_machines_give_the_same_bits(
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_a_fitted_kernel_machine(offset: float) -> None:
+def test_a_fitted_kernel_machine_gives_the_same_bits(offset: float) -> None:
     x, y = load_wine(return_X_y=True)
     x = (x + offset).astype(F)
     model, _ = fit_kernel(x[::2], y[::2], 3, n_landmarks=60)

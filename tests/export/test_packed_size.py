@@ -41,7 +41,7 @@ def fitted(request, make_once):
 
 
 @pytest.mark.slow
-def test_sizes_are_those_of_the_tables(fitted, tmp_path) -> None:
+def test_sizes_are_the_bytes_of_the_tables(fitted, tmp_path) -> None:
     system, _ = fitted
     for number, chain in enumerate(system.chains_):
         every_stage = replace(
@@ -54,7 +54,7 @@ def test_sizes_are_those_of_the_tables(fitted, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_at_never_exceeds_the_bytes_given_and_decides_as_before(fitted, tmp_path) -> None:
+def test_at_stays_within_max_bytes_with_the_same_decisions(fitted, tmp_path) -> None:
     system, X = fitted
     sizes = sorted({p.bytes for p in (*system.frontier_.points, *system.frontier_.others)})
     smallest = sizes[0]
@@ -94,7 +94,7 @@ def test_a_fit_within_bytes_packs_within_them(method, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, 1.5])
-def test_settings_that_say_no_size(wrong) -> None:
+def test_texts_that_are_not_a_size_are_refused(wrong) -> None:
     X, _, y, _ = table()
     with pytest.raises(InputError, match="max_bytes"):
         ready("staged", X, y, max_bytes=wrong).fit(X, y)

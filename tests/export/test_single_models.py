@@ -60,7 +60,7 @@ def fit(name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", [*CLASSES, *VALUES])
-def test_a_device_answers_and_pays_as_the_estimator(name, tmp_path):
+def test_a_device_has_the_answers_and_costs_of_the_estimator(name, tmp_path):
     model, x = fit(name)
     bundle = pack(model, tmp_path / "bundle.gwb", sample=x[:32])
     manifest = bundle.manifest
@@ -84,7 +84,7 @@ def test_a_device_answers_and_pays_as_the_estimator(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["coupled", "rank"])
-def test_the_command_line_speaks_of_scores(name, tmp_path, capsys):
+def test_commands_print_scores_for_models_of_values(name, tmp_path, capsys):
     model, x = fit(name)
     path = tmp_path / "bundle"
     bundle = pack(model, path, sample=x[:32])

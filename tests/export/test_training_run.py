@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> TrainingSettings:
     )
 
 
-def test_a_run_hands_over_the_system_its_bundle_and_the_test_rows(
+def test_a_run_has_the_system_the_bundle_and_the_test_rows(
     settings: TrainingSettings,
 ) -> None:
     run = train_bundle(replace(settings, test_rows=20), quiet=True)
@@ -56,7 +56,7 @@ def test_a_run_hands_over_the_system_its_bundle_and_the_test_rows(
     assert [line.split(",")[-1] for line in lines] == run.test_labels.tolist()
 
 
-def test_a_data_set_s_own_split_is_kept(settings: TrainingSettings, tmp_path: Path) -> None:
+def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: Path) -> None:
     x, y = load_iris(return_X_y=True)
     part = np.arange(len(y)) % 3
     np.savez(tmp_path / "table.npz", X=x, y=y, part=part, subject=part)
@@ -78,7 +78,7 @@ def test_a_data_set_s_own_split_is_kept(settings: TrainingSettings, tmp_path: Pa
         ("zeros", {}, "the array part leaves no test rows"),
     ],
 )
-def test_an_own_split_that_is_not_what_is_asked_for_is_refused(
+def test_a_split_against_the_options_is_refused(
     settings: TrainingSettings, tmp_path: Path, part: str, change: dict[str, Any], says: str
 ) -> None:
     x, y = load_iris(return_X_y=True)
@@ -91,7 +91,7 @@ def test_an_own_split_that_is_not_what_is_asked_for_is_refused(
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.4, 0.45, 0.6, 0.75])
-def test_the_share_of_whole_groups_held_out_is_the_one_asked_for(
+def test_whole_groups_are_held_out_near_the_share(
     settings: TrainingSettings, tmp_path: Path, share: float
 ) -> None:
     x, y = load_iris(return_X_y=True)
@@ -110,7 +110,7 @@ def test_the_share_of_whole_groups_held_out_is_the_one_asked_for(
 @pytest.mark.parametrize(
     "change", [{"test_rows": 1000}, {"test_rows": 0}, {"test_size": 1.5}, {"test_size": 0.001}]
 )
-def test_test_rows_that_cannot_be_held_out(
+def test_impossible_shares_of_test_rows_are_refused(
     settings: TrainingSettings, change: dict[str, float]
 ) -> None:
     settings = replace(settings, **change)  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ def test_a_method_without_a_cloud_is_refused_where_one_is_needed(
         train_bundle(replace(settings, method="cegb", needs_cloud=True, parameters={}), quiet=True)
 
 
-def test_a_goal_out_of_reach_loses_no_training(settings: TrainingSettings) -> None:
+def test_a_goal_out_of_reach_gives_the_nearest_point(settings: TrainingSettings) -> None:
     settings = replace(settings, budget=0.5)
     run = train_bundle(settings, quiet=True)
     (trouble,) = run.troubles
@@ -170,21 +170,21 @@ def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
 
 
 @pytest.mark.slow
-def test_a_request_that_no_message_holds_is_refused(settings: TrainingSettings) -> None:
+def test_a_request_larger_than_a_message_is_refused(settings: TrainingSettings) -> None:
     with pytest.raises(InputError, match="would have 85 bytes, more than max_message=84"):
         train_bundle(replace(settings, max_message=84), quiet=True)
     assert train_bundle(replace(settings, max_message=85), quiet=True).verification.agrees
 
 
 @pytest.mark.parametrize("change", [{"name": "a/b"}, {"name": ""}, {"version": "v" * 65}])
-def test_names_that_no_bundle_may_have_are_refused_before_the_fit(
+def test_bad_names_of_a_bundle_are_refused_before_the_fit(
     settings: TrainingSettings, change: dict[str, Any]
 ) -> None:
     with pytest.raises(InputError, match=r"cannot be a level of MQTT topics: give 1 to 64"):
         train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
 
 
-def test_columns_that_no_bundle_may_hold_are_refused_before_the_fit(
+def test_bad_names_of_columns_are_refused_before_the_fit(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:
     rows = np.arange(40.0).reshape(20, 2)
@@ -198,7 +198,7 @@ def test_columns_that_no_bundle_may_hold_are_refused_before_the_fit(
             train_bundle(replace(settings, dataset=str(table)), quiet=True)
 
 
-def test_places_that_cannot_be_are_refused_before_the_data_is_read(
+def test_bad_paths_are_refused_before_the_data_is_read(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -218,7 +218,7 @@ def test_places_that_cannot_be_are_refused_before_the_data_is_read(
 
 
 @pytest.mark.slow
-def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
+def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
     frame, y = machine_table()
     # a column that is left out holds carriage returns, as notes of people do
     frame["serial"] += "\rnew"

@@ -26,7 +26,7 @@ BROKERS = [EmbeddedBroker, MosquittoBroker]
 
 @pytest.mark.parametrize("kind", BROKERS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_ready_inside_gone_after_and_the_port_is_free_again(kind, host):
+def test_a_broker_is_ready_in_its_context_and_frees_its_port(kind, host):
     if ":" in host and not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     with kind(host=host) as broker:
@@ -44,7 +44,7 @@ def test_ready_inside_gone_after_and_the_port_is_free_again(kind, host):
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_what_it_cannot_listen_on_is_said(kind):
+def test_an_address_that_cannot_be_used_is_an_error(kind):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 is in use") as caught:
@@ -58,7 +58,7 @@ def test_what_it_cannot_listen_on_is_said(kind):
             kind(host=host)
 
 
-def test_a_mosquitto_that_ends_at_once_or_is_not_there_says_why(monkeypatch):
+def test_a_mosquitto_that_does_not_start_is_an_error(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(broker_module, "mosquitto_config", lambda *_, **__: "nonsense 1\n")
         with pytest.raises(BrokerError, match=r"ended while it started: .*nonsense"):
@@ -95,7 +95,7 @@ def test_retained_messages_and_last_wills(any_broker):
         client.close()
 
 
-def test_no_will_after_a_clean_farewell(any_broker):
+def test_no_last_will_after_a_clean_disconnect(any_broker):
     topic = f"test/{any_broker.kind}/farewell"
     watcher = MqttClient(any_broker.url, topic)
     MqttClient(any_broker.url, will=(topic, b"offline", 1, False)).close()
@@ -106,7 +106,7 @@ def test_no_will_after_a_clean_farewell(any_broker):
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_retained_messages_that_nobody_asked_for(kind):
+def test_only_the_embedded_broker_sends_other_retained_messages(kind):
     with kind() as broker:
         watcher = MqttClient(broker.url, "test/+")
         watcher.publish("test/a", b"kept", retain=True)
@@ -122,7 +122,7 @@ def test_retained_messages_that_nobody_asked_for(kind):
 # -- shared subscriptions, found out by a round trip -----------------------------------------
 
 
-def test_a_broker_that_is_away_or_lets_nobody_in(locked_mosquitto):
+def test_a_broker_that_cannot_be_reached_or_refuses_is_an_error(locked_mosquitto):
     port = free_port()
     with pytest.raises(LinkError, match="cannot be reached") as caught:
         shared_subscriptions_work(f"mqtt://user:secret@127.0.0.1:{port}")
@@ -132,7 +132,7 @@ def test_a_broker_that_is_away_or_lets_nobody_in(locked_mosquitto):
         shared_subscriptions_work(locked_mosquitto)
 
 
-def test_where_nothing_comes_back_nothing_is_learned(tmp_path):
+def test_without_a_round_trip_shared_subscriptions_stay_unknown(tmp_path):
     rules = tmp_path / "rules"
     rules.write_text("topic readwrite elsewhere/#\n")
     with Mosquitto(tmp_path, "allow_anonymous true", f"acl_file {rules}") as broker:

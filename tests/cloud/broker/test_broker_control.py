@@ -71,7 +71,7 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     again.close()
 
 
-def test_a_device_that_was_added_joins_no_pool(broker, capsys, caplog):
+def test_an_added_device_cannot_join_the_pool(broker, capsys, caplog):
     command(broker, capsys, "add", "pi-7")
     link = link_of(broker, "pi-7")
     link.watch(shared(broker.made.roster.pool), lambda payload: None)
@@ -98,6 +98,6 @@ def test_only_an_operator_may_change_roles(broker, monkeypatch):
     assert "x" not in known_clients(endpoint)
 
 
-def test_a_folder_that_is_none(tmp_path, capsys):
+def test_a_folder_without_a_roster_is_refused(tmp_path, capsys):
     assert main(["broker", "add", "pi-1", "--dir", str(tmp_path)]) == 2
     assert "no folder of gatewise broker init" in capsys.readouterr().err

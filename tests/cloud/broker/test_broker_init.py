@@ -42,7 +42,7 @@ def folder(made, tmp_path):
     return shutil.copytree(made.folder, tmp_path / "copy")
 
 
-def test_a_folder_that_holds_all_that_is_needed(made):
+def test_a_folder_has_certificates_configuration_and_rights(made):
     roster = made.roster
     assert (roster.devices, roster.workers, roster.operators) == (
         ("pi-1",), ("worker-1",), ("operator",),
@@ -86,7 +86,7 @@ def test_a_folder_that_holds_all_that_is_needed(made):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
 
-def test_the_pool_has_an_unguessable_name_that_stays(made, folder, tmp_path):
+def test_the_pool_has_a_random_name_that_stays(made, folder, tmp_path):
     other = init_broker(tmp_path / "other", hosts=["x"])
     assert made.roster.pool != other.roster.pool
     assert len(made.roster.pool) >= 32
@@ -105,7 +105,7 @@ def test_the_pool_has_an_unguessable_name_that_stays(made, folder, tmp_path):
         ({"devices": [f"pi-{n}" for n in range(300)]}, ["max_connections 1208"], "plugin"),
     ],
 )
-def test_what_the_broker_has_and_may_do(tmp_path, monkeypatch, settings, lines, absent):
+def test_settings_become_lines_of_the_configuration(tmp_path, monkeypatch, settings, lines, absent):
     monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
     made = init_broker(tmp_path, hosts=["x"], at="/there", **settings)
     config = made.config.read_text().splitlines()
@@ -113,7 +113,7 @@ def test_what_the_broker_has_and_may_do(tmp_path, monkeypatch, settings, lines, 
     assert not [line for line in config if line.startswith(absent)]
 
 
-def test_a_second_call_adds_and_keeps_the_rest(folder):
+def test_a_second_call_adds_clients_and_changes_nothing_else(folder):
     init_broker(folder, port=8884, max_message=65536)
     before = contents(folder)
     made = init_broker(folder, devices=["pi-2"], workers=["w-2"])
@@ -162,14 +162,14 @@ def test_a_full_disk_leaves_every_file_as_it_was(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
-def test_files_of_the_brokers_user_stay_that_users(folder):
+def test_files_keep_their_owner(folder):
     os.chown(folder / "rights.json", 1, 1)
     init_broker(folder, devices=["pi-2"])
     found = (folder / "rights.json").stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1, 1, 0o600)
 
 
-def test_certificates_are_made_anew_when_they_are_due(folder):
+def test_certificates_that_expire_soon_are_renewed(folder):
     now = datetime.datetime.now(datetime.UTC)
     for settings, due in (
         ({"hosts": ["one.example", "two.example"]}, ["server.crt"]),
@@ -211,12 +211,12 @@ def test_revoked_clients_are_on_the_list(folder):
         ({"run_as": "nobody-of-that-name"}, "no such user"),
     ],
 )
-def test_what_it_refuses(tmp_path, settings, word):
+def test_bad_settings_are_refused(tmp_path, settings, word):
     with pytest.raises(InputError, match=word):
         init_broker(tmp_path / "b", **({"hosts": ["one.example"]} | settings))
 
 
-def test_half_an_authority(folder):
+def test_an_authority_without_its_key_is_refused(folder):
     (folder / "ca.key").unlink()
     with pytest.raises(InputError, match="is alone"):
         init_broker(folder)

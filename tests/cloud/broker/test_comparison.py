@@ -47,7 +47,7 @@ def test_evidence_grows_with_the_excess_and_needs_one():
     assert Comparison(GroupShare.from_counts([]), other).evidence(0.01) == 0.0
 
 
-def test_the_error_of_a_share_is_that_between_devices():
+def test_the_error_of_a_share_is_the_spread_between_devices():
     group = GroupShare.from_counts([(10.0, 1000.0), (20.0, 1000.0), (60.0, 1000.0)])
     assert group.share == pytest.approx(0.03)
     # (10 - 30)^2 + (20 - 30)^2 + (60 - 30)^2 = 1400, and m / (m - 1) = 3 / 2.
@@ -180,7 +180,7 @@ def test_three_points_worse_are_withdrawn_before_half_of_the_fleet_has_them():
     assert n_before_half >= 0.9 * N_FLEETS, Counter(kind for kind, _ in ends)
 
 
-def test_a_few_fleets_end_as_they_should():
+def test_good_and_bad_releases_end_as_expected_in_a_few_fleets():
     assert {kind for kind, _ in rollouts(0.0, 0.01, n_fleets=5)} == {"done"}
     ends = rollouts(0.08, 0.01, n_fleets=5)
     assert {kind for kind, _ in ends} == {"withdrawn"}

@@ -48,7 +48,7 @@ def make_token(made):
     return make_tokens(made.folder, ["pi-5"])["pi-5"]
 
 
-def test_a_token_is_good_once_and_the_key_stays_on_the_device(made, tmp_path):
+def test_a_token_is_valid_once_and_the_key_stays_on_the_device(made, tmp_path):
     token = make_token(made)
     with serving(made) as (url, groups):
         device = enrol(url, token, tmp_path / "tls")
@@ -69,7 +69,7 @@ def test_a_token_is_good_once_and_the_key_stays_on_the_device(made, tmp_path):
     assert "pi-5" in again.roster.devices
 
 
-def test_what_is_refused(made, tmp_path):
+def test_bad_requests_are_refused(made, tmp_path):
     token = make_token(made)
     name, secret, digest = token.split(".")
     with serving(made) as (url, groups):
@@ -95,7 +95,7 @@ def test_a_token_ends_after_a_day(made, tmp_path):
         enrol(url, token, tmp_path / "tls")
 
 
-def test_devices_that_come_at_the_same_time_are_enrolled_together(made, tmp_path):
+def test_simultaneous_devices_are_enrolled_together(made, tmp_path):
     tokens = make_tokens(made.folder, [f"new-{i}" for i in range(8)])
     with serving(made) as (url, groups), ThreadPoolExecutor(8) as pool:
         devices = list(pool.map(lambda n: enrol(url, tokens[n], tmp_path / n), tokens))

@@ -70,7 +70,7 @@ def rolled_out(repository, shares, reports, limits=AbortLimits(worse_by=0.01)): 
 
 
 @pytest.mark.parametrize("models", [1, 2])
-def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(
+def test_a_good_release_reaches_all_devices_also_after_an_interruption(
     repository, tmp_path, models
 ):
     if models == 2:  # another model's release has as high a serial, and was offered before
@@ -100,7 +100,7 @@ def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(
         (reported(10, 2), {"failed": 0.0}, None),
     ],
 )
-def test_what_stops_a_rollout(repository, report, limits, why):
+def test_limits_and_missing_evidence_stop_a_rollout(repository, report, limits, why):
     end, steps = rolled_out(repository, (0.05, 1.0), lambda _: report, AbortLimits(**limits))
     if why is None:
         held = [] if "failed" in limits else [0.9]
@@ -158,7 +158,7 @@ def test_a_release_that_kills_its_process_reaches_no_further_than_its_first_step
 
 
 @pytest.mark.parametrize("status", ["online small/7", "online"])
-def test_devices_that_put_a_release_off_are_no_evidence(repository, status):
+def test_devices_that_postpone_a_release_are_no_evidence(repository, status):
     end, shares = watched(repository, Fleet(100), lambda _: status)
     assert (end.kind, shares) == ("no-evidence", [0.05, 0.0])
 
@@ -186,7 +186,7 @@ def test_devices_that_were_away_before_are_not_waited_for(repository, devices, a
 
 
 @pytest.mark.parametrize("fleet", [Fleet(0), Fleet(0, 5)])
-def test_nobody_who_reports_is_no_evidence(repository, fleet):
+def test_a_fleet_without_reports_is_no_evidence(repository, fleet):
     end, _ = watched(repository, fleet, lambda offer: f"online {offer}", baseline=True)
     assert end.kind == "no-evidence"
 
@@ -207,7 +207,7 @@ def test_another_release_that_is_published_meanwhile_ends_the_rollout(repository
     }  # fmt: skip
 
 
-def test_a_release_that_is_added_meanwhile_is_no_obstacle(repository, tmp_path):
+def test_adding_another_release_does_not_end_the_rollout(repository, tmp_path):
     folder = repository.folder
     added = [write_bundle(tmp_path / "v9", version="9").path]
 
@@ -219,7 +219,7 @@ def test_a_release_that_is_added_meanwhile_is_no_obstacle(repository, tmp_path):
     assert watched(repository, Fleet(100), becomes)[0].kind == "done"
 
 
-def test_an_abort_withdraws_what_it_judged_and_once(repository, tmp_path):
+def test_an_abort_withdraws_its_own_release_once(repository, tmp_path):
     """An operator withdraws it as well, or publishes another release, a moment before."""
     folder = repository.folder
     Repository(folder).add(write_bundle(tmp_path / "v9", version="9").path)
@@ -244,7 +244,7 @@ def test_an_abort_withdraws_what_it_judged_and_once(repository, tmp_path):
     assert str(repository.wanted("small")) == "small/9"
 
 
-def test_shares_and_limits_that_cannot_be(repository):
+def test_impossible_shares_and_limits_are_refused(repository):
     with pytest.raises(InputError, match="must rise"):
         rolled_out(repository, (0.5, 0.1), lambda _: RolloutReport())
     with pytest.raises(InputError, match="a rollout of 100"):  # a forgotten %

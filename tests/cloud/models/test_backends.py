@@ -173,7 +173,7 @@ def test_the_example_answers_by_a_service_over_http(opaque, monkeypatch):
         model.answer(X)
 
 
-def test_a_bundle_with_a_graph_is_served_by_another_backend_all_the_same(bundle):
+def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
     weights = tiny.CLOUD_W
 
     def linear(rows):
@@ -198,7 +198,7 @@ def test_a_bundle_with_a_graph_is_served_by_another_backend_all_the_same(bundle)
         ("halves", ModelError, "add up to 1"),
     ],
 )
-def test_what_does_not_keep_the_contract_is_not_served(opaque, attribute, error, why):
+def test_a_callable_that_breaks_the_contract_is_not_served(opaque, attribute, error, why):
     bundle = opaque[1]
     with pytest.raises(error, match=why) as caught:
         CloudModel.from_bundle(bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}"))
@@ -217,7 +217,7 @@ def test_another_model_fails_the_self_test(opaque):
 @pytest.mark.parametrize(
     "url", ["ftp://host/model", "model.py", "python:module", "python::x", "http://[::1"]
 )
-def test_backends_that_are_none(url):
+def test_bad_backends_are_refused(url):
     with pytest.raises(InputError):
         chosen_backend(url)
 

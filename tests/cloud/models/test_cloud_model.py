@@ -41,13 +41,13 @@ def test_answers_labels_and_probabilities(tmp_path, kind, n):
         (np.full((2, 4), np.nan, np.float32), "missing"),
     ],
 )
-def test_refuses_rows_that_it_does_not_take(bundle, X, reason):
+def test_rows_of_a_wrong_shape_or_value_are_refused(bundle, X, reason):
     with pytest.raises(RefusedRows) as caught:
         CloudModel.from_bundle(bundle).answer(X)
     assert caught.value.reason == reason
 
 
-def test_refuses_values_of_another_width_or_scale(bundle):
+def test_values_of_another_type_are_refused(bundle):
     model = CloudModel.from_bundle(bundle)
     spec = InstanceSpec((2, 2), "uint8")
     model.manifest = msgspec.structs.replace(model.manifest, instance=spec)
@@ -57,7 +57,7 @@ def test_refuses_values_of_another_width_or_scale(bundle):
             model.check(X)
 
 
-def test_missing_values_pass_where_the_manifest_allows_them(tmp_path):
+def test_missing_values_are_allowed_by_the_manifest(tmp_path):
     model = CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", missing="allowed"))
     X = tiny.rows(2)
     X[0, 0] = np.nan
@@ -82,7 +82,7 @@ def test_a_graph_that_takes_long_is_not_served(tmp_path):
         CloudModel.from_bundle(path)
 
 
-def test_an_operator_bounds_what_a_bundle_states(tmp_path):
+def test_the_operators_limits_bound_those_of_a_bundle(tmp_path):
     path = tiny.write_bundle(tmp_path / "b", loading={"bytes": 1e9, "seconds": 90})
     with pytest.raises(ModelError, match="takes up to 90 seconds, and 60 are allowed: raise load_"):
         CloudModel.from_bundle(path)
@@ -90,7 +90,7 @@ def test_an_operator_bounds_what_a_bundle_states(tmp_path):
     assert len(CloudModel.from_bundle(path, load_bound=bound).answer(tiny.rows(3)).labels) == 3
 
 
-def test_a_bundle_that_computes_otherwise_is_not_served(tmp_path):
+def test_a_bundle_with_other_labels_here_is_not_served(tmp_path):
     with pytest.raises(SelfTestError, match="8 of 8 sample rows") as caught:
         CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", spoil=True))
     assert caught.value.differences == {"cloud_label": 8}
@@ -104,7 +104,7 @@ def test_a_bundle_that_computes_otherwise_is_not_served(tmp_path):
         ("margins", np.s_[:, :2], "probabilities for 8 instances"),
     ],
 )
-def test_a_graph_that_does_not_fit_is_not_served(tmp_path, kind, part, message):
+def test_a_graph_with_other_outputs_is_not_served(tmp_path, kind, part, message):
     graph = tiny.linear_graph(tiny.CLOUD_W[part])
     path = tiny.write_bundle(tmp_path / "b", kind=kind, graph=graph)
     with pytest.raises(ModelError, match=message) as caught:
@@ -140,7 +140,7 @@ def test_a_bundle_that_was_opened_without_the_key_is_checked_with_it(tmp_path):
         assert served(bundle) == ("tiny", "1")
 
 
-def test_no_cloud_model_nothing_to_serve(tmp_path):
+def test_a_bundle_without_a_cloud_model_is_not_served(tmp_path):
     path = tiny.write_bundle(tmp_path / "b", has_cloud=False)
     with pytest.raises(ModelError, match="has no cloud model"):
         CloudModel.from_bundle(path)

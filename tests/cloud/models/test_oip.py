@@ -211,7 +211,7 @@ def spoilt(**fields):
         (spoilt(parameters={"binary_data_size": 12}), "not of the protocol"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error(bundle, serving, spoil, words):
+def test_a_malformed_answer_of_a_server_is_an_error(bundle, serving, spoil, words):
     server = serving(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
     backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1")
@@ -290,7 +290,7 @@ HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"inputs": [{"n
     ],
     ids=["body", "head", "continue"],
 )
-def test_an_answer_that_trickles_in_is_none_after_the_timeout(slowly, then):
+def test_a_slow_answer_is_an_error_after_the_timeout(slowly, then):
     def trickle():
         connection, _ = server.accept()
         with connection, suppress(OSError):  # the backend has gone

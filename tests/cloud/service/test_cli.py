@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow  # processes start
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_drains_when_told_to_end(command, slow_bundle, mosquitto, caller, stop):
+def test_a_worker_answers_queued_requests_after_sigterm(
+    command, slow_bundle, mosquitto, caller, stop
+):
     worker = command("cloud", slow_bundle, "--broker", mosquitto.url, "--max-batch", 1, "--json")
     ready = json.loads(worker.line())
     assert ready == {
@@ -37,7 +39,7 @@ def test_a_worker_drains_when_told_to_end(command, slow_bundle, mosquitto, calle
     assert (counters["answered"], counters["abandoned"], counters["connected"]) == (6, 0, False)
 
 
-def test_words_for_people(command, bundle, mosquitto, caller):
+def test_the_summary_is_text_without_json(command, bundle, mosquitto, caller):
     worker = command(
         "cloud", bundle, "--broker", mosquitto.url, "--plain-subscription", "--max-batch", 8
     )
@@ -66,7 +68,7 @@ def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, embedded, c
     assert err.count("\n") == 1
 
 
-def test_what_cannot_be_is_one_line(bundle, tmp_path):
+def test_bad_options_are_one_line_on_stderr(bundle, tmp_path):
     port = free_port()
     err = refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
@@ -84,7 +86,7 @@ def test_what_cannot_be_is_one_line(bundle, tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "notes"), [(["--embedded"], "embedded", 1), ([], "mosquitto", 0)]
 )
-def test_a_broker_says_what_it_is(command, options, kind, notes):
+def test_the_broker_command_prints_kind_and_url(command, options, kind, notes):
     broker = command("broker", "--port", 0, *options)
     ready = broker.line()
     start, url = ready.rsplit(" ", 1)

@@ -20,7 +20,7 @@ def samples(text):
     }
 
 
-def test_metrics_tell_what_the_worker_counted(bundle, mosquitto, caller):
+def test_metrics_are_the_counters_of_the_worker(bundle, mosquitto, caller):
     with Worker(bundle, mosquitto.url) as worker, worker_endpoints(worker, 0) as pages:
         one = caller(mosquitto)
         for n in (1, 3, 3):

@@ -40,7 +40,7 @@ def test_a_directory_and_a_zip_are_read_alike(write_bundle: Write) -> None:
         assert archive.read(name) == folder.read(name)
 
 
-def test_what_a_zip_holds_beside_the_bundle_does_not_go_along(write_bundle: Write) -> None:
+def test_other_files_of_a_zip_are_not_copied(write_bundle: Write) -> None:
     path = zipped(write_bundle())
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb", bytes(10 << 20))
@@ -53,7 +53,7 @@ def test_what_a_zip_holds_beside_the_bundle_does_not_go_along(write_bundle: Writ
         assert not {"bomb", "secret"} & set(archive.namelist())
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     code = (
         "import resource, sys, pathlib; from gatewise_export.bundle.storage import write_file\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
@@ -63,7 +63,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
     assert run_python(code, tmp_path / "file") == str(tmp_path / "file")
 
 
-def test_the_sample_says_what_the_bundle_answers(write_bundle: Write) -> None:
+def test_the_sample_has_the_decisions_of_the_bundle(write_bundle: Write) -> None:
     bundle = Bundle.open(write_bundle())
     sample = bundle.sample()
     assert sample["exit"].tolist() == [0, 1, 2, 0, 1]
@@ -75,9 +75,7 @@ def test_the_sample_says_what_the_bundle_answers(write_bundle: Write) -> None:
     assert everything["label"].tolist() == sample["cloud_label"].tolist()
 
 
-def test_opening_calls_nothing_for_a_point_but_the_check_of_its_keys(
-    document: Document, write_bundle: Write
-) -> None:
+def test_opening_makes_few_calls_for_each_point(document: Document, write_bundle: Write) -> None:
     counts = []
     for n_copies in (1, 30):
         points = n_copies * document["operating_points"]
@@ -155,7 +153,7 @@ def test_a_bundle_for_a_newer_gatewise_is_refused(
 # -- the sample's file ---------------------------------------------------------------------
 
 
-def test_arrays_come_back_and_their_file_is_the_same_each_time() -> None:
+def test_arrays_round_trip_and_their_file_is_reproducible() -> None:
     arrays = {"X": np.eye(3, dtype=np.float32), "y": np.arange(3), "s": np.float64(2.5)}
     content = write_arrays(arrays)  # type: ignore[arg-type]
     assert content == write_arrays(dict(reversed(arrays.items())))  # type: ignore[arg-type]
@@ -202,7 +200,7 @@ def test_bad_arrays_are_refused(content: bytes) -> None:
         ({"X": np.zeros((0, 4), np.float32)}, "sample.npz has no rows"),
     ],
 )
-def test_a_sample_that_does_not_fit_the_manifest(
+def test_a_sample_of_other_shapes_is_refused(
     write_bundle: Write, change: dict[str, Any], why: str
 ) -> None:
     path = write_bundle()

@@ -53,7 +53,7 @@ def test_every_row_walks_as_in_training(seed: int, mixed: bool) -> None:
     assert back(content, trees).run(rows[:0]).shape == (0, trees.n_outputs)
 
 
-def test_what_no_walk_reads_is_not_written() -> None:
+def test_values_that_no_walk_reads_are_not_written() -> None:
     trees, rows = random_trees(3)
     inner = trees.feature >= 0
     assert inner.any()
@@ -66,7 +66,7 @@ def test_what_no_walk_reads_is_not_written() -> None:
     assert bits(back(write_trees(noisy), trees).run(rows)) == bits(trees.margins(rows))
 
 
-def test_a_threshold_of_infinity_asks_whether_a_value_is_missing() -> None:
+def test_an_infinite_threshold_tests_whether_a_value_is_missing() -> None:
     x, y = np.float32([[1], [-2], [3], [np.nan]] * 20), [0, 0, 0, 1] * 20
     forest = RandomForestClassifier(3, random_state=0).fit(x, y)
     trees = TreeEnsemble.from_forest(forest)
@@ -77,7 +77,7 @@ def test_a_threshold_of_infinity_asks_whether_a_value_is_missing() -> None:
     assert bought.tolist() == trees.visited(x).tolist()
 
 
-def test_no_tree_at_all_is_the_base() -> None:
+def test_a_model_without_trees_gives_the_base() -> None:
     none = np.zeros(0, np.int32)
     trees = TreeEnsemble(
         feature=none, threshold=none.astype(np.float32), left=none, right=none,
@@ -165,7 +165,7 @@ WRONG: list[tuple[Callable[[Arrays], None], str]] = [
 ]
 
 
-def test_the_small_file_is_good() -> None:
+def test_the_unchanged_file_is_read() -> None:
     x = np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan]])
     margins, bought = read(small()).run_and_visit(x)
     assert margins[:, 0].tolist() == [0.75, 2.75, 0.75]
@@ -174,7 +174,7 @@ def test_the_small_file_is_good() -> None:
 
 
 @pytest.mark.parametrize(("edit", "why"), WRONG, ids=[w for _, w in WRONG])
-def test_what_is_wrong_is_named(edit: Callable[[Arrays], None], why: str) -> None:
+def test_an_error_names_the_wrong_part(edit: Callable[[Arrays], None], why: str) -> None:
     arrays = small()
     edit(arrays)
     with pytest.raises(BundleError) as caught:
@@ -184,7 +184,7 @@ def test_what_is_wrong_is_named(edit: Callable[[Arrays], None], why: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_bytes_that_are_no_truth_values() -> None:
+def test_bytes_other_than_0_and_1_are_refused_as_booleans() -> None:
     content = write_arrays(small())
     with zipfile.ZipFile(io.BytesIO(content)) as old:
         members = {name: old.read(name) for name in old.namelist()}
@@ -202,7 +202,9 @@ def test_bytes_that_are_no_truth_values() -> None:
         ("scale", slice(1, None), None, "'scale' is of 2 inputs, not 3"),
     ],
 )
-def test_sums_that_are_wrong(name: str, place: Any, value: float | None, why: str) -> None:
+def test_wrong_sums_in_a_zip_file_are_refused(
+    name: str, place: Any, value: float | None, why: str
+) -> None:
     rng = np.random.default_rng(0)
     for model in (random_linear(rng, 3, 2), random_kernel(rng, 3, 4, 2)):
         arrays = {key: np.asarray(getattr(model, key)).copy() for key in model.ARRAYS}
@@ -256,7 +258,7 @@ def test_an_array_that_inflates_beyond_its_bound(monkeypatch: pytest.MonkeyPatch
         read_trees(content, "s.npz", n_features=3, n_outputs=1)
 
 
-def test_one_name_twice() -> None:
+def test_an_array_listed_twice_is_refused() -> None:
     arrays = {f"{name}.npy": b"" for name in TreeEnsemble.ARRAYS}
     with zipfile.ZipFile(io.BytesIO(write_arrays(small()))) as old:
         arrays = {name: old.read(name) for name in old.namelist()}

@@ -45,13 +45,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def test_the_bundle_that_they_are_made_of_is_good(tmp_path: Path) -> None:
+def test_the_unchanged_bundle_opens(tmp_path: Path) -> None:
     open_all(write(tmp_path / "bundle"))
     open_all(zipped(tmp_path / "archive"))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_bundle_is_refused_in_words(
+def test_a_hostile_bundle_is_refused_with_its_reason(
     name: str, hostile: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(*args: Any, **settings: Any) -> None:
@@ -65,7 +65,7 @@ def test_a_hostile_bundle_is_refused_in_words(
 
 
 @pytest.mark.parametrize("name", [n for n in HOSTILE if not n.startswith("sample")])
-def test_the_runner_without_onnxruntime_refuses_them_too(
+def test_hostile_bundles_are_refused_without_onnxruntime(
     name: str, hostile: dict[str, Path]
 ) -> None:
     with pytest.raises(BundleError, match=HOSTILE[name][1]):
@@ -100,7 +100,7 @@ print(json.dumps(said))
 """
 
 
-def test_all_of_them_in_one_process_stay_small(hostile: dict[str, Path]) -> None:
+def test_hostile_bundles_take_little_memory(hostile: dict[str, Path]) -> None:
     """Peak memory of a process that holds onnxruntime, numpy and every refusal."""
     paths = json.dumps({n: str(p) for n, p in hostile.items()})
     refusals = json.loads(run_python(OPEN_ALL, given=paths))

@@ -37,7 +37,7 @@ def read(document: Document) -> Manifest:
     return read_manifest(json.dumps(document).encode())
 
 
-def test_reading_gives_what_was_written_and_it_is_written_the_same(document: Document) -> None:
+def test_a_manifest_round_trips_to_the_same_bytes(document: Document) -> None:
     manifest = read(document)
     assert (manifest.name, manifest.classes) == ("heart", ("absent", "present"))
     assert manifest.feature_names == ("age", "chol", "fbs", "thal")
@@ -86,7 +86,7 @@ def test_exit_costs_are_unions_of_what_each_instance_acquires(document: Document
     assert costs[2].tolist() == pytest.approx([most[2] - 3.1] * 2 + [most[2]] * 2)
 
 
-def test_stages_are_those_of_the_active_point_s_chain(document: Document) -> None:
+def test_stages_follow_the_chain_of_the_active_point(document: Document) -> None:
     document["chains"] = [[1], [0, 1]]
     document["operating_points"][0]["chain"] = 1
     document["operating_points"][1]["thresholds"] = [None]
@@ -269,7 +269,7 @@ ALL_WRONG = [(make, *wrong) for make, table in KINDS for wrong in table]
 @pytest.mark.parametrize(
     ("make", "edit", "field", "why"), ALL_WRONG, ids=[f"{f}-{w}" for _, _, f, w in ALL_WRONG]
 )
-def test_what_is_wrong_is_named(
+def test_an_error_names_the_wrong_part(
     document: Document, make: Callable[[Document], Document], edit: Edit, field: str, why: str
 ) -> None:
     good = make(document)
@@ -283,7 +283,7 @@ def test_what_is_wrong_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -> None:
+def test_only_r_squared_may_be_negative(document: Document) -> None:
     poor = of_values(document)
     poor["operating_points"][0]["accuracy"] = -0.25
     assert read(poor).operating_points[0].accuracy == -0.25
@@ -303,16 +303,14 @@ def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -
         (b"1" * 5000, "not readable JSON|must be an object|range"),
     ],
 )
-def test_texts_that_are_no_manifest(text: bytes, why: str) -> None:
+def test_texts_other_than_a_manifest_are_refused(text: bytes, why: str) -> None:
     with pytest.raises(ManifestError, match=why):
         read_manifest(text)
 
 
 @pytest.mark.slow
 @given(data=st.data())
-def test_a_changed_manifest_is_read_or_refused_but_never_breaks(
-    pristine: Document, data: st.DataObject
-) -> None:
+def test_a_mutated_manifest_is_read_or_refused(pristine: Document, data: st.DataObject) -> None:
     value: Any = pristine
     path: list[Any] = []
     while isinstance(value, dict | list) and value and (not path or data.draw(st.booleans())):
@@ -337,11 +335,11 @@ def test_a_changed_manifest_is_read_or_refused_but_never_breaks(
 # -- the schema in the docs ----------------------------------------------------------------
 
 
-def test_the_schema_in_the_docs_is_that_of_the_records() -> None:
+def test_the_schema_in_the_docs_is_generated_from_the_records() -> None:
     assert SCHEMA_FILE.read_bytes() == json_schema(ManifestDocument, "Manifest of a bundle")
 
 
-def test_an_encoder_comes_back(document: Document) -> None:
+def test_an_encoder_round_trips(document: Document) -> None:
     encoder = RowEncoder(
         (
             NumberColumn(name="mass", features=("age",)),

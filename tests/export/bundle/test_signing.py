@@ -76,7 +76,7 @@ def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
     assert keygen(tmp_path / "other")[0].read_bytes() != before
 
 
-def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
+def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:
     key, public = keygen(tmp_path / "fleet")
     text, curve, secret = (tmp_path / name for name in ("text", "curve", "secret"))
     text.write_text("hello")
@@ -159,7 +159,7 @@ def test_a_signature_file_of_any_bytes_is_refused(signed: Path, key: Path, conte
         lambda text: " " + text,
     ],
 )
-def test_a_signature_has_one_form_alone(
+def test_another_form_of_a_signature_is_refused(
     signed: Path, key: Path, change: Callable[[str], str]
 ) -> None:
     text = (signed / "SIGNATURE").read_text()
@@ -195,7 +195,7 @@ def linked(path: Path, key: Path) -> None:
         (linked, DamagedFileError, "plain file"),
     ],
 )
-def test_what_the_key_did_not_sign_is_refused(
+def test_content_that_the_key_did_not_sign_is_refused(
     signed: Path, key: Path, change: Change, error: type[BundleError], why: str
 ) -> None:
     change(signed, key)
@@ -207,7 +207,7 @@ def test_what_the_key_did_not_sign_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["directory", "zip"])
-def test_another_operating_point_is_signed_anew(signed: Path, key: Path, kind: str) -> None:
+def test_another_operating_point_is_signed_again(signed: Path, key: Path, kind: str) -> None:
     path = signed
     if kind == "zip":
         path = signed.with_suffix(".gwb")
@@ -226,7 +226,7 @@ def test_another_operating_point_is_signed_anew(signed: Path, key: Path, kind: s
     assert Bundle.open(path, public_key=pub(key)).manifest.active == 1
 
 
-def test_a_tampered_bundle_gets_no_good_signature(signed: Path, key: Path) -> None:
+def test_an_altered_bundle_is_not_signed(signed: Path, key: Path) -> None:
     document = json.loads((signed / "manifest.json").read_text())
     document["features"][0]["own"] = 0.0
     (signed / "manifest.json").write_text(json.dumps(document))
@@ -256,7 +256,7 @@ set_operating_point(sys.argv[2], int(sys.argv[3]), sign=sys.argv[4])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["same", "other"])
-def test_a_move_that_is_cut_short_leaves_a_signed_bundle(
+def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
     signed: Path, key: Path, other_key: Path, by: str
 ) -> None:
     """The process dies before each of its renames in turn; then the move is made again."""
@@ -284,7 +284,7 @@ def test_a_move_that_is_cut_short_leaves_a_signed_bundle(
 # -- packing anew --------------------------------------------------------------------------
 
 
-def test_a_signature_goes_along_and_the_manifest_stays(signed: Path, key: Path) -> None:
+def test_a_copy_has_the_same_manifest_and_signature(signed: Path, key: Path) -> None:
     made = repack(signed, signed.parent / "copy.gwb")
     assert contents(made.path) == contents(signed)
     assert Bundle.open(made.path, public_key=pub(key)).manifest == made.manifest
@@ -307,7 +307,7 @@ def test_a_bundle_for_devices_lacks_the_high_cost_model_alone(signed: Path, key:
         Bundle.open(folder.path, for_device=True)
 
 
-def test_a_bundle_is_signed_where_it_is(write_bundle: Write, key: Path) -> None:
+def test_a_bundle_is_signed_in_its_place(write_bundle: Write, key: Path) -> None:
     path = write_bundle()
     repack(path, path, sign=key)
     assert Bundle.open(path, public_key=pub(key)).signed_by

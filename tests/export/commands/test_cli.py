@@ -28,7 +28,7 @@ Refused = Callable[..., str]
 # -- frontier ------------------------------------------------------------------------------
 
 
-def test_the_frontier_is_shown_and_left_alone(bundle: Path, run: Run, refused: Refused) -> None:
+def test_showing_the_frontier_changes_nothing(bundle: Path, run: Run, refused: Refused) -> None:
     before = contents(bundle)
     status, text, _ = run("frontier", bundle)
     assert status == 0
@@ -73,7 +73,7 @@ def test_the_frontier_is_drawn(bundle: Path, run: Run, refused: Refused, tmp_pat
     assert ".png, .svg or .pdf" in err
 
 
-def test_points_within_so_many_bytes(bundle: Path, run: Run, refused: Refused) -> None:
+def test_only_points_within_max_bytes_are_chosen(bundle: Path, run: Run, refused: Refused) -> None:
     points = json.loads(run("frontier", bundle, "--json")[1])["points"]
     sizes = sorted({p["bytes"] for p in points})
     status, text, _ = run("frontier", bundle, "--max-bytes", sizes[0], "--json")
@@ -136,7 +136,9 @@ def test_inspect_is_light_enough_for_a_device(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["inspect", "frontier", "verify"])
-def test_bundles_that_are_not(bundle: Path, refused: Refused, tmp_path: Path, command: str) -> None:
+def test_commands_refuse_broken_bundles(
+    bundle: Path, refused: Refused, tmp_path: Path, command: str
+) -> None:
     assert "does not exist" in refused(command, tmp_path / "nowhere")
     (bundle / "cloud.onnx").write_bytes(b"something else")
     assert "cloud.onnx is not the file that was packed" in refused(command, bundle)
@@ -181,7 +183,7 @@ def test_verify(home: Path, bundle: Path, run: Run) -> None:
     assert "remarks" not in data
 
 
-def test_a_bundle_that_decides_otherwise_is_told(bundle: Path, run: Run) -> None:
+def test_a_bundle_with_other_decisions_fails_verify(bundle: Path, run: Run) -> None:
     manifest = Bundle.open(bundle).manifest
     arrays = dict(read_arrays((bundle / "sample.npz").read_bytes()))
     arrays["cloud_label"] = (arrays["cloud_label"] + 1) % manifest.n_classes
@@ -194,7 +196,7 @@ def test_a_bundle_that_decides_otherwise_is_told(bundle: Path, run: Run) -> None
     assert json.loads(text)["agrees"] is False
 
 
-def test_labels_that_are_typed_otherwise_are_the_same_classes(tmp_path: Path, run: Run) -> None:
+def test_labels_of_another_type_are_the_same_classes(tmp_path: Path, run: Run) -> None:
     x = np.arange(60.0)
     labels = np.select([x < 20, x < 40], ["1", "2"], "x")
     frame = pd.DataFrame({"a": x, "b": x[::-1], "label": labels})
@@ -215,7 +217,7 @@ def test_labels_that_are_typed_otherwise_are_the_same_classes(tmp_path: Path, ru
         (lambda f: f[["cultivar", "hue"]], "no column 'alcohol' (and 3 more), which the bundle"),
     ],
 )
-def test_rows_that_do_not_fit_the_bundle(
+def test_rows_of_another_form_than_the_bundles_are_refused(
     home: Path, bundle: Path, refused: Refused, edit: Callable[[pd.DataFrame], Any], why: str
 ) -> None:
     args = ["verify", bundle, "--target", "cultivar", "--data", table(home, edit)]

@@ -27,7 +27,7 @@ def shuffled_days() -> list[str]:
     return [f"2025-01-{day + 1:02} 10:00" for day in days]
 
 
-def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -> None:
+def test_init_writes_a_file_of_prices(run: Run, refused: Refused, tmp_path: Path) -> None:
     frame = wine().assign(bottle=[f"B{i}" for i in range(178)], when=shuffled_days())
     frame["bin no."] = np.arange(178) + 7000
     frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
@@ -64,9 +64,7 @@ def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -
     assert "none.csv is not a file" in refused("init", tmp_path / "none.csv")
 
 
-def test_numbers_with_decimal_commas_are_kept_and_named(
-    run: Run, refused: Refused, tmp_path: Path
-) -> None:
+def test_init_names_columns_with_decimal_commas(run: Run, refused: Refused, tmp_path: Path) -> None:
     data, out = tmp_path / "w.csv", tmp_path / "p.toml"
     mass = [f"1,{k}" for k in range(100, 278)]  # each once; by themselves perhaps thousands
     wine().assign(mass=mass, heat="77,5").to_csv(data, index=False)

@@ -67,7 +67,7 @@ def test_agreement_is_a_score(log, run):
         ((*LOSSES, *COSTS, "--budget", "1", "--max-loss", "0.1"), "give one of"),
     ],
 )
-def test_bad_calls_say_what_to_do(log, run, words, message):
+def test_errors_say_what_to_do(log, run, words, message):
     code, _, err = run("outcomes", "log.csv", *words)
     assert code == 2
     assert message in err

@@ -77,5 +77,5 @@ def test_labels_classes_and_json(files, run):
         (["--data", "rows.npy", "--max-message", "80"], "81 bytes, more than max_message=80"),
     ],
 )
-def test_what_cannot_work_is_said_in_a_line(files, refused, more, message):
+def test_bad_input_is_one_line_on_stderr(files, refused, more, message):
     assert message in refused("pair", "small.onnx", "big.onnx", "--out", "bundle", *more)

@@ -23,7 +23,7 @@ Run = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]
 
 
-def test_training_tells_what_it_made_in_json(home: Path) -> None:
+def test_training_prints_its_result_as_json(home: Path) -> None:
     result = json.loads((home / "result.json").read_text())
     assert result["bundle"] == str(home / "bundle")
     assert result["test"]["rows"] == 36
@@ -180,7 +180,7 @@ def test_a_table_with_semicolons_and_decimal_commas_is_the_same_table(
     assert len(answers[0][1]) == 40
 
 
-def test_a_place_that_is_taken_is_refused_before_anything_is_learned(
+def test_another_file_at_the_place_is_refused_before_the_fit(
     home: Path, refused: Refused, tmp_path: Path
 ) -> None:
     out = tmp_path / "thesis"
@@ -204,7 +204,7 @@ def test_a_system_for_a_device_of_few_bytes(
     assert "--max-bytes" in refused("train", *table_, *single)
 
 
-def test_losses_by_class_stand_by_themselves_and_beside_a_budget_or_a_number(
+def test_losses_by_class_hold_alone_and_with_another_goal(
     home: Path, run: Run, refused: Refused, tmp_path: Path
 ) -> None:
     out, losses = tmp_path / "b", ["--max-loss", "north=0.3", "--max-loss", "south=0.5"]
@@ -231,9 +231,7 @@ def test_losses_by_class_stand_by_themselves_and_beside_a_budget_or_a_number(
     assert "'max_loss'" in refused("train", home / "wine.csv", "--target", "cultivar", *single)
 
 
-def test_a_bundle_that_buys_node_by_node_goes_all_the_way(
-    home: Path, run: Run, tmp_path: Path
-) -> None:
+def test_a_lazy_bundle_passes_all_commands(home: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "lazy.gwb"
     train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "cegb"]
     status, text, err = run(*train, "--costs", home / "prices.toml", "--out", out, "--json")
@@ -267,7 +265,7 @@ def test_a_bundle_that_buys_node_by_node_goes_all_the_way(
             assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_)
 
 
-def test_a_method_without_a_cloud_goes_all_the_way(home: Path, run: Run, tmp_path: Path) -> None:
+def test_a_bundle_without_a_cloud_passes_all_commands(home: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "alone"
     train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "greedy-miser"]
     train += ["--name", "cellar", "--bundle-version", "3", "--seed", "1", "--out", out]
@@ -298,9 +296,7 @@ def test_a_method_without_a_cloud_goes_all_the_way(home: Path, run: Run, tmp_pat
     assert json.loads(text.splitlines()[-1])["summary"]["answers"]["edge"] == 178
 
 
-def test_what_few_rows_and_classes_come_to_is_said(
-    run: Run, refused: Refused, tmp_path: Path
-) -> None:
+def test_figures_of_few_rows_have_intervals(run: Run, refused: Refused, tmp_path: Path) -> None:
     data = tmp_path / "few.csv"
     frame = wine()[::5]
     frame.loc[frame.index[[1, 30]], "cultivar"] = "moon"

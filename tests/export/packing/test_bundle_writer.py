@@ -41,7 +41,7 @@ def left_over(path: Path) -> list[str]:
 # -- what is packed decides as the system --------------------------------------------------
 
 
-def test_no_row_is_decided_otherwise(fitted: Any, packed: Bundle) -> None:
+def test_the_bundle_decides_every_row_as_the_system(fitted: Any, packed: Bundle) -> None:
     report = verify(fitted.system, packed, fitted.rows)
     assert report.rows == len(fitted.rows)
     assert report.agrees
@@ -69,7 +69,7 @@ def test_operating_points_decide_as_the_system(fitted: Any, packed: Bundle) -> N
 # -- the manifest --------------------------------------------------------------------------
 
 
-def test_the_manifest_says_what_the_system_is(fitted: Any, packed: Bundle) -> None:
+def test_the_manifest_describes_the_system(fitted: Any, packed: Bundle) -> None:
     system, manifest = fitted.system, packed.manifest
     assert (manifest.name, manifest.version) == ("wards", "7")
     assert manifest.feature_names == system.feature_names_
@@ -199,9 +199,7 @@ def test_nothing_but_a_bundle_is_overwritten(
 # -- what cannot be packed -----------------------------------------------------------------
 
 
-def test_a_converter_that_computes_something_else_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_converter_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = load_iris(return_X_y=True)
     x = x.astype(np.float32)
     system = StagedCascade(
@@ -224,7 +222,7 @@ def test_a_converter_that_computes_something_else_is_found_out(
     assert left_over(path) == []
 
 
-def test_a_stage_that_devices_do_not_read_is_refused_at_once(
+def test_a_stage_that_is_too_large_for_devices_is_refused(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle_writer, "MAX_BYTES", 100)
@@ -264,7 +262,7 @@ def test_a_system_is_packed_and_signed(small: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_stages_that_buy_node_by_node_are_trees_to_walk(fit_system: Any, tmp_path: Path) -> None:
+def test_lazy_stages_are_walked_trees(fit_system: Any, tmp_path: Path) -> None:
     lazy = fit_system("lazy")
     bundle = pack(lazy.system, tmp_path / "bundle", sample=lazy.rows[:20])
     sample = bundle.sample()
@@ -307,7 +305,7 @@ def test_trees_that_cannot_be_walked_are_not_packed(fit_system: Any, tmp_path: P
         ({"system": make_pipeline(LinearRegression())}, "the columns themselves"),
     ],
 )
-def test_what_cannot_be_packed(
+def test_systems_and_samples_that_cannot_be_packed_are_refused(
     small: Any, tmp_path: Path, change: dict[str, Any], why: str
 ) -> None:
     given = {"system": small.system, "sample": small.rows[:5]} | change

@@ -113,7 +113,7 @@ def test_the_graph_answers_as_the_estimator(name: str, labels: str) -> None:
         assert again == graph.content
 
 
-def test_columns_found_by_their_names() -> None:
+def test_columns_of_the_sample_are_found_by_name() -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame(X, columns=["a width", "b", "c", "d"])
     table["kind"] = rng.integers(0, 4, len(table)).astype(np.float32)
@@ -149,7 +149,7 @@ def test_columns_found_by_their_names() -> None:
         ),
     ],
 )
-def test_what_has_no_form_is_refused_in_one_line(
+def test_models_without_a_graph_are_refused_in_one_line(
     estimator: Any, fit_params: dict[str, Any], why: str
 ) -> None:
     x = np.column_stack([np.arange(150) % 7, X[:, 0]]).astype(np.float32)
@@ -174,7 +174,7 @@ def exported(y: NDArray[Any], **options: Any) -> onnx.ModelProto:
     return model
 
 
-def test_labels_of_a_given_graph_are_places_or_in_its_metadata() -> None:
+def test_labels_of_a_given_graph_are_positions_or_in_its_metadata() -> None:
     for y, classes, words in (
         (SPECIES, np.arange(3), False),
         *((*LABELS[name], True) for name in ("whole numbers", "text", "some of six", "two words")),
@@ -224,7 +224,7 @@ def unlike_skl2onnx(kind: str) -> tuple[OnnxModel, NDArray[Any]]:
     "kind",
     ["tables", "logits", "probabilities", "one column of logits", "one column of probabilities"],
 )
-def test_given_graphs_in_other_forms(kind: str) -> None:
+def test_given_graphs_of_all_forms_answer_as_their_source(kind: str) -> None:
     model, classes = unlike_skl2onnx(kind)
     f0 = HighCostModel.given(model, classes, 4)
     found, expected = f0.answers(X)
@@ -239,7 +239,7 @@ def test_given_graphs_in_other_forms(kind: str) -> None:
         assert classes[found].tolist() == whole.predict(X).tolist()
 
 
-def test_labels_alone() -> None:
+def test_a_graph_with_labels_alone_gives_probabilities_of_0_and_1() -> None:
     model = exported(SPECIES)
     del model.graph.output[1:]
     f0 = HighCostModel.given(model.SerializeToString(), np.arange(3), 4)
@@ -269,7 +269,9 @@ WRONG_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
 
 
 @pytest.mark.parametrize(("edit", "why"), WRONG_GRAPHS)
-def test_given_graphs_that_are_refused(edit: Callable[[onnx.ModelProto], object], why: str) -> None:
+def test_malformed_given_graphs_are_refused(
+    edit: Callable[[onnx.ModelProto], object], why: str
+) -> None:
     content = edited(exported(SPECIES).SerializeToString(), edit)
     with pytest.raises(InputError, match=why):
         HighCostModel.given(content, np.arange(3), 4)
@@ -286,7 +288,7 @@ def test_given_graphs_that_are_refused(edit: Callable[[onnx.ModelProto], object]
         ({}, 6, r"the rows have \(6,\)"),
     ],
 )
-def test_given_graphs_that_do_not_fit_the_data(
+def test_given_graphs_of_other_columns_are_refused(
     change: dict[str, Any], columns: int, why: str
 ) -> None:
     model, classes = unlike_skl2onnx("logits")

@@ -99,7 +99,7 @@ def test_the_manifest_lists_an_array_once(packed):
     assert point.interval[0] <= point.accuracy <= point.interval[1]
 
 
-def test_what_a_given_stage_cannot_is_said(packed):
+def test_c99_of_a_given_stage_is_refused(packed):
     _, path = packed
     bundle = gw.Bundle.open(path)
     with pytest.raises(BundleError, match="needs onnxruntime"):

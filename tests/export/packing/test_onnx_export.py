@@ -39,7 +39,7 @@ def test_a_high_cost_model_gives_class_indices(heart: Fitted) -> None:
     assert found.tolist() == expected.tolist()
 
 
-def test_what_has_no_form_is_refused(heart: Fitted) -> None:
+def test_models_without_a_graph_are_refused(heart: Fitted) -> None:
     system = heart.system
     with pytest.raises(ConversionError, match="takes a Stage or a high-cost model"):
         to_onnx(system)

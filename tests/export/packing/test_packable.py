@@ -232,7 +232,7 @@ def test_trees_of_all_libraries_hold_on_adversarial_rows(name, missing):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["XGBoost", "CatBoost", "histograms"])
-def test_boosters_inside_others_hold(library):
+def test_boosters_inside_other_estimators_hold_on_adversarial_rows(library):
     hold(make_pipeline(StandardScaler(), TREES[library]()), *table(3), n_rows=1000)
     voters = [("a", TREES[library]()), ("b", GaussianNB()), ("c", "drop")]
     vote = VotingClassifier(voters, voting="soft", weights=[1, 3, 2])
@@ -337,7 +337,7 @@ def test_steps_that_pass_rows_through_are_packed():
 
 
 @pytest.mark.parametrize("kind", ["classifier", "transformer"])
-def test_all_others_of_scikit_learn_are_refused(kind):
+def test_other_estimators_of_scikit_learn_are_refused(kind):
     listed = CLASSIFIERS | LIBRARY_FORMS | (TRANSFORMERS if kind == "transformer" else set())
     strange = {"ClassifierChain", "MultiOutputClassifier"}  # of several labels a row
     others = [(n, c) for n, c in all_estimators(kind) if n not in listed | strange]

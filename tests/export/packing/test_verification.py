@@ -27,7 +27,7 @@ def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
     return Bundle.open(bundle.path)
 
 
-def test_an_altered_weight_is_noticed(fit_system: Any, tmp_path: Path) -> None:
+def test_verify_detects_an_altered_weight(fit_system: Any, tmp_path: Path) -> None:
     fitted = fit_system("gated-lines")
     bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows)
     spec = bundle.manifest.stages[0]
@@ -39,7 +39,7 @@ def test_an_altered_weight_is_noticed(fit_system: Any, tmp_path: Path) -> None:
     assert verify(fitted.system, bundle, fitted.rows).max_margin_difference > 0.4
 
 
-def test_raw_rows_are_encoded_and_other_things_refused(make_once: Any) -> None:
+def test_verify_encodes_raw_rows(make_once: Any) -> None:
     system, encoder, path = make_once("raw-bundle", make_raw_bundle)
     bundle, frame = Bundle.open(path), machine_table(30, seed=2)[0]
     assert verify(system, bundle, frame) == verify(system, bundle, encoder.transform(frame))
@@ -50,7 +50,7 @@ def test_raw_rows_are_encoded_and_other_things_refused(make_once: Any) -> None:
         verify(path, frame, None)  # type: ignore[arg-type]
 
 
-def test_another_high_cost_model_is_noticed(fit_system: Any, tmp_path: Path) -> None:
+def test_verify_detects_another_high_cost_model(fit_system: Any, tmp_path: Path) -> None:
     digits = fit_system("digits")
     bundle = pack(digits.system, tmp_path / "bundle", sample=digits.rows)
     model = onnx.load_model_from_string(bundle.read("cloud.onnx"))
@@ -63,7 +63,7 @@ def test_another_high_cost_model_is_noticed(fit_system: Any, tmp_path: Path) -> 
     assert report.max_margin_difference == 0
 
 
-def test_a_graph_that_is_not_of_its_arrays_is_noticed(heart: Any, tmp_path: Path) -> None:
+def test_verify_detects_a_graph_that_differs_from_its_arrays(heart: Any, tmp_path: Path) -> None:
     bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
     first, last = bundle.manifest.stages[0], bundle.manifest.stages[-1]
     other = swap(bundle, first.graph, bundle.read(last.graph))
@@ -84,7 +84,7 @@ def test_a_bundle_for_devices_is_verified_without_the_high_cost_model(
     assert "is for devices, without cloud.onnx" in err
 
 
-def test_what_onnxruntime_does_not_run_is_an_error_and_no_line_of_its_log(
+def test_a_graph_that_onnxruntime_refuses_is_an_error_without_log_lines(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     graph = one_output_graph(node("Reshape", "x shape", "margins"), shape=np.array([1, 1]))

@@ -83,7 +83,7 @@ def test_a_release_is_read_strictly(change):
         ({"hardware": "x86_64"}, "aarch64"),
     ],
 )
-def test_which_devices_a_release_fits(device, why):
+def test_a_release_names_why_a_device_cannot_run_it(device, why):
     fits = {"model": "small", "features": ("a", "b"), "runtime": "0.1.0", "hardware": "aarch64"}
     found = RELEASE.misfit(**(fits | device))
     assert found is None if why is None else why in found
@@ -131,7 +131,7 @@ def test_publishing_and_rolling_back(repository, bundles):
         repository.publish("10")
 
 
-def test_what_somebody_wrote_into_the_folder_is_not_signed(repository):
+def test_unsigned_files_in_the_folder_are_not_signed(repository):
     path = max((repository.folder / "metadata").glob("*.targets.json"))
     content = path.read_bytes().replace(b'"rollout":0', b'"rollout":9')
     assert content != path.read_bytes()
@@ -156,7 +156,7 @@ def test_keys_rotate(repository, role):
         repository.rotate_key("mirrors")
 
 
-def test_keys_that_are_not_here(repository):
+def test_changes_need_the_keys_of_their_roles(repository):
     (repository.keys / "root-1.key").unlink()
     repository.publish("8")
     with pytest.raises(InputError, match="must sign"):
@@ -168,7 +168,7 @@ def test_keys_that_are_not_here(repository):
         repository.publish("8")
 
 
-def test_what_expires_soon_is_signed_anew_or_named(repository, monkeypatch, capsys):
+def test_roles_that_expire_soon_are_signed_again_or_named(repository, monkeypatch, capsys):
     def expiries():
         return {role["role"]: role["expires"] for role in repository.roles()}
 
