@@ -222,7 +222,7 @@ def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
     )
     return {name: getattr(manifest, name) for name in figures} | {
         "points": [
-            msgspec.to_builtins(p) | {"hull": p in hull, "on_curve": p in on_curve}
+            msgspec.structs.asdict(p) | {"hull": p in hull, "on_curve": p in on_curve}
             for p in manifest.operating_points
         ],
     }

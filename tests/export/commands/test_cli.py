@@ -190,7 +190,7 @@ def test_a_bundle_with_other_decisions_fails_verify(bundle: Path, run: Run) -> N
     replace_file(bundle, "sample.npz", write_arrays(arrays))
     status, text, _ = run("verify", bundle)
     assert status == 1
-    assert "DIFFERS" in text
+    assert "DIFFER: do not use it" in text
     status, text, _ = run("verify", bundle, "--json")
     assert status == 1
     assert json.loads(text)["agrees"] is False

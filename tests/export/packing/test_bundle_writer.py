@@ -175,7 +175,7 @@ def test_behind_a_link_the_bundle_is_replaced_and_the_link_stays(
         ("notes", {"thesis.txt": "x", "manifest.json": '{"name": "an extension"}'}, "not a bundle"),
         ("b.gwb", {"x": ""}, "other kind"),
         ("data.gwb", "not a zip", "is not a bundle"),
-        ("bundle", {"notes.txt": "mine"}, r"also 'notes\.txt'"),
+        ("bundle", {"notes.txt": "mine"}, r"a file 'notes\.txt' beside"),
     ],
 )
 def test_nothing_but_a_bundle_is_overwritten(

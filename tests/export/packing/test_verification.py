@@ -46,7 +46,7 @@ def test_verify_encodes_raw_rows(make_once: Any) -> None:
     assert verify(system, bundle, frame).agrees
     with pytest.raises(InputError, match="rows must hold numbers"):
         verify(system, bundle, frame.to_numpy())
-    with pytest.raises(InputError, match="bundle is a DataFrame"):
+    with pytest.raises(InputError, match="not a DataFrame"):
         verify(path, frame, None)  # type: ignore[arg-type]
 
 
