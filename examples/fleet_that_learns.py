@@ -1,4 +1,4 @@
-"""Rows of pumps before and after a new supplier's sensor, and a person who knows the truth.
+"""Rows of pumps before and after a change of a sensor, and their true labels.
 
 python fleet_that_learns.py rows     # writes train.csv and week.csv
 python fleet_that_learns.py label    # fills in the column `label` of to-label.csv
@@ -13,7 +13,7 @@ NAMES = ("vibration", "current", "flow", "pressure", "heat", "hum")
 
 
 def pumps(n: int, seed: int, *, new_sensor: bool) -> list[list[str]]:
-    """Rows of features and a label; a new sensor reads flow and vibration otherwise."""
+    """Rows of features and a label; a new sensor reads other values of flow and vibration."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, len(NAMES)))
     wear = x[:, 0] + 0.8 * x[:, 2] * x[:, 1] + 0.3 * x[:, 3]

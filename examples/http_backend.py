@@ -15,9 +15,9 @@ URL = os.environ.get("MODEL_URL", "http://localhost:8501/v1/models/iris:predict"
 
 def probabilities(X):
     """Ask the service for the class probabilities of rows, float32 (n, k)."""
-    # Missing values (NaN) are no JSON: a model that takes them needs a form of its own, as null.
+    # JSON has no NaN: send missing values in another form, such as null, if the model takes them.
     body = json.dumps({"instances": X.tolist()}, allow_nan=False).encode()
     request = Request(URL, body, {"Content-Type": "application/json"})
-    # No answer in 5 s is an OSError: the worker says `busy`, and the device answers by itself.
+    # Without an answer in 5 s, an OSError: the worker responds `busy`, and the device answers.
     with urlopen(request, timeout=5) as response:
         return json.load(response)["predictions"]

@@ -5,10 +5,9 @@
 
 with ``signal_format = "csv"`` and ``rate_hz = 50.0`` in ``s.toml``, and as ``scale`` and ``offset``
 the numbers in the driver's ``in_accel_scale`` and ``in_accel_offset``, where the bundle is for
-another sensor's counts. Each line has the seconds and the channels' raw counts. A sample that came
-too late shows in its time, and no window goes across it. Reading files takes some 0.1 ms per
-channel: beyond a few hundred samples a second use the sensor's buffer, which needs no script, only
-the format of its channels:
+another sensor's counts. Each line has the time in seconds and the channels' raw counts, so that no
+window contains a late sample. Reading files takes some 0.1 ms per channel. For more than a few
+hundred samples per second use the sensor's buffer, which needs no script:
 
     iio_readdev -u local: -b 64 adxl345 | gatewise edge bundle --signal - --settings s.toml
 

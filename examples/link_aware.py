@@ -11,7 +11,7 @@ from gatewise_edge import DecisionPoint
 
 
 def decide(point: DecisionPoint) -> str:
-    """Stop where the operating point does, and where the cloud's answer would come too late."""
+    """Stop where the operating point does, or if the cloud's answer would be too late."""
     if point.stops or (point.last and point.round_trip_ms > point.left_ms):
         return "stop"
     return "continue"

@@ -2,8 +2,8 @@
 
     gw.Device(bundle, link=link, policy=OffloadShare(0.05))
 
-Each instance earns a part of an offload; what is not spent waits for harder times, up to `burst`
-offloads. The operating point still decides which instances are hard.
+Each instance adds `share` to the budget, which may grow to `burst` offloads. The operating point
+still decides which instances are hard.
 """
 
 from gatewise_edge import DecisionPoint
@@ -18,7 +18,7 @@ class OffloadShare:
         self.saved = burst
 
     def __call__(self, point: DecisionPoint) -> str:
-        """Stop where the operating point does, and where the budget is spent."""
+        """Stop where the operating point does, or if the budget is used up."""
         if point.stage == 0:
             self.saved = min(self.saved + self.share, self.burst)
         if point.stops:

@@ -1,4 +1,4 @@
-"""A method of one's own beside the others: trees of growing depth, charged for their features.
+"""A method to compare with the others: trees of growing depth, charged for their features.
 
 python -m benchmarks.bench_adapt --only thyroid --add examples/own_method.py:Trees --out out
 """

@@ -4,9 +4,9 @@
 
 The log has a row for each question: `win_rate`, the router's guess that the strong model's answer
 would be better, the graders' marks of both answers from 0 to 1, and what each answer cost in cents.
-The strong model is asked where the guess reaches the threshold, so that the mean mark is at most
-0.02 below the strong model's, with confidence 0.95. The name is that of RouteLLM's server for a
-router with a threshold.
+The strong model answers if the guess reaches the threshold, so that the mean mark is at most 0.02
+below the strong model's, with confidence 0.95. The printed name is that of a router with a
+threshold in RouteLLM's server.
 """
 
 from __future__ import annotations
