@@ -150,7 +150,7 @@ def test_keys_rotate(repository, role):
         assert (after[old["role"]]["keys"] == old["keys"]) == (old["role"] != role)
     assert after[role]["keys"] == [fresh]
     repository.publish("8")
-    with pytest.raises(InputError, match="no key of"):
+    with pytest.raises(InputError, match="not a key of"):
         repository.rotate_key(role, revoke="0" * 64)
     with pytest.raises(InputError, match="choose one of"):
         repository.rotate_key("mirrors")
