@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from gatewise.documents import Meta, Positive
+from gatewise.documents import Meta
 from gatewise.settings import Settings
 
 if TYPE_CHECKING:
@@ -78,9 +78,6 @@ class DeviceSettings(Settings, frozen=True):
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Key of the device's certificate.")] = None
-    deadline_ms: Annotated[
-        Positive, typer.Option(help="Deadline of the device, in ms; a retry must fit into it.")
-    ] = 500.0
     timeout: Annotated[
         float, Meta(gt=0, le=60), typer.Option(help="Longest wait for each reply, in s.")
     ] = 3.0
