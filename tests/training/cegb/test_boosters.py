@@ -165,10 +165,12 @@ def test_a_report_counts_splits_by_feature_and_coupled_prices():
     np.testing.assert_allclose(report.total, report.features + report.evaluation + report.coupled)
 
 
-def test_a_budget_may_count_splits():
+@pytest.mark.parametrize("coupled", [None, (0.5, 0.1, 0.4, 0.2)], ids=["lazy", "coupled prices"])
+def test_a_budget_may_count_splits_and_coupled_prices(coupled):
     x, y = table(1)
     label = (y > 0).astype(int)
     settings = {"penalty_split": 0.2, "budget_counts": "total", "n_rounds": 15, "random_state": 0}
+    settings["coupled_costs"] = coupled
     validation = x[160:], label[160:]
     model = CEGBClassifier(budget=3.0, **settings, n_penalties=6).fit(
         x[:160], label[:160], validation=validation
@@ -177,7 +179,7 @@ def test_a_budget_may_count_splits():
     for point in model.frontier_.points:
         moved = model.at(budget=point.cost)
         report = moved.cost_report(x[160:])
-        total = report.features + report.evaluation
+        total = report.features + report.evaluation + report.coupled
         assert point.cost == pytest.approx(total.mean())
         np.testing.assert_allclose(moved.cost(x[160:]), total)
     assert model.operating_point_.cost <= 3.0

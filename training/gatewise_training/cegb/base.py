@@ -151,7 +151,7 @@ class CostEfficient(TreeGrowth, BudgetedModel):
     def _costs_of_report(self, X: ArrayLike) -> NDArray[np.float64]:
         """Cost of each row, counted as `budget_counts` sets."""
         report = self.cost_report(X)
-        return report.features + self._counts_splits * report.evaluation
+        return report.total if self._counts_splits else report.features
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -230,7 +230,7 @@ class Scored(CostEfficient):
     def cost(self, X: ArrayLike) -> NDArray[np.float64]:
         """Cost of each row, in the unit of the feature costs.
 
-        The cost of splits is added where `budget_counts` is "total".
+        Splits and `coupled_costs` are added where `budget_counts` is "total".
 
         Parameters
         ----------

@@ -39,12 +39,13 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     coupled_costs : sequence of n_features floats, optional
         With lazy accounting: prices that every instance pays in addition once some tree uses the
         feature (gamma and beta of equation 13), such as its share of installing a sensor. Growth
-        and :meth:`cost_report` count them; budget, frontier and `cost` count `feature_costs`.
+        and :meth:`cost_report` count them; budget, frontier and `cost` count them with
+        ``budget_counts="total"``.
     budget : float, optional
         Mean cost per instance that may be spent, met on validation rows.
     budget_counts : {"features", "total"}, default "features"
         Costs of budget, frontier and `cost`: features alone, which is the cost on devices, or
-        features and `penalty_split`. Not with a guarantee.
+        features, `penalty_split` and `coupled_costs`. Not with a guarantee.
     max_loss : float, default 0.01
         Without a budget: the cheapest operating point within this accuracy loss of the
         unpenalised model.
@@ -143,7 +144,7 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
         """Cost of each row, in the unit of the feature costs.
 
-        The cost of splits is added where `budget_counts` is "total".
+        Splits and `coupled_costs` are added where `budget_counts` is "total".
 
         Parameters
         ----------

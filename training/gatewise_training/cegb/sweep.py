@@ -52,7 +52,8 @@ class Fitted:
     # of the outputs acquired for each row
     acquired: Acquired
     cost: float  # mean feature cost over the validation rows
-    evaluation_by_row: NDArray[np.float64]  # (n_validation,): price of the splits of each row
+    # (n_validation,): price of the splits of each row, and the coupled prices
+    evaluation_by_row: NDArray[np.float64]
     evaluation: float  # mean of these prices
     merits: NDArray[np.float64]  # (n_validation,) or (n_queries,); the weighted mean is the score
     weights: NDArray[np.float64]  # of the shape of `merits`
@@ -163,6 +164,7 @@ class Task:
         evaluation = np.zeros(len(outputs))
         if np.any(self.prices.split):
             evaluation = np.concatenate([evaluation_cost(s, x, self.prices) for s, x in pairs])
+        evaluation += self.prices.coupled_price(stage.features)
         merits, weights = target.merits(outputs)
         return Fitted(
             penalty=penalty,
@@ -195,7 +197,7 @@ class Goal:
 
     budget: float | None  # mean cost per row
     max_loss: float  # without a budget: allowed loss against the best score
-    counts_splits: bool = False  # whether a budget counts the price of splits in addition
+    counts_splits: bool = False  # whether a budget counts splits and coupled prices in addition
 
     def cost(self, fit: Fitted) -> float:
         """Cost of a fit that the budget bounds."""
