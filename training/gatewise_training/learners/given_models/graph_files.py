@@ -1,7 +1,7 @@
-"""Given ONNX files as graphs over rows of numbers, behind which nodes can be put.
+"""Given ONNX files as graphs over rows of numbers.
 
-A graph stays as it is inside. Nodes before it bring a row of values into the shape and type of its
-input; nodes behind it turn its outputs into the outputs of a stage or a worker.
+The given nodes do not change. Nodes in front of them convert rows to the shape and type of their
+input. Nodes after them convert their outputs to the outputs of a stage or a worker.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile
         ]
         if not outside:
             if model.functions:  # torch's exporter leaves some of its own
+                own_domains = {function.domain for function in model.functions}
                 model = inliner.inline_local_functions(model)
+                unused = own_domains - _domains(model.graph)
+                for opset in [o for o in model.opset_import if o.domain in unused]:
+                    model.opset_import.remove(opset)
             onnx.checker.check_model(model)
     except InputError:
         raise
@@ -66,7 +70,7 @@ def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile
         raise InputError(f"{what} is not a usable ONNX file: {one_line(error)}") from error
     if outside:
         raise InputError(f"{what} keeps {outside[0]!r} in another file; give the path of its file")
-    strange = _domains(model.graph) - {"", "ai.onnx", ML_DOMAIN}
+    strange = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
     if strange:
         raise InputError(
             f"{what} uses operators that onnxruntime alone does not have "
@@ -97,13 +101,13 @@ def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
 
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Bodies of a node that loops or branches."""
+    """Get the bodies of a node that loops or branches."""
     single = [a.g for a in node.attribute if a.HasField("g")]
     return single + [g for a in node.attribute for g in a.graphs]
 
 
 def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
-    """Labels of the classes in the metadata or in a ZipMap, which is taken out."""
+    """Get the labels of the classes from the metadata or a ZipMap node, and remove that node."""
     text = next((p.value for p in model.metadata_props if p.key == "classes"), None)
     try:
         classes = None if text is None else list(json.loads(text))
@@ -162,14 +166,14 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int
         nodes.append(helper.make_node("Transpose", [value], ["gw_layout"], perm=order))
         value = "gw_layout"
     nodes.append(helper.make_node("Identity", [value], [inputs[0].name]))
-    # the new nodes go first: ONNX wants topological order
+    # the new nodes go first, because ONNX requires topological order
     body = list(graph.node)
     constant_inputs = [i for i in graph.input if i.name in constants]
     del graph.node[:], graph.input[:]
     graph.node.extend([*nodes, *body])
     source = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
     graph.input.extend([source, *constant_inputs])
-    for output in graph.output:  # declared shapes may be wrong: a run finds them
+    for output in graph.output:  # declared shapes may be wrong; a run shows the real ones
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     type_name = TensorProto.DataType.Name(kind).lower()
@@ -183,7 +187,7 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int
 def _layout(
     dims: list[int | None], shape: Shape, what: str
 ) -> tuple[Shape, tuple[int, ...] | None]:
-    """Shape that an instance has for the graph, and how its axes move, if they do.
+    """Get the shape of an instance in the graph, and the order of its axes if they move.
 
     >>> _layout([None, 1, 8, 8], (8, 8), "model")
     ((1, 8, 8), None)
@@ -257,7 +261,7 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
 
 
 class GraphTail:
-    """Nodes behind a graph; :meth:`finish` leaves out all that the margins do not depend on."""
+    """Nodes after a graph; :meth:`finish` removes nodes that the margins do not depend on."""
 
     def __init__(self, content: bytes) -> None:
         import onnx
@@ -309,7 +313,7 @@ class GraphTail:
 
 
 def _keep_used(graph: onnx.GraphProto) -> None:
-    """Leave out nodes and constants that no output depends on."""
+    """Remove nodes and constants that no output depends on."""
     used = {output.name for output in graph.output}
     used_nodes = []
     for node in reversed(graph.node):
