@@ -187,6 +187,13 @@ def _cross_fitted(fit: Fit, plan: ValidationSplit) -> TrainedModel:
     return TrainedModel(model, unseen[:, 0].astype(np.int64), unseen[:, 1:])
 
 
+def _clones(
+    n_classes: int, kind: str, template: Any, names: Sequence[str] | None, plan: ValidationSplit
+) -> TrainedModel:
+    """Cross-fit clones of a classifier."""
+    return _cross_fitted(EstimatorFit(plan, n_classes, kind, template, names), plan)
+
+
 def _boosting(
     n_classes: int, seed: int, shape: TreeShape | None, plan: ValidationSplit
 ) -> TrainedModel:
@@ -306,8 +313,7 @@ def _recipes(
     if template is not None:
         kind = type(template).__name__
         used_names = names if finds_by_name(template) else None
-        fit = EstimatorFit(plan, n_classes, "given", template, used_names)
-        return [_F0Recipe(kind, partial(_cross_fitted, fit))]
+        return [_F0Recipe(kind, partial(_clones, n_classes, "given", template, used_names))]
     large, many = (len(plan.fit_rows) > n for n in (LARGE_ROWS, MANY_ROWS))
     boosting = partial(_boosting, n_classes, seed, shape)
     has_trial = many and len(plan.folds) == 1
@@ -335,8 +341,8 @@ def _svms(plan: ValidationSplit) -> list[_F0Recipe]:
     n_classes = int(plan.y.max()) + 1
     svms = []
     for name, scaler in scalers():
-        fit = EstimatorFit(plan, n_classes, "svm", calibrated_svm(scaler))
-        svms.append(_F0Recipe(f"svm on {name}", partial(_cross_fitted, fit)))
+        fit = partial(_clones, n_classes, "svm", calibrated_svm(scaler), None)
+        svms.append(_F0Recipe(f"svm on {name}", fit))
     return svms
 
 
