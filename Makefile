@@ -115,7 +115,7 @@ bench-loop: $(STAMP)       ## true figures, alarms, thinning, kills, refits afte
 bench-soak: $(STAMP) mosquitto ## a day's messages: memory, threads, open files
 	$(BIN)/python -m benchmarks.bench_soak
 
-bench-models: $(STAMP) mosquitto ## twenty high-cost models to a worker's answers; what fitted ones promise
+bench-models: $(STAMP) mosquitto ## 37 high-cost models to a worker's answers; what fitted ones promise
 	$(BIN)/python -m benchmarks.bench_models
 
 bench-serve: $(STAMP) mosquitto  ## latency of `serve` against a plain server, its decisions and losses

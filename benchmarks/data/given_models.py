@@ -1,9 +1,16 @@
-"""Twenty high-cost models of every kind, each as a user would give it, for ``bench_models``."""
+"""High-cost models of every kind, each as a user would give it, for ``bench_models``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import onnx
@@ -63,6 +70,7 @@ def _by_name() -> Any:
 
 CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "random forest": lambda: RandomForestClassifier(50, random_state=0),
+    "random forest of a polars frame": lambda: RandomForestClassifier(50, random_state=0),
     "HistGradientBoosting": lambda: HistGradientBoostingClassifier(max_iter=20, random_state=0),
     "LightGBM": lambda: _boosted("lightgbm"),
     "XGBoost": lambda: _boosted("xgboost"),
@@ -104,6 +112,13 @@ REFUSED: dict[str, Callable[[], Any]] = {
 def frame(X: NDArray[np.float32]) -> pd.DataFrame:
     """Rows with the names of their columns."""
     return pd.DataFrame(X, columns=NAMES)
+
+
+def polars_frame(X: NDArray[np.float32]) -> Any:
+    """Rows as a frame of polars."""
+    import polars
+
+    return polars.DataFrame(X, schema=NAMES)
 
 
 def _exported(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes:
@@ -150,6 +165,26 @@ def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bo
     return content
 
 
+def _external(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
+    """A file whose tensors are in another one."""
+    model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
+    path = Path(tempfile.mkdtemp(), "network.onnx")
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="weights.bin")
+    return path
+
+
+def _fixed(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
+    """A file for one row at a time, with a reshape that says so."""
+    model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
+    graph = model.graph
+    graph.initializer.append(numpy_helper.from_array(np.array([1, 64]), "one_row"))
+    graph.node.insert(0, helper.make_node("Reshape", ["x", "one_row"], ["row"]))
+    graph.node[1].input[0] = "row"
+    graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    content: bytes = model.SerializeToString()
+    return content
+
+
 FILES: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
     "ONNX: label and probabilities": lambda X, y: _exported(X, y, zipmap=False),
     "ONNX: label and ZipMap": lambda X, y: _exported(X, y, zipmap=True),
@@ -159,7 +194,108 @@ FILES: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
     "ONNX: logits alone, images (n, 1, 8, 8)": lambda X, y: network(
         X, y, softmax=False, image=True
     ),
+    "ONNX: external data": _external,
+    "ONNX: a fixed batch of one row": _fixed,
 }
+
+
+# -- PyTorch -------------------------------------------------------------------------------
+
+
+def _module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+    """A trained convolutional network of rows."""
+    import torch
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Unflatten(1, (1, 8, 8)),
+        torch.nn.Conv2d(1, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 10),
+    )
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    rows, targets = torch.from_numpy(X), torch.from_numpy(y)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(rows), targets).backward()
+        optimizer.step()
+    return module
+
+
+def _program(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+    import torch
+
+    return torch.export.export(_module(X, y).eval(), (torch.zeros(1, 64),))
+
+
+TORCH: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
+    "PyTorch module": _module,
+    "torch.export program of a fixed batch": _program,
+}
+
+
+# -- boosters as they are ------------------------------------------------------------------
+
+CATEGORIES = [20, 28]
+"""Columns of whole numbers that boosters may read as categories."""
+
+
+def _lightgbm(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
+    import lightgbm
+
+    params = {"objective": "multiclass", "num_class": 10, "verbose": -1, "num_threads": 1}
+    return lightgbm.train(params, lightgbm.Dataset(X, y, **columns), 20)
+
+
+def _xgboost(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
+    import xgboost
+
+    params = {"objective": "multi:softprob", "num_class": 10, "nthread": 1}
+    return xgboost.train(params, xgboost.DMatrix(X, y, **columns), 20)
+
+
+def _xgboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+    kinds = ["c" if k in CATEGORIES else "float" for k in range(X.shape[1])]
+    return _xgboost(X, y, feature_types=kinds, enable_categorical=True)
+
+
+def _catboost(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+    return _boosted("catboost").fit(X, y)
+
+
+def _catboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+    table = frame(X).astype({NAMES[k]: int for k in CATEGORIES})
+    return _boosted("catboost").fit(table, y, cat_features=CATEGORIES)
+
+
+def _saved(booster: Any, name: str) -> str:
+    """Path of a booster's file."""
+    path = str(Path(tempfile.mkdtemp(), name))
+    booster.save_model(path)
+    return path
+
+
+BOOSTERS: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
+    "lightgbm.Booster": _lightgbm,
+    "lightgbm.Booster, missing values": _lightgbm,
+    "LightGBM's text, categories": lambda X, y: _saved(
+        _lightgbm(X, y, categorical_feature=CATEGORIES), "model.txt"
+    ),
+    "xgboost.Booster": _xgboost,
+    "XGBoost's JSON": lambda X, y: _saved(_xgboost(X, y), "model.json"),
+    "XGBoost's UBJSON, missing values": lambda X, y: _saved(_xgboost(X, y), "model.ubj"),
+    "xgboost.Booster, categories": _xgboost_categories,
+    "CatBoost's file": lambda X, y: _saved(_catboost(X, y), "model.cbm"),
+    "CatBoost's file, missing values": lambda X, y: _saved(_catboost(X, y), "model.cbm"),
+    "CatBoost's file, categories": lambda X, y: _saved(_catboost_categories(X, y), "model.cbm"),
+}
+"""Fitted on rows with NaN where the name says so."""
+
+
+# -- code ----------------------------------------------------------------------------------
 
 
 def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -176,3 +312,36 @@ def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 _MEANS: list[NDArray[np.float64]] = []
+
+
+@contextmanager
+def service() -> Iterator[None]:
+    """A JSON service of :func:`probabilities`, which :func:`ask_service` calls."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.dumps(probabilities(np.array(rows, np.float32)).tolist()).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        _URL.append(f"http://127.0.0.1:{server.server_port}")
+        yield
+        server.shutdown()
+        _URL.clear()
+
+
+def ask_service(X: NDArray[np.float32]) -> NDArray[np.float64]:
+    """A model that is a function, which calls a service over HTTP."""
+    with urlopen(Request(_URL[0], json.dumps(X.tolist()).encode()), timeout=5) as response:
+        return np.array(json.load(response), np.float64)
+
+
+_URL: list[str] = []
