@@ -31,7 +31,7 @@ from gatewise_training.learners.given_models.library_files import probe_library_
 from gatewise_training.learners.given_models.packable import library_name
 from gatewise_training.learners.given_models.probe_rows import N_ROWS
 from gatewise_training.learners.given_models.probing import ProbeFigures, probe
-from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
+from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
@@ -86,7 +86,7 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
         raise ConversionError(f"high-cost model: {model.backend} has no form as a graph")
     trees = model.trees
     link = model.link
-    estimator = unwrapped(model.estimator)
+    estimator = inner_estimator(model.estimator)
     if trees is None and estimator is not None and flat:
         try:
             form = flat_trees(estimator)
@@ -138,7 +138,7 @@ def probed_file(
         return high_cost_graph(model)
     own_rows = sample[:, model.features]
     source = replace(model, features=np.arange(len(model.features)))
-    is_forest = library_name(unwrapped(model.estimator)) in FORESTS
+    is_forest = library_name(inner_estimator(model.estimator)) in FORESTS
     problems: list[ConversionError] = []
     for flat in (True, False) if is_forest else (True,):
         try:

@@ -213,7 +213,7 @@ def test_a_wrong_converter_is_detected(tmp_path: Path, monkeypatch: pytest.Monke
     assert {"one critical value", "sides of a boundary"} < set(probed.kinds)
     # ONNX's own operator divides by the largest value, scikit-learn by the largest absolute one
     largest = lambda model, rows: rows / rows.max()  # noqa: E731
-    monkeypatch.setitem(sklearn_transformers.TRANSFORMS, "Normalizer", largest)
+    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, "Normalizer", largest)
     expected = (
         r"Pipeline answers \d+ of \d+ probed rows differently; of the kind .* as class .* --backend"
     )

@@ -20,7 +20,7 @@ from gatewise_training.data.input_checks import Table
 from gatewise_training.learners.given_models.given_classifiers import check_conversion
 from gatewise_training.learners.given_models.given_model_check import (
     can_be_cloned,
-    memorised,
+    excess_accuracy,
     unseen_answers,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -125,7 +125,7 @@ def _by_comparison(
     all_labels, chances = model.answers(plan.x)
     labels = all_labels[rows]
     problem.report(0, 1, "reference for high_cost_model")
-    excess = memorised(plan, labels, allow_missing=system.allow_missing, seed=problem.seed)
+    excess = excess_accuracy(plan, labels, allow_missing=system.allow_missing, seed=problem.seed)
     if excess is not None:
         warnings.warn(
             f"high_cost_model is right on {excess[0]:.1%} of these rows, the best of our own "

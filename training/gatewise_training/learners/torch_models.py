@@ -25,7 +25,7 @@ def is_torch(model: object) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
 
 
-def exported(model: Module | ExportedProgram, shape: Shape, what: str) -> bytes:
+def export_module(model: Module | ExportedProgram, shape: Shape, what: str) -> bytes:
     """Export a model of PyTorch for instances of a shape; InputError, which names `what`."""
     import torch
 

@@ -105,7 +105,7 @@ def test_transformers_that_differ_beside_the_sample_are_found(
     x, y = table(whole=name == "OneHotEncoder")
     model = make_pipeline(transformer, DecisionTreeClassifier(random_state=0)).fit(x + 0, y)
     probed(model, x)
-    monkeypatch.setitem(sklearn_transformers.TRANSFORMS, name, wrong)
+    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, name, wrong)
     with pytest.raises(InputError, match=r"probed rows differently.* the row \[.*: give another"):
         probed(model, x)
 

@@ -1,4 +1,4 @@
-"""Flat trees of given classifiers: forests and boosted trees have an exact form as such."""
+"""Flat trees of given forests and boosted trees, which have an exact form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOURCES: Final = {
 
 
 def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
-    """Flat trees of a fitted classifier over its own classes; None if it is not made of trees.
+    """Get the flat trees of a fitted classifier over its own classes; None if it has no trees.
 
     Raises InputError if its trees have no exact form.
     """
@@ -60,7 +60,7 @@ def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
 
 
 def leaf_numbers(estimators: Sequence[Any], n_features: int) -> TreeEnsemble:
-    """Flat trees of scikit-learn with an output per tree: the number of the node reached."""
+    """Convert trees of scikit-learn; each outputs the number of the leaf that a row reaches."""
     trees = [
         replace(nodes, value=np.arange(len(nodes.feature), dtype=np.float32)[:, None])
         for nodes in forest_nodes(estimators)

@@ -1,4 +1,4 @@
-"""Given classifiers as stages on the device: flat trees where they are made of them, or graphs."""
+"""Given classifiers as stages on the device: flat trees of models of trees, else graphs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gatewise_training.learners.given_models.packable import (
 )
 from gatewise_training.learners.given_models.probing import Answers, probe
 from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_classifier
-from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
+from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel, is_graph
 
@@ -58,7 +58,7 @@ FIT_ROWS = 1000
 
 @dataclass(frozen=True, eq=False)
 class GivenClassifier:
-    """A given classifier, read: its labels, if it names them, and its flat trees or graph."""
+    """A given classifier with its labels, if it names them, and its flat trees or graph."""
 
     what: str  # its name in errors
     classes: Sequence[Any] | None
@@ -70,7 +70,7 @@ class GivenClassifier:
     def read(
         cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
     ) -> Self:
-        """Read a model that takes instances of this shape; it is tried on the rows `x`, flat."""
+        """Read a model that takes instances of this shape, and run it on the flat rows `x`."""
         if is_graph(model):
             return cls.of_graph(FormedGraph(model, shape, what, x), what)
         reads = int(getattr(model, "n_features_in_", None) or x.shape[1])
@@ -79,7 +79,7 @@ class GivenClassifier:
                 f"{what} was fitted on {reads} features, an instance has {x.shape[1]} values"
             )
         try:
-            flat = flat_trees(unwrapped(model))
+            flat = flat_trees(inner_estimator(model))
         except InputError as error:
             raise InputError(f"{what}: {error}") from error
         if flat is None:
@@ -128,7 +128,7 @@ class GivenClassifier:
         try:
             classifier._probe(model, x, as_stage=as_stage, missing=missing)
         except InputError:
-            if classifier.flat is None or library_name(unwrapped(model)) not in FORESTS:
+            if classifier.flat is None or library_name(inner_estimator(model)) not in FORESTS:
                 raise
             classifier = cls.of_estimator(model, x, shape, what)
             classifier._probe(model, x, as_stage=as_stage, missing=missing)
@@ -259,7 +259,7 @@ def _is_pair(entry: Any) -> bool:
 
 
 def with_columns(entry: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
-    """Part a given model from the columns that it reads, by name or number; all by default."""
+    """Separate a given model from the columns that it reads, by name or number; default: all."""
     model, columns_read = entry if _is_pair(entry) else (entry, None)
     model = as_classifier(model, what)
     if columns_read is None:

@@ -1,7 +1,7 @@
 """A given ONNX classifier over flat rows: the form of its outputs, its margins and its answers.
 
-It may give labels and probabilities (skl2onnx), probabilities, logits (networks) or labels alone.
-The form is found by running some rows, or given.
+It gives labels and probabilities (skl2onnx), probabilities, logits (networks) or labels alone. A
+run on some rows shows the form, unless the user states it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gatewise_training.learners.given_models.graph_files import (
     read_graph,
     row_by_row,
 )
-from gatewise_training.learners.torch_models import exported, is_torch
+from gatewise_training.learners.torch_models import export_module, is_torch
 
 Scores = Literal["probabilities", "logits", "labels"]
 
@@ -57,7 +57,7 @@ class OnnxModel:
     Parameters
     ----------
     source : path, bytes, torch.nn.Module or torch.export program
-        The file, or its content; or a PyTorch model, which is exported.
+        The file, or its content; or a PyTorch model, which is export_module.
     classes : sequence, optional
         Labels of the graph's columns, in their order. By default the file's own labels (a JSON
         list under "classes" in its metadata, or ZipMap's keys), or else 0, 1, ...
@@ -111,10 +111,10 @@ class GraphForm(NamedTuple):
 class FormedGraph:
     """A given graph over flat rows, and its form.
 
-    `model` is an ONNX file with one input tensor of numbers, for instances of any `shape`; `what`
-    is its name in errors. The form is found on `x`, float32 (n, n_values), or on random numbers.
-    `content` is the graph with the input ``x``. InputError if it is not such a file, takes
-    instances of another shape, cannot be run by onnxruntime, or gives neither labels nor scores.
+    `model` has one input tensor of numbers, for instances of any `shape`; `what` is its name in
+    errors. Its form is detected on `x`, float32 (n, n_values), or on random numbers. `content` is
+    the graph with the input ``x``. Raises InputError if it is no such model, takes instances of
+    another shape, cannot be run by onnxruntime, or gives neither labels nor scores.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FormedGraph:
         self._n_values = math.prod(shape)
         source = onnx_model.source
         if is_torch(source):
-            source = exported(source, shape, what)
+            source = export_module(source, shape, what)
         graph, names, batch, reading = read_graph(source, shape, what)
         self.content: bytes = graph.SerializeToString(deterministic=True)
         rows = x
@@ -241,7 +241,7 @@ class FormedGraph:
         scores = _matrix(values[score])
         kind = self._required_scores or _kind(scores)
         if kind == "logits" and scores.shape[1] == 2 and (scores[:, 0] == -scores[:, 1]).all():
-            # a decision function and its negative, as skl2onnx writes it: softmax would double it
+            # skl2onnx writes a decision function and its negative, which softmax would double
             self._keep_second_column(score)
             return GraphForm(kind, label, score, 1), values
         return GraphForm(kind, label, score, scores.shape[1]), values
@@ -292,13 +292,13 @@ class FormedGraph:
                     f"{self._what} gives scores of {form.n_classes} classes; "
                     f"{len(names)} names are given"
                 )
-            # scores of pairs of classes, say: the labels alone can be read
+            # such as scores of pairs of classes, which say nothing about single classes
             form = form._replace(scores="labels", score=None, columns=0)
         return form._replace(names=tuple(names), positions=positions)
 
 
 def _is_by_row(values: NDArray[Any], single_runs: list[NDArray[Any]]) -> bool:
-    """Whether rows give the same outputs alone as in a batch."""
+    """Whether the outputs of single rows equal those of a batch."""
     if any(row.shape != values[:1].shape for row in single_runs):
         return False
     single = np.concatenate(single_runs)
@@ -347,7 +347,7 @@ def graph_answer(
 
 @cache
 def _session(content: bytes) -> Any:
-    """Get the session on a graph; made again in each process, since sessions are not pickled."""
+    """Open a session on a graph, once in each process, because sessions cannot be pickled."""
     return open_session(content)
 
 
@@ -356,7 +356,7 @@ def _matrix(scores: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _positions(labels_: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
-    """Places among the graph's own classes of the labels that it gave."""
+    """Get the indices of the graph's labels among its own classes."""
     class_names = range(form.n_classes) if form.positions else form.names or ()
     index_of = {name: i for i, name in enumerate(class_names)}
     values, inverse = np.unique(labels_.ravel(), return_inverse=True)

@@ -1,8 +1,8 @@
 """Examine a given high-cost model: its accuracy on rows that it has not seen.
 
-A model that has seen the rows it is measured on answers some of them from memory. Clones of a
-given classifier, fitted without the rows, measure its real accuracy. Where it cannot be cloned, a
-reference model of our own says how much can be expected on these rows.
+A model answers rows that it was fitted on partly from memory. Clones of a given classifier, fitted
+without the rows, measure its real accuracy. For a model that cannot be cloned, reference models
+show the accuracy that can be expected on these rows.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _clone(
     return HighCostModel.given(fresh, classes, plan.x.shape[1])
 
 
-def memorised(
+def excess_accuracy(
     plan: ValidationSplit, answers: NDArray[np.int64], *, allow_missing: bool, seed: int
 ) -> tuple[float, float] | None:
     """Compare a model that may have seen the rows with references that have not.

@@ -13,7 +13,7 @@ from gatewise.models.booster_files import LIBRARIES, BoosterFile, Library
 from gatewise_training.learners.given_models.packable import Estimator, library_of
 from gatewise_training.learners.given_models.probe_rows import N_ROWS
 from gatewise_training.learners.given_models.probing import Answers, ProbeFigures, probe
-from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
+from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 WHAT = "high_cost_model"
@@ -25,7 +25,7 @@ def library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
     Also None if the booster does not know the data's classes in their order, since a file of a
     library holds no labels.
     """
-    estimator = unwrapped(model.estimator)
+    estimator = inner_estimator(model.estimator)
     library = library_of(estimator)
     own_order = np.arange(model.n_classes)
     if library is None or not np.array_equal(

@@ -86,11 +86,11 @@ class ProbeRows:
         rows["sides of a boundary"] = boundary_rows(labels, base, single, n // 20, rng)
         return cls.of_kinds(rows)
 
-    def answered_by(self, answers: Labels) -> ProbeRows:
+    def without_refused_rows(self, answers: Labels) -> ProbeRows:
         """Leave out rows that a classifier refuses, such as rows that overflow."""
         stops = np.cumsum(list(self.kinds.values()))
         rows = dict(zip(self.kinds, np.split(self.x, stops[:-1]), strict=True))
-        rows = {kind: answered(answers, x) for kind, x in rows.items()}
+        rows = {kind: accepted_rows(answers, x) for kind, x in rows.items()}
         return ProbeRows.of_kinds(rows)
 
     @classmethod
@@ -234,7 +234,7 @@ def boundary_rows(
     return np.concatenate([start, stop])
 
 
-def answered(answers: Labels, x: Rows) -> Rows:
+def accepted_rows(answers: Labels, x: Rows) -> Rows:
     """Those of the rows that a classifier answers; scikit-learn refuses what overflows.
 
     Where it refuses some, a limited number of calls finds the others.

@@ -19,10 +19,10 @@ Answering = Callable[[NDArray[Any]], Answers]
 """Class indices (n,) and probabilities (n, n_classes) of rows, float32 or float64."""
 
 TOLERANCE = 1e-4
-"""Largest difference of a probability: that of float32 sums and of another `exp`."""
+"""Largest difference of a probability, which float32 sums and another `exp` cause."""
 ROUNDING = 1e-6
-"""Relative change of a row by which a classifier that adds up in float32 may turn."""
-N_TURNS = 32
+"""Relative change of a row, after which a classifier that adds up in float32 may differ."""
+N_CHANGED_COPIES = 32
 MOST_SHOWN = 8
 
 
@@ -31,7 +31,7 @@ class ProbeFigures:
     """Rows that a conversion was probed on, and their number of each kind.
 
     The classifier itself answers `undecided` rows differently if it computes in float64, or if
-    the row changes by a millionth: they are not held against the conversion.
+    the row changes by a millionth. They do not count as differences of the conversion.
     """
 
     rows: int
@@ -60,11 +60,11 @@ def probe(
         try:
             expected = source.answers(probed.x)
         except ValueError:
-            probed = probed.answered_by(source.answers)
+            probed = probed.without_refused_rows(source.answers)
             expected = source.answers(probed.x)
     answers = converted(probed.x)
-    differs = _unlike(expected, answers)
-    own_rounding = _turning(source.answers, probed.x, expected, differs)
+    differs = _differ(expected, answers)
+    own_rounding = _decided_by_rounding(source.answers, probed.x, expected, differs)
     wrong = np.flatnonzero(differs & ~own_rounding)
     if len(wrong):
         row = int(wrong[0])
@@ -81,7 +81,7 @@ def probe(
     return ProbeFigures(len(differs), int(own_rounding.sum()), probed.kinds)
 
 
-def _unlike(one: Answers, other: Answers) -> NDArray[np.bool_]:
+def _differ(one: Answers, other: Answers) -> NDArray[np.bool_]:
     """Mark rows with another label, or another probability."""
     with np.errstate(invalid="ignore"):
         near: NDArray[np.bool_] = (np.abs(one[1] - other[1]) <= TOLERANCE).all(axis=1)
@@ -89,7 +89,7 @@ def _unlike(one: Answers, other: Answers) -> NDArray[np.bool_]:
     return differs
 
 
-def _turning(
+def _decided_by_rounding(
     source: Answering, x: Rows, expected: Answers, differs: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Mark the differing rows that the classifier's own rounding decides."""
@@ -97,16 +97,16 @@ def _turning(
     if not differs.any():
         return turns
     try:
-        rounds = _unlike(expected, source(x.astype(np.float64)))
+        rounds = _differ(expected, source(x.astype(np.float64)))
         if not rounds.any():
             return turns
         rng = np.random.default_rng(0)
         turns = rounds & differs
         rows = np.flatnonzero(differs)
         of_rows = expected[0][rows], expected[1][rows]
-        for _ in range(N_TURNS):
+        for _ in range(N_CHANGED_COPIES):
             factor = 1 + ROUNDING * rng.choice([-1.0, 1.0], (len(rows), x.shape[1]))
-            turns[rows] |= _unlike(of_rows, source(x[rows].astype(np.float64) * factor))
+            turns[rows] |= _differ(of_rows, source(x[rows].astype(np.float64) * factor))
     except ValueError:  # rows that it does not answer in float64
         return turns
     return turns

@@ -25,17 +25,17 @@ from gatewise_training.learners.given_models.graph_values import (
     two_columns,
 )
 from gatewise_training.learners.given_models.packable import Estimator, library_name
-from gatewise_training.learners.given_models.sklearn_transformers import transformed
+from gatewise_training.learners.given_models.sklearn_transformers import write_transformer
 
 
-def classified(model: Estimator, x: Value) -> GraphAnswers:
+def write_classifier(model: Estimator, x: Value) -> GraphAnswers:
     """Write a fitted classifier's answers."""
-    model = unwrapped(model)
+    model = inner_estimator(model)
     name = library_name(model) or ""
     if name in (*FORESTS, *TREES):
         return _forest(model, x)
-    if name in CLASSIFIED:
-        return CLASSIFIED[name](model, x)
+    if name in CLASSIFIER_WRITERS:
+        return CLASSIFIER_WRITERS[name](model, x)
     form = flat_trees(model)
     if form is None:
         raise InputError(f"{name or type(model).__name__} has no form as a graph")
@@ -47,7 +47,7 @@ def classified(model: Estimator, x: Value) -> GraphAnswers:
     return GraphAnswers(answers.label, chances, margins)
 
 
-def unwrapped(estimator: Estimator) -> Estimator:
+def inner_estimator(estimator: Estimator) -> Estimator:
     """Look into scikit-learn's FrozenEstimator and searches."""
     while True:
         if type(estimator).__name__ == "FrozenEstimator":
@@ -233,12 +233,12 @@ def _boosted(model: Estimator, x: Value) -> GraphAnswers:
 
 def _pipeline(model: Estimator, x: Value) -> GraphAnswers:
     for _, step in model.steps[:-1]:
-        x = transformed(step, x)
-    return classified(model.steps[-1][1], x)
+        x = write_transformer(step, x)
+    return write_classifier(model.steps[-1][1], x)
 
 
 def _chances(model: Estimator, x: Value) -> Value:
-    answers = classified(model, x)
+    answers = write_classifier(model, x)
     if answers.probabilities is None:
         raise InputError(f"{type(model).__name__} gives no probabilities")
     return answers.probabilities.double()
@@ -266,7 +266,7 @@ def _bagging(model: Estimator, x: Value) -> GraphAnswers:
 
 def _response(model: Estimator, x: Value) -> Value:
     """Decision function, else probabilities; of two classes the second one's."""
-    answers = classified(model, x)
+    answers = write_classifier(model, x)
     decision = answers.decision
     if decision is not None and hasattr(model, "decision_function"):
         return decision
@@ -311,7 +311,7 @@ def _one_vs_rest(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
-    answers = [classified(member, x) for member in model.estimators_]
+    answers = [write_classifier(member, x) for member in model.estimators_]
     labels = [a.label.reshape([-1, 1]) for a in answers]
     responses = [_response(member, x) for member in model.estimators_]
     first_wins = labels[0].beside(*labels[1:]).equals(0)
@@ -331,7 +331,7 @@ def _vote(model: Estimator, x: Value) -> GraphAnswers:
     members = []
     for member, weight in zip(model.estimators_, weights, strict=True):
         if model.voting == "hard":
-            label = classified(member, x).label.reshape([-1, 1])
+            label = write_classifier(member, x).label.reshape([-1, 1])
             chances = label.equals(np.arange(n_classes)[None, :]).astype(np.float64)
         else:
             chances = _chances(member, x)
@@ -347,7 +347,7 @@ def _stack(model: Estimator, x: Value) -> GraphAnswers:
     members = []
     fitted = [e for e in model.estimators_ if not isinstance(e, str)]
     for member, method in zip(fitted, model.stack_method_, strict=True):
-        answers = classified(member, x)
+        answers = write_classifier(member, x)
         if method == "predict_proba":
             chances = _chances(member, x)
             members.append(chances.columns([1]) if is_binary else chances)
@@ -357,7 +357,7 @@ def _stack(model: Estimator, x: Value) -> GraphAnswers:
             members.append(answers.label.reshape([-1, 1]).double())
     if model.passthrough:
         members.append(x)
-    return classified(model.final_estimator_, members[0].beside(*members[1:]))
+    return write_classifier(model.final_estimator_, members[0].beside(*members[1:]))
 
 
 LINEAR = (
@@ -371,7 +371,7 @@ LINEAR = (
     "RidgeClassifierCV",
     "SGDClassifier",
 )
-CLASSIFIED: dict[str, Callable[[Estimator, Value], GraphAnswers]] = {
+CLASSIFIER_WRITERS: dict[str, Callable[[Estimator, Value], GraphAnswers]] = {
     **dict.fromkeys(LINEAR, _linear),
     "BaggingClassifier": _bagging,
     "BernoulliNB": _bernoulli,

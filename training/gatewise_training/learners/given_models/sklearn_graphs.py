@@ -18,7 +18,7 @@ from gatewise_training.learners.given_models.packable import (
     Estimator,
     is_left_to_library,
 )
-from gatewise_training.learners.given_models.sklearn_classifiers import classified
+from gatewise_training.learners.given_models.sklearn_classifiers import write_classifier
 
 if TYPE_CHECKING:
     import onnx
@@ -42,7 +42,7 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
             ) from error
     graph = GraphOfRows(n_features)
     try:
-        answers = classified(estimator, graph.rows)
+        answers = write_classifier(estimator, graph.rows)
     except InputError as error:
         raise InputError(f"{what}: {error}; {STAGE_ADVICE}") from error
     except (AttributeError, TypeError, ValueError, IndexError) as error:

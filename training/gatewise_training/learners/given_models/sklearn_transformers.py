@@ -15,16 +15,16 @@ SMALL = 1e-5
 """Below it a Taylor sum of two terms is closer than log(1 + x) and exp(x) - 1."""
 
 
-def transformed(model: Estimator, x: Value) -> Value:
+def write_transformer(model: Estimator, x: Value) -> Value:
     """Write a fitted transformer's output for rows."""
     if model is None or isinstance(model, str):  # "passthrough"
         return x
     name = library_name(model) or ""
     if hasattr(model, "get_support"):
         return x.columns(np.flatnonzero(model.get_support()))
-    if name not in TRANSFORMS:
+    if name not in TRANSFORMER_WRITERS:
         raise InputError(f"{name or type(model).__name__} has no form as a graph")
-    return TRANSFORMS[name](model, x)
+    return TRANSFORMER_WRITERS[name](model, x)
 
 
 def _in_place(x: Value, result: Value) -> Value:
@@ -44,7 +44,7 @@ def _column_transformer(model: Estimator, x: Value) -> Value:
         indices = model._transformer_to_input_indices[name]
         if (isinstance(transformer, str) and transformer == "drop") or not len(indices):
             continue
-        block = transformed(transformer, x.columns(indices))
+        block = write_transformer(transformer, x.columns(indices))
         blocks.append(block * weights[name] if name in weights else block)
     return blocks[0].beside(*blocks[1:])
 
@@ -55,14 +55,14 @@ def _feature_union(model: Estimator, x: Value) -> Value:
     for name, transformer in model.transformer_list:
         if transformer == "drop":
             continue
-        block = transformed(transformer, x)
+        block = write_transformer(transformer, x)
         blocks.append(block * weights[name] if name in weights else block)
     return blocks[0].beside(*blocks[1:])
 
 
 def _pipeline(model: Estimator, x: Value) -> Value:
     for _, step in model.steps:
-        x = transformed(step, x)
+        x = write_transformer(step, x)
     return x
 
 
@@ -220,7 +220,7 @@ def _nothing(model: Estimator, x: Value) -> Value:
     return x
 
 
-TRANSFORMS: dict[str, Callable[[Estimator, Value], Value]] = {
+TRANSFORMER_WRITERS: dict[str, Callable[[Estimator, Value], Value]] = {
     "Binarizer": _binarizer,
     "ColumnTransformer": _column_transformer,
     "FeatureUnion": _feature_union,
