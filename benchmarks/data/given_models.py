@@ -207,7 +207,7 @@ def _module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     import torch
 
     torch.manual_seed(0)
-    module = torch.nn.Sequential(
+    layers = [
         torch.nn.Unflatten(1, (1, 8, 8)),
         torch.nn.Conv2d(1, 8, 3, padding=1),
         torch.nn.BatchNorm2d(8),
@@ -215,7 +215,8 @@ def _module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
         torch.nn.MaxPool2d(2),
         torch.nn.Flatten(),
         torch.nn.Linear(128, 10),
-    )
+    ]
+    module = torch.nn.Sequential(*layers)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
     rows, targets = torch.from_numpy(X), torch.from_numpy(y)
     for _ in range(60):
@@ -328,7 +329,7 @@ def service() -> Iterator[None]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Print nothing."""
+            """Print no line for each request."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
