@@ -1,9 +1,9 @@
-"""Costs of features that rows acquire stage by stage or node by node.
+"""Costs of the features that rows acquire until they leave a cascade.
 
-A stage that acquires by "stage" acquires all features of its model for every row that visits it.
-One that acquires by "node" (CEGB's lazy acquisition, NIPS 2017, section 3) acquires for each row
-the features on the paths that the row takes through its trees. Either way a row pays for the
-union over the stages that it visits, and for a group's shared price once.
+A stage with acquisition "stage" acquires all its features for every row that visits it. A stage
+with acquisition "node" (CEGB's lazy acquisition, NIPS 2017, section 3) acquires for each row the
+features on the row's paths through the trees. A row pays for the union of the features of the
+stages that it visits, and pays the shared price of a group once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gatewise.costs import FeatureCosts
 Acquisition = Literal["stage", "node"]
 
 Acquired = NDArray[np.bool_]
-"""Features that a stage acquires: of all rows, (n_features,), or of each, (n, n_features)."""
+"""Mask of the features that a stage acquires, for all rows, (n_features,), or (n, n_features)."""
 
 
 def exit_costs(
@@ -30,7 +30,7 @@ def exit_costs(
     request: float = 0.0,
     union: bool = True,
 ) -> NDArray[np.float64]:
-    """Get the cost of leaving at each stage and, last, of an offloaded instance.
+    """Compute the cost of leaving at each stage and, last, of an offload.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ def exit_costs(
     acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
         Features that each stage acquires.
     offload : ndarray of bool, optional
-        Features that a request carries; without them nothing is offloaded.
+        Features of a request; None if there is no offload.
     request : float, default 0
         Price of an offload without its features.
     union : bool, default True
-        Whether an offloaded instance also pays for features of the stages.
+        Whether an offloaded instance also pays for the features of the stages.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def exit_costs(
 
     Examples
     --------
-    Two rows visit a stage that acquires for the first of them one feature of two:
+    A stage acquires one feature for the first row and two for the second:
 
     >>> costs = FeatureCosts([1.0, 2.0, 4.0])
     >>> exit_costs(costs, [np.array([[1, 0, 0], [1, 1, 0]], bool)], np.array([0, 1, 1], bool))
@@ -70,20 +70,19 @@ def exit_costs(
 
 
 def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Get the cost of each row, shape (n,), from :func:`exit_costs` and the rows' exits."""
+    """Select the cost of each row, shape (n,), from :func:`exit_costs` by the rows' exits."""
     return costs[exits] if costs.ndim == 1 else costs[exits, np.arange(len(exits))]
 
 
-def last_exit_within(costs: NDArray[np.float64], most: float) -> int:
-    """Get the last of some exits with a cost up to `most`; -1 if the first one costs more.
+def last_exit_within(costs: NDArray[np.float64], max_cost: float) -> int:
+    """Find the last exit with a cost of at most `max_cost`; -1 if there is none.
 
-    The `costs`, (n_exits,), rise. An instance that leaves at this exit or before costs no more,
-    whatever its scores are.
+    The `costs`, (n_exits,), are in rising order.
 
     >>> last_exit_within(np.array([1.0, 3.0, 7.0]), 3.0)
     1
     """
-    return int(np.searchsorted(costs, most, side="right")) - 1
+    return int(np.searchsorted(costs, max_cost, side="right")) - 1
 
 
 def _price(costs: FeatureCosts, acquired: Acquired) -> NDArray[np.float64]:

@@ -1,11 +1,10 @@
-"""The ``gatewise`` command: a table of sub-commands, each loaded only when it is called.
+"""The ``gatewise`` command, which imports a sub-command when it is called.
 
-Every package keeps its own commands, in a dict ``commands``. ``gatewise --help`` reads the table
-and imports no package, and ``gatewise edge`` imports the edge alone, so that it starts on a
-device that has neither scikit-learn nor LightGBM.
+``gatewise --help`` imports no package, and ``gatewise edge`` only the edge, so that it starts on a
+device without scikit-learn and LightGBM.
 
-Exit status: 0 success, 1 something unexpected or a run that failed its own check, 2 bad
-input (one line names the problem and its remedy), 130 Ctrl-C.
+Exit status: 0 success; 1 unexpected error or a failed check; 2 invalid input, with one line about
+the problem and its remedy; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Examples:
 
 @dataclass(frozen=True)
 class Entry:
-    """A sub-command: its module with a ``commands`` dict, its one-line help, its extra."""
+    """A sub-command: the module with its ``commands`` dict, its help, and its extra."""
 
     module: str
     help: str
@@ -114,9 +113,9 @@ TABLE: dict[str, Entry] = {
 
 
 class _Root(TyperGroup):
-    """Command group that builds a command only when it is called."""
+    """Command group that makes a command when it is called."""
 
-    # The contexts are typer's own and private, hence Any.
+    # The contexts have private types of typer, hence Any.
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(TABLE)
@@ -139,13 +138,13 @@ class _Root(TyperGroup):
 
 
 def build(name: str) -> Any:
-    """Make the typer command of one sub-command, a key of :data:`TABLE`; imports its module."""
+    """Make the typer command of a sub-command, a key of :data:`TABLE`."""
     entry = TABLE[name]
     try:
         command: Any = importlib.import_module(entry.module).commands[name]
     except ModuleNotFoundError as error:
         raise not_installed(error, entry.extra) from error
-    if isinstance(command, typer.Typer):  # of sub-commands
+    if isinstance(command, typer.Typer):  # a group of commands
         for sub in command.registered_commands:
             sub.help = _keep_examples(inspect.getdoc(sub.callback) or "")
         return typer.main.get_command(command)
@@ -156,7 +155,7 @@ def build(name: str) -> Any:
 
 
 def _keep_examples(text: str) -> str:
-    """Mark indented paragraphs, so that the help formatter does not re-wrap them."""
+    """Mark indented paragraphs so that the help formatter does not wrap them."""
     paragraphs = text.split("\n\n")
     indented = [any(line.startswith(" ") for line in p.splitlines()) for p in paragraphs]
     return "\n\n".join(
@@ -207,10 +206,10 @@ def _app() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    # options end at --
+    # options end at "--"
     options_end = args.index("--") if "--" in args else len(args)
     debug = "--debug" in args[:options_end]
-    # onnxruntime's wheels send telemetry unless this is set before they are loaded.
+    # onnxruntime sends telemetry unless this is set before its import
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     args = [a for i, a in enumerate(args) if i >= options_end or a != "--debug"]
     try:
@@ -230,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_error(error: Exception, args: Sequence[str]) -> int:
-    """Print one line about an error and get the exit status."""
+    """Print one line about an error and return the exit status."""
     command_name = next((a for a in args if a in TABLE), None)
     if isinstance(error, ModuleNotFoundError):
         error = not_installed(error, TABLE[command_name].extra if command_name else "sim")

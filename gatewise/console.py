@@ -1,7 +1,4 @@
-"""Output of the command lines: tables for people, JSON for machines, progress.
-
-rich is imported late, since a device's command line uses this.
-"""
+"""Output of commands: tables, JSON and progress. rich is imported only where it is used."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """Progress reports of long work: called as ``report(done, total, what)``."""
+    """Function that reports the progress of long work, called as ``report(done, total, what)``."""
 
     def __call__(self, done: float, total: float, what: str = "") -> None: ...
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy scalars and arrays, paths and tuples into values of JSON.
+    """Convert numpy scalars and arrays, paths and tuples to values of JSON.
 
-    NaN and infinities become None: JSON has no word for them.
+    NaN and infinities, which JSON cannot represent, become None.
     """
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
@@ -55,7 +52,7 @@ def note(text: str) -> None:
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table, numbers to the right, words to the left."""
+    """Print a table with numbers aligned to the right."""
     from rich.console import Console
     from rich.table import Table
 
@@ -71,7 +68,7 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> N
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Lay a small table out as plain text, numbers to the right.
+    """Format a small table as plain text with numbers aligned to the right.
 
     >>> print(text_table(("stage", "cost"), [("first", 1.5), ("second", 12)]))
     stage   cost
@@ -93,35 +90,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     )
 
 
-def html_table(
-    title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], lines: Sequence[str] = ()
-) -> str:
-    """Lay a title, lines and a table out as HTML for a notebook."""
-    from html import escape
-
-    head = "".join(
-        f"<th style='text-align:left;padding-right:1em'>{escape(str(name))}</th>" for name in header
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td style='text-align:left;padding-right:1em'>{escape(str(cell))}</td>"
-            for cell in row
-        )
-        + "</tr>"
-        for row in rows
-    )
-    text = "".join(f"<div>{escape(line)}</div>" for line in lines)
-    table_text = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div><strong>{escape(title)}</strong>{text}{table_text if body else ''}</div>"
-
-
 _SHOWS_PROGRESS = ContextVar("_SHOWS_PROGRESS", default=False)
 
 
 @contextmanager
 def showing_progress(shows: bool = True) -> Iterator[None]:
-    """Let :func:`progress` report the work in a block, such as a fit."""
+    """Enable :func:`progress` within a ``with`` block."""
     token = _SHOWS_PROGRESS.set(shows)
     try:
         yield
@@ -131,7 +105,7 @@ def showing_progress(shows: bool = True) -> Iterator[None]:
 
 @contextmanager
 def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
-    """Show a progress bar on a terminal, elsewhere a line per tenth and per new step.
+    """Show a progress bar on a terminal, or else print a line per tenth and per new step.
 
     Without `quiet`, progress appears only within a block of :func:`showing_progress`.
     """

@@ -1,14 +1,13 @@
-"""Costs of features and feature groups, requests, bytes and cloud evaluations.
+"""Costs of features and feature groups.
 
-One definition for training, device, cloud and simulator, in numpy alone so that a device
-can read it. For one instance, acquiring the set ``S`` of features costs::
+For one instance, acquiring the set ``S`` of features costs::
 
     sum(own[k] for k in S) + sum(shared[g] for g in groups touched by S)
 
-where touching a group touches the groups that it requires: a test that needs another first, or
-the spectrum that many features are computed from. An instance that is offloaded also pays for the
-features of the high-cost model that the device has not acquired yet, and the prices of
-:class:`CloudPrices`.
+A feature touches its group and all groups that this one requires, such as a test that must come
+first, or a spectrum from which many features are computed. An offloaded instance also pays for the
+features of the high-cost model that the device has not acquired, and the prices of
+:class:`CloudPrices`. Training, devices, workers and the simulator all use this definition.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,20 +46,18 @@ class FeatureCosts:
     Parameters
     ----------
     own : array-like of shape (n_features,), or mapping or pandas Series by name
-        Price of feature ``k`` without its group's, at least 0. Keys, and a Series' index of texts,
-        are the features' names.
+        Price of each feature without the shared price of its group, at least 0. The keys of a
+        mapping, or the texts of a Series' index, are the names of the features.
     group : sequence of n_features labels, or mapping of feature name to label, optional
-        The group of each feature: an int, a str, or None (as -1) for no group; features that a
-        mapping leaves out have none. A group's shared price is paid once, when the first of its
-        features is acquired.
+        The group of each feature: an int, a str, or None or -1 for no group. Features that a
+        mapping omits have no group. An instance pays the shared price of a group once, when it
+        acquires the first feature of the group.
     shared : mapping of label to price, or sequence indexed by int label, optional
-        Shared price of each group; groups that are not listed share no price.
+        Shared price of each group; 0 for groups that are not listed.
     requires : mapping of group to group or sequence of groups, optional
-        Groups that must be paid directly before another; a required group may have no feature of
-        its own. A feature may be named instead: it becomes a group of that name, with
-        its price as the shared price.
+        Groups that must be paid before another one. A required group may have no features.
     names : sequence of str, optional
-        The features' names, for messages and for matching a table's columns.
+        Names of the features, for messages and to match the columns of a table.
 
     Attributes
     ----------
@@ -76,9 +73,9 @@ class FeatureCosts:
     Raises
     ------
     InputError
-        If a price is negative, NaN or infinite, a length does not match, a name appears
-        twice, a shared price is for a group that has no feature and that no feature requires, or
-        groups require each other. The message names which.
+        If a price is negative, NaN or infinite, a length does not match, a name appears twice, a
+        group has a shared price but neither features nor a group that requires it, or groups
+        require each other. The message names the feature or group.
 
     Examples
     --------
@@ -96,7 +93,8 @@ class FeatureCosts:
 
     A stress test needs an ECG before it:
 
-    >>> tests = FeatureCosts({"ecg": 15.0, "stress": 90.0}, requires={"stress": "ecg"})
+    >>> tests = FeatureCosts([0.0, 0.0], group=["ecg", "stress"], requires={"stress": "ecg"},
+    ...                      shared={"ecg": 15.0, "stress": 90.0})
     >>> tests.price([1]), tests.price([0, 1]), tests.price([1], acquired=[0])
     (105.0, 105.0, 90.0)
     """
@@ -110,7 +108,7 @@ class FeatureCosts:
         requires: Mapping[Any, Label | Sequence[Label]] | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
-        # Own prices, with their names if they have any.
+        # own prices and names
         keys, values = read_names(own)
         self.names = keys if names is None else tuple(str(n) for n in names)
         if keys is not None and self.names != keys:
@@ -125,7 +123,7 @@ class FeatureCosts:
                 raise InputError(
                     f"feature name {sorted(duplicates)[0]!r} appears twice in the costs"
                 )
-        # The label of each feature's group.
+        # the group of each feature
         if isinstance(group, Mapping):
             unknown_names = [name for name in group if name not in (self.names or ())]
             if unknown_names:
@@ -134,24 +132,19 @@ class FeatureCosts:
         labels: list[Label | None] = [None] * n if group is None else [read_label(g) for g in group]
         if len(labels) != n:
             raise InputError(f"{n} feature costs but {len(labels)} group labels")
-        # Groups with features first, then groups that others only require.
+        # groups with features first, then groups that others only require
         prices = read_shared_prices(shared)
         prerequisites_of = read_prerequisites(requires)
-        self._price_as_groups(prerequisites_of, labels, prices)
         members = dict.fromkeys(g for g in labels if g is not None)
-        needed = {
-            prerequisite
-            for prerequisites in prerequisites_of.values()
-            for prerequisite in prerequisites
-        }
+        needed = set(chain.from_iterable(prerequisites_of.values()))
         present = [*members, *(g for g in prices if g in needed and g not in members)]
         unknown = [g for g in prices if g not in present and prices[g] != 0.0]
         if unknown:
             raise InputError(f"shared price of group {unknown[0]!r}, but no feature is in it")
         absent = [g for g in (*prerequisites_of, *needed) if g not in present]
         if absent:
-            raise InputError(f"requires names {absent[0]!r}, which is neither group nor feature")
-        # Store all of this as read-only arrays of indices.
+            raise InputError(f"requires names {absent[0]!r}, which is not a group")
+        # read-only arrays of indices
         self.group_names: tuple[str, ...] = tuple(str(g) for g in present)
         if len(set(self.group_names)) != len(present):
             raise InputError("two groups have the same name; use either numbers or strings")
@@ -164,40 +157,9 @@ class FeatureCosts:
         for array in (self.own, self.group, self.shared, self._paid):
             array.setflags(write=False)
 
-    def _price_as_groups(
-        self,
-        prerequisites_of: dict[Label, tuple[Label, ...]],
-        labels: list[Label | None],
-        prices: dict[Label, float],
-    ) -> None:
-        """Make a group of each feature that `prerequisites_of` names.
-
-        The feature's own group is then required.
-        """
-        groups = {*labels, *prices}
-        for name in [
-            x for group, prerequisites in prerequisites_of.items() for x in (group, *prerequisites)
-        ]:
-            if name in groups or name not in (self.names or ()):
-                continue
-            k = (self.names or ()).index(str(name))
-            old = labels[k]
-            labels[k] = name
-            prices[name] = float(self.own[k])
-            # its own price becomes its group's shared price, which others may require
-            self.own[k] = 0.0
-            if old is not None:
-                prerequisites_of[name] = (*prerequisites_of.get(name, ()), old)
-
     @classmethod
     def uniform(cls, n_features: int, price: float = 1.0) -> FeatureCosts:
-        """Make costs of `price` for each of `n_features` features, without groups.
-
-        Examples
-        --------
-        >>> FeatureCosts.uniform(16).total
-        16.0
-        """
+        """Make equal costs, `price` each, of `n_features` features without groups."""
         return cls(np.full(n_features, price))
 
     @classmethod
@@ -210,19 +172,23 @@ class FeatureCosts:
     ) -> FeatureCosts:
         """Read prices from a TOML or CSV file.
 
-        TOML: a table ``[features]`` of ``name = price`` or ``name = {own = price, group =
-        "g"}``, ``[groups]`` of ``g = shared price``, and at the top ``default = price`` for
-        features that are not listed; docs/tables.md has the rest. CSV: a header with ``feature``
-        and ``own`` and, if wanted, ``group`` and ``shared`` (equal on all rows of one group).
+        A TOML file has a table ``[features]`` of ``name = price`` or
+        ``name = {own = price, group = "g"}``, a table ``[groups]`` of ``g = shared price``, and at
+        the top optionally ``default = price``; docs/tables.md describes more. A CSV file has the
+        columns ``feature`` and ``own`` and optionally ``group`` and ``shared``.
 
         Parameters
         ----------
         path : str or Path
-            The file; its ending (.toml or .csv) is its format.
+            A .toml or .csv file.
         names : sequence of str, optional
-            The features that must be priced, in the order wanted (a table's columns).
+            Features that need a price, in order.
         default : float, optional
-            Price of features that the file neither lists nor has a default for.
+            Price of features that are not listed, if the file has no default.
+
+        Returns
+        -------
+        FeatureCosts
 
         Raises
         ------
@@ -240,7 +206,7 @@ class FeatureCosts:
         names: Sequence[str] | None = None,
         default: float | None = None,
     ) -> FeatureCosts:
-        """Make costs of `prices`; `names` and `default` as for :meth:`from_file` of their file."""
+        """Make costs of a list of `prices`; see :meth:`from_file` for `names` and `default`."""
         order = [n for n in prices.features if n not in prices.dropped] if names is None else names
         listed = prices.of_columns([str(n) for n in order], default=default)
         features = listed.features
@@ -252,10 +218,8 @@ class FeatureCosts:
         )
 
     def in_order(self, names: Sequence[str]) -> FeatureCosts:
-        """Get the same prices in the order of `names`; InputError unless both name the same.
+        """Return the prices in the order of `names`; InputError unless these are all names.
 
-        Examples
-        --------
         >>> FeatureCosts({"a": 1.0, "b": 2.0}).in_order(["b", "a"]).own.tolist()
         [2.0, 1.0]
         """
@@ -274,49 +238,41 @@ class FeatureCosts:
         index = [places[name] for name in names]
         groups = [self.group_names[g] if g >= 0 else None for g in self.group[index].tolist()]
         shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))
-        requires = self.prerequisites
         return FeatureCosts(
-            self.own[index], group=groups, shared=shared, requires=requires, names=names
+            self.own[index], group=groups, shared=shared, requires=self.prerequisites, names=names
         )
 
     @property
     def prerequisites(self) -> dict[str, tuple[str, ...]]:
-        """Groups that a group requires directly, by name, where there are any."""
+        """Groups that each group requires directly, by name, without groups that require none."""
         names = self.group_names
         pairs = zip(names, self.requires, strict=True)
-        return {
-            name: tuple(names[g] for g in prerequisites)
-            for name, prerequisites in pairs
-            if prerequisites
-        }
+        return {name: tuple(names[g] for g in groups) for name, groups in pairs if groups}
 
     @property
     def n_features(self) -> int:
-        """Number of features priced."""
+        """Number of features."""
         return len(self.own)
 
     @property
     def total(self) -> float:
-        """Price of acquiring every feature.
-
-        It is the feature cost of an offload if the high-cost model reads all features.
-        """
+        """Price of acquiring all features."""
         return self.price(np.arange(self.n_features))
 
     @property
     def alone(self) -> NDArray[np.float64]:
-        """Price of each feature acquired alone, with its group's shared price, (n_features,)."""
+        """Price of each feature if only that one is acquired, shape (n_features,)."""
         return self.remaining(np.zeros(self.n_features, bool))
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
-        """Get `features`, indices or a mask, as a mask of shape (n_features,)."""
+        """Convert indices or a mask of `features` to a mask of shape (n_features,)."""
         mask = np.zeros(self.n_features, bool)
         index = np.asarray(features)
         mask[index if index.dtype == bool else index.astype(np.intp)] = True
         return mask
 
     def price(self, features: ArrayLike, acquired: ArrayLike | None = None) -> float:
-        """Get the price of acquiring `features` when `acquired` ones are already paid.
+        """Compute the price of acquiring `features` in addition to `acquired` ones.
 
         Parameters
         ----------
@@ -326,7 +282,6 @@ class FeatureCosts:
         Returns
         -------
         float
-            Own prices of the new features and shared prices of the groups newly touched.
         """
         new_mask = self.mask(features)
         groups = self._touched(new_mask)
@@ -337,7 +292,7 @@ class FeatureCosts:
         return math.fsum([*self.own[new_mask].tolist(), *self.shared[groups].tolist()])
 
     def per_instance(self, acquired: ArrayLike) -> NDArray[np.float64]:
-        """Get the cost of each instance, given the features that it acquired.
+        """Compute the cost of each instance from the features that it acquired.
 
         Parameters
         ----------
@@ -346,7 +301,7 @@ class FeatureCosts:
         Returns
         -------
         ndarray of float64, shape (n_instances,)
-            For each row exactly what :meth:`price` gives.
+            Exactly the results of :meth:`price`.
         """
         acquired = np.asarray(acquired, bool)
         touched = (
@@ -357,7 +312,7 @@ class FeatureCosts:
         prices = np.concatenate([self.own, self.shared])
         if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
             return np.asarray(paid @ prices, np.float64)  # exact in any order
-        # Rows pay for one of a few sets: each set is added up once, exactly, by fsum.
+        # few sets of features differ: add up each set once, exactly, by fsum
         keys = np.packbits(paid, axis=1)
         _, representatives, set_index = np.unique(
             keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
@@ -367,9 +322,9 @@ class FeatureCosts:
         return np.array(sums, np.float64)[set_index]
 
     def remaining(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Get the price of each feature alone after `acquired` ones are paid, (n_features,).
+        """Compute the price of one more feature after `acquired` ones, for each feature.
 
-        The features of `acquired` cost nothing; `acquired` is a mask of shape (n_features,).
+        Shapes: `acquired`, a mask, (n_features,); returns (n_features,), 0 for acquired features.
         """
         # own[k] + sum of the shared prices that the group of k still has to pay
         unpaid = np.where(self._touched(acquired), 0.0, self.shared)
@@ -382,16 +337,16 @@ class FeatureCosts:
         return np.asarray(self._paid @ self.shared, np.float64)
 
     def members(self, feature: int) -> NDArray[np.intp]:
-        """Get the features of the group of `feature`, or itself alone."""
+        """Return the features of the group of `feature`, or `feature` if it has no group."""
         g = self.group[feature]
         return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
 
     def paid_groups(self, feature: int) -> NDArray[np.intp]:
-        """Get the groups that a use of `feature` pays: its own, and all groups that it requires."""
+        """Return the group of `feature` and all groups that it requires."""
         return np.flatnonzero(self._touched(self.mask([feature])))
 
     def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Groups that features touch, and the groups that these require, (n_groups,)."""
+        """Mask of the groups that features touch, shape (n_groups,)."""
         ids = self.group[mask]
         return np.asarray(self._paid[ids[ids >= 0]].any(axis=0))
 
@@ -416,18 +371,18 @@ class FeatureCosts:
 
 
 CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
-"""Feature costs as estimators accept them: by name, or in the columns' order."""
+"""Feature costs as estimators accept them: by name, or in the order of the columns."""
 
 
 def _closure(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
-    """Groups that are paid with each group, itself among them, shape (n_groups, n_groups)."""
-    # paid[g] = {g} and the union of paid[h] over the groups h that g requires, in that order
+    """Mask of the groups that are paid with each group, shape (n_groups, n_groups)."""
+    # paid[g] = {g} and the union of paid[h] over the groups h that g requires
     paid = np.eye(len(requires), dtype=bool)
     try:
         order = list(TopologicalSorter(dict(enumerate(requires))).static_order())
     except CycleError as error:
-        chain = " requires ".join(repr(names[g]) for g in reversed(error.args[1]))
-        raise InputError(f"groups require each other: {chain}") from None
+        cycle = " requires ".join(repr(names[g]) for g in reversed(error.args[1]))
+        raise InputError(f"groups require each other: {cycle}") from None
     for g in order:
         for prerequisite in requires[g]:
             paid[g] |= paid[prerequisite]

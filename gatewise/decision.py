@@ -1,14 +1,14 @@
-"""Decisions from a stage's margins: stop score, label, probabilities, threshold.
+"""Decisions from the margins of a stage: stop score, label, probabilities, threshold.
 
-Training, device, cloud and simulator all decide with these few functions, in numpy alone, so
-that a device stops exactly where the estimator does. Scores are float32 and free of
-``exp``: the same bits on every machine. Conventions:
+Training, devices, workers and the simulator all use these functions, so that a device stops exactly
+where the estimator does. Scores are float32 and computed without ``exp``, so that all machines get
+the same bits. Conventions:
 
-- margins of shape (n, 1) are a binary model's: class 1 where the margin is above 0;
-- margins of shape (n, M) name the class of the largest (the first of equals);
-- margins of shape (n, 1) under the link ``identity`` are a value: no classes are meant;
-- a stage's ``score`` names its stop rule, one of :data:`STOP_RULES`. A further rule is a class
-  here, listed there: training, devices, graphs and C99 then know it.
+- margins of shape (n, 1) belong to a binary model, which answers class 1 if the margin is above 0;
+- margins of shape (n, M) give the class of the largest one, the first of equal ones;
+- margins of shape (n, 1) under the link ``identity`` are a value, without classes;
+- the ``score`` of a stage names its rule in :data:`STOP_RULES`. To add a rule, add a class here
+  and list it there; training, devices, graphs and C99 then support it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ Score = Literal["margin", "column"]
 Margins = NDArray[np.float32]
 
 ALWAYS_STOP = float(np.finfo(np.float32).min)
-"""The threshold that every score but NaN clears (JSON has no minus infinity)."""
+"""Threshold that every score except NaN reaches (JSON has no minus infinity)."""
 
 
 class StopRule(ABC):
-    """How the stop score of a stage is computed from its outputs.
+    """Rule that computes the stop score of a stage from its outputs.
 
-    A stage's outputs are the margins of its classes and, behind them, `n_score_outputs` further
-    columns for the rule.
+    The outputs are the margins of the classes, followed by `n_score_outputs` columns for the rule.
     """
 
     n_score_outputs: ClassVar[int] = 0
@@ -43,15 +42,15 @@ class StopRule(ABC):
 
     @abstractmethod
     def scores(self, outputs: Margins) -> Margins:
-        """Stop score of each row, shape (n,)."""
+        """Compute the stop score of each row, shape (n,)."""
 
     @abstractmethod
     def row_score(self, outputs: Sequence[float]) -> float:
-        """Stop score of one row's float32 outputs, the same bits."""
+        """Compute the stop score of one row's float32 outputs, with the same bits."""
 
     @abstractmethod
     def graph_nodes(self, n_margins: int) -> tuple[Mapping[str, Any], Sequence[GraphNode]]:
-        """Constants and nodes of ONNX from ``margins``, all outputs, to ``score``, shape (n,)."""
+        """Make constants and ONNX nodes from ``margins``, all outputs, to ``score``, (n,)."""
 
     def margins(self, outputs: Margins) -> Margins:
         """Class margins, shape (n, n_margins)."""
@@ -64,7 +63,7 @@ class StopRule(ABC):
     def row_outcome(
         self, outputs: Sequence[float], link: Link
     ) -> tuple[int | float, NDArray[np.float64]]:
-        """Class index or value that one row's outputs mean, and the class probabilities."""
+        """Return the class index or value of one row's outputs, and the class probabilities."""
         margins = self.row_margins(outputs)
         return row_answer(margins, link), row_probabilities(margins, link)
 
@@ -74,7 +73,7 @@ GraphNode = tuple[str, str, str, dict[str, Any]]
 
 
 class MarginRule(StopRule):
-    """Stop by the margins: :func:`stop_score`."""
+    """Stop rule by the margins; see :func:`stop_score`."""
 
     c_code: ClassVar[str] = """
 /* The gap between the two largest margins, or the size of the only one. */
@@ -123,7 +122,7 @@ static float margin_score(const float *output, uint32_t n_margins)
 
 
 class ColumnRule(StopRule):
-    """Stop by the last output: of a gate with ``Pr(offload | x) = sigmoid(g(x))``, ``-g``."""
+    """Stop rule by the last output: ``-g`` of a gate with ``Pr(offload | x) = sigmoid(g(x))``."""
 
     n_score_outputs: ClassVar[int] = 1
     c_code: ClassVar[str] = """
@@ -148,19 +147,15 @@ STOP_RULES: Final[Mapping[Score, StopRule]] = {"margin": MarginRule(), "column":
 
 
 def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
-    """Split a stage's outputs into class margins and stop score.
-
-    Shapes: `outputs` (n, n_outputs); returns `margins` (n, 1), `score` (n,).
-    """
+    """Split outputs (n, n_outputs) into class margins, (n, n_margins), and stop scores, (n,)."""
     rule = STOP_RULES[score]
     return rule.margins(outputs), rule.scores(outputs)
 
 
 def stop_score(margins: Margins) -> Margins:
-    """Get the stop score: ``|m|``, or the gap between the two largest margins.
+    """Compute the stop score: ``|m|``, or the gap between the two largest margins.
 
-    Monotone in the largest probability for binary models, and never computes an ``exp``.
-    NaN wherever a margin is NaN.
+    For binary models it rises with the largest probability. NaN if a margin is NaN.
     """
     if margins.shape[1] == 1:
         return np.abs(margins[:, 0])
@@ -171,38 +166,35 @@ def stop_score(margins: Margins) -> Margins:
 
 
 def labels(margins: Margins) -> NDArray[np.int64]:
-    """Get the class index of each row, shape (n,)."""
+    """Compute the class index of each row, shape (n,)."""
     if margins.shape[1] == 1:
         return (margins[:, 0] > 0).astype(np.int64)
     return np.asarray(margins.argmax(axis=1), np.int64)
 
 
 def is_value(margins: Margins, link: Link) -> bool:
-    """Whether margins are a measured value or a ranking score, not classes'."""
+    """Whether margins are values or ranking scores instead of margins of classes."""
     return link == "identity" and margins.shape[1] == 1
 
 
 def answers(margins: Margins, link: Link) -> NDArray[Any]:
-    """Get the class index of each row, or the value of a regressor or ranker.
-
-    Shapes: `margins` (n, 1); returns (n,).
-    """
+    """Compute the class index of each row, or the value of a regressor or ranker, shape (n,)."""
     return margins[:, 0] if is_value(margins, link) else labels(margins)
 
 
 def row_stop_score(margins: Sequence[float]) -> float:
-    """Get :func:`stop_score` of one row's float32 margins, the same bits without numpy's calls."""
+    """Compute :func:`stop_score` of one row's float32 margins, with the same bits."""
     if len(margins) == 1:
         return abs(margins[0])
     if math.isnan(sum(margins)):  # a NaN, or infinities of both signs
         return float(stop_score(np.array([margins], np.float32))[0])
     second, largest = sorted(margins)[-2:]
-    # A difference of two float32 values in float64, rounded once more, is their float32 difference.
+    # the float64 difference of two float32 values rounds to their float32 difference
     return float(np.float32(largest - second))
 
 
 def row_answer(margins: Sequence[float], link: Link) -> int | float:
-    """Get :func:`answers` of one row's float32 margins."""
+    """Compute :func:`answers` of one row's float32 margins."""
     if len(margins) == 1:
         return margins[0] if link == "identity" else int(margins[0] > 0)
     if math.isnan(sum(margins)):
@@ -211,16 +203,13 @@ def row_answer(margins: Sequence[float], link: Link) -> int | float:
 
 
 def class_positions(classes: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.int64]:
-    """Get the place of each label among classes in any order, int64 (n,)."""
+    """Find the index of each label among classes in any order, int64 (n,)."""
     order = np.argsort(classes)
     return order[np.searchsorted(classes, predicted, sorter=order)].astype(np.int64)
 
 
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
-    """Get class probabilities of each row, shape (n, n_classes), float64.
-
-    Shapes: `margins` (n, 1).
-    """
+    """Compute class probabilities, float64 (n, n_classes)."""
     m = margins.astype(np.float64)
     if link == "sigmoid":
         # sigmoid(m) = (1 + tanh(m / 2)) / 2, which cannot overflow
@@ -235,7 +224,7 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
 
 
 def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float64]:
-    """Get :func:`probabilities` of one row's float32 margins, shape (n_classes,)."""
+    """Compute :func:`probabilities` of one row's float32 margins, shape (n_classes,)."""
     if link == "sigmoid":
         p = 0.5 * (1.0 + float(np.tanh(0.5 * margins[0])))
         return np.array((1.0 - p, p))
@@ -249,22 +238,21 @@ def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float6
 
 
 def stops(score: Margins, threshold: float | None) -> NDArray[np.bool_]:
-    """Get where a stage stops: ``score >= threshold``; NaN and None never stop."""
+    """Compute where a stage stops, ``score >= threshold``; NaN and None never stop."""
     if threshold is None:
         return np.zeros(len(score), bool)
     return score >= np.float32(threshold)
 
 
 def as_float32(threshold: float | None) -> float | None:
-    """Round a threshold to float32, as :func:`stops` compares it."""
+    """Round a threshold to float32."""
     return None if threshold is None else float(np.float32(threshold))
 
 
 def midway(below: float, above: float) -> float:
-    """Get the float32 threshold midway between two neighbouring distinct float32 scores.
+    """Compute a float32 threshold in ``(below, above]``, midway between two float32 scores.
 
-    A threshold that equals a score of the data may flip with the last bit of another
-    machine's sum, so thresholds lie between scores. Lies in ``(below, above]``.
+    A threshold equal to a score could decide differently after a rounding error.
     """
     low = np.float32(below)
     high = np.float32(above)
@@ -275,9 +263,9 @@ def midway(below: float, above: float) -> float:
 def reachable_exits(
     thresholds: Sequence[float | None], may_be_nan: Callable[[int], bool] = lambda _: False
 ) -> list[int]:
-    """List the exits that an instance can take; the number of stages stands for an offload.
+    """List the exits that an instance can take; the number of stages means an offload.
 
-    A stage that always stops ends the list, unless its score may be NaN.
+    A stage that always stops is the last exit, unless its score may be NaN.
 
     >>> reachable_exits([None, 0.5, ALWAYS_STOP, 0.5])
     [1, 2]
@@ -292,10 +280,10 @@ def reachable_exits(
 
 
 def exit_stages(scores: Sequence[Margins], thresholds: Sequence[float | None]) -> NDArray[np.int64]:
-    """Get each row's first stage that stops, shape (n,); ``len(scores)`` where none does."""
+    """Find the first stage that stops each row, shape (n,); ``len(scores)`` if none does."""
     n = len(scores[0])
     exits = np.full(n, len(scores), np.int64)
-    # backwards, so that the first stage that stops is the last one written
+    # backwards, so that the first stage that stops is written last
     for s in range(len(scores) - 1, -1, -1):
         exits[stops(scores[s], thresholds[s])] = s
     return exits

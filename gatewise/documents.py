@@ -1,7 +1,7 @@
-"""Documents of JSON and TOML: decoded strictly into records, encoded, described by a schema.
+"""Documents in JSON and TOML: strict decoding into records, encoding, and JSON Schemas.
 
-A record is a subclass of :class:`Record`; its types say which values a document may hold. Bounds
-stand in the types, rules between fields in ``__post_init__`` or in one function of the document.
+A record is a subclass of :class:`Record`, whose types state the bounds of values. Rules between
+fields are in ``__post_init__`` or in a function of the document.
 
 >>> class Stage(Record):
 ...     kind: Text
@@ -30,10 +30,10 @@ from gatewise.errors import InputError
 
 T = TypeVar("T")
 
-#: The largest number of a document: the square root of what float64 holds, roughly.
+#: Largest number in a document.
 LARGEST: Final = 1e300
 
-#: Lists and objects of a document of JSON.
+#: Largest number of lists and objects in a document.
 MAX_CONTAINERS: Final = 200_000
 
 Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
@@ -42,9 +42,9 @@ Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
 Positive = Annotated[float, Meta(gt=0.0, le=LARGEST)]
 #: A probability, or a part of a whole.
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-#: The end of a text in a pattern; "$" would also match before a line's end.
+#: End of a text in a pattern; "$" would also match before a final line break.
 END: Final = r"(?![\s\S])"
-#: Characters that are not printed, or change how others are: controls, formats, odd spaces.
+#: Control and format characters, and unusual spaces.
 _UNPRINTABLE: Final = (
     r"\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f\u2028-\u202f"
     r"\u205f-\u206f\u3000\ufeff\ufff9-\ufffb"
@@ -58,7 +58,7 @@ Text = Annotated[
         description="text without characters that cannot be printed",
     ),
 ]
-#: Name of a file, which leads to no other folder.
+#: Name of a file without a folder.
 FileName = Annotated[
     str,
     Meta(
@@ -69,11 +69,11 @@ FileName = Annotated[
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the objects of a document; :func:`encode_json` leaves out fields at their default."""
+    """Base class of records; :func:`encode_json` omits fields that equal their default."""
 
 
 class DocumentError(InputError):
-    """A document that cannot be used: its `file`, the `field`, as ``stages[0].kind``, and `why`."""
+    """Invalid document: its `file`, the `field`, such as ``stages[0].kind``, and the reason."""
 
     def __init__(self, file: str, field: str, why: str) -> None:
         super().__init__(": ".join(part for part in (file, field, why) if part))
@@ -83,12 +83,11 @@ class DocumentError(InputError):
 
 
 def decode_json(data: bytes, cls: type[T], file: str) -> T:
-    """Decode JSON into a record; DocumentError if it is malformed or a value is out of bounds.
+    """Decode JSON into a record; `file` names the document in a DocumentError.
 
-    Keys that are unknown or stand twice, NaN and infinity are refused. `file` names the document
-    in errors.
+    Unknown and repeated keys, NaN and infinity are errors, and values outside the bounds.
     """
-    # An empty list takes 30 times its text in memory.
+    # an empty list takes 30 times its text in memory
     n_containers = data.count(b"[") + data.count(b"{")
     if n_containers > MAX_CONTAINERS:
         why = f"not readable JSON: {n_containers} lists and objects, more than {MAX_CONTAINERS}"
@@ -99,22 +98,19 @@ def decode_json(data: bytes, cls: type[T], file: str) -> T:
         _explain(error, _plain_json(data, file), cls, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
-    # msgspec keeps the last of two equal keys, and another reader may keep the first.
+    # msgspec accepts repeated keys, of which readers use different ones
     _plain_json(data, file)
     return record
 
 
 def read_toml(path: str | Path, cls: type[T], what: str = "") -> T:
-    """Read a TOML file into a record; `what` names its kind in the DocumentError, as ``costs``."""
+    """Read a TOML file into a record; `what` names its kind in errors, such as ``costs``."""
     file = f"{what} file {path}" if what else str(path)
     return convert(parse_toml(path, file), cls, file)
 
 
 def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
-    """Parse a TOML file into plain values; DocumentError if it is malformed.
-
-    `file` names it in the error. A byte order mark, which editors on Windows write, is skipped.
-    """
+    """Parse a TOML file, with or without a byte order mark; `file` names it in a DocumentError."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -123,10 +119,7 @@ def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
 
 
 def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") -> T:
-    """Convert plain values into a record or any other type; raises DocumentError.
-
-    `field` names the place of `value` in its document.
-    """
+    """Convert plain values to a type; `field` names the place of `value` in a DocumentError."""
     try:
         converted: T = msgspec.convert(value, cls, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
@@ -135,18 +128,18 @@ def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") 
 
 
 def encode_json(value: object, *, indent: int = 0) -> bytes:
-    """Encode a record as JSON, without the fields that equal their default."""
+    """Encode a record as JSON without the fields that equal their default."""
     data = msgspec.json.encode(plain_values(value), enc_hook=_plain_value)
     return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
 
 
 def _plain_value(value: Any) -> Any:
-    """A number of numpy as Python's own; anything else, such as a path, as text."""
+    """Convert a numpy scalar to a Python number, and any other value, such as a path, to text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def plain_values(value: object) -> Any:
-    """Turn a record into dicts and lists, without the fields that equal their default."""
+    """Convert a record to dicts and lists without the fields that equal their default."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         entries = {} if config.tag is None else {str(config.tag_field): config.tag}
@@ -155,7 +148,7 @@ def plain_values(value: object) -> Any:
             default = field.default
             if field.default_factory is not msgspec.NODEFAULT:
                 default = field.default_factory()
-            # msgspec's own omit_defaults compares by identity: equal records could differ.
+            # omit_defaults of msgspec compares by identity
             if entry != default:
                 entries[field.encode_name] = plain_values(entry)
         return entries
@@ -167,7 +160,7 @@ def plain_values(value: object) -> Any:
 
 
 def json_schema(cls: type, title: str) -> bytes:
-    """Describe the documents of a record as a JSON Schema, as it stands in ``docs/``."""
+    """Make the JSON Schema of a record."""
     schema = msgspec.json.schema(cls)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
     return msgspec.json.format(msgspec.json.encode(head | schema), indent=2) + b"\n"
@@ -179,7 +172,7 @@ def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
 
 
 def unique_json(text: bytes | str) -> Any:
-    """Parse JSON; InputError names a key that stands twice, ValueError the malformed part."""
+    """Parse JSON; InputError for a repeated key, ValueError for malformed JSON."""
     return json.loads(text, object_pairs_hook=_unique)
 
 
@@ -203,7 +196,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) != len(pairs):
         keys = [key for key, _ in pairs]
         double = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"the key {double[:64]!r} stands twice")
+        raise InputError(f"the key {double[:64]!r} is repeated")
     return entries
 
 
@@ -246,7 +239,7 @@ def _explain(
 
 
 def _place(parent: str, key: str | int) -> str:
-    """Name of a part of a document, as in ``stages[0].kind``."""
+    """Append a key or index to the name of a place, as in ``stages[0].kind``."""
     if isinstance(key, int):
         return f"{parent}[{key}]"
     name = key[:64] if key.isprintable() else repr(key[:64])
@@ -254,10 +247,7 @@ def _place(parent: str, key: str | int) -> str:
 
 
 def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
-    """Keys and indices on the way to a value; msgspec leaves out the keys of mappings.
-
-    Such a key is found by halving the mapping for as long as the error stays the same.
-    """
+    """List the keys and indices of the path to a value; msgspec omits keys of mappings."""
     tokens: list[str | int] = []
     document = value
     for match in _TOKEN.finditer(place):
@@ -266,7 +256,7 @@ def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
         elif match[2] is not None:
             tokens.append(match[2])
         else:
-            # halve the mapping for as long as the error stays, to find the key that has it
+            # find the key by halving the mapping as long as the error stays the same
             entries = list(value.items())
             while len(entries) > 1:
                 half = entries[: len(entries) // 2]
@@ -279,7 +269,7 @@ def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
 
 
 def _replaced(document: Any, tokens: Keys, value: object) -> Any:
-    """Copy of a document with another value at a place."""
+    """Copy a document with another value at a place."""
     if not tokens:
         return value
     copy = document.copy()
@@ -296,7 +286,7 @@ def _has_error(document: object, cls: Any, text: str) -> bool:
 
 
 def _type_at(cls: Any, tokens: Keys) -> Any:
-    """Type of the value at a place, of :mod:`msgspec.inspect`; None where it is not known."""
+    """Type in :mod:`msgspec.inspect` of the value at a place; None if not known."""
     node: Any = msgspec.inspect.type_info(cls)
     for token in tokens:
         types = _plain_types(node)
@@ -314,7 +304,7 @@ def _key_type(cls: Any, tokens: Keys) -> Any:
 
 
 def _part(node: Any, token: str | int) -> Any:
-    """Type of the part of a value that `token` leads to; None if it has no such part."""
+    """Type of the part of a value with this key or index; None if there is no such part."""
     if isinstance(node, msgspec.inspect.StructType):
         return next((f.type for f in node.fields if f.encode_name == token), None)
     if isinstance(node, msgspec.inspect.DictType):
@@ -325,7 +315,7 @@ def _part(node: Any, token: str | int) -> Any:
 
 
 def _plain_types(node: Any) -> list[Any]:
-    """The types that a value may have but null, without their descriptions."""
+    """List the types of a value except null, without their descriptions."""
     if isinstance(node, msgspec.inspect.Metadata):
         return _plain_types(node.type)
     if isinstance(node, msgspec.inspect.UnionType):
@@ -334,7 +324,7 @@ def _plain_types(node: Any) -> list[Any]:
 
 
 def _description(node: Any) -> str | None:
-    """Description in the schema of a type, or of one of several types."""
+    """Description of a type, or of one type of a union, in the schema."""
     if isinstance(node, msgspec.inspect.UnionType):
         return next(filter(None, map(_description, node.types)), None)
     schema = getattr(node, "extra_json_schema", None) or {}
@@ -343,7 +333,7 @@ def _description(node: Any) -> str | None:
 
 
 def _problem(problem: str, value: object, node: Any) -> str:
-    """Problem of a value in plain words."""
+    """Rewrite a problem of msgspec in plain words."""
     if match := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return f"lacks {match[1]!r}"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
@@ -355,7 +345,7 @@ def _problem(problem: str, value: object, node: Any) -> str:
 
 
 def _wanted(problem: str, value: object, node: Any) -> str | None:
-    """Requirement that a value breaks, with the value; None if the problem names both."""
+    """State the requirement and the value; None if the problem states both."""
     if problem.endswith("out of range"):
         return f"be within the range of a number of 64 bits, not {_short(value)}"
     if re.match("Invalid (enum )?value", problem):

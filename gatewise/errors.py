@@ -11,8 +11,8 @@
     ├── RecallWarning                    a rare class is answered worse than accuracy shows
     └── GroupsWarning                    neighbouring rows are nearly the same, and have no groups
 
-Packages add their own branches. The command line turns any of them into one line and exit
-status 2, so a message names the problem and its remedy.
+Packages add their own branches. The command line prints the message of such an error as a line and
+exits with status 2, so that a message names the problem and its remedy.
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ class GatewiseError(Exception):
 
 
 class InputError(GatewiseError, ValueError):
-    """Bad input: a file, a table, a price or a setting that cannot be used.
-
-    Also a :class:`ValueError`, so that code with scikit-learn's habits catches it.
-    """
+    """Invalid file, table, price or setting; also a ValueError, as in scikit-learn."""
 
 
 class TooLargeError(InputError):
-    """Even the `smallest` candidate takes more bytes than the `max_bytes` of a device."""
+    """No candidate within `max_bytes`; the smallest has `smallest` bytes."""
 
     def __init__(self, what: str, max_bytes: int, smallest: int, hint: str) -> None:
         super().__init__(
@@ -41,16 +38,16 @@ class TooLargeError(InputError):
         self._parts = (what, max_bytes, smallest, hint)
 
     def __reduce__(self) -> tuple[type[TooLargeError], tuple[str, int, int, str]]:
-        """Pickle the parts, not the message: parallel fits raise it in other processes."""
+        """Pickle the arguments, because parallel fits raise the error in other processes."""
         return type(self), self._parts
 
 
 class BundleError(GatewiseError):
-    """A bundle that is missing, malformed, altered, or too new for this program."""
+    """Bundle that is missing, malformed, altered, or too new for this program."""
 
 
 class ManifestError(BundleError):
-    """A manifest with a `field`, as ``stages[0].inputs[2]``, that is missing or wrong: `why`."""
+    """Manifest with a missing or invalid `field`, such as ``stages[0].inputs[2]``, and `why`."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"manifest.json: {field}: {why}")
@@ -58,17 +55,17 @@ class ManifestError(BundleError):
 
 
 class RecallWarning(UserWarning):
-    """Recall of a rare class falls at the chosen operating point, though accuracy hardly does."""
+    """Operating point at which the recall of a rare class falls although accuracy does not."""
 
 
 class GroupsWarning(UserWarning):
-    """Neighbouring training rows are nearly the same, and neither groups nor times are given."""
+    """Similar neighbouring training rows, without groups or times."""
 
 
 def interruption(error: BaseException | None) -> BaseException | None:
-    """Get the Ctrl-C or signal that was being handled when an error came up, if any.
+    """Find a KeyboardInterrupt or SystemExit among the causes of an error.
 
-    Compiled code turns one that arrives while it runs into a SystemError.
+    An interrupt during compiled code appears as the cause of a SystemError.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -76,12 +73,12 @@ def interruption(error: BaseException | None) -> BaseException | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Shorten another library's message to one line, for a message of ours."""
+    """Shorten the message of another library's error to one line."""
     return " ".join(str(error).split())[:300]
 
 
 def not_installed(error: ModuleNotFoundError, extra: str) -> Exception:
-    """Make an error that names the extra with a library; a missing module of ours is a bug."""
+    """Make an error that names the extra with the missing library; keep errors of our modules."""
     if error.name is None or error.name.startswith("gatewise"):
         return error
     return InputError(

@@ -1,4 +1,4 @@
-"""Locks on open files, which keep a second process out: POSIX's, or those of Windows."""
+"""Locks on open files against other processes, on POSIX and Windows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _RETRIES: Final = 360
-"""Times, of 10 s each, that Windows waits for a lock that another process holds."""
+"""Number of attempts on Windows to lock a file, of 10 s each."""
 
 
 def lock_file(descriptor: int, *, waits: bool = True) -> None:
-    """Lock an open file until it is closed; OSError if another process holds it.
+    """Lock a file that is open for writing, until it is closed.
 
-    Parameters
-    ----------
-    descriptor : int
-        Of a file that is open for writing.
-    waits : bool, default True
-        Whether to wait until the other process has closed it.
+    With `waits`, wait until another process releases the lock; otherwise raise OSError.
     """
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)

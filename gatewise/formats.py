@@ -1,9 +1,7 @@
-"""Formats of numbers for people: counts, shares, bytes, times, energy, money, intervals.
+"""Texts of counts, shares, bytes, times, energies and money, and readers of such texts.
 
-A value that is not known (None or NaN) is written ``n/a``. Every function takes a value in the
-unit that the rest of the product counts in: shares of 1, bytes, milliseconds, seconds, joules.
-Those named ``read_`` read spans of time, times of day, rates and amounts of bytes: ``30s``,
-``12:00``, ``6/min``, ``64KB``.
+Unknown values (None or NaN) are written ``n/a``. Functions named ``read_`` parse texts such as
+``30s``, ``12:00``, ``6/min`` and ``64KB``.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Final
 from gatewise.errors import InputError
 
 Format = Callable[[float | None], str]
-"""Function that writes a value, or ``n/a`` for an unknown one."""
+"""Function that formats a value, or ``n/a`` for an unknown one."""
 
 _UNKNOWN: Final = "n/a"
 
@@ -37,7 +35,7 @@ _CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, thousands set apart.
+    """Format a number with three significant digits and separators of thousands.
 
     >>> number(23.456), number(1234567.0), number(64.0), number(None)
     ('23.5', '1,234,567', '64', 'n/a')
@@ -50,7 +48,7 @@ def number(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number of things, short from a million on.
+    """Format a whole number, with words from a million on.
 
     >>> count(1234.4), count(1.44e9), count(2.6e6)
     ('1,234', '1.44 billion', '2.6 million')
@@ -63,7 +61,7 @@ def count(value: float | None) -> str:
 
 
 def plural(n: float, thing: str) -> str:
-    """A count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "device"), plural(1_000, "device")
     ('1 device', '1,000 devices')
@@ -72,7 +70,7 @@ def plural(n: float, thing: str) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share as a percentage; of a tiny one the first digit that is not 0.
+    """Format a share as a percentage; a tiny one has one significant digit.
 
     >>> percent(0.98765), percent(1.0), percent(0.98765, 2), percent(0.000216), percent(None)
     ('98.8 %', '100 %', '98.77 %', '0.02 %', 'n/a')
@@ -85,7 +83,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def byte_size(size: float | None) -> str:
-    """An amount of bytes in B, kB, MB or GB (powers of 1000).
+    """Format an amount of bytes in B, kB, MB or GB (powers of 1000).
 
     >>> byte_size(640), byte_size(4096), byte_size(1.5e6), byte_size(2e9)
     ('640 B', '4.1 kB', '1.50 MB', '2.00 GB')
@@ -100,7 +98,7 @@ def byte_size(size: float | None) -> str:
 
 
 def millis(value: float | None) -> str:
-    """A time in milliseconds.
+    """Format a time in milliseconds.
 
     >>> millis(0.0731), millis(12.34), millis(1234.5), millis(3e-5)
     ('0.073 ms', '12.3 ms', '1,234 ms', '0 ms')
@@ -113,7 +111,7 @@ def millis(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time (given in s) in the unit that suits it.
+    """Format a duration in seconds, with a suitable unit.
 
     >>> duration(0.04), duration(45), duration(600), duration(5400), duration(604_800)
     ('0.04 s', '45 s', '10 min', '1.5 h', '7 days')
@@ -128,7 +126,7 @@ def duration(seconds: float | None) -> str:
 
 
 def joules(value: float | None) -> str:
-    """An energy in kJ, J, mJ or uJ.
+    """Format an energy in joules as kJ, J, mJ or uJ.
 
     >>> joules(12.34), joules(0.0123), joules(4.5e-6), joules(0.0), joules(4_031.0)
     ('12.3 J', '12.3 mJ', '4.5 uJ', '0 J', '4.03 kJ')
@@ -142,7 +140,7 @@ def joules(value: float | None) -> str:
 
 
 def money(value: float | None, currency: str) -> str:
-    """A sum of money.
+    """Format an amount of money.
 
     >>> money(1234.5, "EUR"), money(0.0123, "EUR")
     ('1,234 EUR', '0.0123 EUR')
@@ -152,7 +150,7 @@ def money(value: float | None, currency: str) -> str:
 
 
 def interval(low: float, high: float, form: Format) -> str:
-    """The ends of an interval, the unit once; nothing if both are the same when rounded.
+    """Format the ends of an interval with one unit; empty if both are equal after rounding.
 
     >>> interval(0.4, 0.6, percent), interval(0.9, 1.2, joules), interval(1.0, 1.0001, number)
     ('40.0 to 60.0 %', '900 mJ to 1.2 J', '')
@@ -161,13 +159,13 @@ def interval(low: float, high: float, form: Format) -> str:
     high_text = form(high)
     if low_text == high_text:
         return ""
-    # "900 mJ to 1.2 J" keeps both units, "40.0 to 60.0 %" writes a common one once
+    # "900 mJ to 1.2 J" has two units, "40.0 to 60.0 %" a common one
     figure, _, unit = low_text.partition(" ")
     return f"{figure if high_text.endswith(f' {unit}') else low_text} to {high_text}"
 
 
 def listed(things: Sequence[str]) -> str:
-    """Things joined by commas, the last by "and".
+    """Join texts by commas, the last by "and".
 
     >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
     ('a', 'a and b', 'a, b and c')
@@ -178,7 +176,7 @@ def listed(things: Sequence[str]) -> str:
 
 
 def threshold(value: float | None, digits: int = 4) -> str:
-    """A stage's threshold: it stops at scores from there on, never, or always.
+    """Format the threshold of a stage; None means never, the lowest float32 always.
 
     >>> threshold(0.53125), threshold(None), threshold(-3.4028234663852886e38)
     ('0.5312', 'never', 'always')
@@ -189,7 +187,7 @@ def threshold(value: float | None, digits: int = 4) -> str:
 
 
 def read_number(text: str, what: str) -> float:
-    """Read a finite number; `what` names it in the InputError, as in the other readers."""
+    """Read a finite number; `what` names it in the InputError."""
     try:
         value = float(text)
     except ValueError:
@@ -200,7 +198,7 @@ def read_number(text: str, what: str) -> float:
 
 
 def read_span(text: str, what: str) -> float:
-    """Read a span of time such as ``500ms``, ``30s``, ``10min``, ``2h``, ``1day``, in seconds.
+    """Read a duration such as ``500ms``, ``30s``, ``10min``, ``2h``, ``1day``, in seconds.
 
     >>> read_span("1.5min", "period")
     90.0
@@ -246,9 +244,7 @@ def read_clock(text: str, what: str) -> float:
 
 
 def read_bytes(option: str, text: str) -> int:
-    """Read an amount of bytes, with KB, MB or GB of 1,024 at each step as memory has them.
-
-    Raises InputError, which names the `option`, for other texts.
+    """Read an amount of bytes, with units KB, MB and GB in powers of 1024.
 
     >>> [read_bytes("--keep-bytes", text) for text in ("900", "64KB", "1.5 MiB")]
     [900, 65536, 1572864]
@@ -257,5 +253,5 @@ def read_bytes(option: str, text: str) -> int:
     unit = {None: 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     size = 0 if match is None else round(float(match[1]) * unit[match[2]])
     if size < 1:
-        raise InputError(f"{option} {text}: give a number of bytes, as 65536, 64KB or 1MB")
+        raise InputError(f"{option} {text}: give a number of bytes, such as 65536, 64KB or 1MB")
     return size

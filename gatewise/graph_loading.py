@@ -1,8 +1,8 @@
-"""Load a given graph, or a booster's file, in a child process first, with bounded memory and time.
+"""Check in a child process that a model file loads and runs within limits of memory and time.
 
-Some graphs cost far more than their size suggests: onnxruntime computes constants as it loads, so
-that 1.4 MB may take a minute and gigabytes. The child loads the graph and runs it once; the parent
-loads it afterwards. Run as a program, this module is the child.
+A small graph may need a minute and gigabytes, because onnxruntime computes constants as it loads.
+The child process, which runs this module as a program, loads the graph and runs it once before the
+parent process loads it.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ except ImportError:  # only on Unix
     resource = None  # type: ignore[assignment]
 
 _STATUS: Final = Path("/proc/self/status")
-#: Limits of a bundle that states none, and their growth with each byte of the graph.
+#: Limits of a bundle without limits, and their growth per byte of the graph.
 _BYTES: Final = 1 << 30
 _BYTES_PER_BYTE: Final = 8
 _SECONDS: Final = 10.0
 _SECONDS_PER_BYTE: Final = 1e-6
-#: Seconds in addition after which the child is killed, should its own timer fail.
+#: Additional seconds after which the child is killed if its own timer fails.
 _GRACE_SECONDS: Final = 60.0
 
 
 class LoadLimits(Record, frozen=True):
-    """Memory in `bytes` and time in `seconds` that loading one graph, and one run, may take."""
+    """Largest memory in `bytes` and time in `seconds` for loading a graph and one run."""
 
     bytes: Amount
     seconds: Amount
 
 
-#: Largest limits that an operator allows by default; a bundle may state smaller ones.
+#: Largest limits that an operator allows by default; a bundle may state lower ones.
 LOAD_BOUND: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
 
-#: Graphs that passed in this process, with their rows and limits.
+#: Digests of the checks that succeeded in this process.
 _passed: set[bytes] = set()
 
 
 class GraphLoadError(InputError):
-    """A graph that cannot be loaded and run within its limits."""
+    """Graph that cannot be loaded and run within its limits."""
 
 
 def check_loads(
@@ -67,12 +67,11 @@ def check_loads(
     library: Library | None = None,
     n_classes: int = 0,
 ) -> None:
-    """Load a graph and run it on rows `x` in a child process, once for each graph and `x`.
+    """Check that a graph, or the file of a `library`, loads and runs on rows `x` within limits.
 
-    With a `library` the content is a booster of `n_classes` in its form. The bundle has `stated`
-    the limits; without them they grow with the graph. Raises GraphLoadError with the reason if the
-    limits exceed the `bound`, or if the graph does not load and run within them. Memory is limited
-    on Linux alone.
+    The limits are those that the bundle has `stated`, or else grow with the size of the graph.
+    GraphLoadError if they exceed the `bound`, or the graph exceeds them. Memory is limited on Linux
+    only.
     """
     limits = _limits(len(graph), stated, bound)
     task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
@@ -131,7 +130,7 @@ def _main() -> None:
     size = task["size"]
     x = np.frombuffer(content[size:], task["dtype"]).reshape(task["shape"])
     library = task["library"]
-    # the library itself is loaded before memory is bounded
+    # load the library before memory is limited
     if library is None:
         load_onnxruntime()
     else:
@@ -143,14 +142,14 @@ def _main() -> None:
             session.run(None, {session.get_inputs()[0].name: x})
         else:
             BoosterFile(library, content[:size], task["n_classes"]).predict_proba(x)
-    except Exception as error:  # the libraries' own errors share no base
+    except Exception as error:  # errors of the libraries have no common base class
         print(one_line(error))
         sys.exit(1)
 
 
 def _limit(n_bytes: int, seconds: float) -> None:
-    """Let allocations fail that add more than `n_bytes` to this process; end it after `seconds`."""
-    # The default action ends the process, whatever it computes.
+    """Limit the additional memory of this process and its remaining time."""
+    # the default action of the signal ends the process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     if resource is None or not _STATUS.exists():

@@ -1,4 +1,4 @@
-"""Import onnxruntime, and objects that users name by module and attribute."""
+"""Imports of onnxruntime and of objects by module and attribute."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gatewise.errors import InputError, one_line
 
 
 def load_onnxruntime() -> ModuleType:
-    """Import onnxruntime without its telemetry, which the wheels from 1.31 on switch on."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # only counts before the first import
+    """Import onnxruntime without telemetry, which wheels from 1.31 on enable."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # only effective before the first import
     import onnxruntime
 
     return onnxruntime  # type: ignore[no-any-return]
@@ -51,17 +51,16 @@ def _provider_class(name: str) -> str:
 
 
 def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
-    """Open a session, with the settings under which devices run a stage's graph.
+    """Open an onnxruntime session with the settings of devices.
 
-    `threads` is the number of threads within one run; for models as small as a stage's, two are
-    slower than one. `provider` is an execution provider; the CPU runs the operators that it lacks.
-    Raises InputError if the provider is missing or does not start.
+    One thread is best for stages. The CPU runs the operators that the execution `provider` lacks.
+    InputError if the provider is missing or does not start.
     """
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Threads that wait busily take the core from the thread that reads messages.
+    # spinning threads would block the thread that reads messages
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4  # failures are raised with the same message
@@ -85,9 +84,9 @@ def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
 
 
 def import_object(what: str, path: str) -> Any:
-    """Import the object ``module:attribute``; modules of the current folder come first.
+    """Import the object ``module:attribute``, also from the current folder.
 
-    Raises InputError, which names the option `what`, unless that object exists.
+    InputError, which names the option `what`, if there is no such object.
 
     >>> import_object("--policy", "math:floor")(2.5)
     2
@@ -113,7 +112,7 @@ def import_object(what: str, path: str) -> Any:
 
 
 def object_path(target: Any) -> str:
-    """``module:name`` of a function, if that is where other processes find it; else empty."""
+    """Return ``module:name`` of a function; empty if other processes cannot import it."""
     module = getattr(target, "__module__", "")
     name = getattr(target, "__qualname__", "")
     imported: Any = sys.modules.get(module) if module != "__main__" else None

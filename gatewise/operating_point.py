@@ -1,4 +1,4 @@
-"""An operating point: the thresholds of a cascade, and the figures that they gave on validation."""
+"""Operating point of a cascade: its thresholds and their figures on validation rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from gatewise.console import html_table
 from gatewise.documents import Meta, Share
 from gatewise.formats import threshold
 
@@ -20,7 +19,7 @@ Amount: TypeAlias = Annotated[float, Meta(ge=0.0)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Threshold: TypeAlias = Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
 ByClass: TypeAlias = Annotated[tuple[Share | None, ...], Meta(max_length=MAX_CLASSES)]
-"""A share of each class, in the order of the classes; None: not known, or no bound."""
+"""A share per class, in the order of the classes; None: not known, or no bound."""
 
 
 class OperatingPoint(
@@ -30,51 +29,51 @@ class OperatingPoint(
     omit_defaults=True,
     repr_omit_defaults=True,
 ):
-    """One setting of a candidate cascade's thresholds, with its figures on validation rows.
+    """Thresholds of a candidate cascade, with their figures on validation rows.
 
     Attributes
     ----------
     thresholds : tuple of float or None
-        One per stage. A stage answers where its score is at least the threshold; None: never.
+        One per stage. A stage answers if its score reaches the threshold; None: never.
     cost : float
-        Mean cost per instance, union accounting; ``expected_cost`` in a manifest.
+        Mean cost per instance in union accounting; ``expected_cost`` in a manifest.
     accuracy : float
-        Share of right answers; of a regressor or ranker its own score.
+        Share of correct answers, or the score of a regressor or ranker.
     offload_rate : float
         Share of instances sent to the high-cost model.
     accuracy_error : float
-        Standard error of `accuracy` minus the high-cost model's accuracy (paired); where rows have
-        groups, how much more new groups may lose.
+        Standard error of the paired difference between `accuracy` and the accuracy of the high-cost
+        model. If rows have groups, the additional loss that new groups may have.
     agreement : float or None
-        Share of the answers that are the high-cost model's.
+        Share of answers equal to those of the high-cost model.
     trees : float
         Mean number of trees that the device evaluates per decision.
     nbytes : int
-        Bytes of the flat models of the stages that may stop, which a device must hold.
+        Bytes of the flat models of the stages that can stop.
     bytes : int
-        Bytes of these stages as a device keeps them; if none may stop, of the smallest stage.
+        Bytes of these stages on a device; if no stage can stop, of the smallest stage.
     max_cost : float or None
         Upper bound on the cost of any instance; None: not known.
     chain : int
-        Index of the candidate cascade that the thresholds belong to.
+        Index of the candidate cascade.
     guarantee : mapping or None
         The certified bound, its kind, confidence and test.
     weighted_accuracy : float or None
-        Accuracy under `class_weight`, where one was given; `accuracy` itself is never weighted.
+        Accuracy under `class_weight`, if that is set; `accuracy` is never weighted.
     recall, precision : tuple of float or None
-        By class; None for a class without rows, or without answers.
+        By class; None for a class without rows or without answers.
     balanced_accuracy : float or None
-        Mean of the recalls.
+        Mean recall.
     log_loss, brier_score : float or None
-        Of the answers' probabilities, as scikit-learn defines them.
+        Of the probabilities, as scikit-learn defines them.
     exit_shares : tuple of float
-        Share of instances answered by each stage and, last, by the high-cost model.
+        Share of instances that each stage and, last, the high-cost model answers.
     interval : tuple of float or None
-        95 % confidence interval of `accuracy`, from rows that chose no threshold.
+        95 % confidence interval of `accuracy`, from rows that did not choose the thresholds.
     measured : {"accuracy", "agreement"}
-        Meaning of `accuracy`: without labels it is the agreement with the high-cost model.
+        Meaning of `accuracy`. Without labels it is the agreement with the high-cost model.
     validation_groups : int or None
-        Number of groups (subjects, machines) behind the figures, where rows have groups.
+        Number of groups of the rows, if rows have groups.
     """
 
     thresholds: Annotated[tuple[Threshold | None, ...], Meta(max_length=MAX_STAGES)]
@@ -101,7 +100,7 @@ class OperatingPoint(
     validation_groups: Count | None = None
 
     def __hash__(self) -> int:
-        """Hash the figures; a guarantee, a mapping, has no hash."""
+        """Hash the figures without the guarantee, because a mapping has no hash."""
         return hash((self.thresholds, self.chain, self.cost, self.accuracy))
 
     def __repr__(self) -> str:
@@ -114,19 +113,7 @@ class OperatingPoint(
             f"rate {self.offload_rate:.3f}, stops at ({limits}){notes})"
         )
 
-    def _repr_html_(self) -> str:
-        entries = msgspec.structs.asdict(self)
-        entries["thresholds"] = ", ".join(map(threshold, self.thresholds))
-        rows = [(k.replace("_", " "), _cell(v)) for k, v in entries.items() if v not in (None, ())]
-        return html_table("operating point", ("", ""), rows)
-
     @property
     def merit(self) -> float:
-        """Figure that a frontier compares: the weighted accuracy where there is one."""
+        """Figure that a frontier compares: the weighted accuracy if it is known."""
         return self.accuracy if self.weighted_accuracy is None else self.weighted_accuracy
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ", ".join(map(_cell, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

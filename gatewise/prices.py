@@ -1,4 +1,4 @@
-"""Prices as users give them: of features in files and mappings, and of an offloaded instance."""
+"""Prices of features, read from files and Python values, and prices of an offload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 
 
 def check_price(what: str, price: float) -> None:
-    """Refuse a price that is not a finite number of at least 0; `what` names it in the error."""
+    """Raise InputError, which names the price by `what`, unless it is finite and at least 0."""
     if not isinstance(price, int | float | np.number) or isinstance(price, bool):
         raise InputError(f"{what} is {price!r}, not a number")
     if not math.isfinite(price) or price < 0:
@@ -27,15 +27,15 @@ def check_price(what: str, price: float) -> None:
 
 
 class CloudPrices(Record, frozen=True):
-    """Prices of an offloaded instance besides its features, in the unit of the feature costs.
+    """Prices of an offload in addition to its features, in the unit of the feature costs.
 
     Parameters
     ----------
     request, byte, evaluation : float, default 0
-        Price of a request, of a byte sent up (:func:`request_bytes`), of one evaluation of
-        the high-cost model. A device pays request and bytes once per offload.
+        Price of a request, of a byte of the request (:func:`request_bytes`), and of an evaluation
+        of the high-cost model.
     item_size : int, default 4
-        Bytes of a value in a request: of float32, unless instances are arrays of another type.
+        Bytes of a value in a request.
 
     Raises
     ------
@@ -58,24 +58,23 @@ class CloudPrices(Record, frozen=True):
             check_price(f"cloud price {name!r}", getattr(self, name))
 
     def of_offload(self, n_features: int) -> float:
-        """Get the price of one instance with `n_features` values that the cloud answers."""
+        """Compute the price of offloading one instance with `n_features` values."""
         return self.of_message(n_features) + self.evaluation
 
     def of_message(self, n_features: int) -> float:
-        """Get the price of the request alone, with `n_features` values."""
+        """Compute the price of a request with `n_features` values, without the evaluation."""
         return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
 
 LARGEST_REQUEST: Final = 128 * 1024
-"""Largest size of a message in bytes: AWS IoT Core's limit, the lowest of the usual brokers."""
+"""Largest size of a message in bytes; AWS IoT Core has the lowest limit of common brokers."""
 
 
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
-    """Estimate the bytes of an offload request's payload.
+    """Estimate the bytes of a request's payload, within 5 % of the real message.
 
-    The message is a CBOR map (docs/wire.md): fields of fixed size take about 69 bytes,
-    the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this
-    within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not included.
+    The payload is a CBOR map (docs/wire.md). Fields of fixed size take about 69 bytes, the matrix
+    ``rows * n_features * item_size`` bytes. The header of MQTT is not included.
 
     >>> request_bytes(16), request_bytes(16, rows=10)
     (133, 709)
@@ -87,11 +86,7 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
 
 
 class ColumnPrice(Record, frozen=True):
-    """Entry of a feature or raw column in a file of prices.
-
-    `kind` is that of the column, as in :func:`gatewise.columns.kinds.read_kind`, or None where the
-    file does not say.
-    """
+    """Entry of a feature or raw column in a file of prices; see `read_kind` for `kind`."""
 
     own: Amount = 0.0
     group: Text | None = None
@@ -105,7 +100,7 @@ class ColumnPrice(Record, frozen=True):
 
 
 class PriceFile(Record, frozen=True):
-    """A file of prices in TOML; `bill` is the simulator's."""
+    """A file of prices in TOML; the simulator reads `bill`."""
 
     default: Amount | None = None
     features: dict[Text, Amount | ColumnPrice] = msgspec.field(default_factory=dict)
@@ -116,7 +111,7 @@ class PriceFile(Record, frozen=True):
 
 @dataclass(frozen=True)
 class PriceList:
-    """Content of a file of prices; `default` is the price of what `features` does not list."""
+    """Content of a file of prices; `default` is the price of features that are not listed."""
 
     where: str
     features: Mapping[str, ColumnPrice]
@@ -126,7 +121,7 @@ class PriceList:
 
     @classmethod
     def read(cls, path: str | Path) -> PriceList:
-        """Read a TOML or CSV file; InputError, which names it, if it is not there or malformed."""
+        """Read a TOML or CSV file; InputError if it is missing or malformed."""
         path = Path(path)
         where = f"costs file {path}"
         readers = {".toml": _read_toml, ".csv": _read_csv}
@@ -143,11 +138,11 @@ class PriceList:
         return tuple(name for name, entry in self.features.items() if entry.kind == DROP)
 
     def of_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
-        """Get the prices of these columns, in this order.
+        """Select the prices of these columns, in this order.
 
-        Those that are not listed cost the file's default, or else `default`. Raises InputError
-        that names all columns without a price, and all listed ones that are not there; columns of
-        kind ``drop`` may be missing.
+        A column that is not listed has the default price of the file, or else `default`. InputError
+        names all columns without a price and all listed columns that are missing, except columns of
+        kind ``drop``.
         """
         order = list(names)
         default = default if self.default is None else self.default
@@ -171,7 +166,7 @@ class PriceList:
 
 
 def named(names: Sequence[str | int]) -> str:
-    """Quote the first of some names, and count the others."""
+    """Quote the first eight names and count the others."""
     return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if names[8:] else "")
 
 
@@ -191,7 +186,7 @@ def _read_csv(path: Path, where: str) -> PriceList:
     groups: dict[str, float] = {}
     rows = csv_rows(path)
     _, columns = next(rows)
-    # The header.
+    # header
     absent = [name for name in ("feature", "own") if name not in columns]
     unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
     if absent or unknown:
@@ -201,14 +196,14 @@ def _read_csv(path: Path, where: str) -> PriceList:
             f"{where}: {' and '.join(wrong)} among {named(columns) or 'none'}; "
             "its first line is feature,own or feature,own,group,shared"
         )
-    # A group's shared price stands on all of its rows, and must be the same on each.
+    # each row of a group repeats the group's shared price
     ungrouped: list[int] = []
     for line, cells in rows:
         location = f"{where}, line {line}"
         row = dict(zip(columns, cells, strict=True))
         name = row["feature"]
         if not name or name in features:
-            raise InputError(f"{location}: feature {name!r} is empty or stands twice")
+            raise InputError(f"{location}: feature {name!r} is empty or repeated")
         group = row.get("group") or None
         features[name] = ColumnPrice(_price(row["own"], f"{location}: cost of {name!r}"), group)
         if not row.get("shared"):
@@ -241,7 +236,7 @@ Label = int | str
 
 
 def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
-    """Names and prices of `own`, a mapping or a Series by name; else None, and it as it is."""
+    """Split a mapping or Series by name into names and prices; other values have no names."""
     if isinstance(own, Mapping):
         return tuple(str(name) for name in own), list(own.values())
     index = getattr(own, "index", None)
@@ -253,7 +248,7 @@ def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
 
 
 def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
-    """Read the own prices of features; errors name the feature, if `names` are known."""
+    """Read the own prices of features; errors contain the feature's name or number."""
     try:
         prices = np.array(own, np.float64)
     except (TypeError, ValueError) as error:
@@ -268,7 +263,7 @@ def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np
 
 
 def read_label(group: Any) -> Label | None:
-    """Read a group's label; None, NaN, -1 and an empty text mean no group."""
+    """Read the label of a group; None, NaN, -1 and an empty text mean no group."""
     if group is None or (isinstance(group, float) and math.isnan(group)):
         return None
     if isinstance(group, int | np.integer):
@@ -277,7 +272,7 @@ def read_label(group: Any) -> Label | None:
 
 
 def read_shared_prices(shared: Any) -> dict[Label, float]:
-    """Read shared prices, `shared` being a mapping by label or a sequence by number."""
+    """Read shared prices from a mapping by label or a sequence by number."""
     if shared is None:
         return {}
     items = shared.items() if isinstance(shared, Mapping) else enumerate(shared)
@@ -292,7 +287,7 @@ def read_shared_prices(shared: Any) -> dict[Label, float]:
 
 
 def read_prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
-    """Read the groups that a group `requires`, each a label or several."""
+    """Read the groups, one label or several, that each group requires."""
     prerequisites: dict[Label, tuple[Label, ...]] = {}
     for group, required in (requires or {}).items():
         listed = [required] if isinstance(required, str | int) else list(required)

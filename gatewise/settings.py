@@ -1,9 +1,9 @@
-"""Settings: typed records that are a command's options, and can come from a TOML file.
+"""Settings: typed records that become the options of a command or entries of a TOML file.
 
-A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option of
-the command; one with a :class:`FileOption` is read from ``--settings FILE.toml`` alone, which may
-also hold all others. Its type gives its bounds, as in :mod:`gatewise.documents`. A field
-without any mark is for Python alone, and is not checked.
+A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option. The
+file of ``--settings FILE.toml`` may set all fields; one with a :class:`FileOption` can only be set
+there. Types have bounds as in :mod:`gatewise.documents`. Fields without a mark are set in Python
+only and are not checked.
 
 ::
 
@@ -34,7 +34,7 @@ from typer.models import ArgumentInfo, ParameterInfo
 
 from gatewise.documents import DocumentError, convert, parse_toml
 
-#: Columns of a help text, without the indent that it gets.
+#: Width of a help text without its indent.
 _HELP_WIDTH: Final = 76
 
 T = TypeVar("T", bound="Settings")
@@ -43,13 +43,13 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class FileOption:
-    """Marks a setting of ``--settings FILE.toml`` alone; `help` is a noun phrase with its unit."""
+    """Mark of a field that only ``--settings FILE.toml`` sets, with its help text."""
 
     help: str
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of records of settings; raises InputError, which names the setting, for a bad value."""
+    """Base class of settings; InputError, which names the setting, for an invalid value."""
 
     def __post_init__(self) -> None:
         for name, (hint, _) in _marked_fields(type(self)).items():
@@ -58,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _marked_fields(cls: type) -> dict[str, tuple[Any, ParameterInfo | FileOption]]:
-    """Type and mark of each field that has a mark, by name."""
+    """Map each field with a mark to its type and mark."""
     fields = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         for mark in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
@@ -68,16 +68,16 @@ def _marked_fields(cls: type) -> dict[str, tuple[Any, ParameterInfo | FileOption
 
 
 def file_settings(cls: type[Settings]) -> list[str]:
-    """List the settings of ``--settings FILE.toml`` alone."""
+    """List the fields that only ``--settings FILE.toml`` sets."""
     marks = _marked_fields(cls)
     return [name for name, (_, mark) in marks.items() if isinstance(mark, FileOption)]
 
 
 def with_options(command: Command) -> Command:
-    """Make the options of a command from the records of settings that are its parameters.
+    """Make the options of a command from its parameters that are settings.
 
-    The command gets each record made of the command line, of the file of ``--settings``, if it
-    is given, and of the defaults, in this order.
+    Values on the command line take precedence over those of ``--settings``, and these over
+    defaults.
     """
     signature = inspect.signature(command, eval_str=True)
     records = {
@@ -96,7 +96,7 @@ def with_options(command: Command) -> Command:
 
     @wraps(command)
     def run(context: typer.Context, settings_file: Path | None = None, **options: Any) -> None:
-        # Options that stand on the command line come before the file, and the file before defaults.
+        # options that are on the command line
         named = {
             name
             for name in options
@@ -125,7 +125,7 @@ def with_options(command: Command) -> Command:
 def make_settings(
     cls: type[T], options: Mapping[str, Any], entries: Mapping[str, Any] = {}, file: str = ""
 ) -> T:
-    """Make a record of `options` of a command and of `entries` of a `file`; options come first."""
+    """Make settings of a command's `options` and a file's `entries`; options take precedence."""
     values = {}
     for name, (hint, mark) in _marked_fields(cls).items():
         if name in options:
@@ -136,7 +136,7 @@ def make_settings(
 
 
 def option_name(name: str, mark: object) -> str:
-    """Name of a field on the command line."""
+    """Name of a field as an option or argument."""
     # typer keeps the first name of an annotated option as its default
     words = (getattr(mark, "default", None), *(getattr(mark, "param_decls", None) or ()))
     names = [word for word in words if isinstance(word, str) and word.startswith("--")]
@@ -147,9 +147,9 @@ def option_name(name: str, mark: object) -> str:
 def option_words(
     settings: Settings, always: Collection[str] = (), texts: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Write settings as words of a command line: all but defaults that `always` does not name.
+    """Write settings as words of a command line, without defaults unless `always` names them.
 
-    `texts` replace the texts of some values, such as a URL by the same without its password.
+    `texts` replace the values of some settings, for example a URL with a password.
     """
     defaults = {f.name: f.default for f in msgspec.structs.fields(settings)}
     words = []
@@ -158,7 +158,7 @@ def option_words(
         if isinstance(mark, FileOption) or (value == defaults[name] and name not in always):
             continue
         option = option_name(name, mark)
-        # a flag has no value of its own
+        # a flag has no value
         if isinstance(value, bool):
             words.append(option if value else f"--no-{option[2:]}")
             continue
@@ -181,7 +181,7 @@ _SETTINGS_FILE: Final = Parameter(
 
 
 def _parameters(cls: type[Settings]) -> list[Parameter]:
-    """Parameters of a command, as typer reads them, for the fields that are options."""
+    """Make parameters of a command for the fields that are options."""
     plain = get_type_hints(cls)
     fields = {f.name: f for f in msgspec.structs.fields(cls)}
     parameters = []
@@ -203,13 +203,13 @@ def _parameters(cls: type[Settings]) -> list[Parameter]:
 
 
 def _rare_settings(records: Iterable[type[Settings]]) -> dict[str, str]:
-    """Help of each setting that stands in a file alone, by name."""
+    """Map the settings that only a file sets to their help texts."""
     marks = {name: mark for cls in records for name, (_, mark) in _marked_fields(cls).items()}
     return {name: mark.help for name, mark in marks.items() if isinstance(mark, FileOption)}
 
 
 def _file_help(rare: Mapping[str, str]) -> str:
-    """Paragraph of a command's help about the settings that stand in a file alone."""
+    """Write the paragraph of a command's help about settings that only a file sets."""
     if not rare:
         return ""
     width = max(map(len, rare))

@@ -1,8 +1,7 @@
-"""Cells of a raw table, as a CSV file, a JSON line or a sensor gives them.
+"""Readers of cells of a raw table, which may come from a CSV file, a JSON line or a sensor.
 
-A cell is text, a number, a boolean, a date or missing. Every reader strips text of surrounding
-spaces; an InputError names the kind that a cell is not of. The standard library alone: every device
-reads cells as training did.
+A cell is text, a number, a boolean, a date or missing. Readers ignore spaces around texts and raise
+InputError for a cell of another kind. Devices and training use the same readers.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ MISSING_WORDS: Final = frozenset(
     {"", "?", "na", "n/a", "nan", "-nan", "null", "none", "nat", "<na>", "#n/a", "#n/a n/a", "#na"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 )
-"""Texts of a missing cell, in lower case; what pandas takes as missing is among them."""
+"""Texts of a missing cell, in lower case, including those of pandas."""
 
 ISO: Final = "iso"
 UNIX: Final = "unix"
-"""Formats of a time besides strptime's: ISO 8601, and seconds since 1970."""
+"""Formats of a time in addition to those of strptime: ISO 8601, and seconds since 1970."""
 
 TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "second", "days")
-"""Features of a time; weekday: Monday is 0; days: since 1970 in UTC, with the time of day."""
+"""Features of a time; ``weekday`` is 0 on Monday, ``days`` counts from 1970 in UTC."""
 
 _TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
@@ -38,7 +37,7 @@ _POWER_OF_TEN: Final = re.compile(r"-?\d(\.\d+)?e[+-]\d{2,3}", re.ASCII)
 _ISO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _EPOCH: Final = datetime(1970, 1, 1)
 _DAY: Final = timedelta(days=1)
-#: Directives of strptime that no locale changes.
+#: Directives of strptime that do not depend on the locale.
 _DIRECTIVES: Final = frozenset("YymdHMSfjz%")
 
 
@@ -94,11 +93,10 @@ def read_boolean(cell: object) -> float:
 
 
 def read_category(cell: object) -> str:
-    """Read the name of a category: the digits of a whole number, ``true`` or ``false``, or text.
+    """Read the canonical name of a category.
 
-    A number, boolean or time has the same name whether it comes typed or as text, because CSV files
-    write the number 3 of a float column as ``3.0``, a boolean as ``True``, and a day as a date
-    where all times are midnight.
+    A number, boolean or time has the same name whether it is typed or a text, because CSV files
+    write the number 3 of a float column as ``3.0``, a boolean as ``True``, and midnight as a date.
 
     >>> read_category(" Bolt & Sons"), read_category(3.0), read_category("3.0")
     ('Bolt & Sons', '3', '3')
@@ -113,7 +111,7 @@ def read_category(cell: object) -> str:
     if not isinstance(cell, str | bool | int | float | Decimal | time):
         raise _refused(cell, "a category")
     text = str(cell).strip()
-    if _POWER_OF_TEN.fullmatch(text):  # a file of single precision has 1e+06 for 1000000.0
+    if _POWER_OF_TEN.fullmatch(text):  # files of single precision write 1000000.0 as 1e+06
         text = str(float(text))
     if _WHOLE_FLOAT.fullmatch(text):
         return "0" if text == "-0.0" else text[:-2]
@@ -128,7 +126,7 @@ def read_category(cell: object) -> str:
 
 
 def _time_name(moment: date) -> str:
-    """Name of a time as a category: the day alone at midnight without a zone."""
+    """Name of a time as a category: the date alone at midnight without a time zone."""
     if isinstance(moment, datetime):
         is_midnight = moment.tzinfo is None and moment.time() == time.min
         return moment.date().isoformat() if is_midnight else moment.isoformat(" ")
@@ -136,7 +134,7 @@ def _time_name(moment: date) -> str:
 
 
 def read_time(cell: object, form: str = ISO) -> datetime:
-    """Read a time: a date, or text in the format `form`; with :data:`UNIX` seconds.
+    """Read a time from a date, or from a text or number in the format `form`.
 
     >>> read_time("2025-03-01 08:30").hour, read_time("1.3.2025", "%d.%m.%Y").month
     (8, 3)
@@ -159,17 +157,17 @@ def read_time(cell: object, form: str = ISO) -> datetime:
 
 
 def check_time_format(form: str) -> None:
-    """Refuse a format of times that is not :data:`ISO`, :data:`UNIX` or numeric strptime."""
+    """Raise InputError unless a format is :data:`ISO`, :data:`UNIX` or numeric strptime."""
     directives = re.findall("%(.?)", form)
     if form not in (ISO, UNIX) and (not directives or not set(directives) <= _DIRECTIVES):
         raise InputError(
-            f"{form!r} is no format of a time: give iso, unix (seconds) or one such as "
+            f"{form!r} is not a format of a time: give iso, unix (seconds) or one such as "
             "'%d.%m.%Y %H:%M' (of %Y %y %m %d %H %M %S %f %j %z)"
         )
 
 
 def time_part(moment: datetime, part: str) -> float:
-    """Get one of :data:`TIME_PARTS`; as the clock of its own time zone shows it.
+    """Compute one of :data:`TIME_PARTS` in the time zone of the moment.
 
     >>> moment = read_time("2025-03-01T12:00:00+02:00")
     >>> time_part(moment, "weekday"), time_part(moment, "hour"), time_part(moment, "days") % 1
@@ -185,14 +183,13 @@ def time_part(moment: datetime, part: str) -> float:
 
 
 UNKNOWN_CLASS: Final = -2
-"""Index of a label outside a bundle's classes: every answer to it is wrong."""
+"""Index of a label that is not a class of the bundle, so that every answer is wrong."""
 
 
 def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
-    """Find the class of each label, shape (n,); :data:`UNKNOWN_CLASS` for a label of no class.
+    """Find the class of each label, shape (n,); :data:`UNKNOWN_CLASS` for other labels.
 
-    A label belongs to the class that has the same text or, if classes are numbers, the same value:
-    files that hold a part of the classes may have their labels typed differently.
+    A label belongs to the class with the same text or, if classes are numbers, the same value.
 
     >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
     [1, 0, -2, 0]
@@ -215,7 +212,7 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
 
 
 def _texts(label: object) -> set[str]:
-    """Texts by which labels may name one class."""
+    """Texts of labels of one class."""
     text = str(label).strip()
     return {text, text.lower()} if isinstance(label, bool) else {text}
 
@@ -228,17 +225,17 @@ def _number(label: Any) -> float | None:
 
 
 def _plain(cell: object) -> Any:
-    """Get a cell of numpy or pandas as one of Python's types."""
+    """Convert a cell of numpy or pandas to a Python type."""
     if type(cell) in (str, float, int, bool):
         return cell
     if isinstance(cell, np.datetime64):
         return cell.astype("datetime64[us]").item()
     if isinstance(cell, np.floating):
-        # the digits of its own precision, as files have them
+        # the digits of its own precision, which files contain
         return float(str(cell))
     if isinstance(cell, np.generic):
         return cell.item()
-    # periods, intervals and spans of time are read as the text that files of pandas have
+    # periods, intervals and durations are read as the texts that pandas writes to files
     is_of_pandas = type(cell).__module__.partition(".")[0] == "pandas"
     return str(cell) if is_of_pandas and not isinstance(cell, datetime) else cell
 

@@ -1,4 +1,4 @@
-"""Rows of a CSV file with a header, checked as they come; separated by commas, or as exported."""
+"""Reader of CSV files with a header, separated by commas, semicolons or tabs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")
 
 
 def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the header and each row of a CSV file in UTF-8, with its line; cells are stripped.
+    """Yield line number and cells of the header and of each row of a CSV file in UTF-8.
 
-    Columns are separated by commas, or by semicolons or tabs where the header has more of them; a
-    first line such as ``sep=;``, which Excel reads and writes, says so as well. With semicolons a
-    cell that is a number with a decimal comma is read with a point. Empty lines are passed over. A
-    column without a name is ``Unnamed: 0`` by its place, as pandas has it.
+    The separator is that of a first line such as ``sep=;``, which Excel writes, or else the most
+    frequent one of the header. In files with semicolons, decimal commas become points. Cells are
+    stripped, empty lines are skipped, and a column without a name is ``Unnamed: 0``, as in pandas.
 
-    Raises InputError, which names the file and perhaps the line, if it is missing, empty, no such
-    file, a row has another length than the header, or a number may have separators of thousands.
+    InputError names the file, and the line if possible: the file is missing, empty or not CSV, a
+    row differs in length from the header, or a number may have separators of thousands.
     """
     path = Path(path)
     try:
@@ -65,10 +64,7 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def plain_csv(path: Path) -> Path | io.StringIO:
-    """Get a CSV file with checked rows, separated by commas, and decimals with points.
-
-    The file itself if it is separated by commas, else its rows as :func:`csv_rows` gives them.
-    """
+    """Check a CSV file; return it, or its rows as text if it is not separated by commas."""
     rows = (row for _, row in csv_rows(path))
     header = next(rows)
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -78,27 +74,24 @@ def plain_csv(path: Path) -> Path | io.StringIO:
             pass
         return path
     text = io.StringIO(newline="")
-    # such lines' ends let the writer put cells with carriage returns in quotes
+    # with these line ends the writer quotes cells with carriage returns
     csv.writer(text, lineterminator="\r\n").writerows(chain([header], rows))
     text.seek(0)
     return text
 
 
 def _read_head(file: TextIO) -> tuple[str, str, int]:
-    """Read the first lines of a file: separator, the header's line, and number of lines before it.
-
-    The separator is that of a line ``sep=;``, or the one that the header has most of outside of
-    quotes.
-    """
+    """Read the separator, the line of the header, and the number of lines before it."""
     line = file.readline()
     stated = _SEPARATOR.fullmatch(line)
     if stated is not None:
         return stated[1], file.readline(), 1
-    return max(",;\t", key=re.sub('"[^"]*("|$)', "", line).count), line, 0
+    without_quotes = re.sub('"[^"]*("|$)', "", line)
+    return max(",;\t", key=without_quotes.count), line, 0
 
 
 class _Decimals:
-    """Decimal commas of a file that is separated by semicolons."""
+    """Converter of decimal commas in a file that is separated by semicolons."""
 
     def __init__(self, path: Path, header: list[str]) -> None:
         self._path = path
@@ -106,12 +99,12 @@ class _Decimals:
         self._comma = self._thousands = ""
 
     def pointed(self, row: list[str], line: int) -> list[str]:
-        """Write the numbers of a row with decimal points.
+        """Replace the decimal commas of a row by points.
 
-        InputError if the file has decimal commas and a number such as 1.234, which may mean 1234.
+        InputError if the file has decimal commas and a number such as 1.234, which may be 1234.
         """
         for k, cell in enumerate(row):
-            # 1,5 -> 1.5; 1.234 may be 1234, unless no other number has a comma
+            # 1,5 -> 1.5; 1.234 may be 1234 if another number has a decimal comma
             if "," in cell and DECIMAL_COMMA.fullmatch(cell):
                 row[k] = cell.replace(",", ".")
                 self._comma = cell

@@ -1,8 +1,4 @@
-"""Encoder of raw rows: the columns of a table, in order, and the features that they become.
-
-Plain data, in the standard library and numpy alone: training, ``verify`` and every device run
-this code, so that features have the same bits everywhere.
-"""
+"""Encoder of raw rows to features, which training and devices share."""
 
 from __future__ import annotations
 
@@ -24,9 +20,9 @@ RawRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
 
 
 class RowEncoder(Record, frozen=True, dict=True):
-    """Encoders of all columns of a raw row, in order; its features follow each other.
+    """Columns of a raw row, in order.
 
-    `missing_words`: texts of a missing cell, in lower case, in addition to the usual ones.
+    `missing_words` are texts of a missing cell, in lower case, in addition to the usual ones.
 
     >>> from gatewise.columns.kinds import CategoryColumn, NumberColumn
     >>> supplier = CategoryColumn("supplier", ("acme", "bolt"), categories=("ACME", "Bolt"))
@@ -41,7 +37,7 @@ class RowEncoder(Record, frozen=True, dict=True):
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
             double = next(name for name in self.names if self.names.count(name) > 1)
-            raise InputError(f"column {double!r} stands twice")
+            raise InputError(f"column {double!r} is repeated")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -55,7 +51,7 @@ class RowEncoder(Record, frozen=True, dict=True):
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """First feature of each column and, last, the number of features."""
+        """Index of the first feature of each column and, last, the number of features."""
         sizes = [len(column.features) for column in self.columns]
         return tuple(np.cumsum([0, *sizes]).tolist())
 
@@ -69,11 +65,11 @@ class RowEncoder(Record, frozen=True, dict=True):
         return range(self.starts[column], self.starts[column + 1])
 
     def cell(self, column: int, cell: object) -> tuple[float, ...]:
-        """Values of a column's features; InputError, which names the column, for a bad cell."""
+        """Encode a cell of a column; InputError, which names the column, for an invalid cell."""
         return self.columns[column].encode(cell, self.missing_words)
 
     def bad_cells(self, rows: Iterable[Sequence[str]]) -> Iterator[tuple[int, InputError]]:
-        """Yield the row and the error of each cell that is not of its column's kind, in order."""
+        """Yield row number and error of each invalid cell, in order."""
         errors: dict[tuple[int, str], InputError | None] = {}
         for row_number, row in enumerate(rows):
             for position in enumerate(row):
@@ -87,7 +83,7 @@ class RowEncoder(Record, frozen=True, dict=True):
                     yield row_number, error_of_cell
 
     def cells(self, row: RawRow) -> list[Any]:
-        """Cells of a raw row in the columns' order; InputError if some are not there."""
+        """List the cells of a raw row in the order of the columns; InputError for missing ones."""
         if isinstance(row, Mapping):
             absent = [name for name in self.names if name not in row]
             if absent:
@@ -114,7 +110,7 @@ class RowEncoder(Record, frozen=True, dict=True):
             [v for c, cell in enumerate(self.cells(row)) for v in self.cell(c, cell)]
             for row in rows
         ]
-        # A value that float32 cannot hold becomes infinite, and is refused as such.
+        # a value too large for float32 becomes infinite, and is refused later
         with np.errstate(over="ignore"):
             wide = np.array(values, np.float64).reshape(-1, self.starts[-1])
             narrow: NDArray[np.float32] = np.asarray(wide, np.float32)

@@ -1,16 +1,16 @@
-"""Kinds of columns: how cells of each are read, what training learns of them, their features.
+"""Kinds of raw columns, and the features that they become.
 
 ::
 
     number     the number
     boolean    1 or 0
-    category   one feature per category (one-hot; all 0 for a category that training has not seen)
-    ordinal    index of the category (-1 for one that training has not seen)
+    category   one feature per category (one-hot; all 0 for an unknown category)
+    ordinal    index of the category (-1 for an unknown category)
     time       parts of a date: month, weekday, hour, ...
 
-A missing cell becomes `fill` and, where the column has one feature more, 1 in that indicator; else
-NaN. A further kind is a class here, named in :data:`AnyColumn`: tables, files of prices, commands
-and bundles then know it.
+A missing cell becomes NaN or, in a column with `fill`, these values and 1 in an indicator feature.
+To add a kind, add a class here and to :data:`AnyColumn`; tables, files of prices, commands and
+bundles then accept it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gatewise.documents import Meta, Record, Text
 from gatewise.errors import InputError
 
 MAX_CATEGORIES: Final = 10_000
-"""Categories of a column in a bundle."""
+"""Largest number of categories of a column in a bundle."""
 MAX_LEARNED_CATEGORIES: Final = 1000
-"""Categories of a column in training; texts with more of them are hardly categories."""
+"""Largest number of categories of a column in training."""
 MAX_CELL_BYTES: Final = 256
-"""Bytes of a category's name, in UTF-8."""
+"""Largest size of a category's name, in bytes of UTF-8."""
 
 Value = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]
 FeatureNames = Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MAX_CATEGORIES + 1)]
@@ -43,24 +43,18 @@ TimeParts = Annotated[tuple[str, ...], Meta(min_length=1, max_length=len(cells.T
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How a column is learned from cells of training.
+    """Options of learning a column from training cells."""
 
-    `format`: format of a time, which follows the kind. `has_missing`: the training rows have
-    missing cells. `fill_missing`: missing cells are filled. `max_one_hot`: categories that become
-    one feature each. `time_parts`: parts of a date; None: the parts that vary.
-    """
-
-    format: str = ""
-    has_missing: bool = False
-    fill_missing: bool = False
-    max_one_hot: int = 12
-    time_parts: tuple[str, ...] | None = None
+    format: str = ""  # of a time
+    has_missing: bool = False  # whether training rows have missing cells
+    fill_missing: bool = False  # whether missing cells are filled
+    max_one_hot: int = 12  # largest number of categories with one feature each
 
 
 class Column(Record, frozen=True, dict=True, tag_field="kind"):
-    """A raw column and the features that it becomes.
+    """A raw column and its features.
 
-    `fill`: values of a missing cell, without the indicator; None: NaN.
+    `fill` holds the values of a missing cell without the indicator; None means NaN.
     """
 
     name: Text
@@ -69,11 +63,11 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
 
     #: Noun phrase for a valid cell, in errors.
     requirement: ClassVar[str]
-    #: Whether cells of a file are read as their texts, not as numbers where they all are.
+    #: Whether cells of a file are read as texts even if they are numbers.
     is_text: ClassVar[bool] = True
-    #: Whether a missing cell is one more category, and so needs no filling.
+    #: Whether a missing cell is a category of its own.
     takes_missing: ClassVar[bool] = False
-    #: Distinct cells of a column in training; None: any number.
+    #: Largest number of distinct training cells; None: no limit.
     max_distinct: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
@@ -85,36 +79,36 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
 
     @property
     def kind(self) -> str:
-        """Name of the kind, as in files and options."""
+        """Name of the kind in files and options."""
         return kind_name(type(self))
 
     @property
     def width(self) -> int:
-        """Features of a cell that is not missing, the indicator apart."""
+        """Number of features without the indicator."""
         return 1
 
     @classmethod
     def check_format(cls, form: str) -> None:
-        """Refuse a format that the kind does not have, as ``%d.%m.%Y`` in ``time:%d.%m.%Y``."""
+        """Raise InputError for a format such as ``%d.%m.%Y`` that the kind does not accept."""
         if form:
             raise InputError(f"{form!r}: only a time has a format")
 
     @classmethod
     def check_cell(cls, cell: object, form: str) -> None:
-        """Refuse a cell of training that is not of this kind."""
+        """Raise InputError for a training cell that is not of this kind."""
         raise NotImplementedError
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Column:
-        """Learn a column from the cells of training that are not missing."""
+    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Column:
+        """Learn a column from the training cells that are not missing."""
         raise NotImplementedError
 
     def read(self, cell: object) -> tuple[float, ...]:
-        """Values of a cell that is not missing; InputError if it is not of this kind."""
+        """Convert a cell that is not missing; InputError if it is not of this kind."""
         raise NotImplementedError
 
     def encode(self, cell: object, missing_words: frozenset[str]) -> tuple[float, ...]:
-        """Values of all features of a cell; InputError, which names the column, if it is bad."""
+        """Convert a cell to the values of all features; InputError names the column."""
         if cells.is_missing(cell, missing_words):
             return self._missing
         try:
@@ -123,7 +117,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
             raise InputError(f"column {self.name!r}: {error}") from None
 
     def is_unseen(self, values: Sequence[float]) -> bool:
-        """Whether the values of its features encode a category that training has not seen."""
+        """Whether these values of its features encode an unknown category."""
         return False
 
     @cached_property
@@ -147,11 +141,11 @@ class NumberColumn(Column, frozen=True, tag="number"):
         cells.read_number(cell)
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Self:
+    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Self:
         fill = None
-        if how.fill_missing:
+        if options.fill_missing:
             fill = float(np.float32(np.median([cells.read_number(cell) for cell in present])))
-        return _plain_column(cls, name, fill, how)
+        return _plain_column(cls, name, fill, options)
 
     def read(self, cell: object) -> tuple[float, ...]:
         return (cells.read_number(cell),)
@@ -168,11 +162,11 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
         cells.read_boolean(cell)
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Self:
+    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Self:
         fill = None
-        if how.fill_missing:
+        if options.fill_missing:
             fill = float(2 * sum(map(cells.read_boolean, present)) >= len(present))
-        return _plain_column(cls, name, fill, how)
+        return _plain_column(cls, name, fill, options)
 
     def read(self, cell: object) -> tuple[float, ...]:
         return (cells.read_boolean(cell),)
@@ -181,14 +175,14 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
 P = TypeVar("P", bound=Column)
 
 
-def _plain_column(cls: type[P], name: str, fill: float | None, how: Learning) -> P:
-    """Column of one value, with an indicator where missing cells were seen and are filled."""
-    indicator = (f"{name}_missing",) if how.has_missing and fill is not None else ()
+def _plain_column(cls: type[P], name: str, fill: float | None, options: Learning) -> P:
+    """Make a column of one feature, with an indicator if missing cells are filled."""
+    indicator = _indicator_name(name, options) if fill is not None else ()
     return cls(name, (name, *indicator), None if fill is None else (fill,))
 
 
 class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
-    """A column of categories, one feature for each that training has seen."""
+    """A column of categories with one feature for each known category."""
 
     categories: Categories
 
@@ -200,9 +194,7 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         super().__post_init__()
         for category in self.categories:
             if not category or category != cells.read_category(category):
-                raise InputError(
-                    f"category {category!r} is empty, or not the name that cells are read as"
-                )
+                raise InputError(f"category {category!r} is empty or not in its canonical form")
             _check_category(category)
         if len(set(self.categories)) < len(self.categories):
             raise InputError(f"column {self.name!r}: a category stands twice")
@@ -216,15 +208,15 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         _check_category(cells.read_category(cell))
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> CategoryColumn:
-        # too many for a feature each: one feature, the index of the category
+    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> CategoryColumn:
+        # many categories become one feature, the index
         categories = _sorted_categories(present)
-        if len(categories) > how.max_one_hot:
-            return OrdinalColumn.learn(name, present, how)
+        if len(categories) > options.max_one_hot:
+            return OrdinalColumn.learn(name, present, options)
         return cls(
             name,
-            (*_one_hot_names(name, categories), *_indicator_name(name, how)),
-            (0.0,) * len(categories) if how.has_missing or how.fill_missing else None,
+            (*_one_hot_names(name, categories), *_indicator_name(name, options)),
+            (0.0,) * len(categories) if options.has_missing or options.fill_missing else None,
             categories=categories,
         )
 
@@ -241,16 +233,16 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
 
 
 class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
-    """A column of categories as one feature: the index among the categories of training."""
+    """A column of categories with one feature, the index of the category."""
 
     @property
     def width(self) -> int:
         return 1
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> CategoryColumn:
-        fill = (-1.0,) if how.has_missing or how.fill_missing else None
-        features = (name, *_indicator_name(name, how))
+    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> CategoryColumn:
+        fill = (-1.0,) if options.has_missing or options.fill_missing else None
+        features = (name, *_indicator_name(name, options))
         return cls(name, features, fill, categories=_sorted_categories(present))
 
     def is_unseen(self, values: Sequence[float]) -> bool:
@@ -261,7 +253,7 @@ class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
 
 
 class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
-    """A column of dates or times, as some of their parts."""
+    """A column of dates or times, which become some of their parts."""
 
     parts: TimeParts
     format: Text = cells.ISO
@@ -271,7 +263,9 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         cells.check_time_format(self.format)
-        check_time_parts(self.parts)
+        unknown = [part for part in self.parts if part not in cells.TIME_PARTS]
+        if unknown:
+            raise InputError(f"parts: {unknown[0]!r} is not one of {', '.join(cells.TIME_PARTS)}")
 
     @property
     def width(self) -> int:
@@ -286,19 +280,19 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
         cells.read_time(cell, form or cells.ISO)
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Self:
-        form = how.format or cells.ISO
+    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Self:
+        form = options.format or cells.ISO
         times = sorted(
             (cells.read_time(cell, form) for cell in present),
             key=lambda time: cells.time_part(time, "days"),
         )
-        time_parts = how.time_parts or _varying_parts(times)
+        time_parts = _varying_parts(times)
         fill = None
-        if how.fill_missing:
+        if options.fill_missing:
             # a missing time is filled with the median one
             middle = times[len(times) // 2]
             fill = tuple(float(np.float32(cells.time_part(middle, part))) for part in time_parts)
-        indicator = (f"{name}_missing",) if how.has_missing and fill is not None else ()
+        indicator = _indicator_name(name, options) if fill is not None else ()
         features = (*(f"{name}_{part}" for part in time_parts), *indicator)
         return cls(name, features, fill, parts=time_parts, format=form)
 
@@ -311,17 +305,17 @@ AnyColumn: TypeAlias = NumberColumn | BooleanColumn | CategoryColumn | OrdinalCo
 
 
 def kind_name(kind: type[Column]) -> str:
-    """Name of a kind of columns, as in files and options."""
+    """Name of a kind of columns in files and options."""
     return str(kind.__struct_config__.tag)
 
 
 KINDS: Final[dict[str, type[Column]]] = {kind_name(kind): kind for kind in get_args(AnyColumn)}
 DROP: Final = "drop"
-"""Kind, in files and options, of a column that does not become a feature."""
+"""Kind of a column that does not become a feature."""
 
 
 def read_kind(text: str) -> tuple[str, str]:
-    """Read a kind of columns and its format, as ``time:%d.%m.%Y``; InputError if it is unknown.
+    """Split a kind and its format, such as ``time:%d.%m.%Y``; InputError for an unknown kind.
 
     >>> read_kind("category"), read_kind("time:unix")
     (('category', ''), ('time', 'unix'))
@@ -330,13 +324,6 @@ def read_kind(text: str) -> tuple[str, str]:
     if kind not in KINDS and kind != DROP:
         raise InputError(f"kind is {kind!r}; choose one of {', '.join((*KINDS, DROP))}")
     return kind, form
-
-
-def check_time_parts(parts: Sequence[str]) -> None:
-    """Refuse parts that no time has."""
-    strange = [name for name in parts if name not in cells.TIME_PARTS]
-    if strange:
-        raise InputError(f"time_parts: {strange[0]!r} is none of {', '.join(cells.TIME_PARTS)}")
 
 
 def _check_category(text: str) -> None:
@@ -349,7 +336,7 @@ def _check_category(text: str) -> None:
 
 
 def _sorted_categories(present: Sequence[Any]) -> tuple[str, ...]:
-    """Categories, numbers by value before all other texts."""
+    """Sort categories: numbers by value, then other texts."""
 
     def by_value(category: str) -> tuple[bool, float, str]:
         try:
@@ -360,12 +347,12 @@ def _sorted_categories(present: Sequence[Any]) -> tuple[str, ...]:
     return tuple(sorted({cells.read_category(cell) for cell in present}, key=by_value))
 
 
-def _indicator_name(name: str, how: Learning) -> tuple[str, ...]:
-    return (f"{name}_missing",) if how.has_missing else ()
+def _indicator_name(name: str, options: Learning) -> tuple[str, ...]:
+    return (f"{name}_missing",) if options.has_missing else ()
 
 
 def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
-    """Names that a manifest may hold: printable, short, each once."""
+    """Names of features that a manifest accepts: printable, short and distinct."""
     names: list[str] = []
     for number, category in enumerate(categories):
         short = "".join(c if c.isprintable() else "_" for c in category)[:12]
@@ -375,7 +362,7 @@ def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
 
 
 def _varying_parts(times: Sequence[Any]) -> tuple[str, ...]:
-    """The coarse parts of dates that vary; the fine ones where none does."""
+    """List the coarse parts of dates that vary, or else the fine ones."""
 
     def varying(*parts: str) -> tuple[str, ...]:
         return tuple(p for p in parts if len({cells.time_part(time, p) for time in times}) > 1)

@@ -1,4 +1,4 @@
-"""Ranges of training rows' values, and values that lie far outside of them."""
+"""Ranges of the values of training rows, and limits of plausible values."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
-FAR: Final = 3.0
-"""Standard deviations outside of the training rows' range from which a value is implausible."""
+MAX_DEVIATIONS: Final = 3.0
+"""Distance of plausible values from the range of training rows, in standard deviations."""
 
 MAX_VALUES: Final = 1 << 20
-"""Number of values that are measured at a time."""
+"""Largest number of values that are measured at a time."""
 
 Values = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class ValueRanges:
-    """Range and spread of the training rows' values, by column.
+    """Range and standard deviation of the values of training rows, by column, shapes (n_columns,).
 
-    Attributes
-    ----------
-    low, high, spread : ndarray of float32, shape (n_columns,)
-        Least and largest value, and the standard deviation; NaN of a column without values.
+    They are NaN for a column without values.
     """
 
     low: Values
@@ -36,14 +33,14 @@ class ValueRanges:
 
     @classmethod
     def of_rows(cls, rows: NDArray[Any]) -> Self:
-        """Measure rows of shape (n, n_columns); NaN does not count."""
+        """Measure rows of shape (n, n_columns) without NaN."""
         n_rows, n_columns = rows.shape
         counts = np.zeros(n_columns)
         sums = np.zeros(n_columns)
         squares = np.zeros(n_columns)
         low = np.fmin.reduce(rows, axis=0)
         high = np.fmax.reduce(rows, axis=0)
-        # from the middle of the range, so that squares lose no digits
+        # distances from the middle of the range, so that squares do not lose digits
         middle = low / 2.0 + high / 2.0
         step = max(1, MAX_VALUES // max(1, n_columns))
         for start in range(0, n_rows, step):
@@ -57,41 +54,33 @@ class ValueRanges:
 
     @classmethod
     def from_table(cls, table: NDArray[Any], n_columns: int) -> Self:
-        """Read the ranges of a :meth:`table`; InputError if it has another number of columns."""
+        """Read the ranges of a :meth:`table`; InputError for another number of columns."""
         if table.shape != (3, n_columns) or table.dtype != np.float32:
             raise InputError(f"ranges of shape {table.shape} for {n_columns} columns")
         return cls(*table)
 
     def table(self) -> Values:
-        """Get an array of shape (3, n_columns): low, high, spread."""
+        """Stack low, high and spread, shape (3, n_columns)."""
         return np.stack([self.low, self.high, self.spread])
 
     def limits(self) -> tuple[Values, Values]:
-        """Least and largest plausible value of each column, shape (n_columns,).
+        """Compute the smallest and largest plausible value of each column, shapes (n_columns,).
 
-        Every value of a column without values, or of one value alone, is plausible.
+        A column without values, or with one distinct value, has no limits.
         """
         with np.errstate(all="ignore"):
-            margin = np.where(self.spread > 0, FAR * self.spread, np.inf).astype(np.float32)
+            distance = np.where(self.spread > 0, MAX_DEVIATIONS * self.spread, np.inf)
+            margin = distance.astype(np.float32)
             return self.low - margin, self.high + margin
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingRanges:
-    """Ranges of a system's training rows.
+    """Ranges of the training rows of a system."""
 
-    Attributes
-    ----------
-    features : ValueRanges
-        Ranges of the features, in their order; of an array, one range for all of its values.
-    channels : ValueRanges or None
-        Ranges of the channels of windows.
-    varies : ndarray of bool, shape (n_channels,), or None
-        Whether a channel varied within each training window: a dead sensor does not.
-    """
-
-    features: ValueRanges
-    channels: ValueRanges | None = None
+    features: ValueRanges  # of the features, or one range for all values of an array
+    channels: ValueRanges | None = None  # of the channels of windows
+    # (n_channels,): whether a channel varied within each training window, unlike a dead sensor
     varies: NDArray[np.bool_] | None = None
 
     @classmethod
@@ -105,7 +94,7 @@ class TrainingRanges:
         return cls(ValueRanges.of_rows(rows), ValueRanges.of_rows(by_channel), varies)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays of a file, by name."""
+        """Return the arrays of a file, by name."""
         arrays: dict[str, NDArray[Any]] = {"features": self.features.table()}
         if self.channels is not None and self.varies is not None:
             arrays |= {"channels": self.channels.table(), "varies": self.varies}
@@ -115,7 +104,7 @@ class TrainingRanges:
     def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], n_features: int, n_channels: int = 0
     ) -> Self:
-        """Read :meth:`arrays`; InputError if one is missing, or of another shape or type."""
+        """Read :meth:`arrays`; InputError if one is missing or has another shape or type."""
         names = {"features", "channels", "varies"} if n_channels else {"features"}
         if set(arrays) != names:
             raise InputError(f"arrays {sorted(arrays)} in place of {sorted(names)}")

@@ -1,7 +1,4 @@
-"""Boosters in files of their own libraries, which compute their probabilities.
-
-Libraries are loaded where such a file is: no others need them.
-"""
+"""Boosters in files of their libraries, which are imported when such a file is loaded."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from gatewise.errors import InputError, one_line
 
 Library: TypeAlias = Literal["lightgbm", "xgboost", "catboost"]
 LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
-#: Names' ends of the files: LightGBM's text, XGBoost's universal binary JSON, CatBoost's binary.
+#: File name extensions: LightGBM's text, XGBoost's universal binary JSON, CatBoost's binary.
 ENDINGS: Final[dict[Library, str]] = {"lightgbm": "txt", "xgboost": "ubj", "catboost": "cbm"}
 
 Predict = Callable[[NDArray[np.float32]], Any]
 
 
 class BoosterFile:
-    """A booster, loaded by its library from the `content` of its file.
+    """A booster that its library loads from the content of a file.
 
     Parameters
     ----------
@@ -30,12 +27,12 @@ class BoosterFile:
     content : bytes
     n_classes : int
     threads : int, default 1
-        Threads of a prediction.
+        Number of threads of a prediction.
 
     Raises
     ------
     InputError
-        If the library is not installed, or does not read the file.
+        If the library is not installed or cannot read the file.
     """
 
     def __init__(
@@ -47,12 +44,12 @@ class BoosterFile:
             self._predict = LOADERS[library](content, threads)
         except ImportError:
             raise InputError(f"the model is a file of {library}: install {library}") from None
-        except Exception as error:  # each library raises types of its own
+        except Exception as error:  # errors of the libraries have no common base class
             why = one_line(error) or type(error).__name__
             raise InputError(f"{library} does not read the model: {why}") from error
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Get class probabilities of rows (n, n_inputs), float64 (n, n_classes)."""
+        """Compute class probabilities of rows (n, n_inputs), float64 (n, n_classes)."""
         raw = np.asarray(self._predict(np.ascontiguousarray(x, np.float32)), np.float64)
         chances = np.column_stack([1.0 - raw, raw]) if raw.ndim == 1 else raw
         if chances.shape != (len(x), self.n_classes):

@@ -1,7 +1,7 @@
-"""Trees of boosted classifiers from other libraries: scikit-learn's histograms, XGBoost, CatBoost.
+"""Trees of boosted classifiers of scikit-learn, XGBoost and CatBoost.
 
-Each library compares float32 rows with float32 or float64 thresholds of its own kind; the flat
-test ``x <= threshold`` is made to hold for the very same float32 values.
+The libraries compare rows with thresholds in different ways; thresholds are converted so that the
+test ``x <= threshold`` has the same result for every float32 value.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gatewise.models.tree_sources import FLOAT32_MAX, LEAF, Nodes, float32_below
 
 
 class Boosted(NamedTuple):
-    """Trees of a boosted classifier, the output of each (-1: all), the base, and the link."""
+    """Trees of a boosted classifier."""
 
     trees: list[Nodes]
-    output: NDArray[np.int32]
-    base: NDArray[np.float32]
+    output: NDArray[np.int32]  # (n_trees,): output that each tree adds to, -1 for all
+    base: NDArray[np.float32]  # (n_outputs,)
     n_features: int
     link: Link
 
 
 def hist_gradient_trees(model: Any) -> Boosted:
-    """Trees of scikit-learn's ``HistGradientBoostingClassifier``."""
+    """Convert scikit-learn's ``HistGradientBoostingClassifier``."""
     trees = []
     for iteration in model._predictors:
         for predictor in iteration:
@@ -43,7 +43,7 @@ def hist_gradient_trees(model: Any) -> Boosted:
                     "categories, or train with categorical_features=None"
                 )
             leaf = nodes["is_leaf"].astype(bool)
-            # a split of NaN from all numbers has the threshold infinity
+            # a split that separates NaN from all numbers has an infinite threshold
             bound = np.minimum(np.where(leaf, 0.0, nodes["num_threshold"]), FLOAT32_MAX)
             trees.append(
                 _in_order(
@@ -62,11 +62,11 @@ def hist_gradient_trees(model: Any) -> Boosted:
 
 
 def xgboost_trees(model: Any) -> Boosted:
-    """Trees of a fitted ``XGBClassifier`` or ``XGBRFClassifier``, up to its best iteration."""
+    """Convert an ``XGBClassifier`` or ``XGBRFClassifier``, up to its best iteration."""
     booster = model.get_booster()
     if model.missing is not None and not math.isnan(model.missing):
         raise InputError(f"XGBoost's missing={model.missing} is not supported; only NaN is missing")
-    # The trees up to the best iteration, as predict_proba uses them, also after a callback.
+    # predict_proba uses the trees up to the best iteration
     best = getattr(model, "best_iteration", None)
     if best is not None:
         booster = booster[: best + 1]
@@ -88,7 +88,7 @@ def xgboost_trees(model: Any) -> Boosted:
         raise InputError(
             f"XGBoost's booster {booster_model['name']!r} is not supported; use gbtree"
         )
-    # DART weighs its trees; base_score is a probability for two classes, else a margin.
+    # DART weights its trees; base_score is a probability for two classes, otherwise a margin
     drops = booster_model.get("weight_drop")
     tree_model = booster_model["gbtree"] if booster_model["name"] == "dart" else booster_model
     n_outputs = max(int(head["num_class"]), 1)
@@ -126,12 +126,12 @@ def xgboost_trees(model: Any) -> Boosted:
 
 
 def catboost_trees(model: Any) -> Boosted:
-    """Trees of a fitted ``CatBoostClassifier``."""
+    """Convert a ``CatBoostClassifier``."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json")
         document = json.loads(path.read_text())
-    # Losses and features that flat trees with one link can hold.
+    # flat trees with one link represent only some losses and features
     loss = document["model_info"]["params"]
     loss = (json.loads(loss) if isinstance(loss, str) else loss)["loss_function"]["type"]
     if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
@@ -164,7 +164,7 @@ def catboost_trees(model: Any) -> Boosted:
         )
     output = np.full(len(trees), 0 if len(base) == 1 else -1, np.int32)
     link: Link = "sigmoid" if len(base) == 1 else "softmax"
-    # a model that was loaded from a file knows its columns by their names alone
+    # a model that was loaded from a file has only the names of its columns
     n_features = len(model.feature_names_)
     return Boosted(trees, output, base.astype(np.float32), n_features, link)
 
@@ -176,9 +176,9 @@ def _split(split: dict[str, Any]) -> tuple[int, float]:
 
 
 def _nested(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[str, Any]:
-    """A tree that has one split on each level, as nodes with their children inside.
+    """Convert an oblivious tree, which has one split per level, to nested nodes.
 
-    Bit i of a leaf's place is the i-th split's.
+    Bit i of the index of a leaf is the side of the i-th split.
     """
 
     def node(depth: int, place: int) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _nested(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[
 
 
 def _flat(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
-    """Features, borders, left and right children, values of such nodes, parents first."""
+    """List features, borders, left and right children, and values of nested nodes."""
     nodes: list[tuple[Any, ...]] = []
 
     def add(node: dict[str, Any]) -> int:
@@ -216,8 +216,8 @@ def _in_order(
     nan_left: NDArray[np.bool_],
     value: NDArray[Any],
 ) -> Nodes:
-    """Nodes level by level, so that children come behind their parents; unreachable ones go."""
-    # breadth first: a level's children are the next level
+    """Sort nodes level by level, so that children come after parents; drop unreachable ones."""
+    # breadth first: the children of a level are the next level
     order = []
     level = np.zeros(1, np.int64)
     while len(level):
@@ -226,7 +226,7 @@ def _in_order(
         level = np.column_stack([left[inner], right[inner]]).ravel()
     reachable = np.concatenate(order)
     new_index = np.full(len(feature) + 1, LEAF, np.int64)
-    # the last entry, -1, serves the children of leaves
+    # the last entry stays -1, for the children of leaves
     new_index[reachable] = np.arange(len(reachable))
     return Nodes(
         feature=feature[reachable],

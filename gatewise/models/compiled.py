@@ -1,7 +1,4 @@
-"""Compiled evaluation of flat trees and kernel machines, for training.
-
-The loops take the rows and a model's arrays, and write their results into the last arguments.
-"""
+"""Compiled evaluation of flat trees and kernel machines, which write results into `out` arrays."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ Indices = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 BLOCK = 1024
-"""Rows that go down a tree together."""
+"""Number of rows that descend a tree together."""
 
 
 @numba.njit(cache=True, nogil=True)
 def child(
     v: np.float32, node: int, threshold: Floats, left: Indices, right: Indices, nan_left: Flags
 ) -> int:
-    """Child to which a node sends the value of its feature; no branch for a processor to guess."""
+    """Select the child for a value without a branch, which processors would mispredict."""
     goes_left = (v <= threshold[node]) | (np.isnan(v) & nan_left[node])
     side: int = right[node] + (left[node] - right[node]) * goes_left
     return side
@@ -41,10 +38,9 @@ def add_leaves(
     base: Floats,
     out: Floats,
 ) -> None:
-    """Add the leaves' values to the outputs (float32, zeros), tree after tree, then the base.
+    """Add the values of leaves to the outputs (zeros), tree after tree, then the base.
 
-    Rows go down a tree together, a step each in turn, so that the processor has several loads under
-    way at a time.
+    Rows descend a tree together, one level at a time, so that their memory accesses overlap.
     """
     nodes = np.empty(BLOCK, np.int32)
     inner = np.empty(BLOCK, np.int32)
@@ -54,7 +50,7 @@ def add_leaves(
             for i in range(n):
                 nodes[i] = roots[t]
                 inner[i] = i
-            # rows at an inner node take one step each, until none is left
+            # all rows at inner nodes descend one level
             n_inner = n
             while n_inner:
                 n_left = 0
@@ -68,7 +64,7 @@ def add_leaves(
                         n_left += 1
                 n_inner = n_left
             for i in range(n):
-                # float32 sums in tree order, as onnxruntime adds them
+                # float32 sums in tree order, the order of onnxruntime
                 if output[t] >= 0:
                     out[start + i, output[t]] += value[nodes[i], 0]
                 else:
@@ -90,7 +86,7 @@ def mark_paths(
     roots: Indices,
     out: Flags,
 ) -> None:
-    """Mark the columns that each row's paths test."""
+    """Mark the columns on the paths of each row."""
     for i in range(len(x)):
         for t in range(len(roots)):
             node = roots[t]
@@ -111,7 +107,7 @@ def find_leaves(
     leaf: Indices,
     first: Indices,
 ) -> None:
-    """Leaf of each row in each tree, and the first tree that tests each column for each row."""
+    """Find the leaf of each row in each tree, and each row's first tree that tests a column."""
     for t in range(len(roots)):
         for i in range(len(x)):
             node = roots[t]
@@ -133,7 +129,7 @@ def add_kernels(
     out: Floats,
 ) -> None:
     """Add the weighted kernel values of scaled rows to the outputs (zeros), then the bias."""
-    unit = np.float32(1.0)  # a bare 1.0 would pull everything into float64
+    unit = np.float32(1.0)  # a Python float would promote the computation to float64
     for i in range(len(z)):
         for m in range(len(landmarks)):
             distance = np.float32(0.0)

@@ -1,4 +1,4 @@
-"""Arrays of flat models: their description, and sums in one fixed order."""
+"""Description of the arrays of flat models, and sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 ArraySpecs: TypeAlias = Mapping[str, tuple[type[np.generic], tuple[str, ...]]]
 """Type and named dimensions of each array of a model; equal names mean equal lengths."""
 
-#: Numbers that a step of an evaluation holds at a time.
+#: Number of float32 values that an evaluation holds at a time.
 BLOCK_NUMBERS: Final = 1 << 20
 
 
 def running_sum(terms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Add terms (n, n_terms, ...) one after another in float32; numpy's ``sum`` adds in pairs.
+    """Add terms (n, n_terms, ...) one after another in float32, starting from 0.
 
-    A sum of nothing but -0 is 0, as it is where the first term is added to 0.
+    numpy's ``sum`` adds in another order.
     """
     if not terms.shape[1]:
         return np.zeros((len(terms), *terms.shape[2:]), np.float32)
@@ -27,7 +27,7 @@ def running_sum(terms: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def row_blocks(n_rows: int, row_size: int) -> Iterator[slice]:
-    """Cut rows with `row_size` numbers each into blocks that take little memory."""
+    """Yield blocks of rows with `row_size` numbers each that take little memory."""
     step = max(1, BLOCK_NUMBERS // max(row_size, 1))
     for start in range(0, n_rows, step):
         yield slice(start, start + step)

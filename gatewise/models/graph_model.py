@@ -1,8 +1,8 @@
-"""A given model as an ONNX graph from rows to margins, run by onnxruntime one row at a time.
+"""ONNX graph from rows to margins, run by onnxruntime one row at a time.
 
-A matrix product may add in another order for one row than for many, so that margins of a batch can
-differ in their last bits from the margins that a device computes. Here every row is run alone, with
-the device's settings: estimator and device then have the same bits on the same kind of machine.
+A matrix product may add its terms in another order for a batch than for one row. Rows are therefore
+run one by one, with the settings of a device, so that estimator and device compute the same bits on
+the same kind of machine.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from gatewise.imports import open_session
 
 @dataclass(frozen=True, eq=False)
 class GraphModel:
-    """A model that was given, with the input ``x`` and the output ``margins``, both float32.
-
-    `content` is the ONNX file, with everything around the given graph that makes its output
-    margins.
-    """
+    """An ONNX file, `content`, with the input ``x`` and the output ``margins``, both float32."""
 
     content: bytes
     n_features: int
@@ -35,9 +31,9 @@ class GraphModel:
         return len(self.content)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Margins of rows, float32; each row is run alone.
+        """Compute the margins of rows.
 
-        Shapes: `x` (n, n_features); returns (n, n_outputs).
+        Shapes: `x` (n, n_features); returns (n, n_outputs), float32.
         """
         x = np.ascontiguousarray(x, np.float32)
         margins = np.empty((len(x), self.n_outputs), np.float32)
@@ -51,5 +47,5 @@ class GraphModel:
         return open_session(self.content)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the session, which cannot be pickled."""
+        """Return the state without the session, which cannot be pickled."""
         return {k: v for k, v in self.__dict__.items() if k != "_session"}

@@ -1,4 +1,4 @@
-"""Instances of any shape as rows of values: an image, a window of samples, a table's row."""
+"""Shape and type of instances, such as images, windows of samples or rows of a table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gatewise.documents import Meta, Record
 from gatewise.errors import InputError
 
 DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
-"""Types of an instance's values. Models compute in float32, which holds each of them exactly."""
+"""Types of the values of instances; float32 represents all values of each type exactly."""
 MOST_VALUES: Final = 65535
-"""Largest number of values of an instance that are features one by one."""
+"""Largest number of values of an instance that is not a window."""
 MOST_WINDOW_VALUES: Final = 1 << 20
-"""Largest number of values of a window, which are the columns of a request."""
+"""Largest number of values of a window."""
 
 Side = Annotated[int, Meta(ge=1, le=MOST_VALUES)]
 
@@ -31,9 +31,7 @@ def value_names(array: str, n_values: int) -> list[str]:
 
 
 def unlike_type(values: NDArray[Any], dtype: np.dtype[Any]) -> float | None:
-    """Find a value that whole numbers of `dtype` cannot be: one of another width or scale.
-
-    NaN, a missing value, and infinity pass, as does every value where `dtype` is of floats.
+    """Find a finite value that an integer `dtype` cannot represent; None without any.
 
     >>> unlike_type(np.array([1.0, np.nan, 300.0]), np.dtype("uint8"))
     300.0
@@ -46,10 +44,7 @@ def unlike_type(values: NDArray[Any], dtype: np.dtype[Any]) -> float | None:
 
 
 class InstanceSpec(Record, frozen=True):
-    """Shape and type of instances.
-
-    `dtype`, one of :data:`DTYPES`, is that of the values as they are acquired and sent.
-    """
+    """Shape of instances, and the type in which their values are acquired and sent."""
 
     shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
     dtype: Literal["float32", "float16", "int16", "int8", "uint8"] = "float32"
@@ -77,7 +72,7 @@ class InstanceSpec(Record, frozen=True):
     def of_rows(
         cls, X: Any, *, allow_missing: bool = False
     ) -> tuple[InstanceSpec, NDArray[np.float32]]:
-        """Get shape and type from rows of shape (n, ...), and the rows flat; see :meth:`flat`."""
+        """Return the spec of rows of shape (n, ...), and the rows after :meth:`flat`."""
         array = np.asarray(X)
         if array.ndim < 2 or not array.size:
             raise InputError(f"rows must be an array of shape (n, ...), not {array.shape}")
@@ -93,8 +88,8 @@ class InstanceSpec(Record, frozen=True):
     def flat(self, X: ArrayLike, *, allow_missing: bool = False) -> NDArray[np.float32]:
         """Flatten rows of shape (n, ...) to float32 (n, n_values).
 
-        InputError if they have another shape, are not numbers, or hold infinity, or NaN unless
-        `allow_missing`.
+        InputError for rows of another shape, or values that are not numbers, infinite or, unless
+        `allow_missing`, NaN.
         """
         try:
             with np.errstate(over="ignore"):

@@ -1,8 +1,8 @@
 """Kernel machines as flat float32 arrays, with the same bits on every machine.
 
 The kernel is the rational quadratic ``(1 + gamma d / 64) ** -64`` of the squared distance ``d``,
-close to the Gaussian ``exp(-gamma d)`` and positive definite as well. It needs one division and six
-squarings, which every machine rounds alike; an ``exp`` is another number in every library.
+which approximates the Gaussian ``exp(-gamma d)`` and is also positive definite. It is one division
+and six squarings, which all machines round alike, whereas libraries differ in ``exp``.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from numpy.typing import NDArray
 
 from gatewise.models.flat_arrays import ArraySpecs, row_blocks, running_sum
 
-#: The kernel's exponent is two to this power.
+#: Number of squarings of the kernel; the exponent is 2**6.
 SQUARINGS = 6
 
 
 @dataclass(frozen=True, eq=False)
 class KernelModel:
-    """``margins = sum_l (1 + rate ||z - landmark_l||^2) ** -64 * weights_l + bias``, in float32.
+    """Kernel machine ``sum_l (1 + rate ||z - landmark_l||^2) ** -64 * weights_l + bias``.
 
-    ``z = (x - mean) * scale``, both (n_features,); `landmarks`, (n_landmarks, n_features), are in
-    the space of z; `rate` is ``gamma / 64``; `weights` are (n_landmarks, n_outputs), `bias`
-    (n_outputs,).
+    The scaled rows are ``z = (x - mean) * scale``.
     """
 
-    mean: NDArray[np.float32]
-    scale: NDArray[np.float32]
-    landmarks: NDArray[np.float32]
-    rate: np.float32
-    weights: NDArray[np.float32]
-    bias: NDArray[np.float32]
+    mean: NDArray[np.float32]  # (n_features,)
+    scale: NDArray[np.float32]  # (n_features,)
+    landmarks: NDArray[np.float32]  # (n_landmarks, n_features), scaled
+    rate: np.float32  # gamma / 64
+    weights: NDArray[np.float32]  # (n_landmarks, n_outputs)
+    bias: NDArray[np.float32]  # (n_outputs,)
 
     ARRAYS: ClassVar[ArraySpecs] = {
         "mean": (np.float32, ("inputs",)),
@@ -46,7 +44,7 @@ class KernelModel:
 
     @property
     def n_features(self) -> int:
-        """Columns of the input."""
+        """Number of columns of the input."""
         return int(self.landmarks.shape[1])
 
     @property
@@ -61,13 +59,13 @@ class KernelModel:
         return sum(a.nbytes for a in arrays)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add up feature by feature, then landmark by landmark, in float32 (compiled).
+        """Compute margins; sums run feature by feature, then landmark by landmark.
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         try:
             from gatewise.models.compiled import add_kernels
-        except ModuleNotFoundError:  # devices do not install numba
+        except ModuleNotFoundError:  # devices have no numba
             return self.run(x)
         with np.errstate(all="ignore"):
             z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
@@ -78,11 +76,11 @@ class KernelModel:
         return out
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Compute the same bits as :meth:`margins` with numpy alone."""
+        """Compute the same bits as :meth:`margins` without compiled code."""
         out = np.empty((len(x), self.n_outputs), np.float32)
         unit = np.float32(1)
         row_size = len(self.landmarks) * max(self.n_features, self.n_outputs)
-        with np.errstate(all="ignore"):  # an infinite sum is seen by its score
+        with np.errstate(all="ignore"):  # a stop score that is NaN reveals an infinite sum
             for rows in row_blocks(len(x), row_size):
                 # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings
                 z = (x[rows] - self.mean) * self.scale
@@ -94,11 +92,11 @@ class KernelModel:
         return out
 
     def used(self) -> NDArray[np.intp]:
-        """Features that are scaled by more than 0, ascending."""
+        """Features with a scale other than 0, in rising order."""
         return np.flatnonzero(self.scale != 0).astype(np.intp)
 
     def compact(self) -> tuple[KernelModel, NDArray[np.intp]]:
-        """Keep the features in use; returns the smaller model and their columns."""
+        """Return a copy over the features in use, and these features."""
         used = self.used()
         smaller = KernelModel(
             self.mean[used],

@@ -1,4 +1,4 @@
-"""Leaves of trees as small exact tables, as C99 holds them: shared rows, bytes, shared numbers."""
+"""Exact compression of the leaves of trees to the tables of C99."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from gatewise.models.trees import TreeEnsemble, byte_leaves
 INT8 = np.dtype(np.int8).itemsize
 FLOAT32 = np.dtype(np.float32).itemsize
 INDICES = ("rows", "starts", "outputs", "picks")
-"""Arrays of indices: C holds each in the smallest type that does for all stages."""
+"""Names of the arrays of indices; C uses the smallest type that fits all stages."""
 
 
 @dataclass(frozen=True, eq=False)
 class LeafTables:
-    """The numbers of leaves, each exactly as in training, in the smallest of several forms.
+    """Values of leaves in one of several exact forms.
 
-    The row of leaf i is ``rows[i]``, or i if `rows` is None. A row has a number for each output, or
-    with `starts` the numbers ``starts[row]`` to ``starts[row + 1]``, each for one of `outputs`; the
-    others get 0. Number k is ``small[k] * step``, else ``value[picks[k]]``, else ``value[k]``.
+    Leaf i has the row ``rows[i]``, or row i if `rows` is None. A row has a number for each output;
+    with `starts` it has the numbers from ``starts[row]`` to ``starts[row + 1] - 1``, whose outputs
+    are `outputs`, and 0 for all others. Number k is ``small[k] * step`` with `small`,
+    ``value[picks[k]]`` with `picks`, and otherwise ``value[k]``.
     """
 
     value: NDArray[np.float32]
@@ -35,12 +36,12 @@ class LeafTables:
 
     @property
     def index_widths(self) -> tuple[int, ...]:
-        """Bytes of an index in each of :data:`INDICES`."""
+        """Bytes of an index in each array of :data:`INDICES`."""
         arrays = (getattr(self, name) for name in INDICES)
         return tuple(1 if a is None else width(int(a.max(initial=0))) for a in arrays)
 
     def nbytes(self, index_widths: Sequence[int] = (1, 1, 1, 1)) -> int:
-        """Bytes of the tables; indices may be wider than these need, as others share their types.
+        """Bytes of the tables with indices of at least `index_widths` bytes.
 
         >>> LeafTables(np.zeros((3, 2), np.float32), rows=np.arange(3)).nbytes()
         27
@@ -53,15 +54,14 @@ class LeafTables:
 
 
 def width(largest: int) -> int:
-    """Bytes of C's smallest type of unsigned integers up to `largest`."""
+    """Bytes of the smallest unsigned integer type that holds `largest`."""
     return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
 
 
 def leaf_rows(trees: TreeEnsemble) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
-    """List the leaves' numbers, (n_leaves, 1), and each tree's output, (n_trees,).
+    """List the values of leaves, (n_leaves, 1), and the output of each tree, (n_trees,).
 
-    If some tree adds to all outputs, a leaf has a number for each of them, (n_leaves, n_outputs),
-    and trees have no output of their own.
+    If a tree adds to all outputs, the values are (n_leaves, n_outputs), and the outputs are None.
     """
     is_leaf = trees.feature < 0
     if (trees.output >= 0).all():
@@ -69,7 +69,7 @@ def leaf_rows(trees: TreeEnsemble) -> tuple[NDArray[np.float32], NDArray[np.int6
     tree = np.repeat(np.arange(trees.n_trees), np.diff(trees.roots, append=trees.n_nodes))[is_leaf]
     output = trees.output[tree]
     value = trees.value[is_leaf]
-    # adding a 0 changes no sum that began as 0
+    # adding 0 does not change a sum that starts at 0
     rows = np.where((output < 0)[:, None], value, np.float32(0))
     scalar = np.flatnonzero(output >= 0)
     rows[scalar, output[scalar]] = value[scalar, 0]
@@ -77,18 +77,16 @@ def leaf_rows(trees: TreeEnsemble) -> tuple[NDArray[np.float32], NDArray[np.int6
 
 
 def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
-    """Choose the smallest exact form of leaves, shape (n_leaves, width).
-
-    Forests have few distinct leaves (most hold instances of one class alone), boosted trees many.
+    """Choose the smallest exact form of the values of leaves, shape (n_leaves, width).
 
     >>> tables = pack_leaves(np.tile(np.float32([[0.5, 0.1], [0.1, 0.5]]), (3, 1)))
     >>> tables.rows.tolist(), tables.picks.tolist(), tables.value.tolist()
     ([0, 1, 0, 1, 0, 1], [[1, 0], [0, 1]], [0.10000000149011612, 0.5])
     """
-    rows = rows + np.float32(0)  # -0 becomes 0, which adds the same to sums that begin as 0
+    rows = rows + np.float32(0)  # -0 becomes 0
     if rows.shape[1] == 1:
         return min(_number_forms(LeafTables(rows)), key=LeafTables.nbytes)
-    # distinct rows by their bytes: np.unique(axis=0) takes ten times as long
+    # distinct rows by their bytes; np.unique(axis=0) takes ten times as long
     numbers: dict[bytes, int] = {}
     row_of_leaf = np.array([numbers.setdefault(r.tobytes(), len(numbers)) for r in rows], np.int64)
     distinct = np.frombuffer(b"".join(numbers), np.float32).reshape(-1, rows.shape[1])
@@ -100,7 +98,7 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
 
 
 def _number_forms(form: LeafTables) -> list[LeafTables]:
-    """List a form of floats, the same with bytes, if it can be, and with picks of few floats."""
+    """List a form with floats, with bytes (if exact), and with indices of distinct floats."""
     forms = [form]
     small_and_step = byte_leaves(form.value)
     if small_and_step is not None:
@@ -111,6 +109,6 @@ def _number_forms(form: LeafTables) -> list[LeafTables]:
 
 
 def _unshared(form: LeafTables) -> LeafTables:
-    """Give every leaf a row of its own."""
+    """Convert a form to one row per leaf."""
     numbers = next(name for name in ("small", "picks", "value") if getattr(form, name) is not None)
     return replace(form, rows=None, **{numbers: getattr(form, numbers)[form.rows]})

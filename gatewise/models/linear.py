@@ -1,8 +1,8 @@
-"""Linear models as flat float32 arrays, summed in one fixed order.
+"""Linear models as flat float32 arrays, summed in a fixed order.
 
-A matrix product adds its terms in an order that depends on the machine and on the batch.
-Here the terms are added one after another, feature by feature, in float32: the bits are the
-same in numpy, in the ONNX graph (a ``CumSum``) and in C, so a decision never flips.
+The order of additions in a matrix product depends on the machine and the batch. Here the terms are
+added feature by feature in float32, so that numpy, the ONNX graph (a ``CumSum``) and C compute the
+same bits.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def standard_scores(x: NDArray[np.float32]) -> Scaling:
-    """Get the scaling to mean 0 and deviation 1 of rows (n, n_features)."""
+    """Compute the scaling of rows (n, n_features) to mean 0 and standard deviation 1."""
     return column_scaling(x, x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64))
 
 
 def column_scaling(
     x: NDArray[np.float32], centre: NDArray[np.float64], width: NDArray[np.float64]
 ) -> Scaling:
-    """Get the scaling of a `centre` to 0 and a `width` to 1, shapes (n_features,).
+    """Compute the scaling that maps `centre` to 0 and `width` to 1, shapes (n_features,).
 
-    Constant columns become 0, and those whose scores float32 cannot hold.
+    Constant columns, and columns whose scaled values float32 cannot represent, become 0.
     """
     largest = np.finfo(np.float32).max
     range_ = x.max(axis=0).astype(np.float64) - x.min(axis=0)
     scale = np.zeros_like(width)
-    # scale = 1 / width where float32 holds every score, else 0
+    # scale = 1 / width where float32 can represent every scaled value, else 0
     np.divide(1.0, width, out=scale, where=(width * largest > 1.0) & (range_ <= largest))
     return np.where(range_ <= largest, centre, 0.0).astype(np.float32), scale.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """``margins = sum_j z_j * weights_j + bias`` with ``z = (x - mean) * scale``, in float32.
+    """Linear model ``sum_j z_j * weights_j + bias`` of ``z = (x - mean) * scale``.
 
-    The standardisation, (n_features,), is never folded into the `weights`, (n_features, n_outputs):
-    that would cost precision on data with a large offset. `bias` is (n_outputs,).
+    The scaling is not folded into the weights, because that loses precision on data with a large
+    offset.
     """
 
-    mean: NDArray[np.float32]
-    scale: NDArray[np.float32]
-    weights: NDArray[np.float32]
-    bias: NDArray[np.float32]
+    mean: NDArray[np.float32]  # (n_features,)
+    scale: NDArray[np.float32]  # (n_features,)
+    weights: NDArray[np.float32]  # (n_features, n_outputs)
+    bias: NDArray[np.float32]  # (n_outputs,)
 
     ARRAYS: ClassVar[ArraySpecs] = {
         "mean": (np.float32, ("inputs",)),
@@ -61,7 +61,7 @@ class LinearModel:
 
     @property
     def n_features(self) -> int:
-        """Columns of the input."""
+        """Number of columns of the input."""
         return len(self.weights)
 
     @property
@@ -76,12 +76,12 @@ class LinearModel:
         return sum(a.nbytes for a in arrays)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add up the terms in the order of the features, in float32.
+        """Compute margins; sums run in the order of the features.
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         out = np.empty((len(x), self.n_outputs), np.float32)
-        with np.errstate(all="ignore"):  # an infinite sum is seen by its score
+        with np.errstate(all="ignore"):  # a stop score that is NaN reveals an infinite sum
             for rows in row_blocks(len(x), self.weights.size):
                 # margins = sum_j (x_j - mean_j) * scale_j * weights_j + bias
                 z = (np.asarray(x[rows], np.float32) - self.mean) * self.scale
@@ -91,17 +91,17 @@ class LinearModel:
     run = margins
 
     def used(self) -> NDArray[np.intp]:
-        """Features with a weight that is not zero, ascending."""
+        """Features with a weight other than 0, in rising order."""
         return np.flatnonzero((self.weights != 0).any(axis=1)).astype(np.intp)
 
     def compact(self) -> tuple[LinearModel, NDArray[np.intp]]:
-        """Keep the features in use; returns the smaller model and which they are."""
+        """Return a copy over the features in use, and these features."""
         used = self.used()
         smaller = LinearModel(self.mean[used], self.scale[used], self.weights[used], self.bias)
         return smaller, used
 
     def without_last_output(self) -> LinearModel:
-        """Drop the last output; the bits of the others stay."""
+        """Return a copy without the last output."""
         return LinearModel(
             self.mean, self.scale, np.ascontiguousarray(self.weights[:, :-1]), self.bias[:-1]
         )

@@ -1,8 +1,8 @@
-"""Opaque models: a Python object, or one by its import path.
+"""Models that are Python functions or objects.
 
-All keep one contract: float32 rows of shape (n, k) in, probabilities of shape (n, n_classes) out,
-a column for each class in sorted order; the label is the first of the likeliest classes. Nothing
-here is ever loaded because a bundle names it: only a user or an operator does, by hand.
+They map float32 rows (n, k) to probabilities (n, n_classes) with the classes in sorted order; the
+label is the first class with the largest probability. Only users and operators load such models;
+nothing is imported because a bundle names it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError, one_line
 
 PYTHON: Final = "python:"
-"""Before the import path of a model: ``python:module:attribute``."""
+"""Prefix of the import path of a model, ``python:module:attribute``."""
 
 CLOSE_TO_ONE: Final = 1e-3
 
@@ -24,22 +24,22 @@ Function = Callable[[NDArray[np.float32]], Any]
 
 
 class PythonModel:
-    """A Python object that gives probabilities: a function, an instance, or a class of such.
+    """A Python function, object or class that computes probabilities.
 
     Parameters
     ----------
     source : callable, object or class
-        A function of the rows; an object with ``predict_proba`` and perhaps ``classes_``, the
-        labels of its columns; or a class of such objects, made without arguments.
+        A function of the rows; an object with ``predict_proba`` and optionally ``classes_``, the
+        labels of its columns; or a class of such objects, which is called without arguments.
     classes : sequence
-        The data's labels, sorted: the order of the columns of probabilities.
+        The labels of the data, sorted.
     spec : str, optional
         Import path of the object or its class, ``python:module:attribute``.
 
     Raises
     ------
     InputError
-        If the source has another form, or a class that the data lacks.
+        If the source has another form, or a class that is not in the data.
 
     Examples
     --------
@@ -59,16 +59,16 @@ class PythonModel:
             )
         self.n_classes = len(classes)
         self.model = getattr(source, "__self__", source)
-        """The object that answers: of a bound method, its owner."""
+        """The object; the owner of a bound method."""
         own_classes = list(getattr(self.model, "classes_", classes))
         data_classes = list(classes)
         unknown = [label for label in own_classes if label not in data_classes]
         if unknown:
-            raise InputError(f"{self.spec} has class {unknown[0]!r}, the data has not")
+            raise InputError(f"{self.spec} has class {unknown[0]!r}, which is not in the data")
         self._columns = np.array([data_classes.index(label) for label in own_classes], np.intp)
 
     def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Get checked probabilities, shape (n, n_classes)."""
+        """Compute and check probabilities, shape (n, n_classes)."""
         raw = _probabilities(self._call(X), (len(X), len(self._columns)), self.spec)
         out = np.zeros((len(X), self.n_classes))
         out[:, self._columns] = raw
@@ -87,15 +87,15 @@ def _probabilities(output: Any, shape: tuple[int, int], source: str) -> NDArray[
             f"{source} gave an array of shape {chances.shape}: it must give probabilities of "
             f"shape {shape}, a row for each instance and a column for each class"
         )
-    # not one comparison holds for NaN
+    # comparisons with NaN are false
     if not ((chances >= 0).all() and (np.abs(chances.sum(axis=1) - 1.0) <= CLOSE_TO_ONE).all()):
         raise InputError(f"{source} gave no probabilities: each row must be >= 0 and add up to 1")
     return chances
 
 
 def _import_path(source: Any) -> str:
-    """Import path of an object or its class, which a worker has to serve."""
-    if getattr(source, "__self__", None) is not None:  # a bound method: its object is served
+    """Import path of an object or its class, for a worker."""
+    if getattr(source, "__self__", None) is not None:  # the owner of a bound method
         source = source.__self__
     owner = source if hasattr(source, "__qualname__") else type(source)
     return f"{PYTHON}{owner.__module__}:{owner.__qualname__}"

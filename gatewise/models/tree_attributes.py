@@ -15,7 +15,7 @@ ML_OPSET = 3  # onnxruntime on devices knows no later one
 
 
 def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
-    """Attributes of the operator that gives the ensemble's margins: arrays, a text and numbers."""
+    """Make the attributes of the operator that computes the ensemble's margins."""
     n_nodes = model.n_nodes
     n_trees = model.n_trees
     tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
@@ -30,7 +30,7 @@ def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
         "n_targets": model.n_outputs,
         "aggregate_function": "SUM",
         "post_transform": "NONE",
-        "base_values": model.base + np.float32(0),  # -0 becomes 0, as in a sum with 0
+        "base_values": model.base + np.float32(0),  # -0 becomes 0, as in a sum that starts at 0
         "nodes_treeids": tree,
         "nodes_nodeids": node_in_tree,
         "nodes_featureids": np.where(is_inner, model.feature, 0),
@@ -51,7 +51,7 @@ def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
 def _leaf_weights(
     model: TreeEnsemble, tree: NDArray[np.intp], is_inner: NDArray[np.bool_]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Node, target and weight of every entry, leaf by leaf."""
+    """List node, target and weight of the entries of all leaves."""
     leaves = np.flatnonzero(~is_inner)
     output = model.output[tree[leaves]]
     has_one_output = np.flatnonzero(output >= 0)
@@ -60,8 +60,8 @@ def _leaf_weights(
     weight[has_one_output, output[has_one_output]] = model.value[leaves[has_one_output], 0]
     if len(has_all_outputs):
         weight[has_all_outputs] = model.value[leaves[has_all_outputs]]
-    # Adding a 0 changes no sum, so most zeros are left out; but a leaf needs an entry, and
-    # onnxruntime forgets the base of a target that no entry reached.
+    # Zeros do not change sums and are left out, with two exceptions: each leaf needs an entry, and
+    # onnxruntime ignores the base of a target without entries.
     has_entry = weight != 0
     has_entry[tree[leaves] == 0] |= model.base != 0
     lacks_entries = ~has_entry.any(axis=1)

@@ -1,4 +1,4 @@
-"""Nodes of other libraries' trees: LightGBM's models in their text form, scikit-learn's forests."""
+"""Nodes of LightGBM's models in text form and of scikit-learn's forests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 
 LEAF = -1
-"""Feature and children of a leaf."""
+"""Index that stands for the feature and the children of a leaf."""
 FLOAT32_MAX = np.finfo(np.float32).max
 LIGHTGBM_ZERO = np.float32(1e-35)
-"""Largest number that LightGBM takes for 0."""
+"""Largest number that LightGBM treats as 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +32,7 @@ class Nodes:
 
 
 def float32_below(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Round to the largest float32 that is not above.
-
-    For float32 rows ``x <= t`` and ``x <= float32_below(t)`` are then the same test.
-    """
+    """Round down to float32, so that float32 rows compare with the threshold as before."""
     with np.errstate(over="ignore"):
         rounded = np.asarray(threshold, np.float64).astype(np.float32)
         is_above = rounded.astype(np.float64) > threshold
@@ -43,7 +40,7 @@ def float32_below(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def forest_nodes(estimators: Sequence[Any]) -> list[Nodes]:
-    """Fitted trees of scikit-learn, with their own values: class shares or sums."""
+    """Convert fitted trees of scikit-learn; values are class shares or sums."""
     trees = []
     for estimator in estimators:
         tree = estimator.tree_

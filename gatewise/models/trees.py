@@ -1,14 +1,10 @@
-"""Tree ensembles as flat node arrays: the one form of trees, and their evaluation.
+"""Tree ensembles as flat node arrays, and their evaluation.
 
-Growers fill :class:`TreeEnsemble` (LightGBM's and scikit-learn's trees are converted into it),
-pruning annotates its nodes, ``stage_<i>.npz`` is read into it, and ONNX, C and the walker of a
-device are made of it. Margins are float32 sums in tree order, the base last: the order in which
-onnxruntime's ``TreeEnsembleRegressor`` adds them, so that all give the same bits.
-
-Rows are evaluated in two ways that agree to the last bit. Training compiles the walk
-(:mod:`gatewise.models.compiled`), some ten times as fast as numpy. A device has no compiler:
-:meth:`TreeEnsemble.run` needs numpy alone. (A device that acquires features one by one walks one
-row in plain Python: ``gatewise_edge.device.walker``.)
+All trees have this form: those of our own growers, those of LightGBM and scikit-learn after
+conversion, and the arrays of a bundle, from which ONNX and C99 are written. Margins are float32
+sums in tree order with the base last, the order of onnxruntime's ``TreeEnsembleRegressor``, so that
+all evaluations give the same bits. Training evaluates by compiled loops
+(:mod:`gatewise.models.compiled`); a device, which has no compiler, uses :meth:`TreeEnsemble.run`.
 """
 
 from __future__ import annotations
@@ -36,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
 
 NODE_BYTES = 21
-"""Bytes of a node with one value in the flat arrays: five of 4 bytes and a flag."""
+"""Bytes of a node with one value in the flat arrays: five numbers of 4 bytes and a flag."""
 
 
 def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float32] | None:
-    """Leaves as whole numbers of 8 bits and their step, a power of two; None if they do not fit.
+    """Split leaves into whole numbers of 8 bits and a common step, a power of two.
 
-    The product of number and step is the leaf, exactly.
+    The products are exactly the leaves; None if there are no such numbers.
     """
     step = _step(value)
     if not 0 < step < np.inf:
@@ -53,31 +49,24 @@ def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float3
 
 
 def _step(value: NDArray[np.float32]) -> np.float32:
-    """The power of two of which the largest value is 64 to 128; 0 or infinite beyond float32."""
+    """Power of two that is 1/128 to 1/64 of the largest value; 0 or infinity outside float32."""
     largest = np.abs(value).max(initial=0)
     return np.ldexp(np.float32(1), int(np.frexp(largest)[1]) - 7) if largest > 0 else np.float32(1)
 
 
 @dataclass(frozen=True, eq=False)
 class TreeEnsemble:
-    """Trees one after another in flat arrays; a node is an index into all of them.
+    """Trees in flat arrays; a node is an index into the arrays of nodes."""
 
-    Nodes, (n_nodes,): `feature`, the column that it tests, -1 at a leaf; `threshold`, a row goes
-    left where ``x <= threshold``; the children `left` and `right`, -1 at a leaf, above their
-    parent's index; `nan_left`, whether NaN goes left; `value`, (n_nodes, 1) or (n_nodes,
-    n_outputs), added by a leaf to one output (`output` >= 0) or to all of them (-1). Trees,
-    (n_trees,): `roots` and `output`. `base`, (n_outputs,), is added last.
-    """
-
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    nan_left: NDArray[np.bool_]
-    value: NDArray[np.float32]
-    roots: NDArray[np.int32]
-    output: NDArray[np.int32]
-    base: NDArray[np.float32]
+    feature: NDArray[np.int32]  # (n_nodes,): column that the node tests, -1 at a leaf
+    threshold: NDArray[np.float32]  # (n_nodes,): a row goes left if x <= threshold
+    left: NDArray[np.int32]  # (n_nodes,): child, above its parent's index; -1 at a leaf
+    right: NDArray[np.int32]  # (n_nodes,): likewise
+    nan_left: NDArray[np.bool_]  # (n_nodes,): whether NaN goes left
+    value: NDArray[np.float32]  # (n_nodes, 1) or (n_nodes, n_outputs): what a leaf adds
+    roots: NDArray[np.int32]  # (n_trees,)
+    output: NDArray[np.int32]  # (n_trees,): output that the tree adds to, -1 for all outputs
+    base: NDArray[np.float32]  # (n_outputs,): added last
     n_features: int
 
     ARRAYS: ClassVar[ArraySpecs] = {
@@ -114,7 +103,7 @@ class TreeEnsemble:
 
     @property
     def parent(self) -> NDArray[np.int32]:
-        """Parent of each node, shape (n_nodes,); -1 at roots."""
+        """Parent of each node, (n_nodes,), -1 for roots."""
         parent = np.full(self.n_nodes, LEAF, np.int32)
         inner = np.flatnonzero(self.left >= 0).astype(np.int32)
         parent[self.left[inner]] = inner
@@ -122,26 +111,26 @@ class TreeEnsemble:
         return parent
 
     def used(self) -> NDArray[np.intp]:
-        """Columns that some node tests, ascending."""
+        """Columns that the nodes test, in rising order."""
         return np.unique(self.feature[self.feature >= 0]).astype(np.intp)
 
     # -- evaluation ------------------------------------------------------------------------
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Sum the leaves that each row reaches, in tree order, in float32 (compiled).
+        """Sum the leaves that each row reaches.
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         try:
             from gatewise.models.compiled import add_leaves
-        except ModuleNotFoundError:  # devices do not install numba
+        except ModuleNotFoundError:  # devices have no numba
             return self.run(x)
         out = np.zeros((len(x), self.n_outputs), np.float32)
         self._walk(add_leaves, x, self.value, self.output, self.base, out)
         return out
 
     def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Columns on the paths that each row takes, to be acquired node by node (compiled).
+        """Mask of the columns on the paths of each row.
 
         Shapes: `x` (n, n_features); returns (n, n_features).
         """
@@ -154,7 +143,7 @@ class TreeEnsemble:
         return out
 
     def first_visits(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Leaf of each row in each tree, and the first tree that tests each column (compiled).
+        """Find the leaf of each row in each tree, and the first tree that tests each column.
 
         Shapes: `x` (n, n_features); returns `leaf` (n_trees, n), `first` (n, n_features).
         """
@@ -166,10 +155,7 @@ class TreeEnsemble:
         return leaf, first_tree
 
     def splits_passed(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Splits that each row passes on its paths through all trees, shape (n,).
-
-        Exact up to 2**24 splits per row.
-        """
+        """Count the splits on the paths of each row, shape (n,); exact up to 2**24."""
         depth = np.zeros(self.n_nodes, np.float32)
         level = self.roots
         while len(level := level[self.feature[level] >= 0]):
@@ -185,23 +171,20 @@ class TreeEnsemble:
         return counting.margins(x)[:, 0].astype(np.int64)
 
     def _walk(self, kernel: Any, x: NDArray[np.float32], *more: NDArray[Any]) -> None:
-        """Run a compiled kernel on rows and the arrays that lead them to their leaves."""
+        """Run a compiled kernel on rows, the arrays of nodes, and `more` arrays."""
         paths = (self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots)
-        # kernels are compiled for writable arrays; those read from a file are copied
+        # kernels are compiled for writable arrays; read-only arrays of a file are copied
         writable = (np.require(array, requirements="W") for array in (*paths, *more))
         kernel(np.ascontiguousarray(x, np.float32), *writable)
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Compute the same bits as :meth:`margins` with numpy alone."""
+        """Compute the same bits as :meth:`margins` without compiled code."""
         return self.run_and_visit(x)[0]
 
     def run_and_visit(
         self, x: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Margins and visited columns in numpy alone: each level of a tree for all rows at once.
-
-        Shapes: `x` (n, n_features); returns `margins` (n, n_outputs), `visited` (n, n_features).
-        """
+        """Compute :meth:`margins` and :meth:`visited` without compiled code."""
         margins = np.zeros((len(x), self.n_outputs), np.float32)
         visited = np.zeros((len(x), self.n_features), np.bool_)
         for root, output in zip(self.roots.tolist(), self.output.tolist(), strict=True):
@@ -216,11 +199,10 @@ class TreeEnsemble:
     def _run_tree(
         self, x: NDArray[np.float32], root: int, visited: NDArray[np.bool_]
     ) -> NDArray[np.int32]:
-        """Leaf of each row in one tree."""
+        """Find the leaf of each row in one tree, and mark the columns that it tests."""
         node = np.full(len(x), root, np.int32)
-        rows = np.arange(
-            len(x) if self.feature[root] >= 0 else 0
-        )  # rows that have not reached a leaf
+        # rows at an inner node; all of them go down one level at a time
+        rows = np.arange(len(x) if self.feature[root] >= 0 else 0)
         while len(rows):
             nodes_of_rows = node[rows]
             column = self.feature[nodes_of_rows]
@@ -237,10 +219,10 @@ class TreeEnsemble:
     # -- parts -----------------------------------------------------------------------------
 
     def canonical(self) -> TreeEnsemble:
-        """Put the nodes into the order of a walk to the left, and clear entries that no walk reads.
+        """Return a copy in depth-first order, where the left child of a node is the next node.
 
-        The left child of a node is then the next node. Margins keep their bits. Infinite thresholds
-        (scikit-learn tests so whether a value is missing) become float32's largest number.
+        Entries that no evaluation reads become 0, and infinite thresholds, by which scikit-learn
+        tests for missing values, become the largest float32. Margins keep their bits.
         """
         nodes = self._walk_order()
         inner = self.feature[nodes] >= 0
@@ -254,13 +236,13 @@ class TreeEnsemble:
         )
 
     def _walk_order(self) -> NDArray[np.intp]:
-        """Nodes in the order in which a walk to the left first meets them, tree after tree."""
+        """List the nodes in depth-first order, left children first."""
         left = self.left.tolist()
         right = self.right.tolist()
         inner = np.flatnonzero(self.feature >= 0).tolist()
-        # A node's place is its parent's plus 1 (left), or plus 1 and the left side's size (right).
-        sizes = [1] * self.n_nodes  # nodes at and below each node
-        for node in reversed(inner):  # children stand behind their parents
+        # position of a left child = parent's + 1, of a right child = parent's + 1 + left size
+        sizes = [1] * self.n_nodes  # nodes of the subtree below each node
+        for node in reversed(inner):  # children come after their parents
             sizes[node] += sizes[left[node]] + sizes[right[node]]
         position = [0] * self.n_nodes
         start = 0
@@ -273,7 +255,7 @@ class TreeEnsemble:
         return np.argsort(np.array(position, np.intp))
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
-        """Renumber the columns to those in use."""
+        """Return a copy over the columns in use, and these columns."""
         used = self.used()
         # old column -> new column
         lookup = np.full(self.n_features + 1, LEAF, np.int32)
@@ -284,22 +266,22 @@ class TreeEnsemble:
     def select_trees(
         self, trees: Sequence[int] | NDArray[np.intp]
     ) -> tuple[TreeEnsemble, NDArray[np.intp]]:
-        """Select trees, in the order of `trees`; get the ensemble and its nodes' old indices."""
+        """Return the ensemble of some trees, in this order, and the old indices of its nodes."""
         indices = np.asarray(trees, np.intp)
         sizes = np.diff(self.roots, append=self.n_nodes)[indices].astype(np.int64)
         nodes = np.repeat(self.roots[indices], sizes) + places(sizes)
         return self.take_nodes(nodes, indices), nodes
 
     def without_last_output(self) -> TreeEnsemble:
-        """Drop the last output with its trees; the bits of the others stay."""
+        """Return a copy without the last output and its trees."""
         ensemble, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1))
         return replace(ensemble, base=self.base[:-1])
 
     def centred(self) -> TreeEnsemble:
-        """Move the middle of each tree's leaves into `base`, so that leaves are small.
+        """Return a copy in which the midrange of each tree's leaves is part of `base`.
 
-        LightGBM adds the classes' prior to the leaves of the first trees. Trees that add to all
-        outputs stay as they are.
+        Leaves become small, because LightGBM adds the prior of the classes to the leaves of the
+        first trees. Trees that add to all outputs stay unchanged.
         """
         if not self.n_trees:
             return self
@@ -318,11 +300,9 @@ class TreeEnsemble:
         return replace(self, value=value.astype(np.float32), base=base.astype(np.float32))
 
     def with_byte_leaves(self) -> TreeEnsemble:
-        """Round the leaves to multiples of a power of two that take 8 bits each.
+        """Return a copy with leaves of 8 bits: multiples of a power of two.
 
-        The step is at most 1/64 of the largest leaf. A leaf changes by at most half a step, or by
-        less than a whole step if it is among the largest; a margin by the sum of its trees'
-        changes.
+        The step is at most 1/64 of the largest leaf, and a leaf changes by less than one step.
         """
         # leaf -> step * round(leaf / step), within 8 bits
         step = _step(self.value[self.feature == LEAF])
@@ -336,10 +316,7 @@ class TreeEnsemble:
         trees: NDArray[np.intp] | slice = slice(None),
         inner: NDArray[np.bool_] | None = None,
     ) -> TreeEnsemble:
-        """Keep some nodes, renumbered; nodes that are not `inner` become leaves.
-
-        Shapes: `inner` (n_nodes,).
-        """
+        """Return the ensemble of some nodes; those outside the mask `inner` become leaves."""
         stays_inner = (self.left >= 0 if inner is None else inner)[nodes]
         # old node -> new node; -1 picks the last entry, which is -1
         moved = np.full(self.n_nodes + 1, LEAF, np.int32)
@@ -373,32 +350,28 @@ class TreeEnsemble:
     def from_forest(cls, forest: Any) -> TreeEnsemble:
         """Convert a fitted scikit-learn forest classifier, or a single tree.
 
-        A leaf adds its class distribution divided by the number of trees, so the margins are
-        the averaged leaf distributions that ``predict_proba`` returns.
+        The margins are the averaged leaf distributions that ``predict_proba`` returns.
         """
         estimators = getattr(forest, "estimators_", [forest])
-        trees = [
-            replace(
-                nodes, value=nodes.value / nodes.value.sum(axis=1, keepdims=True) / len(estimators)
-            )
-            for nodes in forest_nodes(estimators)
-        ]
+        trees = []
+        for nodes in forest_nodes(estimators):
+            shares = nodes.value / nodes.value.sum(axis=1, keepdims=True)
+            trees.append(replace(nodes, value=shares / len(estimators)))
         n_classes = len(forest.classes_)
         return cls._of_nodes(trees, np.full(len(trees), -1), n_classes, forest.n_features_in_)
 
     @classmethod
     def from_boosted(cls, boosted: Boosted) -> TreeEnsemble:
         """Convert the trees of another library's boosted classifier."""
-        ensemble = cls._of_nodes(
-            boosted.trees, boosted.output, len(boosted.base), boosted.n_features
-        )
+        n_outputs = len(boosted.base)
+        ensemble = cls._of_nodes(boosted.trees, boosted.output, n_outputs, boosted.n_features)
         return replace(ensemble, base=boosted.base)
 
     @classmethod
     def join(
         cls, parts: Sequence[TreeEnsemble], base: NDArray[np.float32], n_features: int
     ) -> TreeEnsemble:
-        """Put the trees of several ensembles one after another."""
+        """Concatenate the trees of several ensembles."""
         sizes = np.array([part.n_nodes for part in parts], np.int64)
         starts = (np.cumsum(sizes) - sizes).tolist()
 
@@ -428,7 +401,7 @@ class TreeEnsemble:
     def _of_nodes(
         cls, trees: Sequence[Nodes], output: NDArray[Any], n_outputs: int, n_features: int
     ) -> TreeEnsemble:
-        """Trees with node indices of their own, and the output of each; the base is 0."""
+        """Join single trees, which add to these outputs, on a base of 0."""
         base = np.zeros(n_outputs, np.float32)
         root = np.zeros(1, np.int32)
         ensembles = [

@@ -117,7 +117,7 @@ def test_errors_name_their_reason(changes, reason):
 @pytest.mark.parametrize(("key", "value"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
 def test_a_key_that_is_unknown_or_stands_twice_is_named(key, value):
     twice = message()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {value}}}'.encode()
-    with pytest.raises(WireError, match=f"the key '{key}' stands twice"):
+    with pytest.raises(WireError, match=f"the key '{key}' is repeated"):
         decode_json_request(twice)
     with pytest.raises(WireError, match=f"unknown field `{key}_`"):
         decode_json_request(message(**{f"{key}_": 1}))

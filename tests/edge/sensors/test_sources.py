@@ -223,7 +223,7 @@ def test_a_key_that_is_unknown_or_stands_twice_is_an_error_by_name():
     ]
     assert items[0][1] == {"kept": {"id": 7}}
     assert "unknown key 'A'" in str(items[1][0])
-    assert str(items[2][0]) == "the key 'a' stands twice"
+    assert str(items[2][0]) == "the key 'a' is repeated"
 
 
 def test_a_line_without_an_end_takes_no_memory(pipe):

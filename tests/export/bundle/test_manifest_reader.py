@@ -298,7 +298,7 @@ def test_only_r_squared_may_be_negative(document: Document) -> None:
         (b"\xff\xfe", "not readable JSON"),
         (b"[" * 100000, "not readable JSON"),
         (b"[]", "must be an object"),
-        (b'{"schema_version": 2, "schema_version": 2}', "lacks|stands twice"),
+        (b'{"schema_version": 2, "schema_version": 2}', "lacks|is repeated"),
         (b'{"schema_version": NaN}', "not readable JSON"),
         (b"1" * 5000, "not readable JSON|must be an object|range"),
     ],

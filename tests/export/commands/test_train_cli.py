@@ -126,7 +126,7 @@ BAD_OPTIONS = [
     ("--min-recall north=0.1 --min-recall north=0.2", "north=0.2: the class has two numbers"),
     ("--method magic", "no method 'magic'"),
     ("--budget 0.5", "below the price of the cheapest feature"),
-    ("--column hue=time:%A", "'%A' is no format of a time"),
+    ("--column hue=time:%A", "'%A' is not a format of a time"),
     ("--column huge=category", "'huge' is named, but there is no such"),
     ("--column hue=ordinal --column hue=boolean", "hue=boolean: the column has two kinds"),
     ("--column hue=boolean", "'hue' is not true or false in "),

@@ -137,7 +137,7 @@ def test_formats_of_times():
     assert read_time("1.3.2025 08:30", "%d.%m.%Y %H:%M") == datetime(2025, 3, 1, 8, 30)
     assert read_time("1740818096", "unix") == datetime(2025, 3, 1, 8, 34, 56)
     for form in ("%A", "%b %Y", "2025", "%"):  # names of days and months depend on the locale
-        with pytest.raises(InputError, match="no format of a time"):
+        with pytest.raises(InputError, match="not a format of a time"):
             check_time_format(form)
 
 
@@ -161,16 +161,16 @@ DOCUMENT = {
         ((0, "fill"), [1.0, 2.0], "fill has 2 values"),
         ((0, "fill"), [1e39], r"columns\[0\].fill\[0\]"),
         ((0, "features"), ["a", "b"], "2 features do not fit it"),
-        ((0, "name"), "c", "column 'c' stands twice"),
+        ((0, "name"), "c", "column 'c' is repeated"),
         ((1, "categories"), ["x", "x"], "a category stands twice"),
         ((1, "categories"), ["x"], "3 features do not fit it"),
-        ((1, "categories"), ["x", " y"], "or not the name that cells are read as"),
+        ((1, "categories"), ["x", " y"], "or not in its canonical form"),
         ((1, "categories"), ["x", "y" * 300], "more than 256 bytes"),
         ((1, "categories"), ["x", "\ud800"], "not valid Unicode"),
         ((1, "categories"), [str(i) for i in range(10_001)], "must have at most 10000 entries"),
         ((1, "kind"), "ordinal", "3 features do not fit it"),
-        ((2, "parts"), ["century"], "'century' is none of year"),
-        ((2, "format"), "%A", "no format of a time"),
+        ((2, "parts"), ["century"], "'century' is not one of year"),
+        ((2, "format"), "%A", "not a format of a time"),
     ],
 )
 def test_what_no_manifest_may_hold(place, value, says):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gatewise.columns import value_ranges
-from gatewise.columns.value_ranges import FAR, TrainingRanges, ValueRanges
+from gatewise.columns.value_ranges import MAX_DEVIATIONS, TrainingRanges, ValueRanges
 from gatewise.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def test_ranges_are_those_of_the_values_that_are_there(most, monkeypatch):
 def test_limits_are_three_deviations_outside():
     x = np.array([[0.0, 1.0, np.nan], [4.0, 1.0, np.nan]], np.float32)
     lowest, highest = ValueRanges.of_rows(x).limits()
-    assert (lowest[0], highest[0]) == (-2 * FAR, 4 + 2 * FAR)
+    assert (lowest[0], highest[0]) == (-2 * MAX_DEVIATIONS, 4 + 2 * MAX_DEVIATIONS)
     # of a constant column, and of one without values, every value is plausible
     assert (lowest[1], highest[1]) == (-np.inf, np.inf)
     assert np.isnan([lowest[2], highest[2]]).all()

@@ -204,7 +204,7 @@ FILE_CASES: Cases = {
     ),
     "manifest with a key twice": (
         manifest_text(lambda text: text[:-1] + ', "active": 0}'),
-        "key 'active' stands twice",
+        "key 'active' is repeated",
     ),
     "more bytes than a bundle may have": (
         manifest_text(more_bytes_than_a_bundle_may_have),

@@ -1,8 +1,7 @@
-"""What people are shown of a fitted system agrees with what it does."""
+"""Explanations, summaries and plots agree with the predictions of a fitted system."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_wine
 from sklearn.linear_model import LogisticRegression
@@ -52,20 +51,19 @@ def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
     assert 0 < (exits == len(system.stages_)).sum() < len(x)
 
 
-def test_an_explanation_reads_as_lines(system, wine):
+def test_an_explanation_prints_a_line_per_stage(system, wine):
     x = wine[0]
     sent = x.iloc[int(system.offload(x).argmax())]
     text = str(system.explain(sent))
     assert text.splitlines()[0].endswith("answered by the high-cost model; cost 23")  # 21 and 2
     assert "goes on" in text
     assert text.endswith("no stage was sure enough")
-    kept = system.explain(x.iloc[int((~system.offload(x)).argmax())])
-    assert ">=" in kept.steps[-1].why
-    assert kept.cost_of_offload == 23
-    assert "<table>" in kept._repr_html_()
+    local = system.explain(x.iloc[int((~system.offload(x)).argmax())])
+    assert ">=" in local.steps[-1].why
+    assert local.cost_of_offload == 23
 
 
-def test_an_instance_may_come_in_any_form(system, wine, single):
+def test_explain_takes_an_instance_in_any_form(system, wine, single):
     frame = wine[0].iloc[[3]]
     row = frame.iloc[0]
     ways = [frame, row, row.to_dict(), row.to_numpy(), row.tolist(), frame.to_numpy()]
@@ -83,7 +81,7 @@ def test_an_instance_may_come_in_any_form(system, wine, single):
     assert found.steps[-1].why == "always stops here"
 
 
-def test_a_summary_shows_stages_and_figures(system, single):
+def test_summary_shows_stages_and_figures(system, single):
     text = system.summary()
     point = system.operating_point_
     assert text.startswith("StagedCascade: 3 stages before a high-cost model (LogisticRegression)")
@@ -95,26 +93,18 @@ def test_a_summary_shows_stages_and_figures(system, single):
     assert sum(point.exit_shares) == pytest.approx(1.0)
     for shown in (point, system.frontier_, system.stages_[0], single.frontier_):
         assert len(repr(shown)) < 200
-        assert "3.4e" not in shown._repr_html_()
-    assert "stops at" in system._repr_mimebundle_()["text/html"]
-    assert "sk-" in gw.StagedCascade()._repr_mimebundle_()["text/html"]
 
 
-def test_plots_go_onto_axes_of_the_users(system, single):
+def test_plot_frontier_draws_on_the_axes_of_the_user(system):
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2)
-    assert system.plot_frontier(ax=axes[0]) is axes[0]
-    assert system.plot_stages(ax=axes[1]) is axes[1]
-    widths = [bar.get_width() / 100 for bar in axes[1].patches]
-    assert widths == pytest.approx(system.operating_point_.exit_shares)
-    assert len(single.plot_stages().patches) == 1
+    _, axes = pyplot.subplots()
+    assert system.plot_frontier(ax=axes) is axes
     pyplot.close("all")
-    assert np.isfinite(figure.get_size_inches()).all()
 
 
 @pytest.mark.slow
-def test_a_certified_point_stands_beside_its_reference_on_the_same_rows(wine):
+def test_summary_compares_a_certified_point_on_calibration_rows(wine):
     system = gw.StagedCascade(
         LogisticRegression(max_iter=2000), n_stages=1, families=("linear",), effort="low",
         guarantee=0.95, random_state=0,

@@ -5,16 +5,15 @@ from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.views.frontier_display import FrontierDisplay
 
 
-def test_smaller_devices_have_curves_of_their_own_in_the_plot() -> None:
-    small = OperatingPoint((0.5,), cost=2.0, accuracy=0.8, offload_rate=0.1, bytes=1000)
-    large = OperatingPoint((0.5,), cost=2.0, accuracy=0.9, offload_rate=0.1, bytes=60_000)
-    frontier = Frontier.from_points([large], reference_accuracy=1.0).with_small([small, large])
-    axes = FrontierDisplay(frontier, name="s").plot(active=large).ax_
-    labels = ["s", "s in 8.2 kB", "s in 1.0 kB", "s, active point", "s, high-cost model"]
+def test_the_legend_names_the_active_point_and_the_reference() -> None:
+    point = OperatingPoint((0.5,), cost=2.0, accuracy=0.9, offload_rate=0.1)
+    frontier = Frontier.from_points([point], reference_accuracy=1.0)
+    axes = FrontierDisplay(frontier, name="s").plot(active=point).ax_
+    labels = ["s", "s, active point", "s, high-cost model"]
     assert axes.get_legend_handles_labels()[1] == labels
 
 
-def test_the_axis_of_costs_begins_at_0_and_takes_further_systems() -> None:
+def test_the_axis_of_costs_begins_at_0_for_several_systems() -> None:
     points = [
         OperatingPoint((0.5,), cost=c, accuracy=0.5 + c / 100, offload_rate=0.1)
         for c in (0.01, 9.0)

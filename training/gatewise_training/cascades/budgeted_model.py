@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import estimator_html_repr
 from sklearn.utils._param_validation import (
     InvalidParameterError,
     StrOptions,
@@ -39,7 +38,7 @@ from gatewise_training.data.input_checks import (
 from gatewise_training.operating_points.class_figures import split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
 from gatewise_training.views.frontier_display import FrontierDisplay
-from gatewise_training.views.summary import draw_stages, summary_html, summary_text
+from gatewise_training.views.summary import summary_text
 
 MAX_LOSS = 0.01
 
@@ -288,29 +287,11 @@ class BudgetedModel(BaseEstimator, ABC):
         matplotlib Axes
         """
         check_is_fitted(self, "operating_point_")
-        return FrontierDisplay.from_estimator(self, ax=_axes(ax, (6.4, 4.2))).ax_
+        if ax is None:
+            from matplotlib import pyplot  # whose figures notebooks show
 
-    def plot_stages(self, *, ax: Any = None) -> Any:
-        """Plot the share of the instances that each stage answers.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            As for :meth:`plot_frontier`.
-
-        Returns
-        -------
-        matplotlib Axes
-        """
-        size = (7.2, 1.3 + 0.55 * (len(self.stages_) + 1))
-        return draw_stages(self, _axes(ax, size))
-
-    def _html_repr(self) -> str:
-        """Give a notebook the summary; before the fit scikit-learn's diagram."""
-        if hasattr(self, "operating_point_"):
-            return summary_html(self)
-        text: str = estimator_html_repr(self)
-        return text
+            _, ax = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+        return FrontierDisplay.from_estimator(self, ax=ax).ax_
 
     def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self, "operating_point_")
@@ -321,12 +302,3 @@ class BudgetedModel(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.allow_missing
         return tags
-
-
-def _axes(ax: Any, size: tuple[float, float]) -> Any:
-    """Get `ax`, or the axes of a new figure of pyplot's, which notebooks show."""
-    if ax is not None:
-        return ax
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=size, layout="constrained")[1]

@@ -1,4 +1,4 @@
-"""Encoder of raw tables with scikit-learn's habits; bundles carry its learned form."""
+"""Encoder of raw tables as a transformer of scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from gatewise.columns.kinds import (
     Column,
     Learning,
     NumberColumn,
-    check_time_parts,
     read_kind,
 )
 from gatewise.costs import CostsLike, FeatureCosts
@@ -45,35 +44,33 @@ if TYPE_CHECKING:
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Encode the columns of a table: numbers, booleans, categories, dates, missing cells.
 
-    Columns of numbers and of true and false are recognised automatically. Any other column needs a
-    kind, and :meth:`fit` lists all unclear columns at once. The fitted encoder goes into a bundle
-    (``gw.pack(system, ..., encoder=encoder)``), and a device encodes raw rows with the same bits.
+    Columns of numbers and booleans are recognised automatically. Any other column needs a kind;
+    :meth:`fit` lists all columns without one. The fitted encoder goes into a bundle
+    (``gw.pack(system, ..., encoder=encoder)``), so that a device encodes raw rows to the same bits.
 
     Parameters
     ----------
     columns : mapping of str to str, optional
-        Kinds of columns by name: ``"category"`` (one feature per category up to `max_one_hot` of
-        them, else its index; one that training has not seen is all 0, or -1), ``"ordinal"`` (one
-        feature, the index), ``"boolean"`` (true and false in other words: y, n, 0, 1), ``"time"``
-        (dates in ISO 8601), ``"time:unix"``, a format of strptime such as
-        ``"time:%d.%m.%Y %H:%M"``, or ``"drop"`` (no feature).
+        Kinds of columns by name. ``"category"``: one feature per category, or with more than
+        `max_one_hot` categories one feature, the index. ``"ordinal"``: one feature, the index of
+        the category. ``"boolean"``: true and false in words such as y, n, 0, 1. ``"time"``: dates
+        in ISO 8601; also ``"time:unix"`` and formats of strptime such as
+        ``"time:%d.%m.%Y %H:%M"``. ``"drop"``: no feature. An unknown category is encoded as all 0,
+        or as the index -1.
     impute : bool, default False
-        Fill missing cells of numbers and dates with the median, of booleans with the usual value,
-        in columns where :meth:`fit` has seen some; one more feature says so. Elsewhere a missing
-        cell is NaN, as a failed sensor's, and without `impute` everywhere, for estimators with
-        ``allow_missing=True``. A missing category that was seen needs none.
+        Fill missing cells of numbers and dates with the median and of booleans with the most
+        frequent value, and mark them by one more feature, in columns with missing cells in the
+        rows of :meth:`fit`. Other missing cells become NaN, for estimators with
+        ``allow_missing=True``. A missing category is a category of its own.
     missing_words : sequence of str, default ()
-        Texts of a missing cell, in addition to ``NA``, ``NaN``, ``null``, ``?`` and the like.
+        Texts of a missing cell, in addition to ``NA``, ``NaN``, ``null``, ``?`` and others.
     max_one_hot : int, default 12
-        Largest number of categories of a column that become one feature each.
-    time_parts : sequence of str, optional
-        Some of year, month, day, weekday, hour, minute, second, days (since 1970). By default
-        month, day, weekday and hour, as far as they vary.
+        Largest number of categories with one feature each.
 
     Attributes
     ----------
     encoder_ : RowEncoder
-        What was learned, as plain data.
+        The learned columns and their features.
 
     Examples
     --------
@@ -90,12 +87,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     impute: bool = False
     missing_words: Sequence[str] = ()
     max_one_hot: int = 12
-    time_parts: Sequence[str] | None = None
     encoder_: RowEncoder = field(init=False)
 
     @classmethod
     def from_options(cls, options: ColumnOptions) -> TableEncoder:
-        """Make one with the settings of the command line or a file.
+        """Make an encoder from the options of a command.
 
         Parameters
         ----------
@@ -124,19 +120,18 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If columns cannot be used as they are; it names all of them, and what mends each.
+            If columns cannot be used; it names all of them, with a remedy for each.
         """
         return self._learn(table_of(X), frozenset())
 
     def _learn(self, frame: DataFrame, gaps: Set[str]) -> Self:
-        """Learn from training rows; `gaps` are columns with missing cells in other rows."""
+        """Learn from training rows; `gaps` are columns with missing cells in any row."""
         options = ColumnOptions(
             kinds={} if self.columns is None else self.columns,
             impute=self.impute,
             allow_missing=True,
             missing_words=tuple(self.missing_words),
         )
-        check_time_parts(self.time_parts or ())
         if problems := column_problems(frame, options):
             raise InputError(problem_text(problems, style="python"))
         columns = [
@@ -167,7 +162,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             has_missing=has_missing,
             fill_missing=self.impute and (has_missing or has_gaps),
             max_one_hot=self.max_one_hot,
-            time_parts=None if self.time_parts is None else tuple(self.time_parts),
         )
         return KINDS[kind].learn(name, present, learning)
 
@@ -177,12 +171,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : DataFrame
-            With the columns of :meth:`fit`, in any order; other columns are ignored.
+            Table with the columns of :meth:`fit` in any order; other columns are ignored.
 
         Returns
         -------
         DataFrame of float32, shape (n, n_features_out)
-            With the features' names.
 
         Raises
         ------
@@ -213,7 +206,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def feature_costs(
         self, prices: CostsLike | PriceList | None = None, *, default: float | None = None
     ) -> FeatureCosts:
-        """Make prices of the features from column prices: a column's features share its price.
+        """Make feature costs from prices of columns; the features of a column share its price.
 
         Parameters
         ----------
@@ -273,7 +266,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
 
 def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
-    """Encode the rows of a DataFrame, as a device encodes them: float32, shape (n, n_features)."""
+    """Encode the rows of a DataFrame as a device does: float32, shape (n, n_features)."""
     frame = table_of(frame)
     missing = [name for name in encoder.names if name not in frame.columns]
     if missing:
@@ -297,11 +290,10 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
 
 
 def encode_table(encoder: RowEncoder, rows: Any) -> Any:
-    """Encode a DataFrame of raw columns; return rows of features as they are.
+    """Encode a DataFrame of raw columns; return rows of features unchanged.
 
-    A table of features has the columns that the encoder makes. If raw columns have the same names,
-    such as ordinal ones, a table of floats alone is one of features. InputError names a column that
-    the table lacks.
+    A table of features has the encoder's features as columns. If these have the same names as the
+    raw columns, a table of floats is a table of features. InputError names a missing column.
     """
     rows = as_pandas(rows)
     columns = [str(name) for name in getattr(rows, "columns", ())]

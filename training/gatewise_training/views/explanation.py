@@ -1,4 +1,4 @@
-"""Explanation of one answer: the features and the price of each stage, and the reason to stop."""
+"""Explanation of one answer: features, price and stop decision of each stage."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.console import html_table
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError
 from gatewise.formats import threshold as threshold_text
 from gatewise_training.data.frames import as_pandas
-from gatewise_training.views.summary import feature_labels, high_cost_name
+from gatewise_training.views.summary import feature_labels, high_cost_name, shortened
 
-MOST_NAMED = 8
-"""Features that a line names."""
+MAX_NAMES = 8
+"""Largest number of features that a line lists by name."""
 
 
 @dataclass(frozen=True)
 class ExplainedStage:
-    """One step to an answer: a stage or the high-cost model."""
+    """A stage, or the high-cost model, that an instance visited."""
 
     name: str  # "stage 0", ..., or "high-cost model"
     model: str  # such as "35 trees"
     acquired: tuple[str, ...]  # features that no earlier stage acquired
-    price: float  # price of these features, and of leaving the device
-    label: Any  # its answer, also where it did not stop
+    price: float  # price of these features and of a request
+    label: Any  # answer of the stage, even if it did not stop
     probability: float  # probability of that label
     score: float | None  # stop score; None for the high-cost model
-    threshold: float | None  # least score that stops; None never stops
-    stopped: bool  # whether this answer is the system's
+    threshold: float | None  # smallest score that stops; None never stops
+    stopped: bool  # whether this is the answer of the system
     blocks: tuple[str, ...] = ()  # labels of the blocks that compute these features of a signal
 
     @property
     def why(self) -> str:
-        """The comparison of the score with the threshold, in words."""
+        """Comparison of the score with the threshold, in words."""
         if self.score is None:
             return "no stage was sure enough"
         if np.isnan(self.score):
@@ -52,24 +51,21 @@ class ExplainedStage:
 
     @property
     def features(self) -> str:
-        """Names of the first features acquired, and the number of the others."""
-        listed = self.blocks or self.acquired
-        more = len(listed) - MOST_NAMED
-        names = ", ".join(listed[:MOST_NAMED]) + f" and {more} more" * (more > 0)
-        return names or "nothing new"
+        """Names of the first acquired features and the number of the others."""
+        return shortened(self.blocks or self.acquired, MAX_NAMES) or "nothing new"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Stages of an instance up to its answer; prints one line per stage."""
+    """Stages that an instance visited; prints one line per stage."""
 
     label: Any
     probability: float
     stage: int  # number of the stage that answered; `n_stages` for the high-cost model
     n_stages: int
     cost: float  # total, in the unit of the feature costs
-    cost_of_offload: float | None  # cost of an offloaded instance; None without a high-cost model
-    steps: tuple[ExplainedStage, ...]  # the stages that the instance visited, in order
+    cost_of_offload: float | None  # None without a high-cost model
+    steps: tuple[ExplainedStage, ...]
 
     @property
     def offloaded(self) -> bool:
@@ -78,16 +74,16 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """The answer, the model that gave it and the cost, in words."""
-        who = "the high-cost model"
-        saved = ""
+        """Answer, model and cost, in words."""
+        model = "the high-cost model"
+        comparison = ""
         if not self.offloaded:
-            who = f"stage {self.stage} (of {self.n_stages})"
+            model = f"stage {self.stage} (of {self.n_stages})"
             if self.cost_of_offload is not None:
-                saved = f" (offloaded: {self.cost_of_offload:.4g})"
+                comparison = f" (offloaded: {self.cost_of_offload:.4g})"
         return (
-            f"{str(self.label)!r} with probability {self.probability:.3f}, answered by {who}; "
-            f"cost {self.cost:.4g}{saved}"
+            f"{str(self.label)!r} with probability {self.probability:.3f}, answered by {model}; "
+            f"cost {self.cost:.4g}{comparison}"
         )
 
     def __str__(self) -> str:
@@ -102,17 +98,9 @@ class Explanation:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        rows = [
-            (s.name, s.model, s.features, f"{s.price:.4g}", f"{s.label} {s.probability:.3f}", s.why)
-            for s in self.steps
-        ]
-        header = ("", "model", "acquired", "price", "answer", "why")
-        return html_table(self.headline, header, rows)
-
 
 def _one_row(system: Any, x: Any) -> Any:
-    """Make rows with the one instance `x`, under the system's column names if it has any."""
+    """Make rows of the single instance `x`, with the column names of the system, if any."""
     if hasattr(system, "signal_input_"):
         return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
     x = as_pandas(x)
@@ -166,7 +154,7 @@ def explain(system: Any, x: Any) -> Explanation:
 
 
 class _Walk:
-    """The stages that one instance visits, with the features and the costs so far."""
+    """Walk of one instance through the stages, with its features and costs so far."""
 
     def __init__(self, system: Any, row: NDArray[np.float32]) -> None:
         self.steps: list[ExplainedStage] = []
@@ -177,10 +165,10 @@ class _Walk:
         self._offload = system._offload_acquired(row)
         costs = system._exit_costs(self._acquired, offload=self._offload)
         self.exit_costs = np.asarray(costs).reshape(-1)
-        self._known = np.zeros(len(self._acquired[0]), np.bool_)
+        self._paid_features = np.zeros(len(self._acquired[0]), np.bool_)
 
     def visit_stage(self, number: int) -> None:
-        """Add the step of a stage; without a cloud the last stage always stops."""
+        """Add a stage; without a high-cost model the last stage always stops."""
         system = self._system
         stage = system.stages_[number]
         threshold = system.operating_point_.thresholds[number]
@@ -199,13 +187,13 @@ class _Walk:
         )
 
     def offload(self) -> None:
-        """Add the step of the high-cost model."""
+        """Add the high-cost model."""
         f0 = self._system.high_cost_model_
-        reads = self._system.feature_costs_.mask(f0.features)
+        inputs = self._system.feature_costs_.mask(f0.features)
         if self._offload is not None:
-            reads = np.atleast_2d(self._offload)[0]
+            inputs = np.atleast_2d(self._offload)[0]
         self._add(
-            reads,
+            inputs,
             int(f0.labels(self._row)[0]),
             f0.predict_proba(self._row)[0],
             float(self.exit_costs[-1]),
@@ -218,15 +206,15 @@ class _Walk:
 
     def _add(
         self,
-        reads: NDArray[np.bool_],
+        inputs: NDArray[np.bool_],
         class_index: int,
         class_probabilities: NDArray[np.float64],
         exit_cost: float,
         **fields: Any,
     ) -> None:
-        """Add a step with the features that it reads, its answer and the cost at its exit."""
+        """Add a step with the mask of its inputs, its answer and the cost at its exit."""
         system = self._system
-        features = np.flatnonzero(reads & ~self._known).tolist()
+        features = np.flatnonzero(inputs & ~self._paid_features).tolist()
         names = tuple(system.feature_names_[k] for k in features)
         words = feature_labels(system, names)
         label = system.classes_[class_index]
@@ -240,5 +228,5 @@ class _Walk:
                 **fields,
             )
         )
-        self._known |= reads
+        self._paid_features |= inputs
         self.paid = exit_cost

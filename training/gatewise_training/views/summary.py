@@ -1,19 +1,16 @@
-"""Summary of a fitted system: the active operating point and its stages, as text and plot."""
+"""Summary of a fitted system: its active operating point and its stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from gatewise.console import html_table, text_table
-from gatewise.errors import InputError
+from gatewise.console import text_table
 from gatewise.formats import byte_size, percent, plural, threshold
 
 STAGE_HEADER = ("stage", "model", "features", "cost if it ends here", "stops at", "answers")
-DEVICE_COLOUR = "#3b6fb6"
-CLOUD_COLOUR = "#c5703b"
-MOST_NAMED = 4
-MOST_CLASSES = 6
+MAX_NAMES = 4
+MAX_CLASSES = 6
 
 
 def summary_text(system: Any) -> str:
@@ -22,13 +19,8 @@ def summary_text(system: Any) -> str:
     return "\n".join([headline(system), *(f"  {line}" for line in _lines(system)), "", table])
 
 
-def summary_html(system: Any) -> str:
-    """Write the summary of a fitted system as HTML for a notebook."""
-    return html_table(headline(system), STAGE_HEADER, stage_rows(system), _lines(system))
-
-
 def headline(system: Any) -> str:
-    """Write the system's kind and size in one line."""
+    """Describe the kind and size of a system in one line."""
     f0 = system.high_cost_model_
     stages = plural(len(system.stages_), "stage")
     if f0 is not None:
@@ -40,8 +32,8 @@ def headline(system: Any) -> str:
 
 
 def _lines(system: Any) -> list[str]:
-    """List figures of the active point on validation rows or, certified, on calibration rows."""
-    # the rows that the figures are measured on
+    """List figures of the active point on validation rows, or on calibration rows if certified."""
+    # the rows of the figures
     point, frontier = system.operating_point_, system.frontier_
     rows = "validation rows"
     if point.guarantee is not None:
@@ -52,7 +44,7 @@ def _lines(system: Any) -> list[str]:
     merit = point.measured if classified else "score"
     with_f0 = system.high_cost_model_ is not None
     reference = "the high-cost model" if with_f0 else "the costliest model"
-    # the point, and how good it is beside the reference
+    # the figures of the point and the reference
     lines = [
         f"operating point {points.index(point)} of {len(points)}, on {rows}"
         + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
@@ -80,7 +72,7 @@ def _lines(system: Any) -> list[str]:
         if system.high_cost_model_ is not None:
             alone = point.offload_rate == 1.0
         lines.append(_group_losses(point, frontier, f"{reference} answers all" if alone else ""))
-    # its cost, and the bounds that it keeps
+    # the cost and the bounds of the point
     cost = f"cost {point.cost:.4g} per instance"
     if system.high_cost_model_ is not None:
         cost += f", {percent(point.offload_rate)} offloaded"
@@ -100,7 +92,7 @@ def _lines(system: Any) -> list[str]:
 
 
 def _guarantee(point: Any) -> str:
-    """Write the bounds of a guarantee."""
+    """Describe a guarantee."""
     guarantee = point.guarantee
     bounds = [f"{guarantee['kind']}={guarantee['bound']:g}"]
     bounds += [f"{k}={v:g}" for k, v in guarantee.items() if k.startswith(("min_", "max_"))]
@@ -112,7 +104,7 @@ def _guarantee(point: Any) -> str:
 
 
 def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
-    """Write the largest loss of new groups, or that groups are too few for one (`otherwise`)."""
+    """Describe the largest loss of new groups; `otherwise` is the policy if groups are too few."""
     loss = frontier.reference_merit - point.merit + point.accuracy_error
     if loss > 0 or not otherwise:
         return f"new groups lose {max(loss, 0.0):.4f} at most, by these groups (confidence 0.8)"
@@ -123,15 +115,25 @@ def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
 
 
 def _recalls(point: Any, frontier: Any) -> str:
-    """Write recalls by class and the reference's; the lowest ones if there are many classes."""
+    """Write recalls by class and those of the reference, of many classes only the lowest."""
     reference = frontier.reference_recall or (None,) * len(point.recall)
     order = sorted(range(len(point.recall)), key=lambda c: point.recall[c] or 0.0)
+    shown = sorted(order[:MAX_CLASSES])
     texts = [
         f"{frontier.classes[c]} {_share(point.recall[c])} ({_share(reference[c])})"
-        for c in sorted(order[:MOST_CLASSES])
+        for c in shown + order[MAX_CLASSES:]
     ]
-    more = len(point.recall) - len(texts)
-    return ", ".join(texts) + f" and {more} more" * (more > 0)
+    return shortened(texts, MAX_CLASSES)
+
+
+def shortened(texts: Sequence[str], max_texts: int) -> str:
+    """Join the first texts by commas and count the others.
+
+    >>> shortened(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    n_others = len(texts) - max_texts
+    return ", ".join(texts[:max_texts]) + f" and {n_others} more" * (n_others > 0)
 
 
 def _share(value: float | None) -> str:
@@ -139,7 +141,7 @@ def _share(value: float | None) -> str:
 
 
 def stage_rows(system: Any) -> list[Sequence[str]]:
-    """List the stages and the high-cost model, one row per stage."""
+    """List the stages and the high-cost model as rows of a table."""
     point = system.operating_point_
     f0 = system.high_cost_model_
     names = system.feature_names_
@@ -150,14 +152,11 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     for s, stage in enumerate(system.stages_):
         has_upper_bounds = has_upper_bounds or stage.acquisition == "node"
         used = [names[k] for k in stage.features]
-        words = feature_labels(system, used)
-        more = len(words) - MOST_NAMED
-        listed = ", ".join(words[:MOST_NAMED]) + f" and {more} more" * (more > 0)
         rows.append(
             (
                 f"{s}",
                 f"{stage.model_name}, {byte_size(stage.nbytes)}",
-                f"{len(used)}: {listed}",
+                f"{len(used)}: {shortened(feature_labels(system, used), MAX_NAMES)}",
                 "up to " * has_upper_bounds + f"{costs[s]:.4g}",
                 _limit(system, s),
                 percent(shares[s]) if shares else "",
@@ -177,48 +176,15 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     return rows
 
 
-def _limit(system: Any, s: int, digits: int = 4) -> str:
+def _limit(system: Any, s: int) -> str:
     """Write the threshold of stage `s`."""
     if system.high_cost_model_ is None and s == len(system.stages_) - 1:
         return "always"
-    return threshold(system.operating_point_.thresholds[s], digits)
-
-
-def draw_stages(system: Any, ax: Any) -> Any:
-    """Draw bars of the shares that the stages and the high-cost model answer, on `ax`."""
-    stages = system.stages_
-    point = system.operating_point_
-    f0 = system.high_cost_model_
-    if not point.exit_shares:
-        raise InputError(f"{type(system).__name__} does not say what its stages answer")
-    names = []
-    colours = [DEVICE_COLOUR] * len(stages)
-    for s, stage in enumerate(stages):
-        limit = _limit(system, s, 3)
-        stop = f"{limit} stops" if limit in ("never", "always") else f"stops from {limit}"
-        features = plural(len(stage.features), "feature")
-        names.append(f"stage {s}: {features}\n{stage.model_name}, {stop}")
-    if f0 is not None:
-        features = plural(len(f0.features), "feature")
-        names.append(f"high-cost model: {features}\n{high_cost_name(f0)}")
-        colours.append(CLOUD_COLOUR)
-    costs = system._exit_limits(stages)
-    widths = [100 * share for share in point.exit_shares[: len(names)]]
-    ax.barh(range(len(names)), widths, color=colours, height=0.6)
-    for number, width in enumerate(widths):
-        text = f"{percent(width / 100)}, cost {costs[number]:.3g}"
-        ax.text(width + 1, number, text, va="center", fontsize=9)
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set_xlim(0, 128)  # room for the text to the right of a full bar
-    ax.set_xticks(range(0, 101, 20))
-    ax.set_xlabel("instances answered, % of validation rows")
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
+    return threshold(system.operating_point_.thresholds[s])
 
 
 def feature_labels(system: Any, features: Sequence[str]) -> Sequence[str]:
-    """Get the features' names or, for features of a signal, labels of their blocks."""
+    """Return the names of features or, for features of a signal, the labels of their blocks."""
     if hasattr(system, "signal_input_"):
         labels: list[str] = system.signal_input_.labels(features)
         return labels
@@ -226,6 +192,6 @@ def feature_labels(system: Any, features: Sequence[str]) -> Sequence[str]:
 
 
 def high_cost_name(f0: Any) -> str:
-    """Name a high-cost model: a given classifier by its class, others by their kind."""
+    """Name a high-cost model: the class of a given classifier, or the kind of another model."""
     is_given = f0.kind == "given" and f0.estimator is not None
     return type(f0.estimator).__name__ if is_given else str(f0.kind)
