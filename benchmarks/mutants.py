@@ -74,6 +74,9 @@ TARGETS = {
 #: longer than its tests.
 KERNELS = frozenset({"training/gatewise_training/forests/grower/minimax_split.py"})
 
+#: Modules whose mutants run under their slow tests too: `path` has no others.
+WITH_SLOW_TESTS = KERNELS | {"training/gatewise_training/prune/path.py"}
+
 #: Boundaries, signs, constants and conditions, of cosmic-ray's operators.
 OPERATORS = tuple(
     f"core/{name}"
@@ -206,7 +209,7 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
         # Before pytest: it reads modules that it is given, for their examples, from the disk.
         importlib.import_module(finder.name)
         options = ["-x", "-q", "--doctest-modules"]
-        options += [] if mutant.module in KERNELS else ["-m", "not slow"]
+        options += [] if mutant.module in WITH_SLOW_TESTS else ["-m", "not slow"]
         options += ["-p", "no:xdist", "-p", "no:cacheprovider"]
         return int(pytest.main([*options, str(ROOT / tests), str(ROOT / mutant.module)]))
     except Exception:  # the module cannot even be imported
