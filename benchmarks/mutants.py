@@ -74,8 +74,12 @@ TARGETS = {
 #: longer than its tests.
 KERNELS = frozenset({"training/gatewise_training/forests/grower/minimax_split.py"})
 
-#: Modules whose mutants run under their slow tests too: `path` has no others.
-WITH_SLOW_TESTS = KERNELS | {"training/gatewise_training/prune/path.py"}
+#: Modules whose mutants run under their slow tests too: the pruner's have no others.
+WITH_SLOW_TESTS = KERNELS | {
+    "training/gatewise_training/prune/path.py",
+    "training/gatewise_training/prune/solvers/mincut.py",
+    "training/gatewise_training/prune/solvers/push_relabel.py",
+}
 
 #: Boundaries, signs, constants and conditions, of cosmic-ray's operators.
 OPERATORS = tuple(

@@ -12,6 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune import build_problem, prune
 from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.path import breakpoints, breakpoints_by
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers.mincut import best_closure, solve
 
@@ -78,6 +79,38 @@ def test_points_by_price_and_by_budget(cancer):
         path.at()
     with pytest.raises(InputError, match="at most -1"):
         path.at(budget=-1.0)
+
+
+@pytest.mark.parametrize("free_columns", [[], [0, 7, 20, 21, 22, 23, 27]])
+def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer, free_columns):
+    """Free columns make nodes that stay at every price; few rare labels, nodes that save nothing."""
+    _, x, _, costs = cancer
+    rare = np.random.default_rng(0).random(len(x)) < 0.15
+    grown = RandomForestClassifier(10, max_depth=4, random_state=0).fit(x, rare)
+    prices = costs.own.copy()
+    prices[free_columns] = 0.0
+    rows = x[:60].astype(np.float32)
+    problem = build_problem(Forest.from_sklearn(grown), rows, FeatureCosts(prices))
+    of_parts = breakpoints(problem)
+    np.testing.assert_allclose(of_parts, breakpoints_by(solve, problem), rtol=1e-9)
+    assert (of_parts[~problem.inner] == -np.inf).all()
+    assert (of_parts[problem.inner] == 0.0).any()
+    assert np.isinf(of_parts[problem.inner]).any() == bool(free_columns)
+
+
+def test_within_a_budget_a_gap_of_the_hull_is_filled(cancer):
+    grown, x, y, costs = cancer
+    path = prune(grown, x, y, costs)
+    budgets = np.linspace(path.at(lam=1.0).cost, path.at(lam=0.0).cost, 40)
+    filled = [path.within(budget=budget) for budget in budgets]
+    on_hull = [path.at(budget=budget) for budget in budgets]
+    assert all(point.cost <= budget + 1e-9 for point, budget in zip(filled, budgets, strict=True))
+    errors = np.array([point.training_error for point in filled])
+    hull_errors = np.array([point.training_error for point in on_hull])
+    assert (errors <= hull_errors + 1e-12).all()
+    assert (errors < hull_errors - 1e-12).any()
+    wide_gap = [path.within(budget=budget, gap=np.inf).training_error for budget in budgets]
+    np.testing.assert_allclose(wide_gap, hull_errors)
 
 
 def test_bad_input_is_refused(cancer):
