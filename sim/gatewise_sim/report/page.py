@@ -22,17 +22,15 @@ _UNITS: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|E
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with a title above it; a `wide` one takes the whole width of the page."""
+    """A plot with a title above it."""
 
     plot: Markup
     title: str = ""
-    note: str = ""
-    wide: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a page: plots first, narrow ones side by side, then tables.
+    """A part of a page: plots first, then tables.
 
     `key` is its id, `pairs` are tables of names and values, side by side, and `command` repeats the
     run.

@@ -178,7 +178,7 @@ def _latency(report: Report) -> Section:
         text += f" Shaded: {listed(outages)}." if outages else " Nothing was down."
         if report.system.timeline[0].edge_accuracy is not None:
             text += " The dashed line is the accuracy of the devices alone."
-        figures.append(Plot(timeline, "Over time", wide=True))
+        figures.append(Plot(timeline, "Over time"))
     return Section(key="latency", title="Time to the answer", text=text, figures=figures)
 
 

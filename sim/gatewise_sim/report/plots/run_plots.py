@@ -78,7 +78,7 @@ def frontier_plot(report: Report) -> Markup:
         percent_ticks(axes.yaxis)
         head(axes, "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
-        legend = figure.legend(loc="outside lower left", ncols=3)
+        legend = figure.legend(loc="outside lower left", ncols=8)
         for artist in legend.findobj(Line2D):
             artist.set_markersize(_MARK_SIZE)
 
@@ -197,7 +197,7 @@ def latency_plot(report: Report) -> Markup | None:
         axes.set_ylim(0, 1.02)
         head(axes, "share of answers that have come")
         axes.set_xlabel("ms since the instance came", loc="right")
-        figure.legend(loc="outside lower left", ncols=2)
+        figure.legend(loc="outside lower left", ncols=5)
 
     texts = []
     for curve in curves:

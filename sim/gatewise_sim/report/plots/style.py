@@ -22,8 +22,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from gatewise.formats import Format
 from gatewise_sim.report.document import Figure as Measured
 
-#: Width of a plot in half a page's width.
-HALF_PAGE_WIDTH: Final = 370.0
+#: Width of a plot, in px.
+_WIDTH: Final = 860.0
 #: Shortest length of an axis of shares.
 _SHORTEST: Final = 0.05
 
@@ -85,7 +85,6 @@ def draw(
     title: str,
     *,
     description: str,
-    width: float = HALF_PAGE_WIDTH,
     height: float = 270.0,
 ) -> Markup:
     """Draw a figure as inline SVG.
@@ -93,7 +92,7 @@ def draw(
     Its ids begin with `name`; `title` and `description` are for screen readers.
     """
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure((width / 72, height / 72), layout="constrained")
+        figure = Figure((_WIDTH / 72, height / 72), layout="constrained")
         paint(figure)
         text = io.StringIO()
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -23,7 +23,6 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
 )
 
-_WIDE: Final = 860.0
 _ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "error": "muted"}
 _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
@@ -76,7 +75,6 @@ class _Timeline:
             "time",
             "The run over time",
             description=self._description(),
-            width=_WIDE,
             height=400,
         )
 
