@@ -83,7 +83,7 @@ def test_points_by_price_and_by_budget(cancer):
 
 @pytest.mark.parametrize("free_columns", [[], [0, 7, 20, 21, 22, 23, 27]])
 def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer, free_columns):
-    """Free columns make nodes that stay at every price; few rare labels, nodes that save nothing."""
+    """Free columns make nodes that stay at every price, rare labels nodes that save nothing."""
     _, x, _, costs = cancer
     rare = np.random.default_rng(0).random(len(x)) < 0.15
     grown = RandomForestClassifier(10, max_depth=4, random_state=0).fit(x, rare)
