@@ -1,4 +1,4 @@
-"""Calibration rows: rows that certify a guarantee, and that no choice of a fit has seen."""
+"""Calibration rows, which certify a guarantee and take no part in the choices of a fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CALIBRATION_SHARE = 5
 
 
 def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
-    """Split off calibration rows: half of the user's validation rows, else a training fifth."""
+    """Split off half of the user's validation rows, or else a fifth of the training rows."""
     if not 0 < confidence < 1:
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
     if np.ptp(table.weight) > 0:

@@ -1,4 +1,4 @@
-"""Tables of other libraries as pandas DataFrames."""
+"""Conversion of tables of other libraries to pandas DataFrames."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def as_pandas(table: Any) -> Any:
-    """Turn a table of polars, Arrow or another eager library into a pandas DataFrame.
+    """Convert a table of polars, Arrow or another eager library to a pandas DataFrame.
 
-    Numbers without gaps keep their dtype, whole numbers and booleans with gaps become nullable, and
-    other columns hold Python's values. Any other object is returned as it is.
+    Numbers without gaps keep their dtype, integers and booleans with gaps become nullable, and
+    other columns hold Python objects. Any other object is returned unchanged.
     """
     if isinstance(table, np.ndarray | list | tuple):
         return table

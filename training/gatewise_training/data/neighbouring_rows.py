@@ -1,4 +1,4 @@
-"""A warning where neighbouring rows are nearly the same, and have neither groups nor times."""
+"""Warning about similar neighbouring rows without groups or times."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MOST_COLUMNS = 64
 def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | None:
     """Compare the differences of neighbouring rows with the differences of random pairs.
 
-    The ratio is the mean squared difference of neighbours of one class over the mean squared
-    difference of two random rows of this class, and the result is its median over the columns. It
-    is computed on ranks (Bartels, 1982), so that rare large values have no special weight. A file
-    sorted by class has a ratio of 1; windows that overlap by half have 0.2.
+    The result is the median over columns of the mean squared difference of neighbours of a class,
+    divided by that of two random rows of the class. Ranks replace values (Bartels, 1982), so that
+    rare large values have no special weight. The ratio is 1 for a file sorted by class, and 0.2 for
+    windows that overlap by half.
 
     Shapes: `x` (n, n_features), `y` (n,) class indices. None for too few pairs.
 
@@ -57,7 +57,7 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
 def neighbour_remark(
     x: NDArray[np.float32], y: NDArray[np.int64], *, ways: str = "groups= or time="
 ) -> str | None:
-    """Write a remark if neighbouring rows are nearly the same, else None; `ways` names the options.
+    """Describe similar neighbouring rows, or return None; `ways` names the options.
 
     Shapes as of :func:`neighbour_ratio`.
     """

@@ -1,14 +1,14 @@
-"""Boosted trees on codes, compiled: one tree of Newton steps under first-use prices.
+"""Compiled growth of a boosted tree on codes, by Newton steps under first-use prices.
 
-LightGBM needs a millisecond for a round on a few hundred rows, nearly all of it overhead. Here a
-tree grows leaf by leaf as LightGBM's does, the best split first. With G and H the sums of gradients
-and hessians of a leaf's rows, a split gains ::
+On a few hundred rows LightGBM needs a millisecond per round, nearly all of it overhead. The tree
+grows leaf by leaf, as in LightGBM, with the best split first. Let G and H be the sums of gradients
+and hessians over the rows of a leaf. The gain of a split is ::
 
     G_left^2 / H_left + G_right^2 / H_right - G^2 / H
 
-less the price of the feature, and of its group, if no tree has used them yet. A price is paid once:
-the other leaves of the same tree then use the feature for free. Where :class:`RowPrices` has any, a
-split is also charged for each row of its leaf (CEGB, NIPS 2017, equation 13).
+minus the price of the feature and of its group, unless a tree has already used them. Once the price
+is paid, all other leaves use the feature for free. With :class:`RowPrices`, the rows of the leaf
+also pay for the split (CEGB, NIPS 2017, equation 13).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from gatewise_training.forests.grower.growing import (
 )
 
 MIN_ROWS = 5
-"""Least rows of a leaf."""
+"""Smallest number of rows of a leaf."""
 
 MIN_HESSIAN = 1e-3
-"""Least sum of hessians of a leaf."""
+"""Smallest sum of hessians of a leaf."""
 
 GRADIENT, HESSIAN, COUNT = range(3)
 """Columns of the sums over rows."""
 
 
 class FirstUse(NamedTuple):
-    """Prices of first uses, and the features and groups that are paid."""
+    """Prices of first uses, and marks of the features and groups that are paid."""
 
     own: Any  # (n_features,)
     group: Any  # (n_features,): -1 for no group
@@ -51,11 +51,11 @@ class FirstUse(NamedTuple):
 
 
 class RowPrices(NamedTuple):
-    """Prices that each row of a leaf pays for its split; empty arrays where splits are free."""
+    """Prices that each row of a leaf pays for its split; empty arrays if splits are free."""
 
-    split: Any  # (n_features,): of passing a split on the feature
-    own: Any  # (n_features,): of the feature, where the row has not acquired it
-    shared: Any  # (n_groups,): of its group, where the row has not touched it
+    split: Any  # (n_features,): price of a split on the feature
+    own: Any  # (n_features,): price of the feature for rows that have not acquired it
+    shared: Any  # (n_groups,): price of its group for rows that have not acquired it
     acquired: Any  # (n_features + n_groups, n), bool
 
 
@@ -68,7 +68,7 @@ class TreeSettings(NamedTuple):
 
 
 class BoostWork(NamedTuple):
-    """Working arrays, of which the last four have an entry per leaf."""
+    """Working arrays; the last four have an entry per leaf."""
 
     rows: Any  # (n,): leaf after leaf
     spare: Any  # (n,)
@@ -82,7 +82,7 @@ class BoostWork(NamedTuple):
 
 
 class BoostFit(NamedTuple):
-    """Everything that the trees of a fit share."""
+    """Arrays and settings that the trees of a fit share."""
 
     columns: Any  # Codes
     prices: Any  # FirstUse
@@ -98,7 +98,7 @@ class GrowingTree(NamedTuple):
 
     gradient: Any  # (n,)
     hessian: Any  # (n,)
-    active: Any  # features that a split may be worth the price of
+    active: Any  # features with a price below the largest possible gain
     leaves: Any  # (n_leaves, 4): columns BEGIN, END, DEPTH, NODE
     totals: Any  # (n_leaves, 2): GRADIENT and HESSIAN of each leaf
     best_gain: Any  # (n_leaves,): less the split's price
@@ -107,7 +107,7 @@ class GrowingTree(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def no_row_prices() -> Any:
-    """Make the prices of rows that pay for first uses alone."""
+    """Make empty prices, for rows that do not pay for splits."""
     return RowPrices(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, 0), np.bool_))
 
 
@@ -128,7 +128,7 @@ def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def set_tolls(prices: Any, toll: Any) -> None:
-    """Write the price of a first use of each feature: its own and its group's, where not paid."""
+    """Write the unpaid price of each feature and its group."""
     n_features = len(prices.own)
     for k in range(n_features):
         toll[k] = 0.0 if prices.paid[k] else prices.own[k]
@@ -139,9 +139,9 @@ def set_tolls(prices: Any, toll: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: Any) -> int:
-    """Grow one tree, write its nodes from `root` on, and add its leaves' values to the scores.
+    """Grow a tree with nodes from `root` on, and add the values of its leaves to the scores.
 
-    Returns the number of nodes, 0 if there is nothing to split.
+    Returns the number of nodes, 0 if no split is worth its price.
 
     Shapes: `gradient, hessian, scores` (n,).
     """
@@ -164,7 +164,7 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
         _split_leaf(fit, tree, leaf, right_leaf, root + n_nodes)
         n_nodes += 2
         n_leaves += 1
-        # a price is paid once for all leaves, whose best splits may change by that
+        # a paid price may change the best splits of all other leaves
         if _pay_first_use(fit, feature):
             for other_leaf in range(n_leaves):
                 if other_leaf != leaf and other_leaf != right_leaf:
@@ -190,7 +190,7 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
 
 @numba.njit(cache=True, nogil=True)
 def _plant(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
-    """Make a tree of a root that holds all rows."""
+    """Make a tree that has only a root, with all rows."""
     n = len(gradient)
     n_leaves = fit.settings.n_leaves
     leaves = np.zeros((n_leaves, 4), np.int64)
@@ -216,7 +216,7 @@ def _plant(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> None:
-    """Split a leaf at its best split; the left child takes its place, the right one a new one."""
+    """Split a leaf; the left child keeps its number, the right child gets `right_leaf`."""
     work = fit.work
     leaves = tree.leaves
     k = int(tree.best_feature[leaf])
@@ -238,7 +238,7 @@ def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _pay_first_use(fit: Any, feature: int) -> bool:
-    """Pay the price of a feature's first use; returns whether it was above 0."""
+    """Pay the first use of a feature; return whether the price was above 0."""
     prices = fit.prices
     if fit.work.toll[feature] <= 0.0:
         return False
@@ -262,7 +262,7 @@ def _acquire(fit: Any, rows: Any, feature: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _row_toll(fit: Any, rows: Any, feature: int) -> float:
-    """Price that the rows of a leaf pay for a split on a feature.
+    """Compute the price that the rows of a leaf pay for a split on a feature.
 
     ``sum_i [ split + own (1 - has_feature_i) + shared (1 - has_group_i) ]``
     """
@@ -283,10 +283,10 @@ def _row_toll(fit: Any, rows: Any, feature: int) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -> Any:
-    """List the features that a split may be worth the price of; sum up gradients and hessians.
+    """List the features with a price below the largest possible gain; sum gradients and hessians.
 
-    No split can gain more than single rows apart would: ``sum g_i^2 / h_i - G^2 / H``. A group may
-    be paid within the tree, so its price does not count here.
+    No split gains more than leaves of single rows would, ``sum g_i^2 / h_i - G^2 / H``. Prices of
+    groups do not count, because another feature of the tree may pay them.
     """
     bound = gradient_sum = hessian_sum = 0.0
     for i in range(len(gradient)):
@@ -307,7 +307,7 @@ def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -
 
 @numba.njit(cache=True, nogil=True)
 def _best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
-    """Find the leaf with the best split worth its price; -1 without any."""
+    """Find the leaf with the best split that is worth its price; -1 if there is none."""
     best = -1
     for leaf in range(n_leaves):
         is_deep = max_depth > 0 and tree.leaves[leaf, DEPTH] >= max_depth
@@ -319,7 +319,7 @@ def _best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _share_totals(fit: Any, tree: Any, left: int, right: int) -> None:
-    """Share the totals of a leaf, now at `left`, between its children."""
+    """Divide the totals of a leaf, stored at `left`, between its children."""
     totals = tree.totals
     left_gradient = 0.0
     left_hessian = 0.0
@@ -335,7 +335,7 @@ def _share_totals(fit: Any, tree: Any, left: int, right: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _share_sums(fit: Any, tree: Any, left: int, right: int) -> None:
-    """Share the sums by code of a leaf, now at `left`: count the smaller child, subtract it."""
+    """Divide the sums by code of a leaf: sum the smaller child, and subtract for the other."""
     sums = fit.work.leaf_sums
     leaves = tree.leaves
     start = fit.columns.start
@@ -369,7 +369,7 @@ def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any,
 
 @numba.njit(cache=True, nogil=True)
 def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
-    """Find the best split of a leaf on each active column, and its gain less its rows' prices."""
+    """Find the best split of a leaf on each active column, and its gain minus row prices."""
     start = fit.columns.start
     work = fit.work
     n = tree.leaves[leaf, END] - tree.leaves[leaf, BEGIN]
@@ -409,7 +409,7 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                 if gain > best_gain:
                     best_gain = gain
                     work.last_code[leaf, k] = c
-                    # rows without a value that come later go with the heavier side
+                    # missing values that occur only in later rows go to the larger side
                     heavier = 2.0 * n_left >= n
                     work.nan_left[leaf, k] = heavier if n_missing < 0.5 else nan_left == 1
         if len(fit.row_prices.split):
@@ -420,7 +420,7 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _choose_column(fit: Any, tree: Any, leaf: int) -> None:
-    """Write the column with the largest gain less its price, and that; 0 and -1 without any."""
+    """Write the column with the largest gain minus price, and this gain; -1 and 0 if none."""
     gain = fit.work.gain[leaf]
     toll = fit.work.toll
     best_gain = 0.0

@@ -1,10 +1,10 @@
 """Extremely randomised trees (Geurts, Ernst & Wehenkel, 2006), compiled.
 
-As in scikit-learn's ExtraTreesClassifier with its defaults, each tree sees every row; a node tries
-the square root of the number of features, each with one uniform threshold, and takes the split with
-the lowest Gini impurity. scikit-learn takes two milliseconds for a tree of a few hundred rows,
-nearly all of it overhead, and counts a feature that does not vary within a node as tried, which
-makes forests on columns of mostly 0 larger and worse.
+As in scikit-learn's ExtraTreesClassifier, each tree is fitted on all rows. A node tries the square
+root of the number of features, each with one uniform threshold, and splits where Gini impurity is
+lowest. scikit-learn needs two milliseconds for a tree of a few hundred rows, nearly all of it
+overhead, and counts features that are constant within a node, which makes forests on columns of
+mostly 0 larger and less accurate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gatewise_training.forests.grower.growing import (
 )
 
 N_CONSTANT = DEPTH
-"""Column of the waiting nodes: the number of columns, first in `order`, that do not vary there."""
+"""Column of the waiting nodes with the number of features that are constant within the node."""
 
 
 class ForestTask(NamedTuple):
@@ -41,8 +41,8 @@ class ForestTask(NamedTuple):
     weight: Any  # (n,)
     n_classes: int
     n_trees: int
-    n_candidates: int  # columns that vary, tried at a node
-    min_rows: int  # of a leaf
+    n_candidates: int  # number of varying columns that a node tries
+    min_rows: int  # smallest number of rows of a leaf
 
 
 class ForestWork(NamedTuple):
@@ -51,7 +51,7 @@ class ForestWork(NamedTuple):
     rows: Any  # (n,), int32: node after node
     spare: Any  # (n,), int32
     waiting: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
-    order: Any  # (n_features,): columns; first the ones that do not vary at a node
+    order: Any  # (n_features,): columns, those that are constant within the node first
     class_sums: Any  # (n_classes,): weight of a node's rows
     left_sums: Any  # (n_classes,): weight of the rows left of a candidate
 
@@ -94,7 +94,7 @@ def fit_extra_trees(
 
 @numba.njit(cache=True, nogil=True)
 def _grow_forest(task: Any, seed: int) -> Any:
-    """Grow trees one after the other; returns nodes, their values, their number, and the roots."""
+    """Grow all trees; returns nodes, their values, their number, and the roots."""
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n_features, n = task.columns.shape
     size = max(task.n_trees * min(2 * n, 64), 2 * n)
@@ -123,7 +123,7 @@ def _grow_forest(task: Any, seed: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
-    """Grow a tree depth first from node `root` on; returns the number of the next node."""
+    """Grow a tree depth first with nodes from `root` on; returns the next free node."""
     rows = work.rows
     waiting = work.waiting
     for i in range(len(rows)):
@@ -145,7 +145,7 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
         )
         if feature < 0:
             continue
-        # rows that go left to the front; both writes always happen: no branch to mispredict
+        # move rows that go left to the front; both writes always happen, to avoid a branch
         middle = begin
         n_right = 0
         for i in range(begin, end):
@@ -156,7 +156,7 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
             middle += goes_left
             n_right += not goes_left
         copy_into(rows, middle, work.spare, n_right)
-        # the node splits: its children wait, the left one on top
+        # push both children, the left one last, so that it is next
         nodes.feature[node] = feature
         nodes.threshold[node] = threshold
         nodes.left[node] = n_nodes
@@ -179,7 +179,7 @@ def _sum_classes(task: Any, rows: Any, class_sums: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _write_class_shares(task: Any, class_sums: Any, value: Any) -> None:
-    """Write a node's shares of the classes, over the number of trees, into its value."""
+    """Write the class shares of a node, divided by the number of trees, into its value."""
     total = class_sums.sum()
     for m in range(len(class_sums)):
         value[m] = class_sums[m] / (total * task.n_trees) if total > 0.0 else 0.0
@@ -187,10 +187,10 @@ def _write_class_shares(task: Any, class_sums: Any, value: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> Any:
-    """Best of the splits drawn, as feature and threshold; feature -1 if none is possible.
+    """Draw splits and return the best one, as feature (-1 if there is none) and threshold.
 
-    The first `n_constant` columns of `order` do not vary within the node, and so not below it: no
-    node below changes their places. Returns their number after this node as well.
+    The first `n_constant` columns of `order` are constant within the node and its descendants.
+    Their number after this node is also returned.
     """
     order = work.order
     class_sums = work.class_sums
@@ -203,7 +203,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
     for j in range(n_constant, len(order)):
         if n_drawn >= task.n_candidates:
             break
-        # draw a column and a threshold; a column without a choice does not count
+        # draw a column and a threshold; constant columns do not count
         k = np.random.randint(j, len(order))  # noqa: NPY002
         order[j], order[k] = order[k], order[j]
         column = task.columns[order[j]]
@@ -249,7 +249,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
 # fastmath lets the compiler compare several values at once
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
 def _range(column: Any, rows: Any) -> Any:
-    """Smallest and largest of some values, without NaN."""
+    """Compute the minimum and maximum of values without NaN."""
     low = high = column[rows[0]]
     for i in range(len(rows)):
         number = column[rows[i]]

@@ -1,7 +1,7 @@
-"""The rounds of Adapt-GBRT on few rows, compiled: q-step, derivatives and a tree for each output.
+"""Compiled rounds of Adapt-GBRT on few rows: q-step, derivatives and a tree for each output.
 
-The same as the rounds of :mod:`gatewise_training.adapt.gbrt` on LightGBM, without its overhead of a
-millisecond each.
+They equal the rounds of :mod:`gatewise_training.adapt.gbrt` on LightGBM without its overhead of a
+millisecond per round.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gatewise_training.learners.losses import HESSIAN_FLOOR
 Array = NDArray[np.float64]
 
 ROOT, OUTPUT = range(2)
-"""Columns of the trees: number of the root, and the output that the tree adds to."""
+"""Columns of the trees: index of the root, and the output that the tree adds to."""
 
 
 class GatedLoss(NamedTuple):
@@ -89,7 +89,7 @@ def boost(
 
 @numba.njit(cache=True, nogil=True)
 def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, settings: Any) -> Any:
-    """Grow trees round by round: first f1's alone, after the warm-up the gate's as well."""
+    """Grow trees round by round: those of f1, and after the warm-up also those of the gate."""
     warm_up, n_rounds = rounds
     n, n_margins = loss.target.shape
     n_outputs = n_margins + (loss.p_full >= 0.0)
@@ -97,7 +97,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     nodes = unsplit_nodes(max_nodes)
     value = np.zeros(max_nodes, np.float32)
     trees = np.empty((n_rounds * n_outputs, 2), np.int32)
-    # int64, because with plain integers numba compiles the functions that use them twice
+    # int64, because numba would compile functions twice for Python integers
     max_codes = np.int64(1)
     n_nodes = np.int64(0)
     for k in range(len(columns.codes)):
@@ -137,7 +137,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
         if n_grown:
             t += 1
         elif loss.p_full > 0.0 and t < warm_up:
-            t = warm_up  # f1 has nothing more to split before there is a gate
+            t = warm_up  # f1 has no split left without a gate
         else:
             break
     return nodes, value, n_nodes, trees[:n_trees]
@@ -147,10 +147,10 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
 def _derivatives(
     scores: Any, loss: Any, gated: bool, beta: float, gradient: Any, hessian: Any
 ) -> float:
-    """Write gradient and hessian of every output at the best q; get the q-step's multiplier.
+    """Write gradient and hessian of every output at the best q; return the q-step's multiplier.
 
-    `beta` is the multiplier of the round before. :mod:`gatewise_training.adapt.gated_trees` has the
-    equations.
+    `beta` is the multiplier of the previous round; :mod:`gatewise_training.adapt.gated_trees` has
+    the equations.
     """
     n, n_margins = loss.target.shape
     gain = np.empty(n)
@@ -189,10 +189,9 @@ def _expit(m: float) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def log_loss(margins: Any, target: Any, p: Any) -> Any:
-    """Get a row's log loss by the first ``len(p)`` of `margins`; write its probabilities to `p`.
+    """Compute the log loss of a row's first ``len(p)`` margins; write probabilities to `p`.
 
-    As in :mod:`gatewise_training.learners.losses`, whose calls of numpy take seven times as long
-    on few rows.
+    On few rows numpy, as in :mod:`gatewise_training.learners.losses`, takes seven times as long.
     """
     if len(p) == 1:
         m = margins[0]
@@ -215,8 +214,8 @@ def log_loss(margins: Any, target: Any, p: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def multiplier(gain: Any, share: Any, p_full: float, previous: float) -> Any:
-    """Least ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``, by Newton."""
-    # f(beta) = sum(share * sigmoid(gain - beta)) - p_full falls: bracket it, step by Newton
+    """Find the smallest ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``."""
+    # f(beta) = sum(share * sigmoid(gain - beta)) - p_full falls: Newton's method in a bracket
     low = 0.0
     high = max(gain.max() - np.log(p_full), 0.0)
     beta = 0.0

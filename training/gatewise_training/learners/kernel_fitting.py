@@ -1,8 +1,8 @@
-"""Fit of kernel machines: a least-squares SVM on landmarks (Nystroem).
+"""Fit of kernel machines by a least-squares SVM on landmarks (Nystroem).
 
-A ridge regression on the kernel's features. The kernel's width, the scaling and the ridge are
-chosen by leave-one-out errors, which have a closed form (Rifkin & Lippert, 2007), or by the errors
-on whole blocks of rows.
+The fit is a ridge regression on the features of the kernel. Leave-one-out errors, which have a
+closed form (Rifkin & Lippert, 2007), or errors on blocks of rows choose the width of the kernel,
+the scaling and the ridge.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 #: Candidates, as multiples of one over the summed variance of the features.
 GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
-#: Rows and landmarks on which scaling, gamma and ridge are chosen; all rows then fit.
+#: Numbers of rows and landmarks that choose scaling, gamma and ridge.
 CHOOSING_ROWS = 1500
 CHOOSING_LANDMARKS = 200
-#: Landmarks of the small machines that compare columns.
+#: Number of landmarks of the small machines that compare columns.
 TRIAL_LANDMARKS = 120
 
 
@@ -39,7 +39,7 @@ def fit_kernel(
 ) -> tuple[KernelModel, NDArray[np.float32]]:
     """Fit a least-squares SVM on landmarks drawn from the rows.
 
-    With `blocks`, numbers of shape (n,), blocks of rows are left out in turn and not single rows.
+    With `blocks`, (n,), the rows of a block are left out together instead of single rows.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,); returns `left_out` (n, n_outputs).
     """
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
@@ -74,9 +74,9 @@ def left_out_error(
     *,
     blocks: NDArray[np.intp] | None = None,
 ) -> float:
-    """Mean squared error on left-out rows of a small kernel machine on some columns.
+    """Compute the mean squared error of a small kernel machine on left-out rows.
 
-    Single rows are left out in turn or, with `blocks` (block numbers, (n,)), whole blocks.
+    Single rows are left out in turn or, with `blocks`, (n,), whole blocks.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     target = 2.0 * one_hot(y, n_classes) - 1.0
@@ -97,8 +97,8 @@ def _choose(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
     """Choose mean, scale, gamma and ridge (per row) by the left-out error on some of the rows.
 
-    The scaling is the better one at the middle gamma. From there gammas are tried in both
-    directions as long as the error falls.
+    The scaling is the best one at the middle gamma. Then gammas are tried in both directions as
+    long as the error falls.
     """
     row_blocks = None if blocks is None else blocks[rows]
 
@@ -147,7 +147,7 @@ class _Basis:
 
 
 class _Ridge:
-    """Weighted ridge regression with the best ridge by the error on left-out rows."""
+    """Weighted ridge regression with the ridge of the smallest error on left-out rows."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ def _left_out_parts(
     target: NDArray[np.float64],
     blocks: NDArray[np.intp] | None,
 ) -> list[_Part]:
-    """List, for each block, a mask of its rows and Gram matrix and moments of the other rows."""
+    """List a mask of each block's rows, and Gram matrix and moments of the other rows."""
     if blocks is None or np.ptp(blocks) == 0:
         return []
     gram = features.T @ weighted
@@ -214,7 +214,7 @@ def _left_out_parts(
 
 
 def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
-    """Standard scores, and unit ranges, which stay bounded for a column of mostly one value."""
+    """List the scalings to standard scores and to unit ranges."""
     with np.errstate(over="ignore"):
         width = np.ptp(x, axis=0).astype(np.float64)
     return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]
@@ -223,7 +223,7 @@ def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
 def _temperature(
     margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> float:
-    """Factor that makes left-out margins the best log odds."""
+    """Find the factor of left-out margins with the smallest log loss."""
 
     def loss(log_factor: float) -> float:
         return float(np.average(log_loss(np.exp(log_factor) * margins, target), weights=weight))

@@ -1,8 +1,7 @@
-"""Features that rows acquire: of a system's stages, and of its high-cost model row by row.
+"""Features that each row acquires in a system and its high-cost model.
 
-A high-cost model reads a fixed set of features, but a forest tests only the features on a row's
-paths, and a fitted cascade as high-cost model (Adapt, NIPS 2017, remark 2) answers many rows at its
-first stages. The paper's figure 4 charges a forest by paths.
+A forest as high-cost model needs only the features on a row's paths, as in figure 4 of Adapt (NIPS
+2017), and a cascade as high-cost model (remark 2) only those of the stages that the row visits.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ Accounting = Literal["union", "paper", "paths", "paper-paths"]
 
 
 def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Features that the high-cost model acquires for each row, shape (n, n_features).
-
-    All that it reads, unless it is a forest or a fitted cascade.
-    """
+    """Mask of the features that the high-cost model needs for each row, shape (n, n_features)."""
     columns = np.ascontiguousarray(x[:, f0.features])
     acquired = np.zeros(x.shape, np.bool_)
     acquired[:, f0.features] = True
@@ -39,9 +35,9 @@ def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[
 
 
 def acquired_by_system(system: Any, x: NDArray[np.float32], *, paths: bool) -> NDArray[np.bool_]:
-    """Features that rows of a fitted system acquire until they are answered, shape (n, n_features).
+    """Mask of the features that a fitted system acquires for each row, shape (n, n_features).
 
-    With `paths` an offloaded row acquires only the features that the high-cost model tests on it.
+    With `paths`, an offload acquires only the features that the high-cost model needs for the row.
     """
     exits = system._exits(x)
     acquired = np.zeros(x.shape, np.bool_)

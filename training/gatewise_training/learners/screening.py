@@ -1,4 +1,4 @@
-"""A first look at the columns of a very wide table: which of them differ between classes."""
+"""Selection of the columns of a very wide table that differ most between classes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ proportional to the columns."""
 
 
 def screened(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Get the numbers of the :data:`WIDE` columns that differ most between classes, rising.
+    """Select the :data:`WIDE` columns that differ most between classes, in rising order.
 
-    Shapes: `x` (n, n_features), `y` (n,). All columns of a table that is not as wide.
+    Shapes: `x` (n, n_features), `y` (n,). A narrower table keeps all columns.
     """
     n_columns = x.shape[1]
     if n_columns <= WIDE:
@@ -22,9 +22,9 @@ def screened(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def class_contrasts(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Variance of each column between classes over that within them, shape (n_features,).
+    """Compute the ratio of variances between and within classes, shape (n_features,).
 
-    Shapes: `x` (n, n_features), `y` (n,). A missing value counts as the column's mean.
+    Shapes: `x` (n, n_features), `y` (n,). Missing values are replaced by the mean of the column.
     """
     values = x.astype(np.float64)
     with np.errstate(invalid="ignore"):

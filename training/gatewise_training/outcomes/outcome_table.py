@@ -17,16 +17,16 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 class Outcomes:
     """Scores and losses of one or several small systems, losses of a big one, and all costs.
 
-    The systems may be anything: language models, detectors, regressors, people. The losses are of
-    any kind with an upper limit: wrong answers (0 or 1), 1 - IoU, a clipped pinball loss, an edit
-    distance over its length, a grader's mark turned round.
+    The systems may be language models, detectors, regressors or people. The losses may be of any
+    kind with an upper limit, such as errors (0 or 1), 1 - IoU, a clipped pinball loss, a relative
+    edit distance, or the points that a grader deducts.
 
     Parameters
     ----------
     scores : array-like of shape (n,) or (n, n_small)
-        How sure each small system is, by any measure that rises with it: a probability, a margin,
-        the negative entropy, the :func:`agreement` of several models. A small system answers where
-        its score reaches its threshold; NaN never does.
+        Confidence of each small system, such as a probability, a margin, the negative entropy or
+        the :func:`agreement` of several models. A small system answers if its score reaches its
+        threshold; NaN never does.
     small_losses : array-like of shape (n,) or (n, n_small)
         Losses of the small systems' answers, from 0 to `loss_limit`.
     big_losses : array-like of shape (n,)
@@ -38,8 +38,8 @@ class Outcomes:
     loss_limit : float, default 1.0
         The largest loss that a row can have.
     is_routed : bool, default False
-        Whether the score is known before any system runs, as with a router. Then a row costs the
-        small system or the big one; otherwise the small one and, where it is not sure, both.
+        Whether a router computes the score before any system runs, so that a row pays for one
+        system. Otherwise a row pays for the small system and, if that does not answer, for both.
     groups : array-like of shape (n,), optional
         Conversation, patient or video of each row, where rows belong together.
 
