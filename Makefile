@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-promises bench-signals bench-loop bench-models bench-serve bench-soak \
+.PHONY: help demo test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-promises bench-signals bench-boards bench-loop bench-models bench-serve bench-soak \
 	bench-trees bench-cloud bench-enrolment bench-kills bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -108,6 +108,9 @@ bench-promises: $(STAMP)   ## promises on twelve real tables, and two short reci
 
 bench-signals: $(STAMP)    ## accuracy against the time of features, raw signals, groups not seen: an hour
 	$(BIN)/python -m benchmarks.bench_signals
+
+bench-boards: $(STAMP) mosquitto ## flash, RAM, instructions and decisions on chips in qemu; the client in C on a bad link
+	$(BIN)/python -m benchmarks.bench_boards
 
 bench-loop: $(STAMP)       ## true figures, alarms, thinning, kills, refits after a shift: half an hour
 	$(BIN)/python -m benchmarks.bench_loop

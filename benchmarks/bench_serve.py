@@ -72,7 +72,7 @@ uvicorn.Server(config).run(sockets=[listener])
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Fit, pack and serve a cascade; measure latency, decisions and losses."""
     with tempfile.TemporaryDirectory() as folder:
-        bundle, rows = _packed(Path(folder))
+        bundle, rows = packed_cascade(Path(folder))
         latencies = _latencies(bundle, rows, 500 if options.quick else 5000)
         differing, n_compared = _differing(bundle, rows, 1000 if options.quick else 10_000)
         killed = _killed_worker(bundle, rows, 400 if options.quick else 4000)
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _packed(folder: Path) -> tuple[Any, NDArray[np.float32]]:
+def packed_cascade(folder: Path) -> tuple[Any, NDArray[np.float32]]:
     """Fit a cascade on half of Breast Cancer Wisconsin; return its bundle and the other rows."""
     from sklearn.datasets import load_breast_cancer
     from sklearn.model_selection import train_test_split

@@ -1,0 +1,461 @@
+"""Flash, RAM and instructions of a forest and of cascades on emulated chips, and their decisions.
+
+    python -m benchmarks.bench_boards [--quick]
+
+One forest on scikit-learn's digits as C by Gatewise, emlearn and m2cgen (both in an environment of
+their own, from PyPI), compiled with -Os for a Cortex-M0+, a Cortex-M4 and RV32 and run in qemu.
+Flash and RAM are those of the linked program without those of the same program that only reads and
+writes rows. qemu counts instructions, not cycles. Then cascades of every kind of model answer rows
+at thresholds, at the neighbouring floats, and extremes, which must equal Python's. Last, the client
+in C offloads hard rows to a real worker over a link that is cut and delayed. Writes boards.json and
+boards.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import harness
+from benchmarks.bench_serve import packed_cascade
+from benchmarks.c99.offload import measure_offload
+from benchmarks.cache import CACHE
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.cascade_reader import cascade_of
+from gatewise_export.c99.probes import probe_rows
+from gatewise_export.c99.targets import TARGETS
+from gatewise_export.c99.writer import write_cascade
+from gatewise_export.packing.verification import graph_outcome
+
+PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
+PEERS = ("emlearn==0.23.2", "m2cgen==0.10.0")
+CHIPS = ("cortex-m0plus", "cortex-m4", "rv32")
+TREES = 10
+MATRIX_BYTES = 4
+GOALS: harness.Targets = {
+    "differing": (
+        "adversarial rows decided otherwise than in Python, on any machine",
+        "at most",
+        0,
+    ),
+    "unanswered": ("offloaded rows without exactly one outcome", "at most", 0),
+    "wrong": ("answers of the worker with another label than Python's", "at most", 0),
+}
+
+IDLE = """\
+#include <stdint.h>
+#define N_VALUES 64
+#define N_ANSWER_BYTES 1
+static void answer_row(const float *row, unsigned char *answer) { *answer = row[0] != row[1]; }
+#define more_of_row(row, answer) ((void)0)
+"""
+FORESTS = {
+    "gatewise": """\
+#include "m.h"
+#define N_VALUES 64
+#define N_ANSWER_BYTES 1
+static float acquire(int feature, void *context) { return ((const float *)context)[feature]; }
+static void answer_row(const float *row, unsigned char *answer)
+{
+    static m_instance instance;
+    m_answer decision;
+    m_decide(&instance, acquire, (void *)row, &decision);
+    *answer = (unsigned char)decision.label;
+}
+#define more_of_row(row, answer) ((void)0)
+""",
+    "emlearn-loadable": """\
+#include "emlearn-loadable.h"
+#define N_VALUES 64
+#define N_ANSWER_BYTES 1
+static void answer_row(const float *row, unsigned char *answer)
+{
+    int16_t values[64];
+    int i;
+    for (i = 0; i < 64; i++)
+        values[i] = (int16_t)(100 * row[i]);
+    *answer = (unsigned char)forest_predict(values, 64);
+}
+#define more_of_row(row, answer) ((void)0)
+""",
+    "emlearn-inline": """\
+#include "emlearn-inline.h"
+#define N_VALUES 64
+#define N_ANSWER_BYTES 1
+static void answer_row(const float *row, unsigned char *answer)
+{
+    *answer = (unsigned char)forest_predict(row, 64);
+}
+#define more_of_row(row, answer) ((void)0)
+""",
+    "m2cgen": """\
+#include "m2cgen.h"
+#define N_VALUES 64
+#define N_ANSWER_BYTES 1
+static void answer_row(const float *row, unsigned char *answer)
+{
+    double values[64], shares[10];
+    int i;
+    unsigned char best = 0;
+    for (i = 0; i < 64; i++)
+        values[i] = row[i];
+    score(values, shares);
+    for (i = 1; i < 10; i++)
+        if (shares[i] > shares[best])
+            best = (unsigned char)i;
+    *answer = best;
+}
+#define more_of_row(row, answer) ((void)0)
+""",
+}
+CASCADE = """\
+#include "m.h"
+#define N_VALUES M_FEATURES
+typedef struct {
+    int32_t exit, label;
+    uint8_t known[M_SLOTS + (4 - M_SLOTS % 4) % 4];
+    float output[SUM_OUTPUTS];
+} answer_type;
+#define N_ANSWER_BYTES sizeof(answer_type)
+static m_instance instance;
+static answer_type whole;
+static float acquire(int feature, void *context) { return ((const float *)context)[feature]; }
+static void answer_row(const float *row, unsigned char *answer)
+{
+    m_answer decision;
+    (void)answer;
+    m_decide(&instance, acquire, (void *)row, &decision);
+    whole.exit = decision.exit;
+    whole.label = decision.label;
+}
+static void more_of_row(const float *row, unsigned char *answer)
+{
+    static const int n_outputs[] = {N_OUTPUTS};
+    const unsigned char *from = (const unsigned char *)&whole;
+    float *output = whole.output;
+    unsigned i;
+    int s, k;
+    for (i = 0; i < M_SLOTS; i++)
+        whole.known[i] = instance.known[i] != 0;
+    m_begin(&instance);
+    for (s = 0; s < M_STAGES; s++) {
+        m_stage(&instance, s, acquire, (void *)row);
+        for (k = 0; k < n_outputs[s]; k++)
+            *output++ = instance.output[k];
+    }
+    for (i = 0; i < sizeof whole; i++)
+        answer[i] = from[i];
+}
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program that answered rows: sizes in bytes, ticks per row, and the bytes of its answers."""
+
+    flash: int
+    ram: int
+    stack: int
+    ticks: NDArray[np.float64]
+    answers: bytes
+
+
+def _run(
+    target: str, folder: Path, answer: str, files: list[str], flags: Sequence[str] = ()
+) -> Run:
+    """Build the program with its `answer.h` for a machine, and run it on rows.bin."""
+    machine = TARGETS[target]
+    (folder / "answer.h").write_text(answer)
+    (folder / "answers.bin").unlink(missing_ok=True)
+    program = (Path(__file__).parent / "c99/board_program.c").read_text()
+    (folder / "board_program.c").write_text(program)
+    elf = machine.build(folder, ["board_program.c", *files], *flags)
+    tool = machine.compiler[0].replace("gcc", "size") if "-gcc" in machine.compiler[0] else "size"
+    sizes = subprocess.run([tool, elf.name], cwd=folder, capture_output=True, text=True, check=True)
+    text, data, bss = map(int, sizes.stdout.splitlines()[1].split()[:3])
+    printed = machine.run(elf)
+    ticks, _, stack = printed.partition("stack")
+    return Run(
+        flash=text + data,
+        ram=data + bss,
+        stack=int(stack.split()[0]),
+        ticks=np.array(ticks.split(), np.float64) * machine.per_tick,
+        answers=(folder / "answers.bin").read_bytes(),
+    )
+
+
+# -- the same forest by three generators -------------------------------------------------------
+
+
+def _peer_python() -> Path:
+    """Make the environment of the peers, once; its scikit-learn is the one here."""
+    home = CACHE / "boards-peers"
+    python = home / "bin/python"
+    if not (home / "installed").exists():
+        venv.create(home, with_pip=True, clear=True)
+        pinned = [f"{name}=={version(name)}" for name in ("numpy", "scipy", "scikit-learn")]
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+        ]
+        subprocess.run([*command, *PEERS, *pinned], check=True)
+        (home / "installed").touch()
+    return python
+
+
+def _forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measure the forest in each generator's C on each chip."""
+    from sklearn.datasets import load_digits
+    from sklearn.ensemble import RandomForestClassifier
+
+    X, y = load_digits(return_X_y=True)
+    X = X.astype(np.float32)
+    forest = RandomForestClassifier(TREES, random_state=0).fit(X[:1200], y[:1200])
+    np.savez(folder / "digits.npz", X=X[:1200], y=y[:1200], n_trees=TREES)
+    script = Path(__file__).parent / "c99/peer_forest.py"
+    subprocess.run([_peer_python(), script, folder], check=True)
+    peers = json.loads((folder / "peers.json").read_text())
+    rows = X[1200:]
+    (folder / "rows.bin").write_bytes(rows.tobytes())
+    stage = Stage(TreeEnsemble.from_forest(forest), np.arange(64), "identity")
+    cascade = Cascade(
+        title="digits", stages=(stage,), thresholds=(None,), classes=tuple(range(10)),
+        feature_names=tuple(f"p{i}" for i in range(64)), takes_missing=False, offloads=False,
+        cloud_takes_missing=False, rows=rows[:0],
+    )  # fmt: skip
+    write_cascade(cascade, folder, name="m")
+    expected = forest.predict(rows)
+    figures: dict[str, Any] = {"inner_nodes": sum(t.tree_.n_leaves - 1 for t in forest.estimators_)}
+    flags = ("-I", peers["include"], "-w")
+    for chip in CHIPS:
+        idle = _run(chip, folder, IDLE, [])
+        for name, answer in FORESTS.items():
+            files = ["m.c"] if name == "gatewise" else []
+            try:
+                run = _run(chip, folder, answer, files, flags)
+            except InputError as error:
+                figures[f"{chip} {name}"] = {"failed": str(error)[-200:]}
+                continue
+            labels = np.frombuffer(run.answers, np.uint8)
+            figures[f"{chip} {name}"] = {
+                "flash": run.flash - idle.flash,
+                "ram": run.ram - idle.ram + run.stack - idle.stack,
+                "instructions": round(float(run.ticks.mean())),
+                "most_instructions": round(float(run.ticks.max())),
+                "other_labels": int((labels != expected).sum()),
+            }
+    return figures, peers["versions"] | {"rows": len(rows)}
+
+
+# -- adversarial rows --------------------------------------------------------------------------
+
+
+def _cascades() -> dict[str, Cascade]:
+    """Fit a cascade of each family on Breast Cancer Wisconsin; one takes missing values."""
+    from sklearn.datasets import load_breast_cancer
+
+    from gatewise_training import FeatureCosts, StagedCascade
+
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X.astype(np.float32)
+    costs = FeatureCosts.uniform(X.shape[1])
+    missing = np.where(np.random.default_rng(0).random(X.shape) < 0.05, np.float32(np.nan), X)
+    cascades = {}
+    for family in ("boosting", "extra-trees", "linear", "svm", "missing"):
+        families = ("boosting",) if family == "missing" else (family,)
+        system = StagedCascade(
+            feature_costs=costs,
+            families=families,
+            n_stages=2,
+            effort="low",
+            allow_missing=family == "missing",
+            random_state=0,
+        ).fit(missing if family == "missing" else X, y)
+        cascades[family] = replace(cascade_of(system), offloads=True)
+    return cascades
+
+
+def _adversarial_rows(cascade: Cascade, n_rows: int) -> NDArray[np.float32]:
+    batches: list[NDArray[np.float32]] = []
+    while sum(map(len, batches)) < n_rows:
+        batches.append(probe_rows(cascade, seed=len(batches)))
+    return np.concatenate(batches)[:n_rows]
+
+
+def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
+    """Count rows that a machine answers with another bit than Python."""
+    rows = _adversarial_rows(cascade, n_rows)
+    (folder / "rows.bin").write_bytes(rows.tobytes())
+    layout_columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
+    n_slots = len(layout_columns)
+    sizes = ", ".join(map(str, cascade.outputs))
+    answer = f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.outputs)}\n{CASCADE}"
+    expected = cascade.expected(rows)
+    outputs = np.concatenate(expected.outputs, axis=1)
+    n_padded = n_slots + -n_slots % MATRIX_BYTES
+    fields: list[Any] = [("exit", "<i4"), ("label", "<i4"), ("known", "u1", n_padded)]
+    layout = np.dtype([*fields, ("output", "<f4", outputs.shape[1])])
+    write_cascade(replace(cascade, rows=rows[:0]), folder, name="m")
+    figures: dict[str, Any] = {}
+    for target in ("host", *CHIPS):
+        run = _run(target, folder, answer, ["m.c"])
+        got = np.frombuffer(run.answers, layout)
+        same_bits = (got["output"].view("u4") == outputs.view("u4")) | (
+            np.isnan(got["output"]) & np.isnan(outputs)
+        )
+        is_same = (
+            (got["exit"] == expected.exits)
+            & (got["label"] == expected.labels)
+            & (got["known"][:, :n_slots] == expected.acquired[:, layout_columns]).all(axis=1)
+            & same_bits.all(axis=1)
+        )
+        figures[target] = {"rows": len(got), "differing": int(n_rows - is_same.sum())}
+    return figures
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the forest, then compare adversarial rows."""
+    n_rows = 1000 if options.quick else 10_000
+    compared: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(2) as threads:
+        bundle, rows = _hard_rows(Path(home), n_rows)
+        # the client waits most of the time, while programs are compiled and run
+        runs = {
+            form: threads.submit(measure_offload, bundle, rows, json=form == "JSON")
+            for form in ("CBOR", "JSON")
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            forest, peers = _forest(Path(folder))
+        for name, cascade in _cascades().items():
+            with tempfile.TemporaryDirectory() as folder:
+                compared[name] = _differing(Path(folder), cascade, n_rows)
+        offloads = {form: run.result() for form, run in runs.items()}
+    differing = sum(run["differing"] for runs in compared.values() for run in runs.values())
+    figures = {
+        "differing": differing,
+        "unanswered": sum(run["rows"] - run["outcomes"] for run in offloads.values()),
+        "wrong": sum(run["wrong_answers"] for run in offloads.values()),
+    }
+    return {
+        "forest": forest,
+        "peers": peers,
+        "compared": compared,
+        "offloads": offloads,
+        "compilers": {name: _compiler(name) for name in CHIPS},
+        "figures": figures,
+        "holds": harness.holds(GOALS, figures),
+    }
+
+
+def _hard_rows(folder: Path, n_rows: int) -> tuple[Bundle, NDArray[np.float32]]:
+    """Pack the cascade of `bench_serve`, and make rows that no stage answers."""
+    bundle, rows = packed_cascade(folder)
+    rng = np.random.default_rng(0)
+    x = rows[rng.integers(len(rows), size=20_000)]
+    x = x + (0.2 * rows.std(axis=0) * rng.normal(size=x.shape)).astype(np.float32)
+    hard = x[graph_outcome(bundle, x).exits == len(bundle.manifest.stages)]
+    return bundle, hard[np.arange(n_rows) % len(hard)]
+
+
+def _compiler(chip: str) -> str:
+    command = [TARGETS[chip].compiler[0], "--version"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.sub(r"\s+", " ", text.splitlines()[0])
+
+
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Write the page."""
+    forest = found["forest"]
+    rows = []
+    for chip in CHIPS:
+        for name in FORESTS:
+            run = forest[f"{chip} {name}"]
+            cells = (
+                (run["failed"], "", "", "")
+                if "failed" in run
+                else (
+                    f"{run['flash']:,}",
+                    f"{run['ram']:,}",
+                    f"{run['instructions']:,}",
+                    str(run["other_labels"]),
+                )
+            )
+            rows.append((chip, name, *cells))
+    compared = [
+        (name, *(f"{run['differing']} of {run['rows']:,}" for run in runs.values()))
+        for name, runs in found["compared"].items()
+    ]
+    offloads = []
+    for form, run in found["offloads"].items():
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(run["kinds"].items()))
+        counts = (f"{run['cuts']:,}", f"{run['retried']:,}", f"{run['largest_ms']} ms")
+        offloads.append((form, f"{run['outcomes']:,} of {run['rows']:,}", kinds, *counts))
+    versions = ", ".join(f"{k} {v}" for k, v in found["peers"].items() if k != "rows")
+    return [
+        "# Microcontrollers: flash, RAM and instructions",
+        "",
+        "`make bench-boards` writes this page. The same random forest of "
+        f"{TREES} trees ({forest['inner_nodes']:,} inner nodes) on scikit-learn's digits (64 "
+        f"features, 10 classes) as C by Gatewise, emlearn and m2cgen ({versions}), compiled with "
+        "`-Os` and linked without unused sections. Flash and RAM in bytes, stack and the library's "
+        "functions included, beyond a program that only reads rows. qemu counts instructions per "
+        f"row, not cycles. Labels: of {found['peers']['rows']} test rows, those whose label is "
+        "not scikit-learn's; emlearn rounds probabilities to 8 bits.",
+        "",
+        *harness.table_lines(
+            ("chip", "C of", "flash", "RAM", "instructions", "other labels"), rows
+        ),
+        "",
+        "Rows at the thresholds of cascades, at the neighbouring floats, at zeros of both signs, "
+        "subnormal numbers and extremes, whose exit stage, label, acquired features or bits of "
+        "outputs differ from Python's:",
+        "",
+        *harness.table_lines(("stages", "this computer", *CHIPS), compared),
+        "",
+        "The client in C (a POSIX program with libmosquitto) offloaded rows that no stage answers, "
+        "through a real mosquitto to a real worker. The link delayed data by up to 20 ms and was "
+        "cut every 0.2 to 1.2 s; the deadline was 200 ms. Every row but an answered one keeps its "
+        "fallback.",
+        "",
+        *harness.table_lines(
+            ("messages", "outcomes", "kinds", "cuts", "retried", "slowest"), offloads
+        ),
+        "",
+        *harness.targets_table(GOALS, found),
+    ]
+
+
+BENCHMARK = harness.Benchmark(
+    name="boards",
+    description=__doc__,
+    quick="1,000 rows per cascade",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
+main = BENCHMARK.main
+
+if __name__ == "__main__":
+    sys.exit(main())

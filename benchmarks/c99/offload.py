@@ -1,0 +1,127 @@
+"""The generated client against a real broker and worker, over a link that is cut and delayed."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.c99.board_libraries import write_library
+
+STATES = ("idle", "waiting", "answered", "refused", "timeout", "unsent")
+ANSWERED = STATES.index("answered")
+DEADLINE_MS = 200
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O2")
+
+
+class BadLink:
+    """A TCP relay to a port that delays data by 0 to 20 ms and is cut every 0.2 to 1.2 s."""
+
+    def __init__(self, port: int, *, seed: int = 0) -> None:
+        self._port = port
+        self._random = random.Random(seed)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.n_cuts = 0
+        self._sockets: list[socket.socket] = []
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        for function in (self._accept, self._cut):
+            threading.Thread(target=function, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_open = False
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while self._is_open:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            broker = socket.create_connection(("127.0.0.1", self._port))
+            self._sockets += [client, broker]
+            for pair in ((client, broker), (broker, client)):
+                pair[1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                time.sleep(self._random.choice((0, 0, 0, 0.005, 0.02)))
+                sink.sendall(data)
+
+    def _cut(self) -> None:
+        while self._is_open:
+            time.sleep(self._random.uniform(0.2, 1.2))
+            sockets, self._sockets = self._sockets, []
+            self.n_cuts += bool(sockets)
+            for each in sockets:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
+
+
+def measure_offload(bundle: Bundle, rows: NDArray[np.float32], *, json: bool) -> dict[str, Any]:
+    """Offload hard rows from C; count their outcomes, and answers that are not the worker's."""
+    from gatewise_cloud import MosquittoBroker, Worker
+    from gatewise_export.packing.verification import graph_outcome
+
+    expected = graph_outcome(bundle, rows).labels
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        write_library(bundle, folder, "cmake", name="m")
+        program = Path(__file__).parent / "offload_program.c"
+        files = [program, folder / "src/m.c", folder / "src/m_wire.c"]
+        flags = (*STRICT, f"-DM_WIRE_JSON={int(json)}", "-I", folder / "include")
+        command: list[str | Path] = [
+            "cc",
+            *flags,
+            *files,
+            "-o",
+            folder / "offload",
+            "-lmosquitto",
+            "-lm",
+        ]
+        subprocess.run(command, check=True)
+        with MosquittoBroker() as broker, Worker(bundle.path, broker.url):
+            port = int(re.findall(r":(\d+)", broker.url)[-1])
+            with BadLink(port) as link:
+                process = subprocess.run(
+                    [folder / "offload", "127.0.0.1", str(link.port), "board-1"],
+                    input=rows.tobytes(),
+                    capture_output=True,
+                    check=True,
+                )
+    outcomes = np.frombuffer(process.stdout, np.int32).reshape(-1, 5)
+    states, labels, ms, n_published, n_received = outcomes.T
+    is_answered = states == ANSWERED
+    return {
+        "rows": len(rows),
+        "outcomes": len(outcomes),
+        "kinds": dict(Counter(STATES[state] if state >= 0 else "stage" for state in states)),
+        "wrong_answers": int((labels != expected)[is_answered].sum()),
+        "cuts": link.n_cuts,
+        "retried": int((n_published == 2).sum()),
+        "published_more_than_twice": int((n_published > 2).sum()),
+        "messages_after_the_end": int((n_received - is_answered).clip(0).sum()),
+        "largest_ms": int(ms.max()),
+        "median_ms_of_answers": float(np.median(ms[is_answered])),
+        "deadline_ms": DEADLINE_MS,
+    }

@@ -1,0 +1,45 @@
+"""The forest of the boards' benchmark as C of emlearn and m2cgen, run where both are installed.
+
+    python peer_forest.py FOLDER
+
+The folder holds digits.npz, the training rows. Writes a header for each form, the predictions of
+scikit-learn for all rows, and the versions, as peers.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import emlearn
+import m2cgen
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+
+EMLEARN_FORMS = {"emlearn-loadable": ("loadable", "int16_t"), "emlearn-inline": ("inline", "float")}
+SCALE = 100
+
+
+def main(folder: Path) -> None:
+    """Fit the forest and write its C."""
+    sys.setrecursionlimit(100_000)  # m2cgen walks trees by recursion
+    with np.load(folder / "digits.npz") as table:
+        X, y, n_trees = table["X"], table["y"], int(table["n_trees"])
+    forest = RandomForestClassifier(n_trees, random_state=0).fit(X, y)
+    # integers have room for thresholds between the counts of digits only after scaling
+    scaled = RandomForestClassifier(n_trees, random_state=0).fit(SCALE * X, y)
+    for name, (method, dtype) in EMLEARN_FORMS.items():
+        model = emlearn.convert(
+            scaled if dtype == "int16_t" else forest, method=method, dtype=dtype, leaf_bits=8
+        )
+        (folder / f"{name}.h").write_text(model.save(name="forest"))
+    (folder / "m2cgen.h").write_text(m2cgen.export_to_c(forest))
+    versions = {name: version(name) for name in ("emlearn", "m2cgen", "scikit-learn")}
+    include = str(Path(emlearn.__file__).parent)
+    (folder / "peers.json").write_text(json.dumps({"versions": versions, "include": include}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
