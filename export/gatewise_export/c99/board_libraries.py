@@ -55,7 +55,7 @@ def write_library(
     """
     if build not in BUILD_FILES:
         raise InputError(f"no build {build!r}; there are {', '.join(BUILDS)}")
-    # the plain folder first, which knows what a bundle needs
+    # to_c checks the bundle and writes the model's files
     with tempfile.TemporaryDirectory() as scratch:
         source = to_c(bundle, scratch, **options)
         texts = {name: (Path(scratch) / name).read_text("ascii") for name in source.files}
@@ -63,7 +63,7 @@ def write_library(
     reason = no_client(bundle.manifest)
     if reason is None:
         texts |= wire_files(bundle, source.name)
-    # a folder of headers where the build wants one, and the build's own files
+    # headers go to the folder where the build looks for them
     includes = "src" if build == "arduino" else "include"
     files = {
         f"{includes if name.endswith('.h') else 'src'}/{name}": text
@@ -88,7 +88,7 @@ def write_library(
 
 
 def _library_version(version: str) -> str:
-    """Make a version of three numbers, as package managers have them, of a bundle's version.
+    """Make a version of three numbers, which package managers need, from a bundle's version.
 
     >>> _library_version("7"), _library_version("v1.2-rc")
     ('7.0.0', '1.2.0')

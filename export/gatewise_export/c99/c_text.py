@@ -1,4 +1,4 @@
-"""Text of C: templates with their blanks filled, names, numbers, const tables, and its files."""
+"""Text of C: filled templates, names, numbers, constant tables and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = {
     "uint32_t": 4,
     "float": 4,
 }
-#: Text in the first line of every file: only files that bear it are replaced.
+#: Text in the first line of every file; a file without it is never replaced.
 MARK = "Written by gatewise"
 #: Keywords of C99 (6.4.1) and ``main``, which the example's program defines.
 RESERVED_WORDS = frozenset(
@@ -139,7 +139,7 @@ class Tables:
         self.nbytes = 0
 
     def add(self, name: str, values: NDArray[Any], kind: str, about: str = "") -> None:
-        """Add an array of floats or of whole numbers; an empty one gets a 0 that none reads."""
+        """Add an array of floats or whole numbers; C has no empty arrays: one gets a 0."""
         if about:
             self._parts.append(f"/* {about} */\n")
         flat = np.asarray(values).ravel()
@@ -203,7 +203,7 @@ def identifier_from(title: str) -> str:
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write all files, after looking that none of them would replace another's."""
+    """Write files; InputError if one would replace a file that Gatewise did not write."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: name a folder")
     for file in files:

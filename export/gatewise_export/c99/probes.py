@@ -1,4 +1,4 @@
-"""Rows and windows for self-tests, made from the model: where C and Python could differ."""
+"""Rows and windows for self-tests, at the values where C and Python could differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``<name>_wire.h`` and ``.c``: a client of the cloud in C for the instances that offload.
 
-All that is the same in every request is written here, as pieces in flash between the id, the time
-to live and the values: the C puts them together, in CBOR and in JSON.
+The parts that are equal in every request are constants in flash. The C puts them together with the
+id, the time to live and the values, in CBOR and in JSON.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.c99 import c_text
 
 MOST_COLUMNS = 4096
-"""A request of more columns is no thing for a microcontroller's memory."""
+"""Largest number of columns of a request: more do not fit a microcontroller's memory."""
 ID_BYTES = 16
 CRC_BYTES = 4
 LONGEST_TTL = "86400000"
 """The largest time to live in ms, a day."""
 LONGEST_NUMBER = "-123456789e-38"
-"""As many characters as the C writes at most for a float32."""
+"""The longest text that the C writes for a float32."""
 
 
 def no_client(manifest: Manifest) -> str | None:

@@ -17,6 +17,19 @@ from tests.support.needs import needs_compiler
 
 pytestmark = needs_compiler
 
+COMPILERS = (
+    ("cc", "-std=c99"),
+    ("c++", "-x", "c++", "-std=c++17"),
+    ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-std=c99"),
+    ("avr-gcc", "-mmcu=atmega1284p", "-std=c99"),
+    (
+        "riscv64-unknown-elf-gcc",
+        "--specs=picolibc.specs",
+        "-march=rv32imac",
+        "-mabi=ilp32",
+        "-std=c99",
+    ),
+)
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 
 
@@ -32,12 +45,11 @@ def test_libraries_compile_strictly_as_c_and_as_cpp(bundle, tmp_path, build):
     folder = tmp_path / build
     assert all((folder / file).exists() for file in source.files)
     headers = next(folder.rglob("m_wire.h")).parent
-    languages = [("cc", "-std=c99"), ("c++", "-x", "c++", "-std=c++17")]
     for file in (folder / "src").glob("*.c"):
-        for words in languages:
+        for words in COMPILERS:
             if shutil.which(words[0]) is None:
                 continue
-            command = [*words, *STRICT, "-I", headers, "-fsyntax-only", file]
+            command = [*words, *STRICT, "-Os", "-I", headers, "-c", "-o", "/dev/null", file]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
 

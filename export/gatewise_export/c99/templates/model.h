@@ -1,6 +1,6 @@
-/* ${mark} ${version} from ${title}. Another operating point, another file: do not edit.
+/* ${mark} ${version} from ${title}. Do not edit: write it again for another operating point.
 
-   A device holds one ${p}_instance an instance, and gives a callback that acquires a feature:
+   The firmware holds a ${p}_instance and gives a callback that acquires a feature:
 
        static float acquire(int feature, void *context) { ... }   NaN: it cannot be had
 
@@ -8,8 +8,8 @@
        ${p}_answer answer;
        ${p}_decide(&instance, acquire, context, &answer);
 
-   acquire is called at most once a feature and instance, and only for what the stages need. Nothing
-   is allocated; there is no state but the instance. Float32 throughout; compile with
+   acquire is called at most once per feature and instance, and only for features that the stages need.
+   Nothing is allocated, and all state is in the instance. Float32 throughout; compile with
    -ffp-contract=off, and decisions, margins and acquired features are those of training, bit for bit. */
 #ifndef ${P}_H
 #define ${P}_H

@@ -1,5 +1,5 @@
-/* ${mark} ${version}: rows, and what ${p}.c must answer to them, to the bit. The first ${n_sample} are
-   of the sample; ${n_made} are made from the model: at and next to its thresholds. */
+/* ${mark} ${version}: rows and the bits that ${p}.c must answer. The first ${n_sample} rows are the
+   sample; ${n_made} are made from the model, at its thresholds and the neighbouring floats. */
 #include "${p}.h"
 
 #include <math.h>

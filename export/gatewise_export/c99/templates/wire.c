@@ -155,7 +155,7 @@ static void put_number(writer_type *w, float value)
     }
     for (; digits && digits % 10u == 0u; power++)
         digits /= 10u;
-    /* 6 digits may do, 9 always do; `scaled` rounds numbers that are not normal twice */
+    /* 9 digits are always enough, 6 often; `scaled` rounds subnormal numbers twice, so they get 9 */
     for (n_digits = bits >> 23 ? 6 : 9; digits >= 1000000000u && n_digits <= 9; n_digits++) {
         uint64_t limit = 1;
         int i;
@@ -222,7 +222,7 @@ typedef struct {
     const uint8_t *at, *end;
 } reader_type;
 
-/* Which entries of a response were read; each may stand once. */
+/* Flags of the entries that were read; a response may have each entry once. */
 enum {
     HAS_LAYOUT = 1, HAS_ID = 2, HAS_MODEL = 4, HAS_VERSION = 8, HAS_ROWS = 16, HAS_CLASSES = 32,
     HAS_LABEL = 64, HAS_SHARES = 128, HAS_TIME = 256, HAS_ERROR = 512, HAS_WAIT = 1024,
@@ -346,7 +346,7 @@ static int read_shares(const item_type *item, float *probability)
     return HAS_SHARES;
 }
 
-/* Which entry this is; 0: it is wrong, or of another request; HAS_NOTHING: one that is not read. */
+/* The flag of an entry; 0: it is wrong or of another request; HAS_NOTHING: it is not read. */
 #define HAS_NOTHING 2048
 static int read_entry(const item_type *key, const item_type *item, const uint8_t *id,
                       ${p}_wire_response *response)
@@ -619,7 +619,7 @@ int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id
 
 #define SIXTEENTHS 16u
 
-static int is_due(uint32_t now_ms, uint32_t time) /* also where the clock has begun anew */
+static int is_due(uint32_t now_ms, uint32_t time) /* also after the clock wrapped around */
 {
     return (int32_t)(now_ms - time) >= 0;
 }
@@ -760,7 +760,7 @@ int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint
         }
         if (!wire->n_copies_out && !wire->was_resent)
             plan_retry(wire, now_ms + (wait > expected_ms(wire) ? wait : expected_ms(wire)));
-        if (wire->n_copies_out || wire->plans_retry) /* another worker may do better */
+        if (wire->n_copies_out || wire->plans_retry) /* another worker may answer */
             return wire->state;
     }
     wire->state = ${P}_WIRE_REFUSED;

@@ -1,6 +1,6 @@
 /* ${mark} ${version} from ${title}: a client of the cloud, for instances that no stage answers.
 
-   Give the model's columns, two functions and the time in ms (of any clock that counts on):
+   The firmware gives the model's columns, two functions and the time in ms of a steady clock:
 
        static ${p}_wire wire;
        ${p}_wire_begin(&wire, publish, random_bytes, context);
@@ -27,7 +27,7 @@ extern "C" {
 #define ${P}_WIRE_VERSION ${model_version}
 #define ${P}_WIRE_COLUMNS ${n_columns} /* numbers of a request */
 
-/* Bytes of the largest request and of the largest response: what the MQTT client must hold. */
+/* Bytes of the largest request and response; the MQTT client's buffer must hold them. */
 #define ${P}_WIRE_CBOR_BYTES ${cbor_bytes}
 #define ${P}_WIRE_CBOR_RESPONSE_BYTES ${cbor_response_bytes}
 #define ${P}_WIRE_JSON_BYTES ${json_bytes}
@@ -44,7 +44,7 @@ extern "C" {
 #define ${P}_WIRE_RESPONSE_BYTES ${P}_WIRE_CBOR_RESPONSE_BYTES
 #endif
 
-/* What came back: a label with probabilities in the order of the classes, or a refusal. */
+/* A response: a label and probabilities in the order of the classes, or a refusal. */
 typedef struct {
     int32_t label;      /* class number; -1: a refusal */
     uint32_t worker_us; /* time in the worker */
@@ -60,7 +60,7 @@ size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, u
 size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
                              const float *row);
 
-/* 1: a response to the request `id`, of 16 bytes; 0: anything else, which is to be ignored. */
+/* Return 1 for a response to the request `id` of 16 bytes; 0 for another message: ignore it. */
 int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id,
                           ${p}_wire_response *response);
 int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id,
@@ -68,7 +68,7 @@ int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id
 
 /* -- one request at a time: ids, deadline, the one retry ---------------------------------------- */
 
-/* Hand a message to the connection, for gw/v1/<device>/req with QoS 1: 1 it is taken, 0 it is not. */
+/* Publish a message on gw/v1/<device>/req with QoS 1; return 1 if the client took it, else 0. */
 typedef int (*${p}_wire_publish)(const uint8_t *message, size_t size, void *context);
 /* Draw random bytes from the chip or the operating system. */
 typedef void (*${p}_wire_random)(uint8_t *bytes, size_t size, void *context);
@@ -100,10 +100,10 @@ typedef struct {
 void ${p}_wire_begin(${p}_wire *wire, ${p}_wire_publish publish, ${p}_wire_random random,
                      void *context);
 
-/* Collect a request's values: those of the instance, the others acquired now. 0: one is refused. */
+/* Collect a request's values; acquire those that no stage acquired. Return 0 if one is refused. */
 int ${p}_wire_row(${p}_instance *instance, ${p}_acquire acquire, void *context, float *row);
 
-/* Send a row. These three return the state; a request that still waits is given up. */
+/* Send a row; a request that still waits is given up. All three return the state. */
 int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32_t deadline_ms);
 int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint32_t now_ms);
 int ${p}_wire_poll(${p}_wire *wire, uint32_t now_ms);
