@@ -9,8 +9,8 @@
 - cegb: CEGB's figures 2, 3 and 4 (NIPS 2017), with GreedyMiser
 - adapt: Adapt's figures 2, 4 and 5 (NIPS 2017), with BudgetPrune and GreedyMiser
 
-Each part runs in a process of its own, with one thread. A part that is done replaces its section in
-trees.json, and the page is written again; a quick look goes into .bench-cache/quick.
+Each part runs in a process of its own, with one thread. When a part is done, its section in
+trees.json is replaced and the page is written again. A quick run writes into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ QUICK_ROWS = 600
 SEEDS = (0, 1, 2)
 FIGURE_SEEDS = {"mbne_tiny": 3, "forest-bin": 1}
 """Runs of BudgetRF's figure 3, ten thresholds each."""
+
+SUBSET_ROWS = 3000
+"""Training rows of CIFAR-10 in figure 7 of BudgetPrune, so that it takes minutes."""
 
 
 def _timing(quick: bool) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def _budgetprune(quick: bool) -> dict[str, Any]:
     for title, (measure, numbers_of_seeds) in plan.items():
         names = {"mbne_tiny": 1} if quick else numbers_of_seeds
         figures[title] = {
-            name: measure(name, range(n_seeds), n_trees=n_trees, fold=_fold(name, quick))
+            name: measure(name, range(n_seeds), n_trees=n_trees, fold=_figure_fold(name, quick))
             for name, n_seeds in names.items()
         }
     usage = budget_prune.usage(
@@ -151,7 +154,7 @@ PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
     "cegb": (_cegb, cegb),
     "adapt": (_adapt, adapt),
 }
-"""What measures each part, and the module whose code decides the result."""
+"""The function that measures each part, and the module whose code decides the result."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     parts_to_run = harness.chosen_parts(options, PARTS)
-    # a missing file is told before any process is started
+    # report a missing file before a process is started
     problems.get("mbne_tiny" if options.quick and "timing" not in parts_to_run else "forest-bin")
     out = harness.out_folder(options)
     for name in [name for name in PARTS if name in parts_to_run]:
@@ -178,7 +181,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def write(out: Path, name: str, section: dict[str, Any]) -> None:
-    """Replace one part's section, and write page and plots again."""
+    """Replace the section of one part, and write the page and the plots again."""
     path = out / "trees.json"
     sections = json.loads(path.read_text())["parts"] if path.is_file() else {}
     figures = document(sections | {name: section})
@@ -190,13 +193,19 @@ def write(out: Path, name: str, section: dict[str, Any]) -> None:
 
 
 def document(parts: dict[str, Any]) -> dict[str, Any]:
-    """All parts in their order; each knows its own settings and versions."""
+    """Put all parts into their order; each holds its own settings and versions."""
     return {"parts": {name: parts[name] for name in PARTS if name in parts}}
 
 
 def _fold(name: str, quick: bool) -> Fold:
     fold = problems.get(name).deal(0)[0]
     return fold.thinned(QUICK_ROWS) if quick else fold
+
+
+def _figure_fold(name: str, quick: bool) -> Fold:
+    """Deal a fold; of CIFAR-10 only some rows."""
+    fold = _fold(name, quick)
+    return fold.thinned(SUBSET_ROWS) if name == "cifar10" else fold
 
 
 def _ranked_folds(quick: bool) -> list[Fold] | None:

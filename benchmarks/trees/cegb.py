@@ -90,7 +90,7 @@ def figures(
 
 
 def _at(points: Sequence[Point], budget: float) -> dict[str, float] | None:
-    """The most accurate on validation within a budget there; None if there is nothing."""
+    """Choose the most accurate point within a budget on validation rows; None without a point."""
     within = [p for p in points if p.val_cost <= budget + 1e-9]
     if not within:
         return None

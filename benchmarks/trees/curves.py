@@ -1,7 +1,7 @@
 """Curves of prunings: chosen on validation rows, reported on test rows.
 
-A curve is many forests of one method from dear to cheap. Costs and errors on validation rows are
-worked out for all of them, on test rows only for chosen ones.
+A curve holds the forests of one method, from the costliest to the cheapest. Costs and errors on
+validation rows are computed for all of them, and on test rows only for chosen ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUDGETS = {
     "forest-bin": (2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 23),
     "mbne_tiny": (1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 30, 36),
 }
-"""Mean numbers of features that a method may ask an instance for."""
+"""Mean numbers of features that an instance may acquire."""
 
 CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)
 
@@ -54,7 +54,7 @@ class Made:
 
 @dataclass(eq=False)
 class Curve:
-    """What one method has to offer."""
+    """The forests of one method."""
 
     points: list[Made] = field(default_factory=list)
 
@@ -74,18 +74,18 @@ class Curve:
         return Curve(self.points + other.points)
 
     def at(self, budget: float) -> Made | None:
-        """The most accurate on validation within a budget there, the cheaper of equals."""
+        """Choose the most accurate forest, of equals the cheaper, within a budget on validation."""
         within = [p for p in self.points if p.validation[0] <= budget + 1e-9]
         return min(within, key=lambda p: p.validation[::-1], default=None)
 
     def within(self, error: float) -> Made | None:
-        """The cheapest on validation with at most this error there."""
+        """Choose the cheapest forest with at most this error on validation rows."""
         good = [p for p in self.points if p.validation[1] <= error + 1e-12]
         return min(good, key=lambda p: p.validation, default=None)
 
 
 def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
-    """Test figures of the choice at each budget; means over folds, None if there is nothing."""
+    """Measure the choice at each budget on test rows; means over folds, None without a choice."""
     rows: list[dict[str, float] | None] = []
     for budget in budgets:
         points_of_curves = [curve.at(budget) for curve in curves]
@@ -94,14 +94,14 @@ def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[s
 
 
 def cheapest_within(curves: Sequence[Curve], errors: Sequence[float]) -> dict[str, float] | None:
-    """Test figures of the cheapest within an error on validation, one error a fold."""
+    """Measure the cheapest forests within errors on validation rows, one error per fold."""
     return _pooled([c.within(e) for c, e in zip(curves, errors, strict=True)])
 
 
 def cheapest_on_test(curves: Sequence[Curve], loss: float) -> dict[str, float] | None:
-    """Test figures of the cheapest that loses at most `loss` of a fold's first point on test rows.
+    """Measure the cheapest forests whose test error is at most `loss` above the first forest's.
 
-    That is how figures come out when each run's own test rows choose; it is no fair choice.
+    Each fold's own test rows choose, which a deployed system cannot do.
     """
     chosen = []
     for curve in curves:

@@ -39,7 +39,7 @@ BUDGET_PRUNE_FIGURES = {
         "Figure 7: 20 and 120 random features per split",
         "The paper, on Scene15, whose features are not public: k = 20 has the higher accuracy and "
         "cost, and BudgetPrune is slightly better there; GreedyPrune does well at k = 20 and very "
-        "poorly at k = 120. CIFAR-10 with its 400 features stands in.",
+        "poorly at k = 120. 3,000 rows of CIFAR-10 with its 400 features stand in.",
         ("k = 20, ensemble", "k = 120, ensemble", "BudgetPrune at k = 20", "at k = 120"),
     ),
 }

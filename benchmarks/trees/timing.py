@@ -192,7 +192,7 @@ def _forest(n_trees: int, fold: Fold) -> RandomForestClassifier:
 
 
 def _warm(costs: FeatureCosts) -> None:
-    """Have numba compile: which does not belong to a solve."""
+    """Compile the kernels before the timings."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, costs.n_features)).astype(np.float32)
     y = (x[:, 0] + rng.normal(size=80) > 0).astype(np.int64)
