@@ -83,6 +83,7 @@ def figures(
         "note": problem.note,
         "n_rounds": n_rounds,
         "n_penalties": n_penalties,
+        "miser_rounds": 10 * n_rounds,
         "budgets": list(BUDGETS[name]),
         "fit_cpu": fits,
         "curves": curves,

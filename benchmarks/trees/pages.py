@@ -311,6 +311,11 @@ def _cegb(found: Found, parts: Found) -> list[str]:
             ensemble = pruned_curves["curves"]["ensemble"]
             says.append(against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
         lines.append(" ".join(says))
+        if "miser_rounds" not in figure:
+            lines[-1] += (
+                f" GreedyMiser has {figure['n_rounds']} rounds at one learning rate in this table, "
+                "which has not been measured again."
+            )
     return [
         *lines,
         "",
