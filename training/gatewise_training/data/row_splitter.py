@@ -1,7 +1,7 @@
 """Splits of rows into fit rows and validation rows: at random, by group or by time.
 
-Every split of a fit is made here. Rows of one group (a subject, a machine, a recording) never stand
-on both sides of a split, and where rows have times, fit rows are earlier than validation rows.
+Rows of one group (a subject, a machine, a recording) are on the same side of a split. If rows
+have times, fit rows are earlier than validation rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ BLOCKS = 6
 
 @dataclass(frozen=True, eq=False)
 class RowSplitter:
-    """Rows, their groups or times, and all splits of them.
+    """Splitter of rows by their groups or times.
 
-    With groups and times, groups stay whole, and the groups that end last are validation rows.
+    With groups and times, whole groups are split, and the latest ones are validation rows.
     """
 
     n: int
@@ -44,7 +44,7 @@ class RowSplitter:
 
     @classmethod
     def checked(cls, n: int, groups: Any = None, time: Any = None) -> RowSplitter:
-        """Read the groups and times of `n` rows; InputError for values that cannot be used.
+        """Make the splitter of `n` rows; InputError for unusable groups or times.
 
         >>> RowSplitter.checked(3, groups=["b", "a", "b"]).groups
         array([1, 0, 1])
@@ -67,7 +67,7 @@ class RowSplitter:
 
     @staticmethod
     def values(name: str, values: Any, n: int) -> NDArray[Any]:
-        """Check that each of `n` rows has a value; values of several types become text."""
+        """Check that each of `n` rows has a value; convert values of several types to text."""
         import pandas as pd
 
         array = np.asarray(values)
@@ -87,24 +87,24 @@ class RowSplitter:
 
     @property
     def is_random(self) -> bool:
-        """Whether rows have neither groups nor times, so that splits are random."""
+        """Whether splits are random, because rows have neither groups nor times."""
         return self.groups is None and self.time is None
 
     @property
     def n_groups(self) -> int | None:
-        """Number of groups among the rows; None where rows have no groups."""
+        """Number of groups; None if rows have no groups."""
         return None if self.groups is None else self._units[1]
 
     @cached_property
     def _units(self) -> tuple[NDArray[np.int64], int]:
-        """Number of each row's group or time, which no split parts, and their count."""
+        """Index of each row's group or time, which a split keeps together, and their number."""
         row_values = self.time if self.groups is None else self.groups
         assert row_values is not None
         distinct, unit = np.unique(row_values, return_inverse=True)
         return unit.astype(np.int64), len(distinct)
 
     def take(self, rows: Rows | NDArray[np.bool_]) -> RowSplitter:
-        """Get the splitter of some of the rows, in their order."""
+        """Return the splitter of some of the rows, in this order."""
         groups = None if self.groups is None else self.groups[rows]
         time = None if self.time is None else self.time[rows]
         return RowSplitter(len(np.arange(self.n)[rows]), groups, time)
@@ -126,7 +126,7 @@ class RowSplitter:
         return tuple(pair for pair in pairs if len(pair[0]) and len(pair[1]))
 
     def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
-        """Split off one part of `k`, with times the last one: the other rows, and the part."""
+        """Split the rows into all parts but one of `k` and this part, with times the latest."""
         if self.time is not None:
             early_rows, late_rows = self.cut(self.order(None), k - 1, k)
             return np.sort(early_rows), np.sort(late_rows)
@@ -177,7 +177,7 @@ class RowSplitter:
     def blocks(self, seed: int) -> NDArray[np.intp] | None:
         """Number the parts of a model's own cross-validation, shape (n,); None for random splits.
 
-        With times the parts are stretches of time, so that neighbouring rows stay together.
+        With times the parts are periods, so that neighbouring rows stay together.
         """
         if self.is_random:
             return None
@@ -209,7 +209,7 @@ class RowSplitter:
         return np.random.default_rng(seed).permutation(self.n) % k
 
     def _grouped_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
-        """Assign whole groups to parts; a class of several groups gets into several parts."""
+        """Assign whole groups to parts so that a class of several groups is in several parts."""
         unit, count = self._units
         k = min(k, count)
         if k < 2:
@@ -248,11 +248,10 @@ class RowSplitter:
         return self.group_sums(values) / np.bincount(self._units[0])
 
     def clustered_error(self, parts: NDArray[np.float64]) -> float:
-        """Standard error of a mean over groups.
+        """Compute the standard error of a mean over groups.
 
-        `parts` (n,) are each row's contributions to the deviation of the mean. As groups are few,
-        the error is widened by Student's t until it covers as much as one standard error of a
-        normal distribution.
+        `parts` (n,) are the contributions of rows to the deviation of the mean. For few groups,
+        Student's t widens the error to the coverage of one normal standard error.
         """
         if self.groups is None or self._units[1] < 2:
             return 0.0

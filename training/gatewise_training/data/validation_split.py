@@ -1,9 +1,9 @@
-"""The rows that fit a model, and its validation rows.
+"""Fit rows and validation rows of a model.
 
-Validation rows are the user's own, a held-out fifth, or on small data all rows by five-fold
-cross-fitting: every row validates a model that has not seen it, and the final model is fitted on
-all rows. Rows with groups are cross-fitted until a fifth of them has :data:`HELD_OUT_GROUPS`
-groups. Rows with times are never cross-fitted: their last fifth is held out.
+Validation rows are given by the user, or are a held-out fifth, or on small data all rows by
+five-fold cross-fitting, where each row validates a model that was fitted without it and the final
+model is fitted on all rows. Rows with groups are cross-fitted unless a fifth of them has
+:data:`HELD_OUT_GROUPS` groups. Of rows with times the last fifth is held out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gatewise_training.data.row_splitter import Rows, RowSplitter
 __all__ = ["Rows", "ValidationSplit", "after", "cross_fit", "folds_of"]
 
 CROSS_FIT_ROWS = 5000
-"""Largest number of rows for cross-fitting: few rows are precious, and five fits are cheap."""
+"""Largest number of rows for cross-fitting."""
 
 HELD_OUT_GROUPS = 30
-"""Number of held-out groups from which on holding out is as good as cross-fitting."""
+"""Number of held-out groups that suffices without cross-fitting."""
 
 
 class _HasRounds(Protocol):
@@ -83,7 +83,7 @@ class ValidationSplit:
         return self.given_splitter or RowSplitter(len(self.x))
 
     def with_fit_rows(self, max_rows: int, seed: int) -> ValidationSplit:
-        """Get the split with at most `max_rows` fit rows per fold, and the same validation rows."""
+        """Return a copy with at most `max_rows` fit rows per fold."""
         rng = np.random.default_rng(seed)
         folds = []
         for rows, validation_rows in self.folds:
@@ -121,10 +121,10 @@ class ValidationSplit:
 def cross_fit(
     plan: ValidationSplit, fit: Fit[Model], predict: Callable[[Model, Rows], NDArray[Any]]
 ) -> tuple[Model, NDArray[Any]]:
-    """Fit the final model, and get out-of-fold predictions on the validation rows.
+    """Fit the final model, and compute out-of-fold predictions on the validation rows.
 
-    Where rows have groups, a fold's best number of rounds would depend on its few groups. The
-    models that predict then have as many rounds as the final model.
+    If rows have groups, the models of folds have the rounds of the final model, because the best
+    number of rounds of a fold depends on its few groups.
     """
     models = [fit(rows, validation_rows, None) for rows, validation_rows in plan.folds]
     # the final model has the mean number of rounds
@@ -152,11 +152,7 @@ def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -
 def chosen_folds(
     rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
-    """Make five folds of up to 5,000 rows; of more rows hold out a fifth.
-
-    Of rows with times the last fifth is held out, however few they are. Rows with few groups are
-    cross-fitted, however many they are.
-    """
+    """Make five folds, or hold out a fifth of many rows, or the last fifth of rows with times."""
     has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * HELD_OUT_GROUPS
     if rows.time is not None or (rows.n > CROSS_FIT_ROWS and has_enough_groups):
         return (rows.hold_out(y, 5, seed),)

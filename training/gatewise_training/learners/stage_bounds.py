@@ -115,7 +115,7 @@ def grid_of(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, eq=False)
 class ThresholdGrid:
-    """Thresholds that trees may have: quantiles of each column, rising."""
+    """Grid of the thresholds of trees: quantiles of each column in rising order."""
 
     edges: tuple[NDArray[np.float32], ...]
 
@@ -126,7 +126,7 @@ class ThresholdGrid:
         return cls(tuple(np.split(codes.upper, codes.start[1:-1])))
 
     def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Replace each value by the least threshold that is not below it, the last for others."""
+        """Round each value up to a threshold, or down to the last threshold."""
         out = x.copy()
         for k, edges in enumerate(self.edges):
             real = ~np.isnan(x[:, k])
@@ -203,10 +203,7 @@ class Bounds:
         return stage.nbytes <= LARGEST_STAGE and size <= self.max_bytes
 
     def most_rounds(self, stage_of: Callable[[int], Stage], rounds: int) -> int:
-        """Find by bisection how many of the rounds a stage can keep; at least one.
-
-        `stage_of` makes the stage of the first rounds.
-        """
+        """Find the largest number of rounds, at least one, of which `stage_of` keeps the bounds."""
         if self.admit(stage_of(rounds)):
             return rounds
         # bisection: the first `fitting` rounds fit, `too_many` do not
@@ -288,10 +285,10 @@ class Bounds:
 def shaped(
     families: Sequence[str], bounds: Bounds, n_rows: int, n_classes: int, n_columns: int
 ) -> dict[str, tuple[str, Bounds]]:
-    """List the kinds of models to try: by name, the family and the bounds with its shape.
+    """Map the names of the models to try to their families and bounds with shapes.
 
-    Within `max_bytes` boosted trees are tried in each shape of which enough rounds fit; extra-trees
-    without a high-cost model behind them with several sizes of leaves.
+    Within `max_bytes` boosted trees have each shape of which enough rounds fit. Without a high-cost
+    model extra-trees have several sizes of leaves.
     """
     kinds = {family: (family, bounds) for family in families}
     if bounds.max_bytes is None:
