@@ -61,6 +61,10 @@ def hist_gradient_trees(model: Any) -> Boosted:
     return Boosted(trees, output.astype(np.int32), base, model.n_features_in_, link)
 
 
+class CategoricalSplitsError(InputError):
+    """A booster with categorical splits, which only its own library runs."""
+
+
 def xgboost_trees(model: Any) -> Boosted:
     """Convert an ``XGBClassifier`` or ``XGBRFClassifier``, up to its best iteration."""
     booster = model.get_booster()
@@ -98,7 +102,7 @@ def xgboost_trees(model: Any) -> Boosted:
     trees = []
     for number, tree in enumerate(tree_model["model"]["trees"]):
         if any(tree["split_type"]):
-            raise InputError(
+            raise CategoricalSplitsError(
                 "XGBoost's categorical splits are not supported; encode the categories"
             )
         left = np.array(tree["left_children"], np.int64)

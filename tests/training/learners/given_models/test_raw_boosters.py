@@ -10,6 +10,8 @@ from catboost import CatBoostClassifier
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from gatewise.errors import InputError
+from gatewise_cloud import CloudModel
+from gatewise_export import pack
 from gatewise_training import PairCascade, StagedCascade
 from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.packable import is_column
@@ -111,3 +113,19 @@ def test_what_is_no_classifier_is_refused(tmp_path):
         as_classifier(str(tmp_path / "absent.cbm"))
     assert as_classifier("model.onnx") == "model.onnx"
     assert as_classifier(None) is None
+
+
+def test_categories_of_xgboost_run_by_its_library_as_high_cost_model(tmp_path):
+    x, y = load_iris(return_X_y=True)
+    x = np.round(x).astype(np.float32)
+    data = xgboost.DMatrix(x, y, feature_types=["c", "c", "q", "q"], enable_categorical=True)
+    goal = {"objective": "multi:softprob", "num_class": 3, "nthread": 1}
+    booster = xgboost.train(goal, data, 8)
+    system = StagedCascade(booster, n_stages=1, families=("linear",), effort="low", random_state=0)
+    system.fit(x[::2], y[::2], validation=(x[1::2], y[1::2]))
+    bundle = pack(system, tmp_path / "bundle", sample=x[:32])
+    assert bundle.manifest.cloud.kind == "xgboost"
+    answers = CloudModel.from_bundle(bundle).answer(x)
+    np.testing.assert_array_equal(answers.labels, booster.predict(data).argmax(axis=1))
+    with pytest.raises(InputError, match="low_cost_model: XGBoost's categorical splits"):
+        as_classifier(booster, "low_cost_model")

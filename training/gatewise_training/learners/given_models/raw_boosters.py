@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError, one_line
+from gatewise.models.booster_sources import CategoricalSplitsError
 from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.torch_models import is_torch
@@ -95,6 +96,7 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
     ------
     InputError
         If a file cannot be read, or the booster is not a classifier that converts exactly to trees.
+        A high-cost model of XGBoost may have splits by category.
     """
     if is_torch(model):
         return OnnxModel(model)
@@ -116,6 +118,9 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
         raise InputError(f"{what} is not a classifier of {library}: {one_line(error)}") from error
     try:
         flat_trees(booster)
+    except CategoricalSplitsError as error:
+        if what != "high_cost_model":  # a worker runs it by its own library
+            raise InputError(f"{what}: {error}") from None
     except InputError as error:
         raise InputError(f"{what}: {error}") from None
     return booster
