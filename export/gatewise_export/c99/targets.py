@@ -14,7 +14,7 @@ from gatewise.errors import InputError
 from gatewise_export.c99 import c_text
 
 HEADER, LINKER_SCRIPT = "target.h", "target.ld"
-#: Most seconds that a program may run.
+#: Seconds after which a program is stopped.
 PATIENCE = 600
 #: Flags of gcc for a chip without an operating system.
 FREESTANDING = ("-Os", "-ffunction-sections", "-fdata-sections", "-nostartfiles")
@@ -85,10 +85,9 @@ class BuildTarget:
         _run(folder, [*self.compiler, *flags, *files, *link, "-o", output, "-lm"], 120)
         return folder / output
 
-    def run(self, program: Path, *, emulator: Sequence[str] | None = None) -> str:
-        """Run a program in its folder; get what it printed."""
-        command = self.emulator if emulator is None else emulator
-        return _run(program.parent, [*command, str(program.resolve())], PATIENCE)
+    def run(self, program: Path) -> str:
+        """Run a program in its folder and get its output."""
+        return _run(program.parent, [*self.emulator, str(program.resolve())], PATIENCE)
 
 
 def _run(folder: Path, command: Sequence[str], seconds: int) -> str:
