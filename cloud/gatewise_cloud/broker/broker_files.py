@@ -32,6 +32,7 @@ _DEVICE: Final = {
         f"gw/v1/%u/{level}": "readwrite"
         for level in ("req", "req/json", "status", "session", "metrics", "answers", "probe")
     },
+    "gw/v1/%u/corrections": "readwrite",
     "gw/v1/%u/rsp": "read",
     "gw/v1/%u/rsp/json": "read",
     "gw/v1/model/#": "read",

@@ -112,6 +112,8 @@ class Answer(msgspec.Struct, eq=False):
         ``sensor:<name>``, ``sensor-late:<name>``.
     acquired : tuple of int
         Features acquired, as indices.
+    request : str
+        Id of the late request of a fallback that is kept (:class:`.LateRequests`), else empty.
     """
 
     label: Hashable
@@ -124,3 +126,4 @@ class Answer(msgspec.Struct, eq=False):
     latency_ms: float
     reason: str
     acquired: tuple[int, ...]
+    request: str = ""

@@ -15,6 +15,7 @@ import numpy as np
 
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.late_requests import LateRequests
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import AuditMark, Response
@@ -30,13 +31,20 @@ AUDIT_PATIENCE: Final = 10.0
 class Auditor:
     """The audits of a device. Thread-safe.
 
-    `sampler` chooses the answers that are audited.
+    `sampler` chooses the answers that are audited. `late` keeps those that cannot be sent now.
     """
 
-    def __init__(self, sampler: AuditSampler, uplink: Uplink, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sampler: AuditSampler,
+        uplink: Uplink,
+        clock: Callable[[], float],
+        late: LateRequests | None = None,
+    ) -> None:
         self._sampler = sampler
         self._uplink = uplink
         self._clock = clock
+        self._late = late
         self._reader = BlockingReader()
         self._lock = threading.Lock()
         self._counts = {"audits": 0, "audits_disagreed": 0}
@@ -72,15 +80,21 @@ class Auditor:
         installed = pending.installed
         reading = pending.reading
         classes = installed.manifest.classes
-        if not installed.has_cloud or not classes or not self._uplink.admit_audit():
+        if not installed.has_cloud or not classes:
+            return
+        keeps = not self._uplink.ready and self._late is not None
+        if not keeps and not self._uplink.admit_audit():
             return
         at_hand = reading.has(installed.request_inputs)
-        if not at_hand and self._reader.busy:
+        if not at_hand and not keeps and self._reader.busy:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         with self._lock:
             mark = self._sampler.choose(answer.route, answer.class_index, confidence)
         if mark is None:
+            return
+        if keeps and self._late is not None:
+            self._late.keep(pending, mark)
             return
         send = partial(self._send, pending, mark, answer.feature_cost)
         if at_hand:

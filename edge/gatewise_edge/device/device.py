@@ -29,6 +29,7 @@ from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
 from gatewise_edge.device.installed import BlockFunction, InstalledBundle
+from gatewise_edge.device.late_requests import LateRequests
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stages import Runner
 from gatewise_edge.device.unseen_cells import UnseenCells
@@ -95,6 +96,9 @@ class Device:
     audit : float or AuditSampler, optional
         Share of the stages' answers, above 0 and up to 1, that is sent to the high-cost model as
         well, so that workers can test how often they agree; or what chooses them.
+    late : LateRequests, optional
+        Keeps the instances that the cloud could not be asked about, and sends them later; the
+        device closes it.
     observe : callable, optional
         Gets each Answer, and each error that took the place of one, once, on the caller's thread.
         What it raises is logged.
@@ -131,6 +135,7 @@ class Device:
         runner: Runner = "auto",
         provider: str = CPU,
         audit: float | AuditSampler | None = None,
+        late: LateRequests | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -170,8 +175,11 @@ class Device:
         self._auditor = None
         if audit is not None:
             sampler = audit if isinstance(audit, AuditSampler) else AuditSampler(audit)
-            self._auditor = Auditor(sampler, self._uplink, clock)
+            self._auditor = Auditor(sampler, self._uplink, clock, late)
         self._uplink.open()
+        self._late = late
+        if late is not None:
+            late.start(self._uplink, opened.manifest)
 
     # -- life ------------------------------------------------------------------------------
 
@@ -219,6 +227,8 @@ class Device:
         self._uplink.close()
         if self._auditor is not None:
             self._auditor.close()
+        if self._late is not None:
+            self._late.close()
         self._block_reader.close()
         if self._sensors is not None:
             self._sensors.close()
@@ -238,12 +248,14 @@ class Device:
         category that training has not seen; ``bytes_up`` and
         ``bytes_down`` are payload bytes; the rest are the counts of
         :class:`gatewise_edge.link.offload.OffloadCounts` and
-        :class:`gatewise_edge.link.breaker.BreakerCounts`.
+        :class:`gatewise_edge.link.breaker.BreakerCounts`, and those of :class:`.Auditor` and
+        :class:`.LateRequests` where there are such.
         """
         with self._counting:
             counts = dict(self._counts)
         audits = {} if self._auditor is None else self._auditor.counters
-        return counts | self._uplink.counters | audits
+        late = {} if self._late is None else self._late.counters
+        return counts | self._uplink.counters | audits | late
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -256,7 +268,8 @@ class Device:
         audits = {} if self._auditor is None else self._auditor.gauges
         with self._counting:
             unseen = {"unseen_columns": float(len(self._unseen_cells.columns))}
-        return self._uplink.gauges | unseen | audits
+        late = {} if self._late is None else self._late.gauges
+        return self._uplink.gauges | unseen | audits | late
 
     # -- answering -------------------------------------------------------------------------
 
@@ -385,6 +398,8 @@ class Device:
                 if encoder is not None:
                     has_unseen = self._unseen_cells.count(encoder, pending.reading)
                     self._counts["unseen"] += has_unseen
+            if self._late is not None:
+                self._late.keep_fallback(pending, result)
             self._report(result)
             if self._auditor is not None:
                 self._auditor.audit(pending, result)

@@ -25,6 +25,7 @@ from gatewise_edge.link.device_identity import DeviceIdentity
 from gatewise_edge.link.link import Receive
 from gatewise_edge.link.topics import (
     answers_topic,
+    corrections_topic,
     request_topic,
     response_topic,
     session_topic,
@@ -182,9 +183,9 @@ class MqttLink:
                 f"cannot publish on topic {topic[:80]!r}: give 1 to {_LONGEST_TOPIC} bytes without "
                 "'+', '#' and NUL"
             )
-        own_topic = answers_topic(self.device)
-        if topic.startswith("gw/v1/") and topic != own_topic:
-            raise InputError(f"topic {topic}: below gw/v1/ answers go on {own_topic} alone")
+        own_topics = (answers_topic(self.device), corrections_topic(self.device))
+        if topic.startswith("gw/v1/") and topic not in own_topics:
+            raise InputError(f"topic {topic}: below gw/v1/ answers go on {own_topics[0]} alone")
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """Publish `payload` on `topic` at QoS 1 if the link is ready; False if it was not taken.

@@ -56,6 +56,11 @@ def answers_topic(device: str) -> str:
     return f"{_ROOT}/{check_device(device)}/answers"
 
 
+def corrections_topic(device: str) -> str:
+    """Topic of the late answers that a device passes on."""
+    return f"{_ROOT}/{check_device(device)}/corrections"
+
+
 def manifest_topic(model: str) -> str:
     """Topic of news of a model, retained."""
     return f"{_ROOT}/model/{check_model(model)}/manifest"

@@ -33,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 
 #: Seconds before a deadline at which no request is made any more.
 _SHORTEST_TIME: Final = 0.001
+#: Longest time between two looks at the link while a late request is in flight, in seconds.
+_LOOK: Final = 0.5
 
 
 class Uplink:
@@ -46,11 +48,16 @@ class Uplink:
         When requests may be made.
     clock : callable
         Seconds, steady.
+
+    Attributes
+    ----------
+    private : bool
+        Whether requests ask workers to keep nothing of them.
     """
 
     def __init__(self, link: Link | None, rules: OffloadRules, clock: Callable[[], float]) -> None:
         self._link = link
-        self._private = rules.private
+        self.private = rules.private
         self._clock = clock
         self._served = True  # whether a worker has the model, as far as is known
         self._breaker = rules.new_breaker()
@@ -96,6 +103,16 @@ class Uplink:
     def ready(self) -> bool:
         """Whether there is a link, and it is up."""
         return self._link is not None and self._link.ready
+
+    @property
+    def idle(self) -> bool:
+        """Whether the cloud replies, no worker is busy, and no live request is in flight."""
+        if not self.ready:
+            return False
+        with self._changed:
+            replies = self._breaker is None or self._breaker.state == "closed"
+            is_held = self._clock() < self._offloads.hold_until
+            return replies and not is_held and len(self._offloads) == 0
 
     def admit(self, deadline: float) -> str | None:
         """Decide whether to offload an instance: None, or the answer's reason for not doing so.
@@ -153,6 +170,34 @@ class Uplink:
             self.release()
         return flight
 
+    def send_late(self, request: Request, seconds: float) -> InFlight:
+        """Send a request for which no instance waits; return it once it is settled.
+
+        It is given up after `seconds`, or when the link is lost. Like an audit it needs no
+        admission and gets no retry.
+        """
+        payload = encode_request(request)
+        with self._changed:
+            now = self._clock()
+            flight = self._offloads.open(
+                request.id,
+                request.model,
+                request.version,
+                now=now,
+                deadline=now + seconds,
+                payload=payload,
+                on_answer=_ignore,
+            )
+        assert flight is not None  # the bound on requests in flight is for live ones
+        self._transmit(flight, payload)
+        while not self.poll(flight):
+            with self._changed:
+                if not self.ready:
+                    self._offloads.abandon(flight, self._clock())
+                elif not flight.settled:
+                    self._changed.wait(min(_LOOK, max(0.0, flight.wake_at - self._clock())))
+        return flight
+
     def admit_audit(self) -> bool:
         """Decide whether an answer may be audited: the cloud replies, and few audits are out."""
         if not self.ready:
@@ -202,7 +247,7 @@ class Uplink:
             ttl_ms=ttl_ms,
             X=instances,
             audit=mark,
-            private=self._private,
+            private=self.private,
         )
         payload = encode_request(request)
         with self._changed:
@@ -263,3 +308,7 @@ class Uplink:
         if self._breaker is not None and flight.on_answer is None:
             replied = flight.response is not None
             self._breaker.record(replied, sent=flight.sent_at, now=now)
+
+
+def _ignore(response: Response) -> None:
+    """Do nothing with the response to a late request: its sender reads it from the request."""

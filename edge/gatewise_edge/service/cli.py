@@ -24,6 +24,7 @@ from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.startup import (
     Troubles,
     first_that_runs,
+    make_late_requests,
     make_link,
     make_updater,
     open_bundles,
@@ -38,6 +39,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
+    from gatewise_edge.device.late_requests import LateRequests
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.sensors.instance_source import InstanceSource
     from gatewise_edge.sensors.sensors import Sensors
@@ -166,7 +168,11 @@ def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
     if store is not None and updater is None:
         # No trial is held here: this start does not count against one.
         stack.callback(store.save, starts=0)
-    make = partial(_make_device, settings, link, instances.sensors, first_manifest.column_names)
+    late = make_late_requests(settings)
+    if late is not None and link is not None and settings.corrections is not None:
+        late.correct = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
+    row_names = first_manifest.column_names
+    make = partial(_make_device, settings, link, late, instances.sensors, row_names)
     device = stack.enter_context(first_that_runs(make, bundles))
     if link is not None:
         link.set_status(device.bundle.manifest.release)
@@ -225,6 +231,7 @@ def _open_observers(
 def _make_device(
     settings: EdgeSettings,
     link: MqttLink | None,
+    late: LateRequests | None,
     sensors: Sensors | None,
     row_names: Sequence[str],
     bundle: Bundle,
@@ -248,6 +255,7 @@ def _make_device(
             private=settings.private,
         ),
         audit=settings.audit,
+        late=late,
     )
 
 

@@ -175,6 +175,7 @@ def _described(outcome: Answer | Exception, smoothing: Smoothing | None) -> dict
         "cost": round(outcome.cost, 9),
         "latency_ms": round(outcome.latency_ms, 3),
         "acquired": len(outcome.acquired),
+        **({"request": outcome.request} if outcome.request else {}),
         "probabilities": [round(p, 6) for p in outcome.probabilities.tolist()],
     }
 

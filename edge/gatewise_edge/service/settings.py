@@ -97,6 +97,18 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     audit: Annotated[
         float | None, typer.Option(help="Share of own answers that workers check: 0.02.")
     ] = None
+    keep_unsent: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Keeps instances that the cloud did not answer, to send later."
+        ),
+    ] = None
+    keep_unsent_bytes: Annotated[
+        str, typer.Option(help="Bytes of that file's instances; the oldest are dropped.")
+    ] = "10MB"
+    corrections: Annotated[
+        str | None, typer.Option(help="Topic to publish the late answers to them on.")
+    ] = None
     private: Annotated[
         bool, typer.Option("--private", help="Forbid workers to store the instances.")
     ] = False
@@ -121,6 +133,9 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
+    keep_unsent_days: Annotated[
+        Positive, FileOption("Days after which an unsent instance is dropped.")
+    ] = 7.0
     smooth: Annotated[
         str | None,
         FileOption("Filter of labels: majority:5, the most frequent label of the last 5 windows."),
@@ -160,6 +175,8 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
             self._refuse_options_of_a_broker()
         if self.home_assistant is not None and self.device is None:
             raise InputError("--home-assistant needs --device: a lasting id, not one per start")
+        if self.corrections is not None and self.keep_unsent is None:
+            raise InputError("--corrections needs --keep-unsent: late answers are to its instances")
         if self.update_host and (self.store is None or self.trust is None):
             missing = "--store" if self.store is None else "--trust"
             raise InputError(f"--update-host needs {missing}")
@@ -178,6 +195,8 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     def _refuse_options_of_a_broker(self) -> None:
         if self.publish is not None:
             raise InputError("--publish needs --broker: the lines go to a topic of it")
+        if self.keep_unsent is not None:
+            raise InputError("--keep-unsent needs --broker: its instances are sent later")
         if self.home_assistant is not None:
             raise InputError("--home-assistant needs --broker: the one of Home Assistant")
         if any((self.ca_file, self.cert_file, self.key_file)):

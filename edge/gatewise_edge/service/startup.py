@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError, not_installed
+from gatewise.formats import read_bytes
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.sensors.instance_source import InstanceSource
@@ -23,6 +24,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 
 if TYPE_CHECKING:
+    from gatewise_edge.device.late_requests import LateRequests
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
     from gatewise_edge.service.endpoints import Endpoints
@@ -105,13 +107,29 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
     )
     publish = settings.publish
     home_assistant = settings.home_assistant
-    if publish is not None:
-        link.check_answers_topic(publish)
+    for topic in (publish, settings.corrections):
+        if topic is not None:
+            link.check_answers_topic(topic)
     if home_assistant is not None:
         discovery(link.device, home_assistant)  # refuses bad names before work starts
         if publish == answers_topic(link.device):
             raise InputError(f"--home-assistant has {publish} for its values: leave out --publish")
     return link
+
+
+def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
+    """Open the file of ``--keep-unsent``."""
+    if settings.keep_unsent is None:
+        return None
+    from gatewise_edge.device.late_requests import LateRequests
+    from gatewise_edge.device.unsent_store import UnsentStore
+
+    store = UnsentStore(
+        settings.keep_unsent,
+        max_bytes=read_bytes("--keep-unsent-bytes", settings.keep_unsent_bytes),
+        max_age=86_400.0 * settings.keep_unsent_days,
+    )
+    return LateRequests(store)
 
 
 def serve_metrics(

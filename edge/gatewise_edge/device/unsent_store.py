@@ -1,0 +1,135 @@
+"""Requests that could not be sent, in a SQLite file that is bounded by bytes and by age.
+
+SQLite's journal makes each change atomic: after a crash the file holds whole requests alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from gatewise.errors import InputError
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS requests"
+    " (number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, payload BLOB NOT NULL)"
+)
+
+
+class UnsentRequest(NamedTuple):
+    """An encoded request, and the time of its answer in Unix seconds."""
+
+    number: int
+    at: float
+    payload: bytes
+
+
+class UnsentStore:
+    """Unsent requests, the oldest first; safe across threads.
+
+    Parameters
+    ----------
+    path : Path
+        The file; only its user may read it.
+    max_bytes : int
+        Largest sum of payloads in bytes. For a new request the oldest ones are dropped.
+    max_age : float
+        Seconds after which a request is dropped.
+    clock : callable
+        Unix seconds.
+
+    Attributes
+    ----------
+    counts : dict of str to int
+        Requests ``late_kept``, ``late_dropped`` for want of room, and ``late_expired``.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be used.
+    """
+
+    def __init__(
+        self, path: Path, *, max_bytes: int, max_age: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._max_age = max_age
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.counts = dict.fromkeys(("late_kept", "late_dropped", "late_expired"), 0)
+        try:
+            # SQLite gives its journal the rights of the file.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.execute(_SCHEMA)
+            query = "SELECT count(*), coalesce(sum(length(payload)), 0) FROM requests"
+            self._n_requests, self._n_bytes = self._database.execute(query).fetchone()
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(f"--keep-unsent {path}: {error}") from None
+
+    def __len__(self) -> int:
+        return int(self._n_requests)
+
+    @property
+    def n_bytes(self) -> int:
+        """Sum of the payloads in bytes."""
+        return int(self._n_bytes)
+
+    def add(self, payload: bytes, at: float) -> None:
+        """Store a request; `at` is the time of its instance's answer.
+
+        Raises sqlite3.Error if the disk is full.
+        """
+        with self._lock:
+            if len(payload) > self._max_bytes:
+                self.counts["late_dropped"] += 1
+                return
+            while self._n_bytes + len(payload) > self._max_bytes:
+                self._delete(self._first(0))
+                self.counts["late_dropped"] += 1
+            row = (at, payload)
+            self._database.execute("INSERT INTO requests (at, payload) VALUES (?, ?)", row)
+            self._n_requests += 1
+            self._n_bytes += len(payload)
+            self.counts["late_kept"] += 1
+
+    def next(self, after: int) -> UnsentRequest | None:
+        """Get the first request with a number above `after`; drop those that are too old."""
+        with self._lock:
+            while (request := self._first(after)) is not None:
+                # A clock that was set back gives no negative age.
+                if self._clock() - request.at <= self._max_age:
+                    return request
+                self._delete(request)
+                self.counts["late_expired"] += 1
+        return None
+
+    def remove(self, request: UnsentRequest) -> None:
+        """Remove a request, unless it was dropped meanwhile."""
+        with self._lock:
+            self._delete(request)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._database.close()
+
+    def _first(self, after: int) -> UnsentRequest | None:
+        query = "SELECT number, at, payload FROM requests WHERE number > ? ORDER BY number LIMIT 1"
+        row = self._database.execute(query, (after,)).fetchone()
+        return None if row is None else UnsentRequest(*row)
+
+    def _delete(self, request: UnsentRequest | None) -> None:
+        if request is None:
+            return
+        query = "DELETE FROM requests WHERE number = ?"
+        if self._database.execute(query, (request.number,)).rowcount:
+            self._n_requests -= 1
+            self._n_bytes -= len(request.payload)

@@ -1,0 +1,72 @@
+"""The file of unsent requests: its bounds, its counts, and a kill while it is written."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_edge.device.unsent_store import UnsentStore
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from gatewise_edge.device.unsent_store import UnsentStore
+store = UnsentStore(Path(sys.argv[1]), max_bytes=10**6, max_age=1e9)
+for number in range(50):
+    store.add(bytes([number]) * 100, float(number))
+os.kill(os.getpid(), 9)
+"""
+
+
+def payloads(store: UnsentStore) -> list[bytes]:
+    found = []
+    number = 0
+    while (request := store.next(number)) is not None:
+        found.append(request.payload)
+        number = request.number
+    return found
+
+
+def test_the_oldest_requests_are_dropped_when_the_bytes_are_used_up(tmp_path):
+    store = UnsentStore(tmp_path / "unsent", max_bytes=10, max_age=60, clock=lambda: 5.0)
+    for payload in (b"aaaa", b"bbbb", b"cccc", b"too long for it"):
+        store.add(payload, 5.0)
+    assert payloads(store) == [b"bbbb", b"cccc"]
+    assert (len(store), store.n_bytes) == (2, 8)
+    assert store.counts == {"late_kept": 3, "late_dropped": 2, "late_expired": 0}
+
+
+def test_requests_expire_by_the_age_of_their_answers(tmp_path):
+    now = [100.0]
+    store = UnsentStore(tmp_path / "unsent", max_bytes=100, max_age=60, clock=lambda: now[0])
+    store.add(b"old", 40.0)
+    store.add(b"new", 99.0)
+    now[0] = 101.0
+    assert payloads(store) == [b"new"]
+    assert store.counts["late_expired"] == 1
+    request = store.next(0)
+    store.remove(request)
+    store.remove(request)  # the second removal changes nothing
+    assert (len(store), store.n_bytes) == (0, 0)
+
+
+def test_a_killed_process_leaves_whole_requests_that_only_its_user_reads(tmp_path):
+    path = tmp_path / "unsent"
+    killed = subprocess.run([sys.executable, "-c", WRITER, str(path)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    store = UnsentStore(path, max_bytes=10**6, max_age=1e12)
+    assert payloads(store) == [bytes([number]) * 100 for number in range(50)]
+    assert (len(store), store.n_bytes) == (50, 5000)
+    for file in tmp_path.iterdir():
+        assert file.stat().st_mode & 0o077 == 0, file
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("these are notes, not a database; " * 50)
+    with pytest.raises(InputError, match="--keep-unsent"):
+        UnsentStore(path, max_bytes=100, max_age=60)
