@@ -125,7 +125,7 @@ def errors(length: str) -> dict[str, Any]:
             prepared.timings,
             n_devices=n_devices,
         )
-        results.append(figures(prepared.result(run, prepared.policy, prepared.table)))
+        results.append(figures(prepared.result(run, prepared.policy)))
     return {"whole": results[0], "part": results[1]}
 
 
