@@ -88,3 +88,16 @@ def nothing_left() -> Iterator[None]:
     before = below()
     yield
     assert {pid: command_line(pid) for pid in below(aside=before)} == {}
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A real browser without a screen; each page that a test opens it also closes."""
+    from tests.sim.chromium import Chromium, find_chromium
+
+    program = find_chromium()
+    if program is None:
+        pytest.skip("needs a chromium or chrome on the path: apt install chromium")
+    browser = Chromium(program)
+    yield browser
+    browser.close()

@@ -204,3 +204,11 @@ def drawings(html: str) -> list[ET.Element]:
     """The plots of a page, which must be well-formed."""
     svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     return [ET.fromstring(part.replace("xlink:href", "href")) for part in svgs]
+
+
+DRAWN = """
+[...document.querySelectorAll("svg[role=img]")]
+  .map(svg => svg.getBoundingClientRect())
+  .filter(box => box.width > 0)
+  .map(box => [box.width, box.height, box.left, box.right])
+"""
