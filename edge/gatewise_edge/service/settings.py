@@ -103,9 +103,6 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
             metavar="FILE", help="Keeps instances that the cloud did not answer, to send later."
         ),
     ] = None
-    keep_unsent_bytes: Annotated[
-        str, typer.Option(help="Bytes of that file's instances; the oldest are dropped.")
-    ] = "10MB"
     corrections: Annotated[
         str | None, typer.Option(help="Topic to publish the late answers to them on.")
     ] = None
@@ -133,6 +130,9 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
+    keep_unsent_bytes: Annotated[
+        str, FileOption("Bytes of unsent instances; above it the oldest are dropped.")
+    ] = "10MB"
     keep_unsent_days: Annotated[
         Positive, FileOption("Days after which an unsent instance is dropped.")
     ] = 7.0
