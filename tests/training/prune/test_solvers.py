@@ -315,7 +315,7 @@ def test_the_recursion_is_the_papers(middling):
 def test_free_features_and_free_cost_keep_all_that_earns(middling):
     free = replace(middling, column_price=np.zeros(middling.n_columns))
     for problem, lam in ((middling, 0.0), (free, 1.0)):
-        for module in (lp, dantzig_wolfe, primal_dual):
+        for module in (mincut, lp, dantzig_wolfe, primal_dual):
             solution = module.solve(problem, lam)
             assert solution.objective == pytest.approx(0.0, abs=1e-12)  # leaves are pure
             assert solution.bound == pytest.approx(0.0, abs=1e-12)
@@ -325,14 +325,14 @@ def test_trees_of_one_leaf_have_nothing_to_prune():
     X, y = np.zeros((6, 2), np.float32), np.array([0, 0, 0, 0, 1, 1])
     forest = RandomForestClassifier(2, bootstrap=False, random_state=0).fit(X, y)
     problem = build_problem(Forest.from_sklearn(forest), X, FeatureCosts.uniform(2))
-    for module in (lp, dantzig_wolfe, primal_dual):
+    for module in (mincut, lp, dantzig_wolfe, primal_dual):
         solution = module.solve(problem, 0.1)
         assert not solution.keep.any()
         assert solution.objective == solution.bound == pytest.approx(1 / 3)
 
 
 def test_bad_settings_are_refused(middling):
-    for module in (lp, dantzig_wolfe, primal_dual):
+    for module in (mincut, lp, dantzig_wolfe, primal_dual):
         for lam in (-1.0, np.nan, np.inf):
             with pytest.raises(InputError, match="lam"):
                 module.solve(middling, lam)
