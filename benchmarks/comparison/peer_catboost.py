@@ -37,7 +37,7 @@ class _Model:
 def first_use(
     problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
 ) -> list[Point]:
-    """Single models under a sweep of ``penalties_coefficient``.
+    """Fit single models for a range of ``penalties_coefficient``.
 
     CatBoost knows no groups: a feature is priced at its own and its group's price, spread over
     the group. The cost is counted with groups.
@@ -100,9 +100,9 @@ def _fit(
 
 
 def _read(model: Any) -> tuple[NDArray[np.intp], int]:
-    """Features that some tree splits on, and size: a border a level and the leaves, 4 bytes each.
+    """Get the features that trees split on, and the size of the trees in bytes.
 
-    An oblivious tree asks one question a level.
+    A level of an oblivious tree takes 8 bytes for its feature and border, and a leaf takes 4.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"

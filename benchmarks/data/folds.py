@@ -1,4 +1,4 @@
-"""Rows to learn from and rows to report on, and how good an answer to them is.
+"""Folds of a data set, and the score of a model's outputs on their rows.
 
 An answer is a label, scored by accuracy, or for a ranking a probability of relevance, scored by
 AP@5. The methods ask :class:`Truth` which, so that they need not know.
@@ -21,7 +21,7 @@ Table = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What is so on some rows, and how good an answer to it is.
+    """True classes of some rows, and the score of a model's outputs.
 
     With queries class 1 is the relevant one, and a ranking is wanted.
     """
@@ -30,7 +30,7 @@ class Truth:
     qid: NDArray[Any] | None = None  # query of each document
 
     def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Output of a model that is scored: labels, or for a ranking probabilities of relevance.
+        """Get the outputs that are scored: labels or, for a ranking, probabilities of relevance.
 
         `labels` are the model's own, if they need not be the likeliest class.
         """
@@ -54,13 +54,13 @@ class Truth:
         return average_precision_at(np.broadcast_to(answers, self.y.shape), self.y == 1, self.qid)
 
     def __len__(self) -> int:
-        """Number of things that the score is a mean over: rows, or queries."""
+        """Number of rows, or of queries, that the score is a mean over."""
         return len(self.y if self.qid is None else np.unique(self.qid))
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Rows to learn from and rows to report on.
+    """Training, validation and test rows.
 
     Without validation rows the learner makes its own out of `train`, by five-fold cross-fitting.
     """
@@ -72,12 +72,12 @@ class Fold:
 
     @property
     def truth(self) -> Truth:
-        """Of the test rows."""
+        """True classes of the test rows."""
         return Truth(self.test[1], None if self.queries is None else self.queries[1])
 
     @property
     def judges(self) -> Truth:
-        """Of the validation rows; without any, of all training rows."""
+        """True classes of the validation rows or, without any, of all training rows."""
         y = (self.validation or self.train)[1]
         return Truth(y, None if self.queries is None else self.queries[0])
 
@@ -86,7 +86,7 @@ class Fold:
         return Truth(plan.y[plan.validation_rows], self.judges.qid)
 
     def thinned(self, rows: int) -> Fold:
-        """Keep at most `rows` rows of each part, whole queries of a ranking: for a quick look."""
+        """Draw at most `rows` rows of each part for a quick run, without splitting queries."""
         before, after = self.queries or (None, None)
         judges, n_before = None, before
         if self.validation is not None:
@@ -97,12 +97,12 @@ class Fold:
 
 
 def table(x: NDArray[Any], y: NDArray[Any], rows: NDArray[np.intp] | slice) -> Table:
-    """Some rows, as all methods get them."""
+    """Select rows, with the types that all methods expect."""
     return np.ascontiguousarray(x[rows], np.float32), y[rows].astype(np.int64)
 
 
 def fixed(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int], list[Fold]]:
-    """Deal the same train, validation (or None) and test rows whatever the seed."""
+    """Make a function that returns the same training, validation and test rows for every seed."""
     train, validation, test = (None if p is None else table(x, y, p) for p in parts)
     assert train is not None
     assert test is not None

@@ -1,4 +1,4 @@
-"""CEGB's figures 3a and 4 (NIPS 2017, sections 5.1 and 5.2) on data that can be had.
+"""CEGB's figures 3a and 4 (NIPS 2017, sections 5.1 and 5.2) on public data.
 
 Figure 3a varies the weight of the prices, and trains with equal prices: its Yahoo data is licensed,
 so that MQ2008 stands in, at prices drawn from Yahoo's. Figure 4 finds flies in video frames,
@@ -40,7 +40,7 @@ SPLIT_STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 def tradeoffs(
     shares: Sequence[int], *, folds: Sequence[Fold] | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """Measure figure 3a: AP@5 and cost of test documents after some numbers of rounds."""
+    """Measure figure 3a: AP@5 and cost of test documents after each number of rounds."""
     problem = problems.get("mq2008")
     folds = folds or problem.deal(seed)
     n_features = folds[0].train[0].shape[1]
@@ -76,7 +76,7 @@ def _ranked(
 
 
 def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[str, Any]:
-    """Measure figure 4: SEG measure against the price of the splits that a pixel passes.
+    """Measure figure 4: SEG measure against the cost of evaluating a pixel.
 
     A split on a feature of m pixels that share its value costs 1/m.
     """
@@ -109,7 +109,7 @@ def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[
 
 
 def draw_frame(rng: np.random.Generator, size: int) -> tuple[Image, NDArray[np.int64]]:
-    """Draw dark ellipses on uneven, noisy ground; get the image and the number of each fly."""
+    """Draw dark ellipses on noise; return the image and each pixel's fly number, or 0."""
     row, column = np.mgrid[:size, :size]
     ground = ndimage.gaussian_filter(rng.normal(size=(size, size)), size / 8)
     image = 0.7 + 0.15 * ground / ground.std() + 0.12 * rng.normal(size=(size, size))
@@ -124,7 +124,7 @@ def draw_frame(rng: np.random.Generator, size: int) -> tuple[Image, NDArray[np.i
 
 
 def pixel_features(image: Image) -> NDArray[np.float32]:
-    """Filter the means of blocks of 1, 2, 4 and 8 pixels a side, and repeat them per pixel."""
+    """Compute filters on means of square blocks, repeated for each pixel."""
     columns = []
     for block in BLOCKS:
         n = len(image) // block
@@ -140,7 +140,7 @@ def pixel_features(image: Image) -> NDArray[np.float32]:
 
 
 def seg_measure(mask: NDArray[np.bool_], flies: NDArray[np.int64]) -> float:
-    """Mean Jaccard index of the flies; 0 for one of which no segment covers more than half."""
+    """Mean Jaccard index of the flies; 0 for a fly that no segment covers by more than half."""
     segments, _ = ndimage.label(mask)
     scores = []
     for number in range(1, flies.max() + 1):

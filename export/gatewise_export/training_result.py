@@ -73,11 +73,11 @@ class TrainingRun:
 
     @property
     def test_labels(self) -> NDArray[Any]:
-        """Labels of the test rows, as the data set has them."""
+        """Labels of the test rows, in the type of the data set."""
         return self.data.y[self.split.test]
 
     def measure(self) -> dict[str, Any]:
-        """Figures on the test rows of the system and of the high-cost model alone."""
+        """Measure the system, and the high-cost model alone, on the test rows."""
         system = self.system
         rows = self.test_table
         y = self.test_labels
@@ -143,7 +143,7 @@ class TrainingRun:
         )
 
     def _test_splitter(self) -> RowSplitter:
-        """Groups of the test rows, if there are groups."""
+        """Make a splitter of the test rows, by groups if there are any."""
         n = len(self.split.test)
         if self.data.groups is None:
             return RowSplitter(n)
@@ -168,7 +168,7 @@ class TrainingRun:
         }
 
     def _figures(self, answers: NDArray[Any], chances: NDArray[np.float64]) -> dict[str, Any]:
-        """Accuracy on the test rows, and figures by class of the rows with a known class."""
+        """Compute the accuracy on all test rows, and figures per class on rows of known classes."""
         classes = self.system.classes_
         y = self.test_labels
         has_class = np.isin(y, classes)
@@ -213,7 +213,7 @@ class TrainingRun:
             rows = frame.iloc[self.split.test].copy()
             rows[label[0] if label else raw.target] = raw.y[self.split.test]
             text = str(rows.to_csv(index=False, lineterminator="\n"))
-            if "\r" in text:  # pandas quotes such cells only if it quotes all
+            if "\r" in text:  # pandas quotes a cell with "\r" only if it quotes every text
                 text = rows.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             return text
         out = io.StringIO()

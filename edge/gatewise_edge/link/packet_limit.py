@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gatewise_edge.checks import MAX_PAYLOAD
 
-#: Largest number of bytes of a packet. A payload above :data:`MAX_PAYLOAD` in a smaller packet is
+#: Largest size of a packet in bytes. A payload above :data:`MAX_PAYLOAD` in a smaller packet is
 #: answered with the reason, or counted as a dead letter, and the connection stays.
 MAX_PACKET: Final = 2 * MAX_PAYLOAD
 
@@ -23,20 +23,20 @@ class OversizedPacketError(OSError):
 
 
 class PacketLimit:
-    """Mixin of a socket class: follows the headers of the packets that are received.
+    """Mixin for a socket class that parses the headers of received packets.
 
     `oversized` is the length of the packet that it refused, 0 before.
     """
 
     oversized = 0
-    # A class of `ssl` makes its instances without calling a constructor.
+    # class attributes, because `ssl` creates sockets without calling the constructor
     _in_header = False
     _length = 0
     _shift = 0
-    _n_body_left = 0
+    _n_body_bytes_left = 0
 
     def recv(self, n_bytes: int = 1024, flags: int = 0) -> bytes:
-        """Receive up to `n_bytes`; OversizedPacketError at the header of a packet too large."""
+        """Receive up to `n_bytes`; OversizedPacketError at the header of a larger packet."""
         received: bytes = super().recv(n_bytes, flags)  # type: ignore[misc]
         self._follow(received)
         return received
@@ -44,9 +44,9 @@ class PacketLimit:
     def _follow(self, received: bytes) -> None:
         position = 0
         while position < len(received):
-            if self._n_body_left:
-                n_body = min(self._n_body_left, len(received) - position)
-                self._n_body_left -= n_body
+            if self._n_body_bytes_left:
+                n_body = min(self._n_body_bytes_left, len(received) - position)
+                self._n_body_bytes_left -= n_body
                 position += n_body
                 continue
             if self._in_header:
@@ -57,7 +57,7 @@ class PacketLimit:
             position += 1
 
     def _read_length(self, byte: int) -> None:
-        """Take one byte of a length: seven bits, the lowest first, and whether more follow."""
+        """Decode one byte of a length: seven bits, lowest first, and whether more bytes follow."""
         self._length |= (byte & 127) << self._shift
         self._shift += 7
         if self._length > MAX_PACKET:
@@ -65,7 +65,7 @@ class PacketLimit:
             raise OversizedPacketError(f"a packet of at least {self._length} bytes")
         if byte < 128:
             self._in_header = False
-            self._n_body_left = self._length
+            self._n_body_bytes_left = self._length
 
 
 class PlainSocket(PacketLimit, socket.socket):
@@ -80,15 +80,15 @@ class TlsSocket(PacketLimit, ssl.SSLSocket):
 
 
 class PlainContext(ssl.SSLContext):
-    """A context, as paho takes it, for connections that are not encrypted."""
+    """A context for unencrypted connections, with the interface that paho expects."""
 
     def wrap_socket(self, sock: socket.socket, **_: Any) -> PlainSocket:  # type: ignore[override]
-        """Take a connected socket over."""
+        """Move a connected socket into a PlainSocket."""
         return PlainSocket(sock.family, sock.type, sock.proto, fileno=sock.detach())
 
 
 def limited_context(context: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Make `context`, or one without encryption, refuse oversized packets."""
+    """Make a context that refuses oversized packets; it is unencrypted without `context`."""
     if context is None:
         return PlainContext(ssl.PROTOCOL_TLS_CLIENT)
     context.sslsocket_class = TlsSocket

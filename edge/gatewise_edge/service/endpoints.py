@@ -12,16 +12,16 @@ from typing import Any, Final, Self
 
 from gatewise.errors import InputError
 
-#: Connections at a time, each with a thread, and the seconds that one may take in all.
-_MOST: Final = 8
-_LONGEST: Final = 5.0
+#: Largest number of connections at a time, and longest duration of one in seconds.
+_MAX_CONNECTIONS: Final = 8
+_MAX_SECONDS: Final = 5.0
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 
 
 class Endpoints(ThreadingHTTPServer):
-    """A small HTTP server of two pages, while its context lasts.
+    """An HTTP server of two pages that runs inside a ``with`` block.
 
     ``/metrics`` is the text that `metrics` writes. ``/healthz`` is 200 and ``ok``, or 503 and what
     `trouble` returns. `port` is the one in use (0 takes a free one). At most 8 connections are
@@ -73,10 +73,10 @@ class Endpoints(ThreadingHTTPServer):
         with self._lock:
             now = time.monotonic()
             for connection, started in self._started.items():
-                if now - started > _LONGEST:
+                if now - started > _MAX_SECONDS:
                     with contextlib.suppress(OSError):
-                        connection.shutdown(socket.SHUT_RDWR)  # its thread ends, and makes room
-            full = len(self._started) >= _MOST
+                        connection.shutdown(socket.SHUT_RDWR)  # ends its thread
+            full = len(self._started) >= _MAX_CONNECTIONS
             if not full:
                 self._started[request] = now
         if full:
@@ -84,7 +84,7 @@ class Endpoints(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # the system gives no thread
+        except RuntimeError:  # the system cannot start another thread
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
@@ -94,7 +94,7 @@ class Endpoints(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log nothing: clients come and go."""
+        """Log nothing, because clients often disconnect early."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -124,4 +124,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log nothing: there is a request every few seconds."""
+        """Log nothing, because there is a request every few seconds."""

@@ -26,7 +26,7 @@ LISTED_POINTS = 12
 
 
 def outcomes(
-    data: Annotated[Path, typer.Argument(help="Outcomes, a row each: .csv or .parquet.")],
+    data: Annotated[Path, typer.Argument(help="Table of outcomes, one per row: .csv or .parquet.")],
     small_cost: Annotated[
         list[str],
         typer.Option(metavar="COST|COLUMN", help="Cost of a small system. Repeatable, in order."),
@@ -34,7 +34,9 @@ def outcomes(
     big_cost: Annotated[str, typer.Option(metavar="COST|COLUMN", help="Cost of the big system.")],
     score: Annotated[
         list[str] | None,
-        typer.Option(help="Column of a small system's score, higher where surer. Repeatable."),
+        typer.Option(
+            help="Column of a small system's score; higher means more confident. Repeatable."
+        ),
     ] = None,
     small_loss: Annotated[
         list[str] | None, typer.Option(help="Column of a small system's losses. Repeatable.")
@@ -57,7 +59,7 @@ def outcomes(
     loss_limit: Annotated[float, typer.Option(help="Largest loss that a row can have.")] = 1.0,
     routed: Annotated[
         bool,
-        typer.Option("--routed", help="The score is known before any system runs: one runs."),
+        typer.Option("--routed", help="Scores are known in advance; only the chosen system runs."),
     ] = False,
     group: Annotated[
         str | None, typer.Option(help="Column of groups of rows, such as conversations.")
@@ -71,11 +73,11 @@ def outcomes(
     guarantee: Annotated[
         float, typer.Option(help="Confidence that the bound holds on new rows; 0: no test.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of rows.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split of the rows.")] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file of thresholds to write.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    r"""Find the scores from which small systems answer, from a table of outcomes.
+    r"""Choose the score thresholds of small systems from a table of outcomes.
 
     The table has, for each row, a small system's score, the losses of its answer and of the big
     system's answer, and the costs of both. A small system answers if its score reaches the
@@ -179,12 +181,12 @@ class _Columns:
 def _losses_of_agreement(
     columns: _Columns, names: str, truth: str | None, big_answer: str | None
 ) -> dict[str, NDArray[Any]]:
-    """Scores by the agreement of answers, and losses of 1 for wrong answers."""
+    """Compute scores from the agreement of answers, and losses of 1 for wrong answers."""
     from gatewise_training.outcomes.outcome_table import agreement
 
     if truth is None or big_answer is None:
         raise InputError("--agreement needs --truth and --big-answer")
-    # compared as texts, because columns may differ in type
+    # compare as text, because columns may differ in type
     answers = np.stack([columns.values(n).astype(str) for n in names.split(",")], axis=1)
     right_answers = columns.values(truth).astype(str)
     agreed: Agreement = agreement(answers)

@@ -35,21 +35,21 @@ class LinearPair:
     bias: Array  # (n_margins + 1,)
 
     def outputs(self, z: Array) -> Array:
-        """Margins of f1 and, last, g, shape (n, n_margins + 1)."""
+        """Compute the margins of f1 and, in the last column, g; shape (n, n_margins + 1)."""
         out: Array = z @ self.weights + self.bias
         return out
 
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
-    """A pair with its outputs on the problem's rows, which are expensive and needed often."""
+    """A pair and its outputs on the problem's rows, stored because computing them is expensive."""
 
     pair: LinearPair
     outputs: Array  # (n, n_margins + 1)
     target: Array  # (n, n_margins)
 
     def extrapolate(self, previous: Iterate, factor: float) -> Iterate:
-        """Go on from the previous iterate past this one, by a factor of their distance."""
+        """Extrapolate from the previous iterate beyond this one by `factor` of their distance."""
         weights, bias = self.pair.weights, self.pair.bias
         pair = LinearPair(
             weights + factor * (weights - previous.pair.weights),
@@ -87,7 +87,7 @@ class Iterate:
 
 @dataclass(frozen=True, eq=False)
 class ProximalStep:
-    """A proximal-gradient step; `residual`, its largest entry times L, is the KKT residual."""
+    """A proximal-gradient step. Its largest entry times L is the KKT residual."""
 
     gradient: LinearPair  # of the smooth part
     endpoint: LinearPair
@@ -141,7 +141,7 @@ class MStep:
         return self._gradient_at(self.evaluate(pair))
 
     def curvature_at(self, iterate: Iterate) -> Array:
-        """Second derivatives of the mean loss by each row's own outputs, of their shape."""
+        """Compute the second derivatives of the mean loss by each output, shape as the outputs."""
         curvature = np.empty_like(iterate.outputs)
         curvature[:, :-1] = self._f1_weight[:, None] * iterate.f1_curvature
         curvature[:, -1] = self.weight * self._gate.curvature(iterate.gate)
@@ -163,7 +163,7 @@ class MStep:
         return ProximalStep(gradient, endpoint, float(self.lipschitz * largest_move))
 
     def kkt_residual(self, pair: LinearPair) -> float:
-        """Length of the proximal-gradient step, largest entry; 0 only at the optimum."""
+        """Largest entry of the proximal-gradient step times L; 0 only at the optimum."""
         return self.proximal_step(self.evaluate(pair)).residual
 
     def _gradient_at(self, iterate: Iterate) -> LinearPair:
@@ -187,7 +187,7 @@ def _loss_and_slope(outputs: Any, target: Any) -> Any:
 
 
 def curvature_bound(z: Array, weight: Array, n_margins: int, gate_bound: float = 0.25) -> float:
-    """Bound the curvature: the largest eigenvalue of second moments times that of the losses."""
+    """Bound the curvature: the largest eigenvalue of second moments times the losses' bound."""
     columns = np.column_stack([z, np.ones(len(z))]) * np.sqrt(weight / len(z))[:, None]
     largest_eigenvalue = float(np.linalg.norm(columns.T @ columns, 2))
     return max(0.25 if n_margins == 1 else 0.5, gate_bound) * max(largest_eigenvalue, 1e-12)

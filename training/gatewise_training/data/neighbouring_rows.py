@@ -1,4 +1,4 @@
-"""Warning about similar neighbouring rows without groups or times."""
+"""Warning if neighbouring rows are similar, and neither groups nor times are given."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gatewise.errors import GroupsWarning
 SIMILAR = 0.5
 """Ratio below which chance does not explain the similarity; rows in random order have 1."""
 
-LEAST_PAIRS = 100
-"""Least number of pairs of neighbours for a ratio."""
+MIN_PAIRS = 100
+"""Fewest pairs of neighbours from which a ratio is computed."""
 
-MOST_ROWS = 5000
-MOST_COLUMNS = 64
-"""First rows, and columns, that are compared: milliseconds on any table."""
+MAX_ROWS = 5000
+MAX_COLUMNS = 64
+"""The first rows, and evenly spaced columns, are compared, so that any table takes milliseconds."""
 
 
 def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | None:
@@ -36,16 +36,16 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
     >>> neighbour_ratio(walk, y) < 0.1 < 0.9 < neighbour_ratio(walk[np.argsort(walk[:, 0] % 1)], y)
     True
     """
-    x = x[:MOST_ROWS]
-    y = y[:MOST_ROWS]
-    if x.shape[1] > MOST_COLUMNS:
-        x = x[:, np.linspace(0, x.shape[1] - 1, MOST_COLUMNS).astype(np.intp)]
+    x = x[:MAX_ROWS]
+    y = y[:MAX_ROWS]
+    if x.shape[1] > MAX_COLUMNS:
+        x = x[:, np.linspace(0, x.shape[1] - 1, MAX_COLUMNS).astype(np.intp)]
     pairs = np.flatnonzero(y[1:] == y[:-1])
-    if len(pairs) < LEAST_PAIRS:
+    if len(pairs) < MIN_PAIRS:
         return None
     ranks = stats.rankdata(np.nan_to_num(x, nan=-np.inf), axis=0)
     n_pairs = np.bincount(y[pairs], minlength=int(y.max()) + 1)
-    # two rows at random differ by twice the variance, in the mean square
+    # the mean squared difference of two random rows is twice the variance
     expected = np.zeros(x.shape[1])
     for c in np.flatnonzero(n_pairs):
         expected += n_pairs[c] * 2.0 * ranks[y == c].var(axis=0, ddof=1)

@@ -46,7 +46,7 @@ OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 NEAR_LOG_POWER = 1.5
 """Largest logarithm of a power where classes have bounds."""
 FINE_ERRORS = 5.0
-"""Standard errors on either side of the aim with fine steps."""
+"""Number of standard errors on each side of the aim that get fine steps."""
 N_FINE_STEPS = 160
 N_COARSE_STEPS = 20
 """Numbers of fine and of coarse steps."""
@@ -67,7 +67,7 @@ class CalibrationRecords:
         max_cost: float | None = None,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the bound, `by_class`, and `max_cost` on any row."""
+        """Find the best point that certainly keeps the bound, `by_class` and `max_cost`."""
         record = self.certifying[0]
         rows = len(record.weights)
         groups = record.splitter.n_groups
@@ -77,7 +77,7 @@ class CalibrationRecords:
             promise.check_rows(answers.truth, record.splitter)
         all_points = (*frontier.points, *frontier.others)
         points = all_points if promise.by_class else frontier.points
-        tuning = [record.within_cost(max_cost) for record in self.tuning]
+        tuning = [tuning_record.within_cost(max_cost) for tuning_record in self.tuning]
         order = candidates(tuning, points, promise, rows=record.units)
         if max_cost is not None:
             order = [p for p in order if keeps_cost(p, max_cost)]
@@ -132,7 +132,7 @@ def candidates(
         path = SettingsPath.through(tuning.records[base.chain], base)
         aims.append(_Aim(path.point(tuning.farthest(path, margin)), path))
         base_point = path.point(0.0)
-        if tuning.within(base_point, margin):  # it may be better than the path's aim
+        if tuning.within(base_point, margin):  # the base may be better than the path's aim
             aims.append(_Aim(base_point, path, is_base=True))
     best = tuning.best(aims)
     path = best.path
@@ -154,7 +154,7 @@ def candidates(
 
 
 class _Aim(NamedTuple):
-    """The point at which a path ends."""
+    """The point of a path that is far enough inside the bound to pass its test."""
 
     point: OperatingPoint
     path: SettingsPath
@@ -201,7 +201,7 @@ class _Tuning:
         """Get a key that ranks points; for an offload rate, bases have a handicap."""
         if self.promise.kind == "max_loss":
             return -point.cost, point.merit
-        # an offload rate is used up unless accuracy clearly suffers; a budget need not be
+        # spend the whole offload rate unless accuracy clearly suffers; a budget may stay unspent
         handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
         return point.merit - handicap * point.accuracy_error, -point.cost
 
@@ -269,7 +269,7 @@ class _Tuning:
         """List the points nearest to the bound, through which paths lead."""
         nearest = self._nearest(points)
         if self.promise.kind == "offload_rate":
-            # a frontier saves features, which need not be saved where only offloads are bounded
+            # frontier points save features too, which is unnecessary if only offloads are bounded
             for number, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
                 settings = tune(smoothed(replace(record, exit_costs=prices)), OFFLOAD_PRICES)
@@ -280,7 +280,7 @@ class _Tuning:
         return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:N_BASES]
 
     def best(self, aims: Sequence[_Aim]) -> _Aim:
-        """Choose the best aim; for an offload rate the cheapest within a standard error of it."""
+        """Choose the best aim or, for an offload rate, the cheapest within its standard error."""
         if self.promise.kind == "offload_rate":
             path_aims = [aim for aim in aims if not aim.is_base]
             most_accurate = max((aim.point for aim in path_aims), key=self.worth)

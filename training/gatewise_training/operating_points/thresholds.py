@@ -43,7 +43,7 @@ CROSS_FIT_STEP = 5
 """One price in this many is cross-fitted, since optimism changes slowly between prices."""
 
 ROWS_PER_CUT = 20
-"""Rows per threshold that is tried; among more thresholds a lucky one would win."""
+"""Fewest rows per threshold that is tried; more thresholds would overfit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class CascadeRecord:
         return self.weights if self.class_weights is None else self.weights * self.worths
 
     def merit(self) -> float:
-        """Get the accuracy, or weighted accuracy, of the last exit."""
+        """Get the accuracy of the reference, weighted by class if there are class weights."""
         return float(np.average(self.correct[-1], weights=self.merits))
 
     def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
@@ -220,16 +220,16 @@ def tune(
     *,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
-    """Find the best thresholds for each price, (n_lams,), each starting from the price before."""
+    """Find the best thresholds for each price of cost, from the highest price to the lowest."""
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")
     last_stage = -1 if record.offloads else record.n_stages - 1
-    # costs of every row, so that one compiled kernel does for both shapes
+    # one cost per row, so that the compiled kernel handles both shapes
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
     correct = record.correct
-    if record.class_weights is not None:  # class weights apply to right answers alone
+    if record.class_weights is not None:  # class weights apply only to right answers
         correct = correct * record.worths
     rows = _RankedRows(scores, order, correct, costs, record.weights)
     falling_lams = np.sort(np.asarray(lams, np.float64))[::-1].copy()
@@ -282,7 +282,7 @@ def frontier_points(
 def _tuned_points(
     record: CascadeRecord, tuning: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
-    """List the settings that are tuned on `tuning` and measured on `record`, less the optimism."""
+    """Tune settings on `tuning`, measure them on `record`, and subtract the optimism."""
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     crossfit = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
     optimism = np.zeros((3, len(crossfit)))  # of cost, accuracy and weighted accuracy
@@ -371,7 +371,7 @@ def _descend(
 ) -> NDArray[np.int64]:
     """Descend over the number of rows of each stage's ranking that stop, (n_lams, n_stages).
 
-    All rows stop at `last_stage`; it is -1 where they go to the cloud instead.
+    All rows that reach `last_stage` stop there; -1 if the rows left are offloaded.
     """
     scores, order, correct, exit_costs, weights = rows
     n_stages, n = scores.shape
@@ -389,7 +389,7 @@ def _descend(
         lam = lams[price_number]
         for _ in range(passes):
             changed = False
-            # from the last stage back, so that each row's gain behind the stage is known
+            # backwards, so that each row's gain from the later stages is known
             for i in range(n):
                 onward_gain[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages, i])
             for s in range(n_stages - 1, -1, -1):
@@ -406,7 +406,7 @@ def _descend(
                             if rank[earlier, i] < n_stopping[earlier]:
                                 reached = False
                                 break
-                        # weight (correct - lam cost) of stopping, less the same of going on
+                        # gain of stopping over continuing, each weight * (correct - lam * cost)
                         if reached:
                             stop_gain = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
                             running += stop_gain - onward_gain[i]

@@ -25,15 +25,17 @@ Rows = NDArray[np.float32]
 Labels = Callable[[Rows], Any]
 
 N_ROWS = 4000
-"""Rows that packing probes a conversion on, about."""
-MOST_NUMBERS = 4_000_000
-"""Numbers in all rows: instances of many values get fewer rows."""
-MOST_VALUES = 400
-"""Critical values per column, at random where there are more."""
-MOST_TRIALS = 200
-"""Calls to find the rows that a classifier answers, where it refuses some."""
+"""Approximate number of rows on which packing probes a conversion."""
+MAX_VALUES_IN_ALL = 4_000_000
+"""Largest number of values in all rows together; wide instances get fewer rows."""
+MAX_CRITICAL_VALUES = 400
+"""Largest number of critical values per column; drawn at random where there are more."""
+MAX_CALLS = 200
+"""Largest number of calls that look for the rows that a classifier accepts."""
 MAX_DEPTH = 6
+"""Largest depth of estimators inside estimators that is searched."""
 N_BISECTIONS = 40
+"""Enough halvings to bring two ordinary float32 numbers next to each other."""
 FAR = 1e30
 EXTREMES = np.array(
     [0, -0.0, 1, -1, 1e-45, -1e-45, 1.2e-38, 1e-7, -1e-7, 1e5, -1e5, 1e20, -1e20], np.float32
@@ -58,13 +60,13 @@ class ProbeRows:
         n_rows: int = N_ROWS,
         seed: int = 0,
     ) -> ProbeRows:
-        """Make rows from a fitted classifier and a sample of its rows, about `n_rows`.
+        """Make about `n_rows` rows from a fitted classifier and a sample of its rows.
 
         `labels` gives the labels of rows. Rows have NaN only with `missing`.
         """
         rng = np.random.default_rng(seed)
         n_columns = sample.shape[1]
-        n = max(min(n_rows, MOST_NUMBERS // n_columns), 40)
+        n = max(min(n_rows, MAX_VALUES_IN_ALL // n_columns), 40)
         values = critical_values(model, sample, rng)
         base = sample[rng.integers(len(sample), size=n // 4)]
         few = base[: n // 10]
@@ -100,25 +102,25 @@ class ProbeRows:
 
 
 def critical_values(model: Estimator, sample: Rows, rng: np.random.Generator) -> list[Rows]:
-    """Numbers of each column at which a classifier may turn, with their float32 neighbours."""
+    """List each column's numbers at which a label may change, and their float32 neighbours."""
     numbers: list[list[NDArray[Any]]] = [[column] for column in sample.T]
     for estimator, columns in first_estimators(model, np.arange(sample.shape[1])):
         tables = numbers_per_column(estimator, len(columns))
-        for column, of_column in zip(columns, tables, strict=True):
-            numbers[column] += of_column
-    return [_neighbourhood(np.concatenate(of_column), rng) for of_column in numbers]
+        for column, column_numbers in zip(columns, tables, strict=True):
+            numbers[column] += column_numbers
+    return [_neighbourhood(np.concatenate(column_numbers), rng) for column_numbers in numbers]
 
 
 def first_estimators(
     model: Estimator, columns: NDArray[np.intp], depth: int = MAX_DEPTH
 ) -> Iterator[tuple[Estimator, NDArray[np.intp]]]:
-    """Fitted estimators inside a classifier that read columns of its rows, with these columns."""
+    """Yield the estimators inside a classifier that read its columns, and those columns."""
     if not depth or not hasattr(model, "__dict__"):
         return
     if hasattr(model, "transformers_"):
         for name, transformer, _ in model.transformers_:
-            of_transformer = columns[model._transformer_to_input_indices[name]]
-            yield from first_estimators(transformer, of_transformer, depth - 1)
+            transformer_columns = columns[model._transformer_to_input_indices[name]]
+            yield from first_estimators(transformer, transformer_columns, depth - 1)
         return
     if hasattr(model, "steps"):
         for _, step in model.steps:
@@ -129,9 +131,9 @@ def first_estimators(
     if library_name(model) in FORESTS:
         return  # its flat trees hold all thresholds
     members = np.ravel(np.array(getattr(model, "estimators_", ()), object)).tolist()
-    columns_of_members = getattr(model, "estimators_features_", [slice(None)] * len(members))
-    for member, of_member in zip(members, columns_of_members, strict=True):
-        yield from first_estimators(member, columns[of_member], depth - 1)
+    member_columns = getattr(model, "estimators_features_", [slice(None)] * len(members))
+    for member, indices in zip(members, member_columns, strict=True):
+        yield from first_estimators(member, columns[indices], depth - 1)
     inner = [getattr(model, "best_estimator_", None)]
     if type(model).__name__ in ("FrozenEstimator", "_CalibratedClassifier"):
         inner.append(model.estimator)
@@ -142,7 +144,7 @@ def first_estimators(
 
 
 def _exact_trees(estimator: Estimator) -> tuple[TreeEnsemble, Link] | None:
-    """Flat trees of an estimator; None also for a booster that its own library alone can run."""
+    """Get an estimator's flat trees; None if there are none or only its library can run it."""
     try:
         return flat_trees(estimator)
     except InputError:
@@ -159,13 +161,13 @@ def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArra
     if trees is not None:
         order = np.argsort(trees.feature, kind="stable")
         starts = np.searchsorted(trees.feature[order], np.arange(n_columns + 1))
-        return [[of_column] for of_column in np.split(trees.threshold[order], starts)[1:-1]]
+        return [[numbers] for numbers in np.split(trees.threshold[order], starts)[1:-1]]
     numbers: list[list[NDArray[Any]]] = [[] for _ in range(n_columns)]
     for value in vars(estimator).values():
         if isinstance(value, float):
             table: Any = [[value]] * n_columns
         elif isinstance(value, np.ndarray) and value.ndim == 2:
-            table = value[:MOST_VALUES].T
+            table = value[:MAX_CRITICAL_VALUES].T
         elif isinstance(value, np.ndarray | list):
             table = value
         else:
@@ -182,8 +184,8 @@ def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.unique(numbers.astype(np.float32))
     values = values[np.abs(values) < FAR]  # neither NaN nor infinity
-    if len(values) > MOST_VALUES:
-        values = np.sort(rng.choice(values, MOST_VALUES, replace=False))
+    if len(values) > MAX_CRITICAL_VALUES:
+        values = np.sort(rng.choice(values, MAX_CRITICAL_VALUES, replace=False))
     if not len(values):
         return EXTREMES
     inner = np.concatenate([values, values[1:] / 2 + values[:-1] / 2])
@@ -194,7 +196,7 @@ def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
 
 
 def _with_values(base: Rows, values: list[Rows], n_changed: int, rng: np.random.Generator) -> Rows:
-    """Rows with values in `n_changed` of their columns, both at random."""
+    """Replace values in `n_changed` random columns of each row by random ones of `values`."""
     new_values = np.column_stack([rng.choice(column, len(base)) for column in values])
     order = rng.permuted(np.tile(np.arange(base.shape[1]), (len(base), 1)), axis=1)
     return np.where(order < n_changed, new_values, base)
@@ -209,14 +211,14 @@ def _with_gaps(x: Rows, rng: np.random.Generator) -> Rows:
 def boundary_rows(
     labels: Labels, base: Rows, others: Rows, n_pairs: int, rng: np.random.Generator
 ) -> Rows:
-    """Neighbouring float32 rows of different labels, by bisection between such rows."""
+    """Find neighbouring float32 rows of different labels by bisection."""
     start = base[rng.integers(len(base), size=4 * n_pairs)]
     candidates = np.concatenate([others, base])
     stop = candidates[rng.integers(len(candidates), size=4 * n_pairs)]
     label = labels(start)
     try:
         stop_label = labels(stop)
-    except ValueError:  # it refuses critical values, such as categories that it has not seen
+    except ValueError:  # the classifier refuses some critical values, such as unseen categories
         stop = rng.permutation(start)
         stop_label = labels(stop)
     pairs = np.flatnonzero(label != stop_label)[:n_pairs]
@@ -235,13 +237,13 @@ def boundary_rows(
 
 
 def accepted_rows(answers: Labels, x: Rows) -> Rows:
-    """Those of the rows that a classifier answers; scikit-learn refuses what overflows.
+    """Select the rows that a classifier accepts; scikit-learn refuses rows that overflow.
 
-    Where it refuses some, a limited number of calls finds the others.
+    If it refuses a batch, halves of the batch are tried, up to MAX_CALLS calls.
     """
     groups = [x] if len(x) else []
     good = [x[:0]]
-    for _ in range(MOST_TRIALS):
+    for _ in range(MAX_CALLS):
         if not groups:
             break
         rows = groups.pop()
