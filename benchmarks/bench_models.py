@@ -100,12 +100,17 @@ def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
     models = []
     few = 2 if options.quick else None
     for name, make in list(given_models.CLASSIFIERS.items())[:few]:
+        if "polars" in name and find_spec("polars") is None:
+            note(f"skipped {name}: polars is not installed (pip install polars)")
+            continue
         table = given_models.polars_frame if "polars" in name else given_models.frame
         rows = table(X[train]) if "name" in name or "polars" in name else X[train]
         model = make().fit(rows, y[train])
         models.append(_measured(name, model, X, y, (train, None, test), rows=rows))
     files = [*given_models.FILES.items(), *given_models.BOOSTERS.items()]
-    if find_spec("torch") is not None:
+    if find_spec("torch") is None:
+        note("skipped PyTorch's models: torch is not installed (pip install torch onnxscript)")
+    else:
         files += given_models.TORCH.items()
     for name, file in files[:few]:
         table = X_missing if "missing" in name else X
