@@ -58,24 +58,26 @@ def choose_instances(
 ) -> None:
     """Choose the instances that are worth a person's time, each with a known chance.
 
-    Half fall evenly on all that the instances stand for, the others on answers in doubt, small
-    margins, answers that differ from the high-cost model's, and regions with few instances. A
-    choice is made from the instances that no earlier choice was made from. The chosen ones stay in
-    DIR/labels when the folder drops its own copies.
+    Half are drawn evenly from the traffic that the instances represent, the others from answers in
+    doubt, small margins, answers that differ from the high-cost model's, and regions with few
+    instances. Each choice is made from instances that no earlier choice covered. Chosen instances
+    stay in DIR/labels when their originals are deleted from DIR.
 
       gatewise labels choose kept --n 200
       gatewise labels choose kept --n 200 --page label.html
     """
+    # before anything is written, so that a refused choice leaves no file
+    for file in (out, page, label_studio):
+        if file is not None and file.exists():
+            raise InputError(f"{file} exists: move it away, or name another file")
     choice = choose(archive, n, np.random.default_rng(seed), version=version)
-    for file, text in (
-        (out, choice_csv(choice)),
-        (page, None if page is None else page_of_choice(choice)),
-        (label_studio, None if label_studio is None else label_studio_tasks(choice)),
-    ):
-        if file is not None and text is not None:
-            if file.exists():
-                raise InputError(f"{file} exists: move it away, or name another file")
-            file.write_text(text, encoding="utf-8")
+    texts = {out: choice_csv(choice)}
+    if page is not None:
+        texts[page] = page_of_choice(choice)
+    if label_studio is not None:
+        texts[label_studio] = label_studio_tasks(choice)
+    for file, text in texts.items():
+        file.write_text(text, encoding="utf-8")
     write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
     reasons, counts = np.unique(choice.reason, return_counts=True)
     by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
@@ -101,8 +103,8 @@ def add(
 ) -> None:
     """Add the labels of a CSV, checked, with who gave them and when.
 
-    Rows with an empty label are left out. Ids that were not chosen and unknown classes are refused,
-    and nothing is added then. A label that is given again replaces the one before.
+    Rows with an empty label are ignored. If an id was not chosen or a class is unknown, no label is
+    added. A new label of an instance replaces the old one.
 
       gatewise labels add kept to-label.csv
       gatewise labels add kept to-label.csv --by anna --new-class broken

@@ -102,3 +102,17 @@ def test_a_file_that_is_there_is_not_written_over(labelled, tmp_path, capsys):
     assert main(["labels", "choose", str(path), "--out", str(tmp_path / "to-label.csv")]) == 2
     assert "exists" in capsys.readouterr().err
     assert read_label_csv((tmp_path / "to-label.csv").read_text())
+
+
+def test_a_refused_choice_writes_no_file_and_takes_no_instance(tmp_path, capsys):
+    path = tmp_path / "kept"
+    folder(path).add(archived(50), FACTS, NOW)
+    out = tmp_path / "to-label.csv"
+    page = tmp_path / "label.html"
+    page.write_text("another page")
+    command = ["labels", "choose", str(path), "--n", "20", "--out", str(out)]
+    assert main([*command, "--page", str(page)]) == 2
+    assert f"{page} exists" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(command) == 0
+    assert read_label_csv(out.read_text()) is not None
