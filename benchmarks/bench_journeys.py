@@ -1,9 +1,9 @@
-"""Calls, files and moves between files of four journeys through the code, counted by the profiler.
+"""Count calls, files and moves between files in four journeys through the code by a profiler.
 
-A call is a function of the project that begins; a move is a step of a reader from one file to
-another, where a function calls one of another file or returns to it. The journeys are a local
-answer of four stages, opening a bundle and making a device, a table's rows to a bundle, and the
-simulation of 1,000 devices. With ``--code FOLDER`` another checkout of the project is counted.
+A call is one of a function of the project. A move is a call of, or a return to, a function in
+another file, where a reader has to change files too. The journeys are a local answer of four
+stages, opening a bundle and making a device, training a bundle from a table, and the simulation of
+1,000 devices. ``--code FOLDER`` counts them in another checkout of the project.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ JOURNEYS = {
 
 
 class CallCounter:
-    """Counts of calls, files and moves while the block runs, on all of its threads."""
+    """Count calls, files and moves within a ``with`` block, on its thread and those it starts."""
 
     def __init__(self) -> None:
         self.n_calls = 0
@@ -68,7 +68,7 @@ class CallCounter:
         self.files.add(file)
 
     def figures(self) -> dict[str, int]:
-        """Calls, files and moves."""
+        """Get the numbers of calls, files and moves."""
         return {"calls": self.n_calls, "files": len(self.files), "moves": self.n_moves}
 
 
@@ -118,7 +118,7 @@ def count_open(place: Path) -> dict[str, int]:
     import gatewise as gw
 
     path = pack_digits(place)
-    gw.Device(gw.Bundle.open(path)).close()  # modules are imported
+    gw.Device(gw.Bundle.open(path)).close()  # so that all modules are imported
     with CallCounter() as counter:
         device = gw.Device(gw.Bundle.open(path))
     device.close()
@@ -126,7 +126,7 @@ def count_open(place: Path) -> dict[str, int]:
 
 
 def count_train(place: Path) -> dict[str, int]:
-    """Count the command that makes a bundle of a table."""
+    """Count the command that trains a bundle from a table."""
     from gatewise import cli
 
     table = write_wine(place)
@@ -158,7 +158,7 @@ COUNTS: dict[str, Callable[[Path], dict[str, int]]] = {
 
 
 def count(name: str, code: Path) -> dict[str, Any]:
-    """Count a journey in a process of its own, through the packages of the checkout `code`."""
+    """Count a journey in a new process, with the packages of the checkout `code`."""
     paths = [code, *(code / package for package in PACKAGES)]
     process = subprocess.run(
         [sys.executable, __file__, "--part", name],
@@ -183,7 +183,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Count all journeys, and keep the figures of other labels as they are."""
+    """Count all journeys and write the figures; those of other labels do not change."""
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     options.add_argument("--code", type=Path, default=ROOT, help="checkout whose code is counted")
     options.add_argument("--label", default="now", help="name of the figures in the table")

@@ -1,4 +1,4 @@
-"""The names of the documentation's reference say what their parameters are, and where from."""
+"""Docstrings in the API reference describe each parameter and cite the paper of each method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Name(NamedTuple):
 
     @property
     def doc(self) -> str:
-        """Its docstring, own or inherited."""
+        """The docstring of the object, its own or an inherited one."""
         return inspect.getdoc(self.what) or self._inherited
 
     @property
@@ -48,12 +48,12 @@ class Name(NamedTuple):
 
     @property
     def parameters(self) -> list[str]:
-        """What a caller gives, but for the texts of errors, which need no words."""
+        """Names of the parameters, except for an error's `message`, which needs no description."""
         if isinstance(self.what, property):
             return []
         try:
             found = inspect.signature(self.what).parameters.values()
-        except ValueError:  # builtin, as an exception's
+        except ValueError:  # a builtin, such as the constructor of an exception
             return []
         texts = ("message",) if _is_error(self.what) else ()
         return [
@@ -73,7 +73,7 @@ def _function(member: Any) -> Any:
 
 
 def public_names(package: str) -> Iterator[Name]:
-    """What the reference shows of a package: its names, and their members that are ours."""
+    """Yield the names of a package that the reference shows, and their members in the project."""
     module = import_module(package)
     for name in module.__all__:
         what = getattr(module, name)
@@ -89,13 +89,13 @@ def public_names(package: str) -> Iterator[Name]:
 
 @cache
 def parsed(doc: str) -> NumpyDocString:
-    """A docstring's sections."""
+    """Parse the sections of a docstring."""
     return NumpyDocString(doc)
 
 
 @cache
 def listed(doc: str, *sections: str) -> dict[str, str]:
-    """Names in numpydoc sections of a docstring, and their type, or where else it is said."""
+    """Map the names in numpydoc sections of a docstring to their type, or else description."""
     found: dict[str, str] = {}
     for entry in (entry for section in sections for entry in parsed(doc)[section]):
         said = entry.type or " ".join(entry.desc)
@@ -104,14 +104,17 @@ def listed(doc: str, *sections: str) -> dict[str, str]:
 
 
 def described(name: Name) -> set[str]:
-    """Parameters that a section, or the prose in backticks, has; of fields also a string below."""
+    """Collect the parameters that a docstring describes.
+
+    A section lists them, or the prose has them in backticks, or a field has a string below it.
+    """
     docs = [name.doc]
     fields: set[str] = set()
     if inspect.isclass(name.what):
         ours = [c for c in name.what.__mro__ if is_ours(c)]
         docs = [inspect.cleandoc(c.__doc__ or "") for c in ours]
         fields = set().union(*map(fields_with_words, ours)) | fields_with_help(name.what)
-    elif name.owner:  # what a base says holds for the method that takes its place
+    elif name.owner:  # a method inherits the descriptions of the methods that it overrides
         key = name.title.rpartition(".")[2]
         kin = [vars(c).get(key) for c in name.owner.__mro__]
         docs += [inspect.getdoc(_function(k)) or "" for k in kin if k]
@@ -132,7 +135,7 @@ def fields_with_words(owner: type) -> set[str]:
 
 
 def fields_with_help(owner: type) -> set[str]:
-    """Fields of a record of settings whose annotation has the help of an option."""
+    """Collect the fields of a settings class whose annotation has the help text of an option."""
     if not issubclass(owner, Settings):
         return set()
     hints = get_type_hints(owner, include_extras=True)
@@ -144,7 +147,7 @@ def fields_with_help(owner: type) -> set[str]:
 
 
 def parameters_with_types(name: Name) -> dict[str, str]:
-    """Parameters in a section of a docstring; of a class also in those of its bases."""
+    """Map each parameter to its type in the docstring, and for a class in those of its bases."""
     docs = [name.doc]
     if inspect.isclass(name.what):
         docs = [inspect.cleandoc(c.__doc__ or "") for c in name.what.__mro__ if is_ours(c)]
@@ -155,12 +158,12 @@ def parameters_with_types(name: Name) -> dict[str, str]:
 
 
 def is_ours(kind: type) -> bool:
-    """Whether a class is one of the project's."""
+    """Whether a class belongs to the project."""
     return kind.__module__.startswith("gatewise")
 
 
 def faults(name: Name) -> Iterator[str]:
-    """What a docstring lacks, and what it has without a parameter."""
+    """Yield the parameters that a docstring lacks, and those that it has but the code has not."""
     if not name.doc:
         yield f"{name.title}: no docstring"
     if missing := set(name.parameters) - described(name):
@@ -177,8 +180,8 @@ def test_every_parameter_is_described(package):
     assert not found, "\n".join(found)
 
 
-def test_the_facade_states_types_and_what_comes_back():
-    """Of its functions and estimators; in sections of their own or, of a method, of its base."""
+def test_facade_docstrings_state_types_returns_and_errors():
+    """Functions and estimators have these sections; a method may inherit the types."""
     found = []
     for name in public_names("gatewise"):
         top = name.owner or name.what
@@ -199,12 +202,12 @@ def test_the_facade_states_types_and_what_comes_back():
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_method_of_a_paper_names_it(name):
+def test_estimator_that_restates_a_paper_cites_it(name):
     assert name in FACADE
     assert SOURCE.search(getattr(import_module("gatewise"), name).__doc__)
 
 
-def test_what_is_missing_is_found():
+def test_missing_and_unknown_parameters_are_found():
     def example(first, second, third):
         """Do nothing with `first`."""
 

@@ -1,7 +1,7 @@
-"""Random forests of entropy that stop early: what cost-aware growth has to be better than.
+"""Random forests, split by entropy, of limited depth: the baseline for cost-aware growth.
 
-Trees know no prices. Their depth and their number bound what an instance's paths acquire; ICML
-2015 compares with such forests of full depth.
+The trees ignore feature costs. Their depth and number bound the features that an instance acquires.
+The ICML 2015 paper compares with such forests of full depth.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ N_TREES = (1, 5, 15, 40)
 
 @dataclass(frozen=True, eq=False)
 class EntropyForest:
-    """Forests of the first trees of one forest, for each of :data:`N_TREES`."""
+    """The first n trees of one forest as a forest, for each n in :data:`N_TREES`."""
 
     forests: tuple[Forest, ...]
     costs: FeatureCosts
@@ -46,7 +46,7 @@ class EntropyForest:
 def early_stopped(
     problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
 ) -> list[Point]:
-    """Fit a forest for each of `fits` depths; an instance pays for the features on its paths."""
+    """Fit a forest for each of the first `fits` depths; instances pay for their paths' features."""
     points = []
     judges, truth = fold.held(plan), fold.truth
     for depth in DEPTHS[:fits]:

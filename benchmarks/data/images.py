@@ -1,9 +1,9 @@
 """CIFAR-10 as 400 features: learned patches, pooled over the quarters of the image.
 
-As Coates, Ng & Lee, "An analysis of single-layer networks in unsupervised feature learning"
-(AISTATS 2011), section 3: patches of 6 x 6 pixels, contrast-normalised and whitened, k-means
-centroids, triangle activation, sums over the four quarters. Kept light: 100 centroids, every
-second position. Labels are not looked at.
+The method is section 3 of Coates, Ng & Lee, "An analysis of single-layer networks in unsupervised
+feature learning" (AISTATS 2011): patches of 6 x 6 pixels, contrast-normalised and whitened, k-means
+centroids, triangle activation, sums over the four quarters. To save time,
+it has only 100 centroids and uses every second position. Labels are not used.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ BATCH = 500
 def patch_features(
     jpeg: NDArray[np.uint8], offset: NDArray[Any], kept: Path, *, seed: int = 0
 ) -> NDArray[np.float32]:
-    """Compute the features of all images, or read them from where they were kept.
+    """Compute the features of all images, or read them from the cache.
 
     Parameters
     ----------
     jpeg : ndarray of uint8
         JPEG files of 32 x 32 colour images, one after another.
     offset : ndarray of int, shape (n_images + 1,)
-        Where each begins.
+        Start of each file in `jpeg`, and the end of the last.
     kept : Path
-        npz file to keep the features in; made if it is not there.
+        npz file that caches the features; written if it does not exist.
     seed : int, default 0
-        Draws the patches and starts k-means.
+        Seed of the patch sample and of k-means.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def _patches(images: NDArray[np.float32]) -> NDArray[np.float32]:
 def _learn(
     patches: NDArray[np.float32], seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Mean, whitening matrix (ZCA) and centroids."""
+    """Compute the mean, the whitening matrix (ZCA) and the centroids of patches."""
     from sklearn.cluster import MiniBatchKMeans
 
     mean = np.asarray(patches.mean(axis=0), np.float32)
@@ -104,7 +104,7 @@ def _learn(
 
 
 def _activate(patches: NDArray[np.float32], centroids: NDArray[np.float32]) -> NDArray[np.float32]:
-    """How much closer than usual each centroid is; 0 for those farther than the mean distance."""
+    """Compute max(0, mean distance - distance) for each centroid, the triangle activation."""
     squares = (patches**2).sum(axis=2, keepdims=True) - 2 * patches @ centroids.T
     distance = np.sqrt(np.maximum(squares + (centroids**2).sum(axis=1), 0))
     closer = np.maximum(distance.mean(axis=2, keepdims=True) - distance, 0)

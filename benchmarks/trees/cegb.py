@@ -1,4 +1,4 @@
-"""CEGB's figures 2 and 3b on the data at hand, chosen on validation rows, reported on test rows."""
+"""Figures 2 and 3b of CEGB's paper: points chosen on validation rows, reported on test rows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ METHODS = {
     "lazy-16-best": "CEGB, lazy, best-first, 16 leaves, all rounds",
     "lazy-16-breadth": "CEGB, lazy, breadth-first to depth 4, all rounds",
 }
-"""The first three are figure 2, the last two figure 3b: the same number of leaves and trees."""
+"""The first three are in figure 2, the last two, with equal numbers of leaves and trees, in 3b."""
 
 MISER_RATES = (0.1, 1.0)
-"""Learning rates of GreedyMiser, whose papers search them."""
+"""Learning rates to try for GreedyMiser; its paper and CEGB's also search them."""
 
 
 def figures(
     name: str, *, n_rounds: int, n_penalties: int, fold: Fold | None = None
 ) -> dict[str, Any]:
-    """Fit every method on one problem: up to `n_rounds`, of figure 3b exactly.
+    """Fit every method on one problem: for `n_rounds` in figure 3b, for at most that many in 2.
 
-    GreedyMiser's paper and CEGB's give it 1,000 trees, ten times as many as the others here, and
-    search its learning rate; here validation chooses among the points of two rates.
+    GreedyMiser gets ten times the rounds, because its paper and CEGB's give it 1,000 trees. Both
+    search its learning rate; here the validation rows choose among the points of two rates.
     """
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
@@ -43,9 +43,9 @@ def figures(
         "n_rounds": n_rounds,
         "random_state": 0,
     }
-    # penalties, from no effect to few features
     search = shared | {"n_penalties": n_penalties}
     fixed = search | {"patience": None, "num_leaves": 16}
+    # from few features to no effect
     lowest, highest = 1e-5, 0.1
     penalties = [
         highest * (lowest / highest) ** (i / (n_penalties - 1)) for i in range(n_penalties)
@@ -91,7 +91,7 @@ def figures(
 
 
 def _at(points: Sequence[Point], budget: float) -> dict[str, float] | None:
-    """Choose the most accurate point within a budget on validation rows; None without a point."""
+    """Choose the most accurate point within a budget on validation rows; None if there is none."""
     within = [p for p in points if p.val_cost <= budget + 1e-9]
     if not within:
         return None

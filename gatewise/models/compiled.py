@@ -1,4 +1,4 @@
-"""Compiled evaluation of flat trees and kernel machines, which write results into `out` arrays."""
+"""Compiled evaluation of flat trees and kernel machines; results go into the last arguments."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def mark_paths(
     roots: Indices,
     out: Flags,
 ) -> None:
-    """Mark the columns on the paths of each row."""
+    """Mark in `out` the columns that each row's paths test."""
     for i in range(len(x)):
         for t in range(len(roots)):
             node = roots[t]
@@ -137,7 +137,7 @@ def add_kernels(
                 # squared distance, added feature by feature
                 gap = z[i, j] - landmarks[m, j]
                 distance += gap * gap
-            # (1 + rate * distance) ** -64
+            # (1 + rate * distance) ** -(2 ** squarings)
             power = unit / (distance * rate + unit)
             for _ in range(squarings):
                 power = power * power

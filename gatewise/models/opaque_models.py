@@ -2,7 +2,7 @@
 
 They map float32 rows (n, k) to probabilities (n, n_classes) with the classes in sorted order; the
 label is the first class with the largest probability. Only users and operators load such models;
-nothing is imported because a bundle names it.
+a name in a bundle never causes an import.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PythonModel:
     Raises
     ------
     InputError
-        If the source has another form, or a class that is not in the data.
+        If the source is none of these, or has a class that is not in the data.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The way from a table to a bundle that the command ``train`` and the demo share."""
+"""Training a bundle from a table, as the command ``train`` and the demo do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gatewise_export.training_run import path_beside, train_bundle
 from gatewise_export.training_settings import TrainingSettings
 from tests.support.machine_table import machine_table
 
-#: In a moment; without it several kinds of model are tried.
+#: Parameters of a fast fit; by default several kinds of model are tried.
 QUICK = {
     "high_cost_model": LogisticRegression(max_iter=3000),
     "low_cost_model": "linear",
@@ -61,7 +61,7 @@ def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: P
     part = np.arange(len(y)) % 3
     np.savez(tmp_path / "table.npz", X=x, y=y, part=part, subject=part)
     settings = replace(settings, dataset=str(tmp_path / "table.npz"))
-    for groups in (None, "subject"):  # each is in one part
+    for groups in (None, "subject"):  # every subject is in one part
         settings = replace(settings, groups=groups)
         split = split_rows(load_dataset(settings), settings)
         for number, rows in enumerate((split.training, split.validation, split.test)):
@@ -78,7 +78,7 @@ def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: P
         ("zeros", {}, "the array part leaves no test rows"),
     ],
 )
-def test_a_split_against_the_options_is_refused(
+def test_part_array_that_contradicts_the_options_is_refused(
     settings: TrainingSettings, tmp_path: Path, part: str, change: dict[str, Any], says: str
 ) -> None:
     x, y = load_iris(return_X_y=True)
@@ -96,7 +96,7 @@ def test_whole_groups_are_held_out_near_the_share(
 ) -> None:
     x, y = load_iris(return_X_y=True)
     subject = np.arange(len(y)) // 2
-    y[subject == 3] = 9  # a class of one group
+    y[subject == 3] = 9  # a class that only one group has
     np.savez(tmp_path / "t.npz", X=x, y=y, subject=subject)
     change = {"dataset": str(tmp_path / "t.npz"), "groups": "subject", "test_size": share}
     settings = replace(settings, **change)  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ def test_a_method_without_a_cloud_is_refused_where_one_is_needed(
         train_bundle(replace(settings, method="cegb", needs_cloud=True, parameters={}), quiet=True)
 
 
-def test_a_goal_out_of_reach_gives_the_nearest_point(settings: TrainingSettings) -> None:
+def test_unreachable_budget_gives_the_nearest_point(settings: TrainingSettings) -> None:
     settings = replace(settings, budget=0.5)
     run = train_bundle(settings, quiet=True)
     (trouble,) = run.troubles
@@ -134,7 +134,7 @@ def test_a_goal_out_of_reach_gives_the_nearest_point(settings: TrainingSettings)
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
+def test_system_is_kept_when_packing_fails_and_can_be_packed_later(
     settings: TrainingSettings,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -162,7 +162,7 @@ def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
         folder.unlink()
     call = said[said.index("gw.pack(") : said.rindex(")") + 1]
     assert (folder / "bundle-fitted.joblib").is_file() is beside
-    bundle = eval(call, {"gw": gw, "joblib": joblib})  # as the line says
+    bundle = eval(call, {"gw": gw, "joblib": joblib})  # the command that the message gives
     assert bundle.path == settings.out
     assert bundle.claimed_keys()
     system = joblib.load(said.split("kept in ")[1].split(";")[0])["system"]
@@ -177,7 +177,7 @@ def test_a_request_larger_than_a_message_is_refused(settings: TrainingSettings) 
 
 
 @pytest.mark.parametrize("change", [{"name": "a/b"}, {"name": ""}, {"version": "v" * 65}])
-def test_bad_names_of_a_bundle_are_refused_before_the_fit(
+def test_bad_bundle_names_are_refused_before_the_fit(
     settings: TrainingSettings, change: dict[str, Any]
 ) -> None:
     with pytest.raises(InputError, match=r"cannot be a level of MQTT topics: give 1 to 64"):
@@ -220,7 +220,7 @@ def test_bad_paths_are_refused_before_the_data_is_read(
 @pytest.mark.slow
 def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
     frame, y = machine_table()
-    # a column that is left out holds carriage returns, as notes of people do
+    # a dropped column has carriage returns, as free-text notes do
     frame["serial"] += "\rnew"
     frame.assign(state=y).to_csv(tmp_path / "log.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)
     (tmp_path / "prices.toml").write_text(

@@ -1,4 +1,4 @@
-"""Announcements of releases come from the operator alone, and cause a check alone."""
+"""Only the operator can announce a release, and all that an announcement causes is a check."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_announcement_causes_a_check_and_nothing_else(repository, running, an
     repository.publish("small/8")
     announce(b"news")
     wait_until(lambda: device.bundle.manifest.version == "8", "version 8")
-    # with the operator's certificate, but without a signing key, there are only checks
+    # a holder of the operator's certificate without the signing key can only cause checks
     before = updater.counters
     for payload in (b"noise", b"\xff" * 9000, b"news", b'{"version": "9", "serial": 999}'):
         announce(payload)

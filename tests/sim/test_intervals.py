@@ -10,12 +10,12 @@ _T = 2.093  # Student's quantile of 0.975 with 19 degrees of freedom
 
 
 def batches_of(*sizes: int) -> Batches:
-    """Batches of as many instances as the sizes say."""
+    """Make batches with the given numbers of instances."""
     return Batches((np.repeat(np.arange(len(sizes)), sizes),))
 
 
-def test_half_an_interval_is_the_error_of_the_batches_differences():
-    """Two batches, of means 1 and 3: their differences from 2 have the variance 2 / (2 * 1)."""
+def test_half_width_is_the_quantile_times_the_standard_error_of_batch_means():
+    """Batch means 1 and 3 differ from 2 by 1 each: the squared standard error is 2 / (2 * 1)."""
     figure = batches_of(2, 2).mean(np.array([0.0, 2.0, 3.0, 3.0]))
     assert figure.value == 2.0
     assert (figure.low, figure.high) == pytest.approx((0.0, 2.0 + _T))
@@ -23,20 +23,20 @@ def test_half_an_interval_is_the_error_of_the_batches_differences():
     assert (far.low, far.high) == pytest.approx((101.0 - _T, 101.0 + _T))
 
 
-def test_batches_count_by_their_instances():
-    """Means 1, 1, 4 of 1, 1 and 2 instances: 2.5, and w (v_b - v) = -1.125, -1.125, 2.25."""
+def test_batches_are_weighted_by_their_numbers_of_instances():
+    """Means 1, 1 and 4 of 1, 1 and 2 instances: v = 2.5, w_b (v_b - v) = -1.125, -1.125, 2.25."""
     figure = batches_of(1, 1, 2).mean(np.array([1.0, 1.0, 4.0, 4.0]), highest=100.0)
     half = _T * np.sqrt((2 * 1.125**2 + 2.25**2) / (3 * 2))
     assert figure.high - figure.value == pytest.approx(half)
 
 
-def test_one_batch_has_no_differences():
+def test_interval_of_one_batch_has_no_width():
     figure = batches_of(4).mean(np.array([1.0, 2.0, 3.0, 4.0]))
     assert figure.low == figure.high == 2.5
     assert batches_of(4).mean(np.ones(4), np.zeros(4)) is None
 
 
-def test_a_share_is_no_surer_than_its_independent_cases():
+def test_interval_of_a_share_is_at_least_as_wide_as_wilsons():
     sure = Figure(value=0.5, low=0.5, high=0.5)
     wilson = share_interval(sure, 100)
     assert (wilson.low, wilson.high) == pytest.approx((0.40383, 0.59617), abs=1e-5)
@@ -45,7 +45,7 @@ def test_a_share_is_no_surer_than_its_independent_cases():
 
 
 def test_nineteen_of_twenty_intervals_hold_the_mean():
-    """Of 400 runs of independent values, by time alone: a binomial error is 1 %."""
+    """400 runs of independent values; the standard error of the share of runs is 1 %."""
     rng = np.random.default_rng(0)
     n_inside = 0
     for _ in range(400):
@@ -55,7 +55,7 @@ def test_nineteen_of_twenty_intervals_hold_the_mean():
     assert n_inside / 400 == pytest.approx(0.95, abs=0.035)
 
 
-def test_quantiles_have_intervals_of_the_right_length():
+def test_nineteen_of_twenty_intervals_hold_the_quantile():
     rng = np.random.default_rng(1)
     n_inside = 0
     for _ in range(200):

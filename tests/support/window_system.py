@@ -1,4 +1,4 @@
-"""A small system on windows of two channels, with blocks of the package and a function's."""
+"""A small system on windows of two channels, with built-in blocks and a function as a block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES = 32
 
 
 def windows(n: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]:
-    """Vibrations: class 1 has another level, class 2 another frequency."""
+    """Make vibrations: class 1 differs from class 0 in its mean, class 2 in its frequency."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     t = np.arange(SAMPLES) / RATE_HZ
@@ -28,12 +28,12 @@ def windows(n: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]
 
 
 def roughness(x: NDArray[Any]) -> NDArray[Any]:
-    """Mean size of the steps from sample to sample, per channel."""
+    """Compute the mean absolute difference between neighbouring samples, per channel."""
     return np.abs(np.diff(x.astype(np.float32), axis=1)).mean(axis=1)
 
 
 def make_window_bundle(folder: Path) -> Path:
-    """Fit and pack; the second stage reads the function's block, which costs more."""
+    """Fit and pack a system whose second stage reads the function's block, which costs more."""
     x, y = windows(300)
     two = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
     blocks = [

@@ -1,7 +1,8 @@
 """The link over MQTT 3.1.1, for any broker.
 
-Without a connection a request is refused at once, and requests on their way when the connection
-broke are dropped: sent later, they would be stale. See :mod:`gatewise_edge.link.connection`.
+Without a connection a request is refused at once. Requests that are in flight when the connection
+breaks are dropped, because they would be stale if they were sent later. See
+:mod:`gatewise_edge.link.connection`.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _FAREWELL_SECONDS: Final = 1.0
 class MqttLink:
     """A device's link to the cloud through an MQTT broker.
 
-    Publishes requests at QoS 1 on ``gw/v1/<device>/req``, reads ``gw/v1/<device>/rsp``, and
-    keeps ``gw/v1/<device>/status`` at ``online``, with what :meth:`set_status` adds, or, as its
-    last will, ``offline``. Connects in the background and keeps trying, so that a device may start
-    before its broker; :meth:`connect` waits for it.
+    Publishes requests at QoS 1 on ``gw/v1/<device>/req`` and reads ``gw/v1/<device>/rsp``. The
+    retained status ``gw/v1/<device>/status`` is ``online``, with the detail that
+    :meth:`set_status` adds; the last will sets it to ``offline``. Connects in the background and
+    keeps trying, so that a device may start before its broker; :meth:`connect` waits for it.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ class MqttLink:
     device : str, optional
         The device's id: one topic level, unique in the fleet. Drawn at random if left out.
     max_inflight : int, default 64
-        Requests that the broker has not acknowledged; more are refused at once.
+        Largest number of requests that the broker has not acknowledged; further ones are refused.
     ca_file, cert_file, key_file : str or Path, optional
         See :class:`Endpoint`.
 
@@ -65,9 +66,9 @@ class MqttLink:
     ----------
     device : str
     url : str
-        The broker's, without user and password.
+        URL of the broker, without user and password.
     connection : int
-        Number of the connection that it was last ready on; 0 before the first.
+        Number of the connection on which the link was last ready; 0 before the first.
 
     Raises
     ------
@@ -117,7 +118,7 @@ class MqttLink:
 
     @property
     def ready(self) -> bool:
-        """Whether the connection stands and the subscription to responses is confirmed."""
+        """Whether the link is connected and its subscription to responses is confirmed."""
         return self._ready and self._broker.connected
 
     def open(self, receive: Receive) -> None:
@@ -157,7 +158,7 @@ class MqttLink:
 
     @property
     def takeovers(self) -> int:
-        """Times that another device with this id had taken the connection over."""
+        """Number of times that another device with this id has taken over the connection."""
         return self._identity.takeovers
 
     @property
@@ -176,7 +177,7 @@ class MqttLink:
         return self._endpoint.certificate_expires
 
     def check_answers_topic(self, topic: str) -> None:
-        """Refuse a `topic` for answers that is malformed, or another one of the wire."""
+        """Raise InputError if answers may not go on `topic`: it is malformed or reserved."""
         size = len(topic.encode("utf-8", "replace"))
         if not 0 < size <= _LONGEST_TOPIC or any(c in topic for c in "+#\0"):
             raise InputError(
@@ -188,14 +189,14 @@ class MqttLink:
             raise InputError(f"topic {topic}: below gw/v1/ answers go on {own_topics[0]} alone")
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish `payload` on `topic` at QoS 1 if the link is ready; False if it was not taken.
+        """Publish `payload` on `topic` at QoS 1 if the link is ready; get whether it was accepted.
 
         With `retain` the broker keeps it for those who subscribe later.
         """
         return self._ready and self._broker.publish(topic, payload, retain=retain)
 
     def deliver(self, topic: str, payload: bytes, acknowledged: Callable[[], None]) -> bool:
-        """Publish `payload` on `topic`, on this :attr:`connection` or not at all (False).
+        """Publish `payload` on `topic` over this :attr:`connection`; get whether it was accepted.
 
         `acknowledged` is called on the network's thread once the broker has it; never if the
         connection ends before.
@@ -207,7 +208,7 @@ class MqttLink:
         self._when_ready.append(call)
 
     def set_status(self, detail: str) -> None:
-        """Set the retained status to ``online <detail>``, as ``online digits/7``.
+        """Set the retained status to ``online <detail>``, such as ``online digits/7``.
 
         InputError if `detail` is longer than 300 bytes.
         """
@@ -252,7 +253,7 @@ class MqttLink:
             packet_id = self._broker.subscribe([topic])
             if packet_id is not None:
                 self._pending_subacks[packet_id] = topic
-        # Behind the subscription, so that what another process left is read first; at QoS 0, so
+        # After the subscription, so that another process's mark is read first; at QoS 0, so
         # that requests need not wait for its acknowledgement.
         mark = self._identity.mark
         self._broker.publish(session_topic(self.device), mark, qos=0, retain=True)

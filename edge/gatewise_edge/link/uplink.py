@@ -31,28 +31,28 @@ from gatewise_edge.link.offload_rules import OffloadRules
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds before a deadline at which no request is made any more.
+#: Smallest time left until the deadline for which a request is made, in seconds.
 _SHORTEST_TIME: Final = 0.001
-#: Longest time between two looks at the link while a late request is in flight, in seconds.
+#: Longest time between two checks of the link while a late request is in flight, in seconds.
 _LOOK: Final = 0.5
 
 
 class Uplink:
-    """Requests over a link, or over none.
+    """The requests of a device; without a link, none is admitted.
 
     Parameters
     ----------
     link : Link or None
-        The way to the cloud.
+        Link to the cloud; None for a device without one.
     rules : OffloadRules
         When requests may be made.
     clock : callable
-        Seconds, steady.
+        Returns monotonic seconds.
 
     Attributes
     ----------
     private : bool
-        Whether requests ask workers to keep nothing of them.
+        Whether requests ask workers not to keep their instances.
     """
 
     def __init__(self, link: Link | None, rules: OffloadRules, clock: Callable[[], float]) -> None:
@@ -115,7 +115,7 @@ class Uplink:
             return replies and not is_held and len(self._offloads) == 0
 
     def admit(self, deadline: float) -> str | None:
-        """Decide whether to offload an instance: None, or the answer's reason for not doing so.
+        """Return None if an instance may be offloaded, else the reason that its answer states.
 
         A caller that was admitted calls :meth:`send` or :meth:`release`.
         """
@@ -138,7 +138,7 @@ class Uplink:
         return None
 
     def release(self) -> None:
-        """Give up an offload that was admitted and not made."""
+        """Undo an admission that was not followed by a request."""
         with self._changed:
             if self._breaker is not None:
                 self._breaker.release(self._clock())
@@ -158,7 +158,7 @@ class Uplink:
         mark: AuditMark | None = None,
         on_answer: Callable[[Response], None] | None = None,
     ) -> InFlight | str:
-        """Send one request; return it, or the answers' reason for making none.
+        """Send one request; return it, or the reason why none was sent, which the answers state.
 
         An audit has a `mark`, needs no admission and gets no retry; `on_answer` is called on the
         link's thread with an answer that comes by the deadline.
@@ -199,7 +199,7 @@ class Uplink:
         return flight
 
     def admit_audit(self) -> bool:
-        """Decide whether an answer may be audited: the cloud replies, and few audits are out."""
+        """Decide whether to admit an audit: the cloud replies, and few audits are in flight."""
         if not self.ready:
             return False
         with self._changed:
@@ -233,12 +233,12 @@ class Uplink:
         mark: AuditMark | None = None,
         on_answer: Callable[[Response], None] | None = None,
     ) -> InFlight | str:
-        """Encode a request and enter it."""
+        """Encode a request and register it as in flight."""
         now = self._clock()
         if deadline - now < _SHORTEST_TIME:
             return "deadline"
         if instances.nbytes > MAX_VALUE_BYTES:
-            return "too-large"  # sensors gave other values than the bundle's type has
+            return "too-large"  # sensors returned values of a wider type than the bundle's
         ttl_ms = min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS)
         request = Request(
             id=new_id(),
@@ -264,7 +264,7 @@ class Uplink:
         return flight or "full"
 
     def _transmit(self, flight: InFlight, payload: bytes) -> None:
-        """Hand a request to the link; settle it if that does not take it, the first time."""
+        """Hand a request to the link; settle it if the link refuses it, unless it is a retry."""
         is_sent = self._link is not None and self._link.send(payload)
         with self._changed:
             if is_sent:
@@ -284,7 +284,7 @@ class Uplink:
                 self._offloads.counts.invalid += 1
                 return
             flight = self._offloads.receive(response, self._clock())
-            self._changed.notify_all()  # also where a retry is due now
+            self._changed.notify_all()  # also if a retry is due now
         if flight is None:
             return
         self._log_no_model(response)
@@ -292,7 +292,7 @@ class Uplink:
             flight.on_answer(response)
 
     def _log_no_model(self, response: Response) -> None:
-        """Log once that no worker has the model, until one answers."""
+        """Log that no worker has the model: once, and again only after a worker has answered."""
         if response.error == NO_MODEL and self._served:
             _LOG.warning(
                 "no worker serves %s %s: start one with `gatewise cloud BUNDLE`; until then the "

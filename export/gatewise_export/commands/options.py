@@ -1,6 +1,6 @@
 """Arguments and options that several sub-commands share.
 
-Those with a name that ends in ``Setting`` are fields of a record of settings, with bounds.
+Types with a name that ends in ``Setting`` are for fields of settings classes and check bounds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def bytes_option(text: str | None) -> int | None:
 
 
 def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
-    """Read the texts ``class=number`` of an option, at most one per class.
+    """Read values ``class=number`` of an option, at most one per class.
 
     >>> by_class_option("--min-recall", ["fault=0.9"])
     {'fault': 0.9}

@@ -17,7 +17,7 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
 from gatewise_training.data.table_encoder import encode_table
 
-#: Instances without a label that a fit uses, at most.
+#: Largest number of instances without a label that a fit uses.
 MOST_UNLABELLED: Final = 5000
 FEWEST_LABELS: Final = 20
 
@@ -26,14 +26,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class FitRows:
-    """Rows to fit: `X` (n, n_features) in the manifest's order, `y` labels, `weights`; (n,)."""
+    """Rows to fit: `X` (n, n_features) in the manifest's order, labels `y` (n,), `weights` (n,)."""
 
     X: NDArray[np.float32]
     y: NDArray[Any]
     weights: Floats
 
     def joined(self, other: FitRows) -> FitRows:
-        """Put the rows of another set behind these."""
+        """Append the rows of another set to these."""
         return FitRows(
             np.concatenate([self.X, other.X]),
             np.concatenate([self.y, other.y]),
@@ -55,7 +55,7 @@ class KeptParts:
 
 
 def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
-    """Read the old training rows as the features of a bundle, each with a weight of 1."""
+    """Read the old training rows with the features of a bundle, each with a weight of 1."""
     path = Path(source)
     if manifest.encoder is not None:
         table = datasets.read_table(path, target=target)
@@ -90,7 +90,7 @@ def kept_parts(
     labelled = truth[1]
     is_held = rng.random(len(rows)) < held_share
     label_is_held = rng.random(n_labels) < held_share
-    # an instance with a label is where its label is
+    # an instance and its label are in the same part
     held_ids = labelled.rows.ids[label_is_held]
     fit_ids = labelled.rows.ids[~label_is_held]
     is_held[np.isin(rows.ids, held_ids)] = True
@@ -135,7 +135,7 @@ def fit_rows_of(
     """Rows of the kept instances for the fit, weighted by the inverse of their chances.
 
     With `unlabelled`, the high-cost model's answer is the label of instances that have none;
-    without it, these are left out. No weight exceeds `cap` times the mean.
+    without it, these are left out. Weights above `cap` times the mean are lowered to it.
     """
     order = feature_order(manifest)
     labelled = parts.fit_labels
@@ -156,7 +156,7 @@ def fit_rows_of(
 
 
 def capped(weights: Floats, cap: float) -> Floats:
-    """Scale weights to a mean of 1, none above `cap`.
+    """Scale weights to a mean of 1, then lower those above `cap` to it.
 
     >>> capped(np.array([1.0, 1.0, 1.0, 97.0]), 2.0).tolist()
     [0.04, 0.04, 0.04, 2.0]

@@ -22,7 +22,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        #: Events so far.
+        #: Number of events that have happened.
         self.events = 0
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._entries = 0

@@ -1,4 +1,4 @@
-"""The tables of a run for its page, and the run on a terminal."""
+"""Tables of a run for the report page, and the summary of a run for the terminal."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _REASONS: Final = {
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table for a page; the first cell of a row is its head.
+    """A table for a page; the first cell of a row is its heading.
 
-    `columns` are heads, empty for a table without; `text` is a remark for its reader.
+    `columns` are headings, empty for a table without them; `text` is a remark for the reader.
     """
 
     name: str
@@ -185,7 +185,7 @@ FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | flo
 
 
 def policy_table(report: Report) -> PageTable:
-    """All figures of all policies, a column each, so that it grows downwards."""
+    """Make a row for each figure and a column for each policy, as there are few policies."""
     figures = list(FIGURES)
     policies = report.policies
     if report.money is not None and any(p.money and p.money.total for p in policies):
@@ -241,7 +241,7 @@ def spending_table(report: Report) -> PageTable:
 
 
 def _parts(record: object, names: Sequence[str]) -> dict[str, float]:
-    """Amounts of a record by name; 0 without a record."""
+    """Get amounts of a record by name; 0 without a record."""
     return {name: getattr(record, name, 0.0) for name in names}
 
 

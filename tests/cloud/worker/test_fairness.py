@@ -10,8 +10,8 @@ from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.link import wire
 from tests.support import tiny_bundle as tiny
 
-ROW_SECONDS = 40e-6  # 50 messages of 500 rows a second are too much
-MESSAGES = 150  # a second
+ROW_SECONDS = 40e-6  # a worker manages at most 50 messages of 500 rows per second
+MESSAGES = 150  # per second, three times what the worker manages
 QUIET = 15
 
 
@@ -35,7 +35,7 @@ def test_a_noisy_device_takes_its_share_and_no_more(bundle, mosquitto, caller, m
     with Worker(bundle, mosquitto.url, drain_seconds=0.0) as worker:
         thread.start()
         try:
-            busy = [noisy.response() for _ in range(60)]  # the noise is there
+            busy = [noisy.response() for _ in range(60)]  # the overload has begun
             answers = []
             for _ in range(QUIET):
                 for one in (quiet, other):
@@ -48,5 +48,5 @@ def test_a_noisy_device_takes_its_share_and_no_more(bundle, mosquitto, caller, m
     assert worker.counters["expired"] == 0
     refused = [response for response in busy if response.error]
     assert {response.error for response in refused} == {wire.BUSY}
-    # All that is queued, some eight messages, takes a sixth of a second.
+    # The full queue, about eight messages, takes about 160 ms; the bounds are generous.
     assert all(20 <= response.wait_ms <= 2000 for response in refused[-10:])

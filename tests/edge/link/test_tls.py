@@ -1,4 +1,4 @@
-"""TLS with user and password; certificates of clients are tested in tests/security."""
+"""TLS with user and password; tests/security tests client certificates."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def choice_of(X, shape, **facts):
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (3, 4, 5), (1, 4, 5)])
-def test_pictures_come_back_as_they_were(shape):
+def test_pictures_on_the_page_equal_the_rows(shape):
     image = pytest.importorskip("PIL.Image")
     X = np.random.default_rng(0).integers(0, 256, (2, int(np.prod(shape))), np.uint8)
     page = page_of_choice(choice_of(X, shape))

@@ -1,4 +1,4 @@
-"""Each fault is real: a broker, a certificate, an access list that has it; the doctor names it."""
+"""The doctor finds faults of real brokers, certificates, access lists, workers and bundles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [
 
 
 def look(broker, **settings):
-    """Findings by check, problems and notes by code."""
+    """List the findings of a checkup of a device with these settings."""
     return list(examine(DeviceSettings(broker=broker, **({"timeout": 1.5} | settings))))
 
 
@@ -87,7 +87,7 @@ def test_healthy_deployment_has_only_ok_findings(made, secure, bundle):
     assert checks == ["installation", "bundle", "broker", "round trip", "worker"]
 
 
-def test_an_open_broker_for_trying_out_is_noted(bundle):
+def test_broker_without_authentication_is_noted(bundle):
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
         findings = look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)
     assert problems(findings) == []
@@ -95,7 +95,7 @@ def test_an_open_broker_for_trying_out_is_noted(bundle):
 
 
 @pytest.mark.usefixtures("worker")
-def test_it_leaves_nothing_behind_and_needs_no_bundle(made, secure):
+def test_doctor_leaves_no_retained_messages_and_needs_no_bundle(made, secure):
     findings = look(secure.url, timeout=60, **files(made, "pi-2"))
     assert problems(findings) == []
     assert "worker" in [finding.check for finding in findings if finding.state == "ok"]
@@ -113,7 +113,7 @@ def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bund
             link.connect(60)
             findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made, "pi-2"))
             if bind_ids:
-                # None if the device comes back only when the doctor is done.
+                # No problem if the device reconnects only after the doctor has finished.
                 assert problems(findings) in ([], ["session-taken"])
                 wait_until(lambda: link.ready, "the device")
             else:
@@ -123,7 +123,7 @@ def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bund
             assert device.answer([0.1, 0, 0.1, 0, -1.0, 0]).route == "cloud"
 
 
-def test_a_broker_that_lets_devices_join_the_pool(tmp_path):
+def test_broker_that_lets_devices_join_the_worker_pool_is_found(tmp_path):
     with SecureBroker(make_folder(tmp_path / "broker", plugin="none")) as broker:
         found = look(broker.url, **files(broker.made))
     assert "open-pool" in problems(found)
@@ -140,7 +140,7 @@ def test_closed_port_is_found():
     assert the_problem(look(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
 
 
-def test_tls_where_there_is_none_and_the_reverse(made, secure):
+def test_tls_to_a_plain_port_and_the_reverse_are_found(made, secure):
     with MosquittoBroker() as plain:
         found = look(f"mqtts://127.0.0.1:{plain.port}")
         assert the_problem(found).code in ("tls-none", "tls-handshake")
@@ -161,8 +161,8 @@ def days(n):
     ("shift", "code"),
     [(-500, "tls-expired"), (20, "clock-behind")],
 )
-def test_a_servers_certificate_of_another_time(tmp_path, made, shift, code):
-    """An authority that lasts, and a server's certificate of then."""
+def test_server_certificate_outside_its_validity_is_found(tmp_path, made, shift, code):
+    """The authority is valid; the server's certificate was issued `shift` days from now."""
     folder = tmp_path / "broker"
     # the broker that runs there may be saving its state
     shutil.copytree(made.folder, folder, ignore=shutil.ignore_patterns("mosquitto.db*"))
@@ -192,7 +192,7 @@ def test_a_wrong_host_name_and_an_unknown_authority(tmp_path, made, secure):
 # -- the client's own certificate, and login -----------------------------------------------------
 
 
-def test_a_client_without_a_certificate_is_sent_away(made, secure):
+def test_missing_client_certificate_is_found(made, secure):
     found = the_problem(look(secure.url, ca_file=files(made)["ca_file"]))
     assert found.code == "certificate-required"
 
@@ -200,7 +200,7 @@ def test_a_client_without_a_certificate_is_sent_away(made, secure):
 @pytest.mark.parametrize(
     ("shift", "code"), [(0, "certificate-refused"), (-1000, "own-certificate-expired")]
 )
-def test_a_certificate_of_another_authority_or_time(tmp_path, made, secure, shift, code):
+def test_untrusted_or_expired_client_certificate_is_found(tmp_path, made, secure, shift, code):
     other = files(make_folder(tmp_path / "other", clock=days(shift)))
     mixed = other | {"ca_file": files(made)["ca_file"]}
     assert the_problem(look(secure.url, **mixed)).code == code
@@ -215,7 +215,7 @@ def test_a_certificate_of_another_device_and_a_key_that_does_not_fit(made, secur
 
 @pytest.fixture
 def with_lines(tmp_path):
-    """Start a mosquitto with lines of one's own."""
+    """Start mosquitto with extra lines in its configuration."""
     started = []
 
     def start(*lines):
@@ -278,7 +278,7 @@ def test_missing_worker_is_found(made, secure, bundle):
     assert found.code == "no-worker"
 
 
-def test_no_worker_on_a_broker_without_reasons():
+def test_missing_worker_is_found_on_a_broker_without_reason_codes():
     """The embedded broker speaks 3.1.1 only."""
     with EmbeddedBroker() as broker:
         assert the_problem(look(broker.url, device="pi-1")).code == "no-worker"
@@ -292,7 +292,7 @@ def test_a_model_of_another_version(tmp_path, made, secure, bundle):
     assert "small 7" in found.text
 
 
-def test_of_two_pools_the_one_that_serves_the_model_counts(tmp_path, bundle):
+def test_pool_that_serves_another_version_is_ignored(tmp_path, bundle):
     newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with (
         MosquittoBroker() as broker,
@@ -302,7 +302,7 @@ def test_of_two_pools_the_one_that_serves_the_model_counts(tmp_path, bundle):
         assert problems(look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)) == []
 
 
-# -- delays ----------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 def test_a_broker_with_a_limit_on_packets(with_lines, bundle):
@@ -325,7 +325,7 @@ def test_a_bundle_that_fails_its_self_test(tmp_path, bundle):
 
 
 def _with_other_sample(path):
-    """The sample's outputs are of other rows; every hash holds."""
+    """Reverse the rows of the sample, so that its outputs are wrong but every hash is right."""
     arrays = dict(np.load(path / "sample.npz"))
     arrays["X"] = arrays["X"][::-1]
     np.savez(path / "sample.npz", **arrays)
@@ -346,7 +346,7 @@ def test_a_clock_that_is_behind(tmp_path):
 
 
 def test_a_library_that_is_missing(tmp_path):
-    """An environment like this one, with links to all that is installed but one library."""
+    """The environment has links to all installed libraries but cbor2."""
     import cbor2
 
     installed = Path(cbor2.__file__).parents[1]

@@ -1,4 +1,4 @@
-"""The report document: its stable keys, its JSON Schema, and what it refuses."""
+"""The report document: stable keys, JSON Schema, and errors for malformed documents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_stable_keys_are_there():
 
 
 @pytest.mark.parametrize("report", [made_up(money=3.0), made_up(accuracy=None), live()])
-def test_it_is_read_back_as_it_was_written(report):
+def test_report_survives_a_round_trip(report):
     assert decode_json(report.to_json().encode(), Report, "report.json") == report
 
 
@@ -57,7 +57,7 @@ def test_it_is_read_back_as_it_was_written(report):
         (("colour",), "red", "colour"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(path, value, message):
+def test_error_names_the_path_of_the_bad_value(path, value, message):
     changed = document(made_up())
     place = changed
     for part in path[:-1]:
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named_by_its_path(path, value, message):
         decode_json(json.dumps(changed).encode(), Report, "report.json")
 
 
-def test_the_schema_in_the_docs_is_that_of_the_types_and_takes_reports():
+def test_schema_in_the_docs_is_current_and_accepts_reports():
     written = json_schema(Report, "report.json of Gatewise")
     assert SCHEMA.read_bytes() == written, "write docs/report.schema.json again"
     check = fastjsonschema.compile(json.loads(written))

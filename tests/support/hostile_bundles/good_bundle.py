@@ -1,4 +1,4 @@
-"""The good bundle that hostile ones are made of."""
+"""A valid bundle, and functions that write changed copies of it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ F = np.float32
 NAMES = ("age", "chol", "fbs", "thal")
 INPUTS = ((0, 3), (2, 0, 1), (0, 1))
 KINDS = ("linear", "trees", "lazy")
-
-# -- the good bundle that they are made of -------------------------------------------------
 
 
 def linear(width: int, outputs: int) -> LinearModel:
@@ -82,7 +80,7 @@ FILES = good_files()
 
 
 def document(files: dict[str, bytes]) -> Document:
-    """A manifest that agrees with the files."""
+    """Make the manifest of these files."""
     stages = [
         stage(i, [NAMES[k] for k in inputs], kind)
         for i, (inputs, kind) in enumerate(zip(INPUTS, KINDS, strict=True))
@@ -100,7 +98,7 @@ def write(
     *,
     agree: bool = True,
 ) -> Path:
-    """Write a directory; `changed` files are known to the manifest if it `agree`s."""
+    """Write a directory bundle; with `agree`, the manifest has the hashes of the changed files."""
     path.mkdir(parents=True)
     files = FILES | (changed or {})
     for name, content in files.items():
@@ -114,7 +112,7 @@ def write(
 def zipped(
     path: Path, files: dict[str, bytes] = FILES, *, agree: bool = False, **options: Any
 ) -> Path:
-    """Write a zip file; its manifest is that of the good files unless it `agree`s with these."""
+    """Write a zip bundle; with `agree`, its manifest is that of `files`, else of the good files."""
     text = json.dumps(document(files if agree else FILES)).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path = path.with_suffix(".gwb")
@@ -125,11 +123,11 @@ def zipped(
 
 
 Make = Callable[[Path], Path]
-"""Writes a hostile bundle; returns where it is."""
+"""Function that writes a hostile bundle and returns its path."""
 Cases = dict[str, tuple[Make, str]]
-"""By kind: what is done, and what must be said."""
+"""The function and the expected error message of each kind of hostile bundle."""
 
 
 def holding(name: str, content: Callable[[], bytes]) -> Make:
-    """Another file, which the manifest vouches for."""
+    """Replace a file, with its hash in the manifest."""
     return lambda path: write(path, {name: content()})

@@ -1,4 +1,4 @@
-"""Certificates of the Adapt family: optimality, monotone fits, special cases, shared prices."""
+"""The Adapt family against theory: optimality, monotone fits, special cases, shared prices."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DISTANCES = {"kl": KullbackLeibler(), "log-odds": LogOdds()}
 @pytest.mark.parametrize("p_full", [0.2, 0.6])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
-def test_an_alternation_falls_and_ends_at_rest(distance, n_classes, p_full):
+def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full):
     given = sample(n_classes)
     problem, start, *_ = pose(given, distance.curvature_bound)
     bare, critical = featureless_pair(problem, start, given.f0_loss, p_full, distance)
@@ -63,7 +63,7 @@ def test_an_alternation_falls_and_ends_at_rest(distance, n_classes, p_full):
     )
     assert len(objectives) < 3000
     assert np.diff(objectives).max() <= 1e-10
-    # q is the best for the pair, and the pair is the best for q: the certificates of both
+    # both optimality conditions: q is optimal for the pair, and the pair for q
     iterate = posed.evaluate(pair)
     free = distance.q_step(iterate.f1_loss, given.f0_loss, iterate.gate, p_full, given.weight)
     assert np.average(free.q, weights=given.weight) <= p_full + 1e-8
@@ -73,7 +73,7 @@ def test_an_alternation_falls_and_ends_at_rest(distance, n_classes, p_full):
     assert value == pytest.approx(objectives[-1], abs=1e-10)
 
 
-def test_the_objective_is_the_papers():
+def test_objective_equals_the_papers_formula():
     given = sample(even=True)
     problem, start, *_ = pose(given)
     pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
@@ -108,7 +108,7 @@ def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n
 
 
 def test_group_lasso_pays_a_shared_price_once():
-    # two features worth the price of their group together, but not the same price each
+    # together the features are worth one shared price, but not that price for each
     rng = np.random.default_rng(3)
     x = rng.normal(size=(400, 2)).astype(np.float32)
     y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
@@ -145,7 +145,7 @@ def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, ne
     n_margins = 1 if n_classes == 2 else n_classes
     assert (adapt.n_outputs, miser.n_outputs) == (n_margins + 1, n_margins)
     first, _ = adapt.select_trees(np.flatnonzero(adapt.output < n_margins).tolist())
-    assert 0 < first.n_trees <= 12 * n_margins  # a tree without a split is none
+    assert 0 < first.n_trees <= 12 * n_margins  # trees without a split are left out
     assert (miser.feature >= 0).any()
     for name in ("feature", "threshold", "left", "right", "value", "roots", "output"):
         np.testing.assert_array_equal(getattr(first, name), getattr(miser, name))
@@ -162,14 +162,14 @@ def test_first_order_trees_fit_the_gradient_by_least_squares():
     left, right = np.unique(step)
     for side in (left, right):
         rows = step == side
-        # a leaf's value is the mean of the negative gradient there, weights and all
+        # a leaf's value is the mean of the weighted negative gradients of its rows
         residual = given.weight[rows] * (given.y[rows] - expit(root))
         assert side == pytest.approx(residual.mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("p_full", [None, 0.3])
 def test_first_use_pays_a_shared_price_once(p_full):
-    # the first feature is worth the group's price, the second only once that is paid
+    # the first feature is worth the shared price; the second only after that is paid
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 3)).astype(np.float32)
     y = (2.0 * x[:, 0] + x[:, 1] + 0.3 * rng.normal(size=800) > 0).astype(np.int64)
@@ -177,7 +177,7 @@ def test_first_use_pays_a_shared_price_once(p_full):
 
     def used(costs, nats):
         given = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
-        gamma = nats * costs.total / costs.n_features  # for a unit of cost, not a mean price
+        gamma = nats * costs.total / costs.n_features  # per unit of cost, not per mean feature cost
         trees = grow(given, growth, gamma, p_full=p_full, warm_up=10, seed=0)
         return tuple(sorted(set(trees.feature[trees.feature >= 0].tolist()) - {2}))
 
@@ -188,7 +188,7 @@ def test_first_use_pays_a_shared_price_once(p_full):
     assert found <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
 
 
-def test_starts_offload_their_share():
+def test_starts_offload_the_given_share_of_weight():
     column, weight = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 1.0, 2.0, 4.0])
     np.testing.assert_allclose(
         Start(0, upper=True).offload(column, weight, 3 / 8), [0.98, 0.02, 0.98, 0.02]
@@ -201,21 +201,21 @@ def test_starts_offload_their_share():
 def test_starts_find_the_feature_that_gates_and_answers():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1000, 4)).astype(np.float32)
-    # feature 2 says which rows a linear model on feature 2 can answer: those above -0.5
+    # rows with feature 2 above -0.5 can be answered by a linear model on that feature
     y = np.where(x[:, 2] > -0.5, x[:, 2] > 0.5, rng.random(1000) < 0.5).astype(np.int64)
     costs = FeatureCosts([1.0, 1.0, 1.0, 0.0])
     given = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
     starts = best_starts(given, 0.3, 3)
     assert starts[0] == Start(2, upper=False)
     assert {s.feature for s in starts} == {0, 1, 2}  # the free one is in every model anyway
-    # a price high enough changes the order, nothing else does
+    # a very high price puts the best start last
     costly = replace(given, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
     assert best_starts(costly, 0.3, 3)[-1] == Start(2, upper=False)
     assert best_starts(given, 0.3, 0) == []
 
 
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
-def test_gates_lose_nothing_at_their_own_probabilities(distance):
+def test_gate_loss_is_zero_at_the_gates_own_probabilities(distance):
     g = np.array([-2.0, 0.5, 3.0])
     free = distance.with_probabilities(expit(g))
     np.testing.assert_allclose(free.gate_loss.slope(g), 0, atol=1e-12)
@@ -270,6 +270,6 @@ def test_opt_bounds_the_composite_systems_log_loss():
     assert (bound(rng.random(500)) >= log_loss_of_system - 1e-12).all()
     posterior = offload * np.exp(-f0_loss) / np.exp(-log_loss_of_system)
     np.testing.assert_allclose(bound(posterior), log_loss_of_system, atol=1e-12)
-    # without a bound on the mean that is the q-step
+    # without a bound on the mean, the q-step is the posterior
     best = KullbackLeibler().q_step(f1_loss, f0_loss, g, 1.0, np.ones(500))
     np.testing.assert_allclose(best.q, posterior, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Guarantees: promises at their limits, the tests that certify them, and the terms they state."""
+"""Guarantees: bounds at the limits of their range, the statistical tests, the terms they state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ promise = Promise.from_bounds
 
 
 def record(seed, n, has_cloud=True):
-    """Three stages, each surer than the one before, that err where they are unsure."""
+    """Make answers of three stages with rising scores; errors are more frequent at low scores."""
     rng = np.random.default_rng(seed)
     hard = rng.exponential(size=n)
     skill = np.array([[0.4], [0.7], [1.0]])
@@ -57,7 +57,7 @@ def risk(pool, point, kind):
 
 
 def resampled(tuning, pool, n, *, certify=certify, **bound):
-    """True risks, in the pool, of what is certified on sets of rows drawn from it."""
+    """Yield the risks in the pool of points certified on rows that are drawn from it."""
     (kind,) = bound
     order = candidates(tuning, frontier(tuning), promise(**bound), rows=n)
     order = order[:: 6 if kind == "max_loss" else 2]  # coarser and faster
@@ -84,7 +84,7 @@ def test_guarantees_hold_at_their_confidence(bound):
     (limit,) = bound.values()
     risks = np.array(list(resampled(record(0, 1500), record(1, 40_000), 1000, **bound)))
     assert (risks > limit).mean() <= MOST_VIOLATIONS
-    assert 0 < 1 - risks.mean() / limit < 0.75  # and it is no empty promise
+    assert 0 < 1 - risks.mean() / limit < 0.75  # and the bound is not trivially loose
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_testing_stops_at_the_first_failure():
     assert broken.offload_rate > bold.offload_rate + 0.05
 
 
-def test_promises_kept_by_thresholds_alone_need_no_rows():
+def test_promises_that_no_row_can_break_need_few_rows():
     few = record(5, 3)
     tuning = record(6, 500)
     for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
@@ -132,18 +132,18 @@ def test_promises_kept_by_thresholds_alone_need_no_rows():
         )
         assert found.guarantee["method"] == "certain"
     assert certify(few, frontier(tuning), promise(budget=0.9)) is None
-    # a stage that may say NaN does not always stop
+    # a stage with a NaN score does not always stop
     few.scores[0, 0] = np.nan
     edge_only = few.measure((ALWAYS_STOP, None, None))
     assert certify(few, [edge_only], promise(offload_rate=0.01)) is None
 
 
 def test_bets_do_not_depend_on_the_order_of_rows():
-    """Rows sorted by cost would let a bet win first and never lose again."""
+    """If the order counted, rows sorted by cost could let a bet win before it loses."""
     rows = record(9, 2000)
     point = rows.measure((6.0, 4.0, 1.0))
     by_cost = np.argsort(rows.exit_costs[rows.exits(point.thresholds)], kind="stable")
-    bound = point.cost - 0.1  # kept by no means
+    bound = point.cost - 0.1  # lower than the true mean
     assert certify(rows.rows(by_cost), [point], promise(budget=bound)) is None
     assert certify(rows.rows(by_cost[::-1]), [point], promise(budget=point.cost + 1.0)) is not None
 
@@ -163,7 +163,8 @@ def test_rows_that_cannot_calibrate_are_refused():
     weighted = replace(good, weights=np.linspace(0.5, 1.5, 10))
     assert checked_records(weighted, promise(budget=1), weighted=True) == [weighted]
     soft = replace(good, correct=good.correct * 0.5)
-    assert certify(soft, [], promise(budget=1)) is None  # a budget needs no right or wrong
+    # a budget does not need answers that are right or wrong
+    assert certify(soft, [], promise(budget=1)) is None
 
 
 # -- promises ------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ def bounds(**by_class):
     return ClassBounds.from_mappings((0, 1), **by_class)
 
 
-def test_promises_reach_to_their_limits():
+def test_promises_accept_the_limits_of_their_range():
     for terms in ({"max_loss": 0.0}, {"max_loss": 1.0}, {"offload_rate": 1}, {"budget": 0}):
         ((kind, bound),) = terms.items()
         made = promise(**terms, offload_rate=None) if kind != "offload_rate" else promise(**terms)
@@ -193,7 +194,7 @@ def test_promises_reach_to_their_limits():
         )
 
 
-def test_thresholds_alone_keep_what_no_row_can_break():
+def test_promise_that_no_row_can_break_is_certain():
     rows = record(12, 50)
     cloud_only, edge_only, mixed = (
         rows.measure(t) for t in ((None,) * 3, (ALWAYS_STOP, None, None), (1.0, None, ALWAYS_STOP))
@@ -215,16 +216,15 @@ def test_thresholds_alone_keep_what_no_row_can_break():
     assert certain(last, (alone,), max_loss=0.0)
     assert not certain(alone.measure((1.0, None, ALWAYS_STOP)), (alone,), max_loss=0.0)
     other = record(13, 50, has_cloud=False)
-    assert not certain(
-        last, (alone, other), max_loss=0.0
-    )  # the reference is the other's last stage
+    # the reference is the last stage of the other cascade
+    assert not certain(last, (alone, other), max_loss=0.0)
 
 
 # -- tests at their limits -----------------------------------------------------------------
 
 
 def counted(n_offloaded, n, **changes):
-    """One stage that answers all rows but the first ones, always right; the cloud is, too."""
+    """Make a cascade of one stage that offloads the first rows; all answers are right."""
     scores = np.ones((1, n), np.float32)
     scores[0, :n_offloaded] = -1
     r = CascadeRecord(scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n))
@@ -232,7 +232,7 @@ def counted(n_offloaded, n, **changes):
 
 
 def test_an_offload_rate_is_certified_up_to_the_binomial_tail():
-    """59 rows without an offload show a rate of .05: .95 ** 59 = .0485; 58 do not."""
+    """59 rows without an offload certify a rate of 0.05 as 0.95**59 < 0.05; 58 rows do not."""
     for n, is_certified in ((58, False), (59, True)):
         r = counted(0, n)
         point = r.measure((0.5,))
@@ -298,7 +298,7 @@ def test_values_of_a_weighted_loss_reach_both_of_their_limits():
     assert bound == 0.0
 
 
-def test_groups_are_bets_and_are_counted():
+def test_rows_with_groups_are_tested_by_bets_on_groups():
     for n_groups, is_certified in ((10, False), (200, True)):
         groups = np.arange(1000) % n_groups
         r = counted(0, 1000, given_splitter=RowSplitter(1000, groups))
@@ -336,7 +336,7 @@ def test_bounds_on_classes_are_also_tested_and_stated():
             assert found.guarantee["unused max_loss 0"] == 1.0
 
 
-def test_many_candidates_are_tested_in_steps_as_one():
+def test_candidates_beyond_one_batch_are_also_tested():
     r = counted(0, 200)
     order = [r.measure((t,)) for t in np.linspace(0.1, 0.9, 70).tolist()]
     assert certify(r, order, promise(offload_rate=0.05)).thresholds == order[-1].thresholds

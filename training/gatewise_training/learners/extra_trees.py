@@ -94,7 +94,7 @@ def fit_extra_trees(
 
 @numba.njit(cache=True, nogil=True)
 def _grow_forest(task: Any, seed: int) -> Any:
-    """Grow all trees; returns nodes, their values, their number, and the roots."""
+    """Grow all trees; return the nodes, their values, their number, and the roots."""
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n_features, n = task.columns.shape
     size = max(task.n_trees * min(2 * n, 64), 2 * n)
@@ -111,7 +111,7 @@ def _grow_forest(task: Any, seed: int) -> Any:
     roots = np.empty(task.n_trees, np.int32)
     n_nodes = 0
     for t in range(task.n_trees):
-        # a tree has less than 2 n nodes
+        # a tree has fewer than 2 n nodes
         if n_nodes + 2 * n > size:
             size = 2 * size + 2 * n
             nodes = wider_nodes(nodes, size)
@@ -123,7 +123,7 @@ def _grow_forest(task: Any, seed: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
-    """Grow a tree depth first with nodes from `root` on; returns the next free node."""
+    """Grow a tree depth first, with nodes numbered from `root`; return the next free number."""
     rows = work.rows
     waiting = work.waiting
     for i in range(len(rows)):
@@ -187,10 +187,10 @@ def _write_class_shares(task: Any, class_sums: Any, value: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> Any:
-    """Draw splits and return the best one, as feature (-1 if there is none) and threshold.
+    """Draw splits; return the best one's feature (-1 if there is none) and threshold, `n_constant`.
 
-    The first `n_constant` columns of `order` are constant within the node and its descendants.
-    Their number after this node is also returned.
+    The first `n_constant` columns of `order` are constant within the node and its descendants; the
+    number returned includes the constant columns found here.
     """
     order = work.order
     class_sums = work.class_sums

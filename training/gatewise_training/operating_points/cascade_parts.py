@@ -1,14 +1,14 @@
-"""Parts of a cascade for a device with little memory, and for a cap on an instance's cost.
+"""Choices of stages for a device with little memory, or for a cap on an instance's cost.
 
-For a bound on bytes, the thresholds are tuned for a price of cost. The stage whose loss of worth
-per byte is smallest is dropped, and so on until the others fit. Each of several prices makes one
-choice, because a high price of cost needs other stages than a low one.
+For a bound on bytes, stages are dropped one by one until the others fit: each time the one whose
+removal lowers the worth, accuracy - price * cost, least per byte freed. Each of several prices
+makes one choice, because a high price needs other stages than a low one.
 
-A cap on cost: the cost of an instance is bounded by the costliest exit that it can reach. An exit
-costs the features of all stages up to there; an offload costs the features of all stages and the
-high-cost model, and the price of the request. A cascade whose offloads would cost more is split:
-into stages that never offload, and into few enough stages that an offload after them is within the
-cap.
+For a cap on cost, the cost of an instance is bounded by the costliest exit that it can reach. An
+exit costs the features of all stages up to it; an offload costs the features of all stages, the
+high-cost model, and the price of the request. If an offload would
+exceed the cap, there are two choices: stages that never offload, and fewer stages, after which an
+offload is within the cap.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
 ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
-"""Largest cost of leaving at each exit of a cascade of some stages, by their numbers."""
+"""Largest cost of an instance at each exit of the cascade of the stages with these numbers."""
 
 PRICES = np.geomspace(1.0, 1e-2, 4)
-"""Prices to try: accuracy that is worth the largest cost of an instance."""
+"""Prices to try: the accuracy that balances the largest cost of an instance."""
 MAX_ROWS = 4000
 """Largest number of rows for the choice; thresholds are tuned on all rows later."""
 
@@ -33,7 +33,8 @@ MAX_ROWS = 4000
 def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
     """List choices of stages that together take at most `max_bytes`, each as rising numbers.
 
-    Without room for all there is one choice per price, and one per stage that fills the room alone.
+    If not all fit, there is one choice per price, and one per stage that takes more than half of
+    `max_bytes`.
     """
     assert record.packed is not None
     sizes = record.packed.alone
@@ -97,10 +98,10 @@ def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
 def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> list[tuple[int, ...]]:
     """List choices of stages that an instance can run within a cap, each as rising numbers.
 
-    A cascade within the cap is the only choice. Otherwise the choices are: stages that keep the cap
-    together without an offload, stages that keep it with an offload, and each stage alone.
+    If the whole cascade is within the cap, it is the only choice. Otherwise the choices are the
+    stages within the cap without an offload, those within it with one, and each stage alone.
 
-    Stages at 1, 3 and 5, a high-cost model for 4 more:
+    Stages that cost 1, 3 and 5, and a high-cost model that costs 4 more:
 
     >>> costs = np.array([1.0, 3.0, 5.0])
     >>> def limits(numbers):
@@ -116,7 +117,7 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     choices: list[tuple[int, ...]] = []
     last_stage_exit = -2
     offload_exit = -1
-    # first the stages that keep the cap without an offload, then with one
+    # first the stages within the cap without an offload, then those with one
     for last_exit in (last_stage_exit, offload_exit):
         numbers: list[int] = []
         for s in range(n_stages):

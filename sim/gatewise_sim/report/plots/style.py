@@ -111,7 +111,7 @@ def percent_ticks(axis: Axis) -> None:
 
 
 def limit_to_shares(axes: Axes, axis: Literal["x", "y"]) -> None:
-    """Keep an axis of shares from 0 to 1, where matplotlib's margin would go beyond."""
+    """Limit an axis of shares to 0 to 1, because matplotlib's margin would extend it."""
     low, high = getattr(axes, f"get_{axis}lim")()
     getattr(axes, f"set_{axis}lim")(*widened(max(0.0, low), min(1.0, high)))
 
@@ -120,14 +120,14 @@ class _SpacedTicks(LogLocator):
     """Ticks at 1, 2 and 5, or at 1 alone where that would be too many."""
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
-        """Get the places of the ticks between two ends."""
+        """Compute the positions of the ticks from `vmin` to `vmax`."""
         is_narrow = vmin > 0 and vmax / vmin < 300.0
         self.set_params(subs=(1.0, 2.0, 5.0) if is_narrow else (1.0,))
         return super().tick_values(vmin, vmax)
 
 
 def log_ticks(axis: Axis, form: Format) -> None:
-    """Write few ticks at a logarithmic axis, without exponents."""
+    """Set few ticks on a logarithmic axis, labelled without exponents."""
     axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
@@ -143,7 +143,7 @@ def error_lengths(figure: Measured) -> list[list[float]] | None:
 def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, size: float) -> None:
     """Plot a figure against another with both intervals, in the look of the policy `key`.
 
-    Marks are outlines of different shapes and sizes: several at one place can all be seen.
+    Marks are outlines of different shapes and sizes, so that all can be seen where they overlap.
     """
     axes.errorbar(
         [x.value],
@@ -162,7 +162,7 @@ def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, si
 
 
 def _font_size(font: re.Match[str]) -> str:
-    """Get a font's size without its family, which is the page's."""
+    """Keep the size of a font and drop its family, so that the page's is used."""
     return f"-size{font[1]}" if font[1] else ""
 
 
@@ -173,7 +173,7 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
     body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _font_size, body)
-    # matplotlib names some clip paths by the address of an object: the same report, other bytes.
+    # matplotlib names some clip paths by an object's address, which differs from run to run.
     for number, clip in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', body))):
         body = body.replace(clip, f"clip-{number}")
     body = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", body)
@@ -187,7 +187,7 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Widen an axis of shares to at least five points; it stays within 0 to 1 if it was there."""
+    """Widen an axis of shares to 5 percentage points; one within 0 to 1 stays within."""
     missing = _SHORTEST - (high - low)
     if missing <= 0:
         return low, high

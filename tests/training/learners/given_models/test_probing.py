@@ -1,4 +1,4 @@
-"""Probing finds conversions that are wrong on rows which a sample rarely has."""
+"""Probing finds conversions that are wrong only on rows that are rare in a sample."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def strictly_below(trees: TreeEnsemble) -> TreeEnsemble:
     [strictly_below, lambda trees: replace(trees, nan_left=~trees.nan_left)],
     ids=["threshold", "missing values"],
 )
-def test_trees_that_send_a_value_to_the_other_side_are_found(
+def test_trees_that_send_a_value_to_the_wrong_child_are_found(
     wrong: Callable[[TreeEnsemble], TreeEnsemble], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = table(missing=True)
@@ -75,7 +75,7 @@ def test_trees_that_send_a_value_to_the_other_side_are_found(
 
 
 def truncated(model: Any, x: Value) -> Value:
-    """Compare categories as whole numbers, as many converters do."""
+    """Compare categories after truncation to whole numbers, as many converters do."""
     whole = x.astype(np.int64).astype(np.float32)
     parts = [whole.columns([k]).equals(c[None, :]) for k, c in enumerate(model.categories_)]
     return parts[0].beside(*parts[1:]).astype(np.float64)
@@ -98,7 +98,7 @@ def left_bins(model: Any, x: Value) -> Value:
     ],
     ids=["Normalizer", "Binarizer", "OneHotEncoder", "KBinsDiscretizer"],
 )
-def test_transformers_that_differ_beside_the_sample_are_found(
+def test_transformers_that_differ_only_outside_the_sample_are_found(
     transformer: Any, wrong: Callable[[Any, Value], Value], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = type(transformer).__name__
@@ -110,7 +110,7 @@ def test_transformers_that_differ_beside_the_sample_are_found(
         probed(model, x)
 
 
-def test_a_row_within_rounding_is_the_models_own() -> None:
+def test_differences_within_rounding_are_accepted() -> None:
     x, y = table()
     probed(LogisticRegression().fit(x, y), x)  # float32 rows make float32 coefficients
 
@@ -127,7 +127,7 @@ STAGES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", STAGES, ids=lambda model: type(model).__name__)
-def test_models_of_pairs_hold_on_adversarial_rows(
+def test_supported_models_pass_on_many_probed_rows(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(given_classifiers, "FIT_ROWS", 10_000)
