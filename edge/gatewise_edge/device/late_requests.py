@@ -190,8 +190,8 @@ class LateRequests:
             request = decode_request(unsent.payload, allow_missing=True)
         except WireError as error:
             _LOG.warning("a kept request cannot be read: %s", error)
-            self._counts["late_refused"] += 1
             self._store.remove(unsent)
+            self._counts["late_refused"] += 1
             return unsent.number
         # A request on the wire is late by at least a second: 0 is a live one.
         request.late_s = min(max(1, round(time.time() - unsent.at)), MAX_LATE_S)
@@ -205,12 +205,12 @@ class LateRequests:
         """Remove a request that has its answer, or that workers will never answer."""
         response = flight.response
         if flight.state == "answered" and response is not None:
-            self._counts["late_sent"] += 1
             self._store.remove(unsent)
+            self._counts["late_sent"] += 1
             self._publish(request, response)
         elif flight.state == "refused" and response is not None and not response.retryable:
-            self._counts["late_refused"] += 1
             self._store.remove(unsent)
+            self._counts["late_refused"] += 1
 
     def _publish(self, request: Request, response: Response) -> None:
         mark = request.audit

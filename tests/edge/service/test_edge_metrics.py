@@ -135,7 +135,7 @@ def test_pages_on_ipv6():
 @pytest.mark.parametrize("request_", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
 def test_slow_clients_make_no_threads_without_bound(request_, monkeypatch):
     """With TasksMax=64 a device died with its answer."""
-    monkeypatch.setattr("gatewise_edge.service.endpoints._LONGEST", 0.1)
+    monkeypatch.setattr("gatewise_edge.service.endpoints._MAX_SECONDS", 0.1)
     with Endpoints(0, metrics=lambda: b"x 1\n", trouble=lambda: None) as pages:
         before = threading.active_count()
         clients = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(20)]
