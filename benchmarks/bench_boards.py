@@ -20,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.bench_serve import packed_cascade
+from benchmarks.c99.board_programs import CASCADE, FORESTS, IDLE, run_program
 from benchmarks.c99.offload import measure_offload
 from benchmarks.cache import CACHE
 from gatewise.errors import InputError
@@ -59,147 +60,6 @@ GOALS: harness.Targets = {
     "unanswered": ("offloaded rows without exactly one outcome", "at most", 0),
     "wrong": ("answers of the worker with another label than Python's", "at most", 0),
 }
-
-IDLE = """\
-#include <stdint.h>
-#define N_VALUES 64
-#define N_ANSWER_BYTES 1
-static void answer_row(const float *row, unsigned char *answer) { *answer = row[0] != row[1]; }
-#define more_of_row(row, answer) ((void)0)
-"""
-FORESTS = {
-    "gatewise": """\
-#include "m.h"
-#define N_VALUES 64
-#define N_ANSWER_BYTES 1
-static float acquire(int feature, void *context) { return ((const float *)context)[feature]; }
-static void answer_row(const float *row, unsigned char *answer)
-{
-    static m_instance instance;
-    m_answer decision;
-    m_decide(&instance, acquire, (void *)row, &decision);
-    *answer = (unsigned char)decision.label;
-}
-#define more_of_row(row, answer) ((void)0)
-""",
-    "emlearn-loadable": """\
-#include "emlearn-loadable.h"
-#define N_VALUES 64
-#define N_ANSWER_BYTES 1
-static void answer_row(const float *row, unsigned char *answer)
-{
-    int16_t values[64];
-    int i;
-    for (i = 0; i < 64; i++)
-        values[i] = (int16_t)(100 * row[i]);
-    *answer = (unsigned char)forest_predict(values, 64);
-}
-#define more_of_row(row, answer) ((void)0)
-""",
-    "emlearn-inline": """\
-#include "emlearn-inline.h"
-#define N_VALUES 64
-#define N_ANSWER_BYTES 1
-static void answer_row(const float *row, unsigned char *answer)
-{
-    *answer = (unsigned char)forest_predict(row, 64);
-}
-#define more_of_row(row, answer) ((void)0)
-""",
-    "m2cgen": """\
-#include "m2cgen.h"
-#define N_VALUES 64
-#define N_ANSWER_BYTES 1
-static void answer_row(const float *row, unsigned char *answer)
-{
-    double values[64], shares[10];
-    int i;
-    unsigned char best = 0;
-    for (i = 0; i < 64; i++)
-        values[i] = row[i];
-    score(values, shares);
-    for (i = 1; i < 10; i++)
-        if (shares[i] > shares[best])
-            best = (unsigned char)i;
-    *answer = best;
-}
-#define more_of_row(row, answer) ((void)0)
-""",
-}
-CASCADE = """\
-#include "m.h"
-#define N_VALUES M_FEATURES
-typedef struct {
-    int32_t exit, label;
-    uint8_t known[M_SLOTS + (4 - M_SLOTS % 4) % 4];
-    float output[SUM_OUTPUTS];
-} answer_type;
-#define N_ANSWER_BYTES sizeof(answer_type)
-static m_instance instance;
-static answer_type whole;
-static float acquire(int feature, void *context) { return ((const float *)context)[feature]; }
-static void answer_row(const float *row, unsigned char *answer)
-{
-    m_answer decision;
-    (void)answer;
-    m_decide(&instance, acquire, (void *)row, &decision);
-    whole.exit = decision.exit;
-    whole.label = decision.label;
-}
-static void more_of_row(const float *row, unsigned char *answer)
-{
-    static const int n_outputs[] = {N_OUTPUTS};
-    const unsigned char *from = (const unsigned char *)&whole;
-    float *output = whole.output;
-    unsigned i;
-    int s, k;
-    for (i = 0; i < M_SLOTS; i++)
-        whole.known[i] = instance.known[i] != 0;
-    m_begin(&instance);
-    for (s = 0; s < M_STAGES; s++) {
-        m_stage(&instance, s, acquire, (void *)row);
-        for (k = 0; k < n_outputs[s]; k++)
-            *output++ = instance.output[k];
-    }
-    for (i = 0; i < sizeof whole; i++)
-        answer[i] = from[i];
-}
-"""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A program that answered rows: sizes in bytes, ticks per row, and the bytes of its answers."""
-
-    flash: int
-    ram: int
-    stack: int
-    ticks: NDArray[np.float64]
-    answers: bytes
-
-
-def _run(
-    target: str, folder: Path, answer: str, files: list[str], flags: Sequence[str] = ()
-) -> Run:
-    """Build the program with its `answer.h` for a machine, and run it on rows.bin."""
-    machine = TARGETS[target]
-    (folder / "answer.h").write_text(answer)
-    (folder / "answers.bin").unlink(missing_ok=True)
-    program = (Path(__file__).parent / "c99/board_program.c").read_text()
-    (folder / "board_program.c").write_text(program)
-    elf = machine.build(folder, ["board_program.c", *files], *flags)
-    tool = machine.compiler[0].replace("gcc", "size") if "-gcc" in machine.compiler[0] else "size"
-    sizes = subprocess.run([tool, elf.name], cwd=folder, capture_output=True, text=True, check=True)
-    text, data, bss = map(int, sizes.stdout.splitlines()[1].split()[:3])
-    printed = machine.run(elf)
-    ticks, _, stack = printed.partition("stack")
-    return Run(
-        flash=text + data,
-        ram=data + bss,
-        stack=int(stack.split()[0]),
-        ticks=np.array(ticks.split(), np.float64) * machine.per_tick,
-        answers=(folder / "answers.bin").read_bytes(),
-    )
 
 
 # -- the same forest by three generators -------------------------------------------------------
@@ -250,11 +110,11 @@ def _forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     figures: dict[str, Any] = {"inner_nodes": sum(t.tree_.n_leaves - 1 for t in forest.estimators_)}
     flags = ("-I", peers["include"], "-w")
     for chip in CHIPS:
-        idle = _run(chip, folder, IDLE, [])
+        idle = run_program(chip, folder, IDLE, [])
         for name, answer in FORESTS.items():
             files = ["m.c"] if name == "gatewise" else []
             try:
-                run = _run(chip, folder, answer, files, flags)
+                run = run_program(chip, folder, answer, files, flags)
             except InputError as error:
                 figures[f"{chip} {name}"] = {"failed": str(error)[-200:]}
                 continue
@@ -320,7 +180,7 @@ def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
     write_cascade(replace(cascade, rows=rows[:0]), folder, name="m")
     figures: dict[str, Any] = {}
     for target in ("host", *CHIPS):
-        run = _run(target, folder, answer, ["m.c"])
+        run = run_program(target, folder, answer, ["m.c"])
         got = np.frombuffer(run.answers, layout)
         same_bits = (got["output"].view("u4") == outputs.view("u4")) | (
             np.isnan(got["output"]) & np.isnan(outputs)
