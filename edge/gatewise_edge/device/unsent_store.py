@@ -92,7 +92,12 @@ class UnsentStore:
                 self.counts["late_dropped"] += 1
                 return
             while self._n_bytes + len(payload) > self._max_bytes:
-                self._delete(self._first(0))
+                oldest = self._first(0)
+                if oldest is None:  # another process has emptied the file
+                    self._n_requests = 0
+                    self._n_bytes = 0
+                    break
+                self._delete(oldest)
                 self.counts["late_dropped"] += 1
             row = (at, payload)
             self._database.execute("INSERT INTO requests (at, payload) VALUES (?, ?)", row)
@@ -126,9 +131,7 @@ class UnsentStore:
         row = self._database.execute(query, (after,)).fetchone()
         return None if row is None else UnsentRequest(*row)
 
-    def _delete(self, request: UnsentRequest | None) -> None:
-        if request is None:
-            return
+    def _delete(self, request: UnsentRequest) -> None:
         query = "DELETE FROM requests WHERE number = ?"
         if self._database.execute(query, (request.number,)).rowcount:
             self._n_requests -= 1

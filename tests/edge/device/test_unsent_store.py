@@ -70,3 +70,16 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
     path.write_text("these are notes, not a database; " * 50)
     with pytest.raises(InputError, match="--keep-unsent"):
         UnsentStore(path, max_bytes=100, max_age=60)
+
+
+@pytest.mark.timeout(20)
+def test_a_file_that_another_process_has_emptied_takes_requests_again(tmp_path):
+    settings = {"max_bytes": 10, "max_age": 60, "clock": lambda: 5.0}
+    store = UnsentStore(tmp_path / "unsent", **settings)
+    store.add(b"aaaaaa", 5.0)
+    other = UnsentStore(tmp_path / "unsent", **settings)
+    other.remove(other.next(0))
+    store.add(b"bbbbbb", 5.0)
+    assert payloads(store) == [b"bbbbbb"]
+    assert (len(store), store.n_bytes) == (1, 6)
+    assert store.counts["late_dropped"] == 0
