@@ -1,7 +1,8 @@
-"""Gatewise: a device answers the easy instances, the cloud the hard ones, within a budget.
+"""Cost-aware classification across edge devices and the cloud.
 
-``import gatewise as gw`` offers the names that most programs need; each loads its package on
-first use, so that a device never loads what only training needs.
+A device answers the easy instances and sends the hard ones to the cloud, within a budget.
+``import gatewise as gw`` provides the names that most programs need. Each name imports its package
+on first use, so that a device never imports code that only training needs.
 
 >>> import gatewise as gw
 >>> gw.FeatureCosts.uniform(3).price([0, 2])

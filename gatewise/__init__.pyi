@@ -1,4 +1,4 @@
-# The facade: the names that most programs need; loaded on first use.
+# Public names of the facade. Each one is imported on first use.
 from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
 from .errors import BundleError as BundleError

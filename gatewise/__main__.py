@@ -1,4 +1,4 @@
-"""``python -m gatewise``: the ``gatewise`` command."""
+"""Entry point of ``python -m gatewise``, which runs the ``gatewise`` command."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Costs of the features that rows acquire until they leave a cascade.
+"""Cost of the features that each row acquires before it leaves a cascade.
 
 A stage with acquisition "stage" acquires all its features for every row that visits it. A stage
 with acquisition "node" (CEGB's lazy acquisition, NIPS 2017, section 3) acquires for each row the
@@ -19,7 +19,7 @@ from gatewise.costs import FeatureCosts
 Acquisition = Literal["stage", "node"]
 
 Acquired = NDArray[np.bool_]
-"""Mask of the features that a stage acquires, for all rows, (n_features,), or (n, n_features)."""
+"""Mask of the features that a stage acquires, (n_features,) or, per row, (n, n_features)."""
 
 
 def exit_costs(
@@ -30,7 +30,7 @@ def exit_costs(
     request: float = 0.0,
     union: bool = True,
 ) -> NDArray[np.float64]:
-    """Compute the cost of leaving at each stage and, last, of an offload.
+    """Compute the cost of an instance that leaves the cascade at each stage, or is offloaded.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def exit_costs(
     acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
         Features that each stage acquires.
     offload : ndarray of bool, optional
-        Features of a request; None if there is no offload.
+        Features in a request; None if the cascade never offloads.
     request : float, default 0
         Price of an offload without its features.
     union : bool, default True
@@ -47,6 +47,7 @@ def exit_costs(
     Returns
     -------
     ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
+        One entry per stage; the last entry is the cost of an offload.
 
     Examples
     --------
@@ -57,27 +58,31 @@ def exit_costs(
     array([[1., 3.],
            [7., 7.]])
     """
-    paid: Acquired = np.zeros(costs.n_features, bool)
+    acquired_features: Acquired = np.zeros(costs.n_features, bool)
     prices = []
-    for of_stage in acquired:
-        paid = paid | of_stage
-        prices.append(_price(costs, paid))
+    for stage_features in acquired:
+        acquired_features = acquired_features | stage_features
+        prices.append(_price(costs, acquired_features))
     if offload is None:
         prices.append(prices[-1])
     else:
-        prices.append(_price(costs, paid | offload if union else offload) + request)
+        offload_features = acquired_features | offload if union else offload
+        prices.append(_price(costs, offload_features) + request)
     return np.stack(np.broadcast_arrays(*prices))
 
 
-def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Select the cost of each row, shape (n,), from :func:`exit_costs` by the rows' exits."""
+def select_exit_costs(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Select the cost of each row, shape (n,), from the result of :func:`exit_costs`.
+
+    `exits`, (n,), holds the index of the exit that each row takes.
+    """
     return costs[exits] if costs.ndim == 1 else costs[exits, np.arange(len(exits))]
 
 
 def last_exit_within(costs: NDArray[np.float64], max_cost: float) -> int:
-    """Find the last exit with a cost of at most `max_cost`; -1 if there is none.
+    """Find the last exit that costs at most `max_cost`; return -1 if every exit costs more.
 
-    The `costs`, (n_exits,), are in rising order.
+    `costs`, (n_exits,), must be in ascending order.
 
     >>> last_exit_within(np.array([1.0, 3.0, 7.0]), 3.0)
     1

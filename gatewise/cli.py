@@ -1,10 +1,12 @@
-"""The ``gatewise`` command, which imports a sub-command when it is called.
+"""The ``gatewise`` command, which imports a sub-command only when it is called.
 
-``gatewise --help`` imports no package, and ``gatewise edge`` only the edge, so that it starts on a
-device without scikit-learn and LightGBM.
+``gatewise --help`` imports none of the packages, and ``gatewise edge`` imports only the edge. The
+command therefore starts on a device that has neither scikit-learn nor LightGBM. Exit status::
 
-Exit status: 0 success; 1 unexpected error or a failed check; 2 invalid input, with one line about
-the problem and its remedy; 130 Ctrl-C.
+    0    success
+    1    unexpected error, or a failed check
+    2    invalid input; one line states the problem and its remedy
+    130  Ctrl-C
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Examples:
 
 @dataclass(frozen=True)
 class Entry:
-    """A sub-command: the module with its ``commands`` dict, its help, and its extra."""
+    """Sub-command: its module with a dict ``commands``, its help text and its pip extra."""
 
     module: str
     help: str
@@ -45,23 +47,29 @@ class Entry:
 
 TABLE: dict[str, Entry] = {
     "demo": Entry(
-        "gatewise_sim.experiment.demo_command", "Train, pack, run a fleet over MQTT, report.", "sim"
+        "gatewise_sim.experiment.demo_command",
+        "Run the whole system on demo data and report the results.",
+        "sim",
     ),
     "simulate": Entry(
         "gatewise_sim.experiment.simulate_command",
-        "Simulate a fleet: accuracy, cost, latency.",
+        "Simulate a fleet's accuracy, cost and latency.",
         "sim",
     ),
     "init": Entry(
         "gatewise_export.commands.init_cli",
-        "Write a price file for a table, ready to edit.",
+        "Write a price file for a table, to be edited.",
         "export",
     ),
     "train": Entry(
-        "gatewise_export.commands.train_cli", "Train a cascade on a table; pack a bundle.", "export"
+        "gatewise_export.commands.train_cli",
+        "Train a cascade on a table and pack it as a bundle.",
+        "export",
     ),
     "pair": Entry(
-        "gatewise_export.commands.pair_cli", "Gate two given models; pack a bundle.", "export"
+        "gatewise_export.commands.pair_cli",
+        "Train a gate between two existing models and pack a bundle.",
+        "export",
     ),
     "outcomes": Entry(
         "gatewise_export.commands.outcomes_cli",
@@ -75,15 +83,15 @@ TABLE: dict[str, Entry] = {
     ),
     "c99": Entry("gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"),
     "calibrate": Entry(
-        "gatewise_export.c99.cli", "Price blocks by their time, in C say.", "export"
+        "gatewise_export.c99.cli", "Set the prices of blocks to their measured times.", "export"
     ),
     "pack": Entry(
-        "gatewise_export.commands.sign_cli", "Sign a bundle; zip it for devices.", "edge"
+        "gatewise_export.commands.sign_cli", "Sign a bundle and zip it for devices.", "edge"
     ),
     "repo": Entry(
         "gatewise_cloud.service.repo_cli", "Publish releases that devices update to.", "cloud"
     ),
-    "edge": Entry("gatewise_edge.service.cli", "Run a device: rows in, answers out.", "edge"),
+    "edge": Entry("gatewise_edge.service.cli", "Run a device that answers rows.", "edge"),
     "edge enrol": Entry(
         "gatewise_edge.service.enrol_cli", "Get a device's certificate with a token.", "edge"
     ),
@@ -101,11 +109,9 @@ TABLE: dict[str, Entry] = {
         "gatewise_export.commands.monitor_cli", "Estimate the true accuracy from labels.", "parquet"
     ),
     "refit": Entry(
-        "gatewise_export.commands.refit_cli", "Learn a release from kept instances.", "export"
+        "gatewise_export.commands.refit_cli", "Train a release on kept instances.", "export"
     ),
-    "report": Entry(
-        "gatewise_sim.report.report_command", "Show reports, side by side in one table.", "sim"
-    ),
+    "report": Entry("gatewise_sim.report.report_command", "Compare reports in one table.", "sim"),
     "doctor": Entry(
         "gatewise_sim.doctor.cli", "Check an installation, a broker or a device.", "edge"
     ),
@@ -113,9 +119,9 @@ TABLE: dict[str, Entry] = {
 
 
 class _Root(TyperGroup):
-    """Command group that makes a command when it is called."""
+    """Command group that builds a command only when it is called."""
 
-    # The contexts have private types of typer, hence Any.
+    # Any, because typer does not export the types of its contexts.
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(TABLE)
@@ -138,34 +144,34 @@ class _Root(TyperGroup):
 
 
 def build(name: str) -> Any:
-    """Make the typer command of a sub-command, a key of :data:`TABLE`."""
+    """Build the typer command with this name, which is a key of :data:`TABLE`."""
     entry = TABLE[name]
     try:
         command: Any = importlib.import_module(entry.module).commands[name]
     except ModuleNotFoundError as error:
         raise not_installed(error, entry.extra) from error
     if isinstance(command, typer.Typer):  # a group of commands
-        for sub in command.registered_commands:
-            sub.help = _keep_examples(inspect.getdoc(sub.callback) or "")
+        for subcommand in command.registered_commands:
+            subcommand.help = _preserve_examples(inspect.getdoc(subcommand.callback) or "")
         return typer.main.get_command(command)
     function: Callable[..., Any] = command
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, help=_keep_examples(inspect.getdoc(function) or entry.help))(function)
+    app.command(name, help=_preserve_examples(inspect.getdoc(function) or entry.help))(function)
     return typer.main.get_command(app)
 
 
-def _keep_examples(text: str) -> str:
+def _preserve_examples(text: str) -> str:
     """Mark indented paragraphs so that the help formatter does not wrap them."""
-    paragraphs = text.split("\n\n")
-    indented = [any(line.startswith(" ") for line in p.splitlines()) for p in paragraphs]
-    return "\n\n".join(
-        f"\b\n{p}" if marked and not p.startswith("\b") else p
-        for p, marked in zip(paragraphs, indented, strict=True)
-    )
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        is_indented = any(line.startswith(" ") for line in paragraph.splitlines())
+        needs_mark = is_indented and not paragraph.startswith("\b")
+        paragraphs.append(f"\b\n{paragraph}" if needs_mark else paragraph)
+    return "\n\n".join(paragraphs)
 
 
-def _version(shows_version: bool) -> None:
-    if shows_version:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from gatewise import __version__
 
         print(f"gatewise {__version__}")
@@ -174,7 +180,8 @@ def _version(shows_version: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback on errors (anywhere on the line).")
@@ -182,8 +189,8 @@ def _root(
 ) -> None:
     """Cost-aware classification across edge and cloud.
 
-    Cheap models answer most instances on the device; the hard ones are sent over MQTT to the
-    high-cost model in the cloud.
+    Low-cost models on the device answer most instances. The device sends the hard ones over MQTT
+    to the high-cost model in the cloud.
     """
 
 
@@ -206,12 +213,12 @@ def _app() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    # options end at "--"
+    # remove --debug, which may stand anywhere before "--"
     options_end = args.index("--") if "--" in args else len(args)
     debug = "--debug" in args[:options_end]
+    args = [arg for i, arg in enumerate(args) if i >= options_end or arg != "--debug"]
     # onnxruntime sends telemetry unless this is set before its import
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    args = [a for i, a in enumerate(args) if i >= options_end or a != "--debug"]
     try:
         status = _app().main(args, prog_name="gatewise", standalone_mode=False)
         status = status if isinstance(status, int) else 0
@@ -230,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_error(error: Exception, args: Sequence[str]) -> int:
     """Print one line about an error and return the exit status."""
-    command_name = next((a for a in args if a in TABLE), None)
+    command_name = next((arg for arg in args if arg in TABLE), None)
     if isinstance(error, ModuleNotFoundError):
         error = not_installed(error, TABLE[command_name].extra if command_name else "sim")
     if isinstance(error, GatewiseError):
@@ -245,7 +252,7 @@ def _print_error(error: Exception, args: Sequence[str]) -> int:
         text = f"{file}{error.strerror}"
         status = 2
     else:
-        text = f"unexpected {type(error).__name__}: {error}; run with --debug to see where"
+        text = f"unexpected {type(error).__name__}: {error}; run with --debug for a traceback"
         status = 1
     print("gatewise: " + " ".join(text.split()), file=sys.stderr)
     return status

@@ -1,4 +1,7 @@
-"""Output of commands: tables, JSON and progress. rich is imported only where it is used."""
+"""Output of commands: tables, JSON and progress.
+
+rich is imported only by the functions that use it, so that devices start quickly.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """Function that reports the progress of long work, called as ``report(done, total, what)``."""
+    """Function that reports the progress of long work: ``report(done, total, step)``."""
 
-    def __call__(self, done: float, total: float, what: str = "") -> None: ...
+    def __call__(self, done: float, total: float, step: str = "") -> None: ...
 
 
 def plain(value: Any) -> Any:
@@ -24,7 +27,7 @@ def plain(value: Any) -> Any:
     NaN and infinities, which JSON cannot represent, become None.
     """
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, float):
@@ -32,7 +35,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Iterable):
-        return [plain(v) for v in value]
+        return [plain(entry) for entry in value]
     return str(value)
 
 
@@ -42,7 +45,7 @@ def emit(document: Mapping[str, Any]) -> None:
 
 
 def print_line(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a line on standard output at once: the text, or the document as JSON."""
+    """Print `text`, or the document as JSON, as one line on standard output, and flush it."""
     print(json.dumps(plain(document)) if as_json else text, flush=True)
 
 
@@ -57,14 +60,14 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> N
     from rich.table import Table
 
     rows = [[str(cell) for cell in row] for row in rows]
-    out = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    grid = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for i, name in enumerate(header):
-        numeric = all(row[i][:1].isdigit() or row[i][:1] in "-+.n" for row in rows if row[i])
-        out.add_column(name, justify="right" if i and numeric else "left")
+        is_numeric = all(row[i][:1].isdigit() or row[i][:1] in "-+.n" for row in rows if row[i])
+        grid.add_column(name, justify="right" if i and is_numeric else "left")
     for row in rows:
-        out.add_row(*row)
+        grid.add_row(*row)
     width = None if sys.stdout.isatty() else 120
-    Console(width=width, highlight=False, markup=False).print(out)
+    Console(width=width, highlight=False, markup=False).print(grid)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -77,14 +80,14 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """
     lines = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    numeric = [
+    is_numeric = [
         all(re.fullmatch(r"[-+]?[\d.,]+( %)?", line[i]) for line in lines[1:] if line[i])
         for i in range(len(header))
     ]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if i and right else cell.ljust(width)
-            for i, (cell, width, right) in enumerate(zip(line, widths, numeric, strict=True))
+            cell.rjust(width) if i and is_number else cell.ljust(width)
+            for i, (cell, width, is_number) in enumerate(zip(line, widths, is_numeric, strict=True))
         ).rstrip()
         for line in lines
     )
@@ -105,12 +108,12 @@ def showing_progress(shows: bool = True) -> Iterator[None]:
 
 @contextmanager
 def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
-    """Show a progress bar on a terminal, or else print a line per tenth and per new step.
+    """Report progress as a bar on a terminal, or else as a line per tenth and per new step.
 
-    Without `quiet`, progress appears only within a block of :func:`showing_progress`.
+    If `quiet` is None, progress appears only within a block of :func:`showing_progress`.
     """
     if not _SHOWS_PROGRESS.get() if quiet is None else quiet:
-        yield lambda done, total, what="": None
+        yield lambda done, total, step="": None
     elif sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -125,22 +128,22 @@ def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
         with Bar(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task(title, total=None)
 
-            def draw(done: float, total: float, what: str = "") -> None:
-                text = f"{title}: {what}" if what else title
+            def draw(done: float, total: float, step: str = "") -> None:
+                text = f"{title}: {step}" if step else title
                 bar.update(task, completed=done, total=total, description=text)
 
             yield draw
     else:
         note(title)
         last_tenth = 0
-        begun = {""}
+        started_steps = {""}
 
-        def print_tenth(done: float, total: float, what: str = "") -> None:
+        def print_tenth(done: float, total: float, step: str = "") -> None:
             nonlocal last_tenth
             tenth = int(10 * done / total) if total else 0
-            if tenth > last_tenth or (not done and what not in begun):
+            if tenth > last_tenth or (not done and step not in started_steps):
                 last_tenth = max(tenth, last_tenth)
-                begun.add(what)
-                note(f"  {title}: {10 * tenth}% {what}".rstrip())
+                started_steps.add(step)
+                note(f"  {title}: {10 * tenth}% {step}".rstrip())
 
         yield print_tenth

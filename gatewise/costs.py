@@ -4,10 +4,11 @@ For one instance, acquiring the set ``S`` of features costs::
 
     sum(own[k] for k in S) + sum(shared[g] for g in groups touched by S)
 
-A feature touches its group and all groups that this one requires, such as a test that must come
-first, or a spectrum from which many features are computed. An offloaded instance also pays for the
-features of the high-cost model that the device has not acquired, and the prices of
-:class:`CloudPrices`. Training, devices, workers and the simulator all use this definition.
+A feature touches its own group and all groups that its group requires. A required group may be a
+test that must come first, or a spectrum from which many features are computed. An offloaded
+instance also pays for the features of the high-cost model that the device has not acquired, and the
+prices of :class:`CloudPrices`. Training, devices, workers and the simulator all use this
+definition.
 """
 
 from __future__ import annotations
@@ -49,21 +50,21 @@ class FeatureCosts:
         Price of each feature without the shared price of its group, at least 0. The keys of a
         mapping, or the texts of a Series' index, are the names of the features.
     group : sequence of n_features labels, or mapping of feature name to label, optional
-        The group of each feature: an int, a str, or None or -1 for no group. Features that a
-        mapping omits have no group. An instance pays the shared price of a group once, when it
+        Group of each feature, an int or a str; None or -1 means no group. A feature that is not in
+        the mapping has no group. An instance pays the shared price of a group once, when it
         acquires the first feature of the group.
     shared : mapping of label to price, or sequence indexed by int label, optional
-        Shared price of each group; 0 for groups that are not listed.
+        Shared price of each group; the price of other groups is 0.
     requires : mapping of group to group or sequence of groups, optional
-        Groups that must be paid before another one. A required group may have no features.
+        Groups that must be paid before another group. A required group may have no features.
     names : sequence of str, optional
-        Names of the features, for messages and to match the columns of a table.
+        Names of the features, which messages contain and which match the columns of a table.
 
     Attributes
     ----------
     own : ndarray of float64, shape (n_features,)
     group : ndarray of intp, shape (n_features,)
-        Index into `group_names`, -1 for no group.
+        Index into `group_names`; -1 for no group.
     shared : ndarray of float64, shape (n_groups,)
     group_names : tuple of str
     requires : tuple of tuple of int
@@ -73,13 +74,13 @@ class FeatureCosts:
     Raises
     ------
     InputError
-        If a price is negative, NaN or infinite, a length does not match, a name appears twice, a
-        group has a shared price but neither features nor a group that requires it, or groups
-        require each other. The message names the feature or group.
+        If a price is negative, NaN or infinite, if a length does not match, if a name appears
+        twice, or if groups require each other. Also if a group has a shared price, but neither
+        features nor a group that requires it. The message names the feature or group.
 
     Examples
     --------
-    A blood sample costs 2.10, each test on it its own price:
+    A blood sample costs 2.10, and each test on the sample has its own price:
 
     >>> costs = FeatureCosts([1.0, 5.17, 3.10], group=[None, "blood", "blood"],
     ...                      shared={"blood": 2.10}, names=["age", "chol", "fbs"])
@@ -91,7 +92,7 @@ class FeatureCosts:
     ...              group={"chol": "blood", "fbs": "blood"}) == costs
     True
 
-    A stress test needs an ECG before it:
+    A stress test requires an ECG:
 
     >>> tests = FeatureCosts([0.0, 0.0], group=["ecg", "stress"], requires={"stress": "ecg"},
     ...                      shared={"ecg": 15.0, "stress": 90.0})
@@ -132,7 +133,7 @@ class FeatureCosts:
         labels: list[Label | None] = [None] * n if group is None else [read_label(g) for g in group]
         if len(labels) != n:
             raise InputError(f"{n} feature costs but {len(labels)} group labels")
-        # groups with features first, then groups that others only require
+        # list groups with features first, then groups that other groups only require
         prices = read_shared_prices(shared)
         prerequisites_of = read_prerequisites(requires)
         members = dict.fromkeys(g for g in labels if g is not None)
@@ -159,7 +160,7 @@ class FeatureCosts:
 
     @classmethod
     def uniform(cls, n_features: int, price: float = 1.0) -> FeatureCosts:
-        """Make equal costs, `price` each, of `n_features` features without groups."""
+        """Make costs of `n_features` features that have the same `price` and no groups."""
         return cls(np.full(n_features, price))
 
     @classmethod
@@ -206,7 +207,7 @@ class FeatureCosts:
         names: Sequence[str] | None = None,
         default: float | None = None,
     ) -> FeatureCosts:
-        """Make costs of a list of `prices`; see :meth:`from_file` for `names` and `default`."""
+        """Make costs from a list of `prices`; see :meth:`from_file` for `names` and `default`."""
         order = [n for n in prices.features if n not in prices.dropped] if names is None else names
         listed = prices.of_columns([str(n) for n in order], default=default)
         features = listed.features
@@ -218,7 +219,9 @@ class FeatureCosts:
         )
 
     def in_order(self, names: Sequence[str]) -> FeatureCosts:
-        """Return the prices in the order of `names`; InputError unless these are all names.
+        """Return the costs in the order of `names`.
+
+        Raises InputError if `names` are not exactly the names of the features.
 
         >>> FeatureCosts({"a": 1.0, "b": 2.0}).in_order(["b", "a"]).own.tolist()
         [2.0, 1.0]
@@ -244,7 +247,7 @@ class FeatureCosts:
 
     @property
     def prerequisites(self) -> dict[str, tuple[str, ...]]:
-        """Groups that each group requires directly, by name, without groups that require none."""
+        """Names of the groups that each group requires directly; other groups are absent."""
         names = self.group_names
         pairs = zip(names, self.requires, strict=True)
         return {name: tuple(names[g] for g in groups) for name, groups in pairs if groups}
@@ -261,7 +264,7 @@ class FeatureCosts:
 
     @property
     def alone(self) -> NDArray[np.float64]:
-        """Price of each feature if only that one is acquired, shape (n_features,)."""
+        """Price of each feature if it is the only one acquired, shape (n_features,)."""
         return self.remaining(np.zeros(self.n_features, bool))
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
@@ -301,7 +304,7 @@ class FeatureCosts:
         Returns
         -------
         ndarray of float64, shape (n_instances,)
-            Exactly the results of :meth:`price`.
+            The same values as :meth:`price` gives for each row.
         """
         acquired = np.asarray(acquired, bool)
         touched = (
@@ -312,7 +315,7 @@ class FeatureCosts:
         prices = np.concatenate([self.own, self.shared])
         if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
             return np.asarray(paid @ prices, np.float64)  # exact in any order
-        # few sets of features differ: add up each set once, exactly, by fsum
+        # few sets of features are distinct: add the prices of each set once, exactly, by fsum
         keys = np.packbits(paid, axis=1)
         _, representatives, set_index = np.unique(
             keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
@@ -333,7 +336,7 @@ class FeatureCosts:
 
     @property
     def shared_alone(self) -> NDArray[np.float64]:
-        """Shared price of each group and of all that it requires, shape (n_groups,)."""
+        """Shared price of each group and of the groups that it requires, shape (n_groups,)."""
         return np.asarray(self._paid @ self.shared, np.float64)
 
     def members(self, feature: int) -> NDArray[np.intp]:
@@ -346,7 +349,7 @@ class FeatureCosts:
         return np.flatnonzero(self._touched(self.mask([feature])))
 
     def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mask of the groups that features touch, shape (n_groups,)."""
+        """Compute the mask of the groups that features touch, shape (n_groups,)."""
         ids = self.group[mask]
         return np.asarray(self._paid[ids[ids >= 0]].any(axis=0))
 
@@ -371,11 +374,11 @@ class FeatureCosts:
 
 
 CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
-"""Feature costs as estimators accept them: by name, or in the order of the columns."""
+"""Feature costs that estimators accept: by name, or in the order of the columns."""
 
 
 def _closure(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
-    """Mask of the groups that are paid with each group, shape (n_groups, n_groups)."""
+    """Compute which groups an instance pays with each group, bool (n_groups, n_groups)."""
     # paid[g] = {g} and the union of paid[h] over the groups h that g requires
     paid = np.eye(len(requires), dtype=bool)
     try:

@@ -1,14 +1,14 @@
-"""Decisions from the margins of a stage: stop score, label, probabilities, threshold.
+"""Decisions from the margins of a stage: stop score, label, probabilities and threshold.
 
 Training, devices, workers and the simulator all use these functions, so that a device stops exactly
-where the estimator does. Scores are float32 and computed without ``exp``, so that all machines get
-the same bits. Conventions:
+where the estimator stops. Scores are float32 and are computed without ``exp``, so that all machines
+compute the same bits. Conventions:
 
-- margins of shape (n, 1) belong to a binary model, which answers class 1 if the margin is above 0;
-- margins of shape (n, M) give the class of the largest one, the first of equal ones;
-- margins of shape (n, 1) under the link ``identity`` are a value, without classes;
-- the ``score`` of a stage names its rule in :data:`STOP_RULES`. To add a rule, add a class here
-  and list it there; training, devices, graphs and C99 then support it.
+- Margins of shape (n, 1) belong to a binary model, which answers class 1 if the margin is above 0.
+- Margins of shape (n, M) give the class with the largest margin, or the first of equal ones.
+- Margins of shape (n, 1) with the link ``identity`` are values without classes.
+- The ``score`` of a stage names its rule in :data:`STOP_RULES`. To add a rule, add a class here and
+  list it there. Training, devices, graphs and C99 then support it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ Score = Literal["margin", "column"]
 Margins = NDArray[np.float32]
 
 ALWAYS_STOP = float(np.finfo(np.float32).min)
-"""Threshold that every score except NaN reaches (JSON has no minus infinity)."""
+"""Threshold that every score except NaN reaches. JSON cannot represent minus infinity."""
 
 
 class StopRule(ABC):
     """Rule that computes the stop score of a stage from its outputs.
 
-    The outputs are the margins of the classes, followed by `n_score_outputs` columns for the rule.
+    The outputs are the margins of the classes, followed by `n_score_outputs` columns that only the
+    rule reads.
     """
 
     n_score_outputs: ClassVar[int] = 0
-    #: C99: ``static float NAME_score(const float *output, uint32_t n_margins)``.
+    #: C99 source of ``static float NAME_score(const float *output, uint32_t n_margins)``.
     c_code: ClassVar[str]
 
     @abstractmethod
@@ -46,34 +47,37 @@ class StopRule(ABC):
 
     @abstractmethod
     def row_score(self, outputs: Sequence[float]) -> float:
-        """Compute the stop score of one row's float32 outputs, with the same bits."""
+        """Compute the stop score of one row's float32 outputs, with the bits of :meth:`scores`."""
 
     @abstractmethod
     def graph_nodes(self, n_margins: int) -> tuple[Mapping[str, Any], Sequence[GraphNode]]:
-        """Make constants and ONNX nodes from ``margins``, all outputs, to ``score``, (n,)."""
+        """Make the constants and ONNX nodes that compute ``score``, (n,), from ``margins``.
+
+        ``margins`` is the name of the tensor of all outputs.
+        """
 
     def margins(self, outputs: Margins) -> Margins:
-        """Class margins, shape (n, n_margins)."""
+        """Select the class margins, shape (n, n_margins)."""
         return outputs[:, : outputs.shape[1] - self.n_score_outputs]
 
     def row_margins(self, outputs: Sequence[float]) -> Sequence[float]:
-        """Class margins of one row."""
+        """Select the class margins of one row."""
         return outputs[: len(outputs) - self.n_score_outputs]
 
     def row_outcome(
         self, outputs: Sequence[float], link: Link
     ) -> tuple[int | float, NDArray[np.float64]]:
-        """Return the class index or value of one row's outputs, and the class probabilities."""
+        """Compute the class index or value of one row, and its class probabilities."""
         margins = self.row_margins(outputs)
         return row_answer(margins, link), row_probabilities(margins, link)
 
 
 GraphNode = tuple[str, str, str, dict[str, Any]]
-"""A node of ONNX: operator, names of its inputs and outputs, attributes."""
+"""ONNX node: its operator, the names of its inputs and of its outputs, and its attributes."""
 
 
 class MarginRule(StopRule):
-    """Stop rule by the margins; see :func:`stop_score`."""
+    """Stop rule that uses the margins; see :func:`stop_score`."""
 
     c_code: ClassVar[str] = """
 /* The gap between the two largest margins, or the size of the only one. */
@@ -114,7 +118,7 @@ static float margin_score(const float *output, uint32_t n_margins)
             return {"score_column": np.int64(0)}, nodes
         constants = {"two": np.array([2]), "best": np.int64(0), "next": np.int64(1)}
         return constants, [
-            ("TopK", "margins two", "top places", axis),
+            ("TopK", "margins two", "top indices", axis),
             ("Gather", "top best", "largest", axis),
             ("Gather", "top next", "second_largest", axis),
             ("Sub", "largest second_largest", "score", {}),
@@ -122,7 +126,7 @@ static float margin_score(const float *output, uint32_t n_margins)
 
 
 class ColumnRule(StopRule):
-    """Stop rule by the last output: ``-g`` of a gate with ``Pr(offload | x) = sigmoid(g(x))``."""
+    """Stop rule that uses the last output, ``-g`` of a gate ``Pr(offload | x) = sigmoid(g(x))``."""
 
     n_score_outputs: ClassVar[int] = 1
     c_code: ClassVar[str] = """
@@ -147,7 +151,7 @@ STOP_RULES: Final[Mapping[Score, StopRule]] = {"margin": MarginRule(), "column":
 
 
 def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
-    """Split outputs (n, n_outputs) into class margins, (n, n_margins), and stop scores, (n,)."""
+    """Compute class margins, (n, n_margins), and stop scores, (n,), from outputs (n, n_outputs)."""
     rule = STOP_RULES[score]
     return rule.margins(outputs), rule.scores(outputs)
 
@@ -155,7 +159,8 @@ def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
 def stop_score(margins: Margins) -> Margins:
     """Compute the stop score: ``|m|``, or the gap between the two largest margins.
 
-    For binary models it rises with the largest probability. NaN if a margin is NaN.
+    For a binary model the score increases with the largest probability. It is NaN if a margin is
+    NaN.
     """
     if margins.shape[1] == 1:
         return np.abs(margins[:, 0])
@@ -183,7 +188,7 @@ def answers(margins: Margins, link: Link) -> NDArray[Any]:
 
 
 def row_stop_score(margins: Sequence[float]) -> float:
-    """Compute :func:`stop_score` of one row's float32 margins, with the same bits."""
+    """Compute :func:`stop_score` for one row's float32 margins, with the same bits."""
     if len(margins) == 1:
         return abs(margins[0])
     if math.isnan(sum(margins)):  # a NaN, or infinities of both signs
@@ -194,7 +199,7 @@ def row_stop_score(margins: Sequence[float]) -> float:
 
 
 def row_answer(margins: Sequence[float], link: Link) -> int | float:
-    """Compute :func:`answers` of one row's float32 margins."""
+    """Compute :func:`answers` for one row's float32 margins."""
     if len(margins) == 1:
         return margins[0] if link == "identity" else int(margins[0] > 0)
     if math.isnan(sum(margins)):
@@ -203,7 +208,7 @@ def row_answer(margins: Sequence[float], link: Link) -> int | float:
 
 
 def class_positions(classes: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.int64]:
-    """Find the index of each label among classes in any order, int64 (n,)."""
+    """Find the index of each label in `classes`, which may be in any order; int64 (n,)."""
     order = np.argsort(classes)
     return order[np.searchsorted(classes, predicted, sorter=order)].astype(np.int64)
 
@@ -216,7 +221,7 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
         p = 0.5 * (1.0 + np.tanh(0.5 * m[:, 0]))
         return np.column_stack([1.0 - p, p])
     if link == "softmax":
-        # softmax; the largest margin is subtracted, so that exp cannot overflow
+        # softmax(m) = exp(m - max m) / sum exp(m - max m), which cannot overflow
         e = np.exp(m - m.max(axis=1, keepdims=True))
         normalised: NDArray[np.float64] = e / e.sum(axis=1, keepdims=True)
         return normalised
@@ -224,7 +229,7 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
 
 
 def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float64]:
-    """Compute :func:`probabilities` of one row's float32 margins, shape (n_classes,)."""
+    """Compute :func:`probabilities` for one row's float32 margins, shape (n_classes,)."""
     if link == "sigmoid":
         p = 0.5 * (1.0 + float(np.tanh(0.5 * margins[0])))
         return np.array((1.0 - p, p))
@@ -233,12 +238,12 @@ def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float6
         e = np.exp([margin - largest for margin in margins])
         normalised: NDArray[np.float64] = e / np.add.reduce(e)
         return normalised
-    of_row: NDArray[np.float64] = probabilities(np.array([margins], np.float32), link)[0]
-    return of_row
+    row: NDArray[np.float64] = probabilities(np.array([margins], np.float32), link)[0]
+    return row
 
 
 def stops(score: Margins, threshold: float | None) -> NDArray[np.bool_]:
-    """Compute where a stage stops, ``score >= threshold``; NaN and None never stop."""
+    """Compute which rows stop: ``score >= threshold``; a NaN score or no threshold never stops."""
     if threshold is None:
         return np.zeros(len(score), bool)
     return score >= np.float32(threshold)
@@ -252,7 +257,7 @@ def as_float32(threshold: float | None) -> float | None:
 def midway(below: float, above: float) -> float:
     """Compute a float32 threshold in ``(below, above]``, midway between two float32 scores.
 
-    A threshold equal to a score could decide differently after a rounding error.
+    With a threshold equal to a score, a rounding error could change the decision.
     """
     low = np.float32(below)
     high = np.float32(above)
@@ -263,7 +268,7 @@ def midway(below: float, above: float) -> float:
 def reachable_exits(
     thresholds: Sequence[float | None], may_be_nan: Callable[[int], bool] = lambda _: False
 ) -> list[int]:
-    """List the exits that an instance can take; the number of stages means an offload.
+    """List the exits that an instance can take; the number of stages stands for an offload.
 
     A stage that always stops is the last exit, unless its score may be NaN.
 
@@ -280,10 +285,9 @@ def reachable_exits(
 
 
 def exit_stages(scores: Sequence[Margins], thresholds: Sequence[float | None]) -> NDArray[np.int64]:
-    """Find the first stage that stops each row, shape (n,); ``len(scores)`` if none does."""
-    n = len(scores[0])
-    exits = np.full(n, len(scores), np.int64)
-    # backwards, so that the first stage that stops is written last
-    for s in range(len(scores) - 1, -1, -1):
-        exits[stops(scores[s], thresholds[s])] = s
+    """Find the first stage that stops each row, shape (n,); ``len(scores)`` means no stage."""
+    exits = np.full(len(scores[0]), len(scores), np.int64)
+    # go backwards, so that the first stage that stops a row overwrites later stages
+    for stage in range(len(scores) - 1, -1, -1):
+        exits[stops(scores[stage], thresholds[stage])] = stage
     return exits

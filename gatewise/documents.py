@@ -1,7 +1,7 @@
-"""Documents in JSON and TOML: strict decoding into records, encoding, and JSON Schemas.
+"""Strict decoding, encoding and JSON Schemas of JSON and TOML documents.
 
-A record is a subclass of :class:`Record`, whose types state the bounds of values. Rules between
-fields are in ``__post_init__`` or in a function of the document.
+A record is a subclass of :class:`Record`. The types of its fields state the bounds of values. Rules
+that involve several fields are in ``__post_init__`` or in a function that reads the document.
 
 >>> class Stage(Record):
 ...     kind: Text
@@ -31,18 +31,18 @@ from gatewise.errors import InputError
 T = TypeVar("T")
 
 #: Largest number in a document.
-LARGEST: Final = 1e300
+MAX_NUMBER: Final = 1e300
 
 #: Largest number of lists and objects in a document.
 MAX_CONTAINERS: Final = 200_000
 
-Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-#: A price, a time, an amount.
-Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
-Positive = Annotated[float, Meta(gt=0.0, le=LARGEST)]
-#: A probability, or a part of a whole.
+Finite = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+#: A number that is not negative, such as a price or a time.
+Amount = Annotated[float, Meta(ge=0.0, le=MAX_NUMBER)]
+Positive = Annotated[float, Meta(gt=0.0, le=MAX_NUMBER)]
+#: A probability or a fraction.
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-#: End of a text in a pattern; "$" would also match before a final line break.
+#: Pattern for the end of a text. "$" would also match before a final line break.
 END: Final = r"(?![\s\S])"
 #: Control and format characters, and unusual spaces.
 _UNPRINTABLE: Final = (
@@ -73,7 +73,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DocumentError(InputError):
-    """Invalid document: its `file`, the `field`, such as ``stages[0].kind``, and the reason."""
+    """Invalid document; `field`, such as ``stages[0].kind``, is the part that is wrong."""
 
     def __init__(self, file: str, field: str, why: str) -> None:
         super().__init__(": ".join(part for part in (file, field, why) if part))
@@ -83,11 +83,12 @@ class DocumentError(InputError):
 
 
 def decode_json(data: bytes, cls: type[T], file: str) -> T:
-    """Decode JSON into a record; `file` names the document in a DocumentError.
+    """Decode JSON into a record.
 
-    Unknown and repeated keys, NaN and infinity are errors, and values outside the bounds.
+    Raises DocumentError, which names the document by `file`, for unknown or repeated keys, NaN,
+    infinity, and values outside the bounds.
     """
-    # an empty list takes 30 times its text in memory
+    # count lists and objects, because an empty list takes 30 times as much memory as its text
     n_containers = data.count(b"[") + data.count(b"{")
     if n_containers > MAX_CONTAINERS:
         why = f"not readable JSON: {n_containers} lists and objects, more than {MAX_CONTAINERS}"
@@ -98,19 +99,22 @@ def decode_json(data: bytes, cls: type[T], file: str) -> T:
         _explain(error, _plain_json(data, file), cls, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
-    # msgspec accepts repeated keys, of which readers use different ones
+    # msgspec accepts repeated keys, of which one reader may use the first and another the last
     _plain_json(data, file)
     return record
 
 
-def read_toml(path: str | Path, cls: type[T], what: str = "") -> T:
-    """Read a TOML file into a record; `what` names its kind in errors, such as ``costs``."""
-    file = f"{what} file {path}" if what else str(path)
+def read_toml(path: str | Path, cls: type[T], kind: str = "") -> T:
+    """Read a TOML file into a record; errors contain its `kind`, such as ``costs``."""
+    file = f"{kind} file {path}" if kind else str(path)
     return convert(parse_toml(path, file), cls, file)
 
 
 def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
-    """Parse a TOML file, with or without a byte order mark; `file` names it in a DocumentError."""
+    """Parse a TOML file, which may begin with a byte order mark.
+
+    Raises DocumentError, which names the document by `file`.
+    """
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -119,7 +123,10 @@ def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
 
 
 def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") -> T:
-    """Convert plain values to a type; `field` names the place of `value` in a DocumentError."""
+    """Convert plain values to a type.
+
+    Raises DocumentError, which names the document by `file` and the value by `field`.
+    """
     try:
         converted: T = msgspec.convert(value, cls, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
@@ -128,18 +135,18 @@ def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") 
 
 
 def encode_json(value: object, *, indent: int = 0) -> bytes:
-    """Encode a record as JSON without the fields that equal their default."""
+    """Encode a record as JSON, without the fields that equal their default."""
     data = msgspec.json.encode(plain_values(value), enc_hook=_plain_value)
     return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
 
 
 def _plain_value(value: Any) -> Any:
-    """Convert a numpy scalar to a Python number, and any other value, such as a path, to text."""
+    """Convert a numpy scalar to a Python number, and another value, such as a path, to text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def plain_values(value: object) -> Any:
-    """Convert a record to dicts and lists without the fields that equal their default."""
+    """Convert a record to dicts and lists, without the fields that equal their default."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         entries = {} if config.tag is None else {str(config.tag_field): config.tag}
@@ -148,7 +155,7 @@ def plain_values(value: object) -> Any:
             default = field.default
             if field.default_factory is not msgspec.NODEFAULT:
                 default = field.default_factory()
-            # omit_defaults of msgspec compares by identity
+            # compare here, because msgspec's omit_defaults compares by identity
             if entry != default:
                 entries[field.encode_name] = plain_values(entry)
         return entries
@@ -185,7 +192,7 @@ def _plain_json(data: bytes, file: str) -> Any:
 
 def _decode_path(cls: type, value: Any) -> Any:
     if cls is not Path:
-        raise NotImplementedError(f"documents hold no {cls}")
+        raise NotImplementedError(f"documents cannot hold a {cls}")
     if not isinstance(value, str | Path):
         raise ValueError(f"must be text, not {_short(value)}")
     return Path(value)
@@ -195,8 +202,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
         keys = [key for key, _ in pairs]
-        double = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"the key {double[:64]!r} is repeated")
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"the key {duplicate[:64]!r} is repeated")
     return entries
 
 
@@ -239,7 +246,7 @@ def _explain(
 
 
 def _place(parent: str, key: str | int) -> str:
-    """Append a key or index to the name of a place, as in ``stages[0].kind``."""
+    """Append a key or index to the name of a field, as in ``stages[0].kind``."""
     if isinstance(key, int):
         return f"{parent}[{key}]"
     name = key[:64] if key.isprintable() else repr(key[:64])
@@ -247,7 +254,10 @@ def _place(parent: str, key: str | int) -> str:
 
 
 def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
-    """List the keys and indices of the path to a value; msgspec omits keys of mappings."""
+    """List the keys and indices on the path to a value.
+
+    `place` is the path in msgspec's message, which does not contain the keys of mappings.
+    """
     tokens: list[str | int] = []
     document = value
     for match in _TOKEN.finditer(place):
@@ -256,7 +266,7 @@ def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
         elif match[2] is not None:
             tokens.append(match[2])
         else:
-            # find the key by halving the mapping as long as the error stays the same
+            # find the key by halving the mapping while the error stays the same
             entries = list(value.items())
             while len(entries) > 1:
                 half = entries[: len(entries) // 2]
@@ -269,7 +279,7 @@ def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
 
 
 def _replaced(document: Any, tokens: Keys, value: object) -> Any:
-    """Copy a document with another value at a place."""
+    """Copy a document, with another value at the path `tokens`."""
     if not tokens:
         return value
     copy = document.copy()
@@ -286,7 +296,7 @@ def _has_error(document: object, cls: Any, text: str) -> bool:
 
 
 def _type_at(cls: Any, tokens: Keys) -> Any:
-    """Type in :mod:`msgspec.inspect` of the value at a place; None if not known."""
+    """Find the :mod:`msgspec.inspect` type of the value at a path; None if it is unknown."""
     node: Any = msgspec.inspect.type_info(cls)
     for token in tokens:
         types = _plain_types(node)
@@ -298,13 +308,13 @@ def _type_at(cls: Any, tokens: Keys) -> Any:
 
 
 def _key_type(cls: Any, tokens: Keys) -> Any:
-    """Type of the keys of the mapping at a place."""
+    """Find the type of the keys of the mapping at a path."""
     types = _plain_types(_type_at(cls, tokens))
     return next((t.key_type for t in types if isinstance(t, msgspec.inspect.DictType)), None)
 
 
 def _part(node: Any, token: str | int) -> Any:
-    """Type of the part of a value with this key or index; None if there is no such part."""
+    """Find the type of the entry with a key or index; None if the type has no such entry."""
     if isinstance(node, msgspec.inspect.StructType):
         return next((f.type for f in node.fields if f.encode_name == token), None)
     if isinstance(node, msgspec.inspect.DictType):
@@ -315,7 +325,7 @@ def _part(node: Any, token: str | int) -> Any:
 
 
 def _plain_types(node: Any) -> list[Any]:
-    """List the types of a value except null, without their descriptions."""
+    """List the types that a value may have, except null."""
     if isinstance(node, msgspec.inspect.Metadata):
         return _plain_types(node.type)
     if isinstance(node, msgspec.inspect.UnionType):
@@ -324,7 +334,7 @@ def _plain_types(node: Any) -> list[Any]:
 
 
 def _description(node: Any) -> str | None:
-    """Description of a type, or of one type of a union, in the schema."""
+    """Get the description of a type, or of one type of a union, from its schema."""
     if isinstance(node, msgspec.inspect.UnionType):
         return next(filter(None, map(_description, node.types)), None)
     schema = getattr(node, "extra_json_schema", None) or {}
@@ -333,19 +343,19 @@ def _description(node: Any) -> str | None:
 
 
 def _problem(problem: str, value: object, node: Any) -> str:
-    """Rewrite a problem of msgspec in plain words."""
+    """Rewrite a message of msgspec in plain words."""
     if match := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return f"lacks {match[1]!r}"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
         fields = [f for t in _plain_types(node) for f in getattr(t, "fields", ())]
         names = ", ".join(dict.fromkeys(f.encode_name for f in fields))
         return f"has an unknown key {match[1][:64]!r}" + (f"; there are {names}" if names else "")
-    requirement = _wanted(problem, value, node)
+    requirement = _requirement(problem, value, node)
     return problem if requirement is None else f"must {requirement}"
 
 
-def _wanted(problem: str, value: object, node: Any) -> str | None:
-    """State the requirement and the value; None if the problem states both."""
+def _requirement(problem: str, value: object, node: Any) -> str | None:
+    """State the requirement and the value; None for a message that already states both."""
     if problem.endswith("out of range"):
         return f"be within the range of a number of 64 bits, not {_short(value)}"
     if re.match("Invalid (enum )?value", problem):
@@ -361,9 +371,9 @@ def _wanted(problem: str, value: object, node: Any) -> str | None:
         return f"be {_description(node) or f'text {condition.strip()}'}, not {_short(value)}"
     if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", condition):
         size = len(value)  # type: ignore[arg-type]
-        things = "characters" if kinds[0] == "str" else "entries"
+        unit = "characters" if kinds[0] == "str" else "entries"
         comparison = {">=": "at least ", "<=": "at most ", None: ""}[bound[1]]
-        return f"have {comparison}{bound[2]} {things}, not {size}"
+        return f"have {comparison}{bound[2]} {unit}, not {size}"
     words = " or ".join(_KINDS.get(kind, kind) for kind in kinds)
     if bound := re.match(r" (>=|<=|>|<) (.*)", condition):
         words += f" {_BOUNDS[bound[1]]} {float(bound[2]):g}"

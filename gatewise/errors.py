@@ -8,18 +8,18 @@
     └── BundleError                      a bundle that cannot be used
         └── ManifestError                a field of its manifest is wrong (.field)
     UserWarning
-    ├── RecallWarning                    a rare class is answered worse than accuracy shows
-    └── GroupsWarning                    neighbouring rows are nearly the same, and have no groups
+    ├── RecallWarning                    the recall of a rare class falls while accuracy does not
+    └── GroupsWarning                    neighbouring rows are nearly equal and have no groups
 
-Packages add their own branches. The command line prints the message of such an error as a line and
-exits with status 2, so that a message names the problem and its remedy.
+Packages add their own branches. The command line prints the message of a GatewiseError as one line
+and exits with status 2. A message therefore names the problem and its remedy.
 """
 
 from __future__ import annotations
 
 
 class GatewiseError(Exception):
-    """Base of all errors that Gatewise raises on purpose."""
+    """Base class of the errors that Gatewise raises."""
 
 
 class InputError(GatewiseError, ValueError):
@@ -27,19 +27,19 @@ class InputError(GatewiseError, ValueError):
 
 
 class TooLargeError(InputError):
-    """No candidate within `max_bytes`; the smallest has `smallest` bytes."""
+    """No candidate fits `max_bytes`; the smallest takes `smallest` bytes."""
 
-    def __init__(self, what: str, max_bytes: int, smallest: int, hint: str) -> None:
+    def __init__(self, subject: str, max_bytes: int, smallest: int, hint: str) -> None:
         super().__init__(
-            f"{what} fits max_bytes={max_bytes}: the smallest takes {smallest} bytes; {hint}"
+            f"{subject} fits max_bytes={max_bytes}: the smallest takes {smallest} bytes; {hint}"
         )
         self.max_bytes = max_bytes
         self.smallest = smallest
-        self._parts = (what, max_bytes, smallest, hint)
+        self._arguments = (subject, max_bytes, smallest, hint)
 
     def __reduce__(self) -> tuple[type[TooLargeError], tuple[str, int, int, str]]:
         """Pickle the arguments, because parallel fits raise the error in other processes."""
-        return type(self), self._parts
+        return type(self), self._arguments
 
 
 class BundleError(GatewiseError):
@@ -55,11 +55,11 @@ class ManifestError(BundleError):
 
 
 class RecallWarning(UserWarning):
-    """Operating point at which the recall of a rare class falls although accuracy does not."""
+    """Operating point at which the recall of a rare class falls although accuracy does not fall."""
 
 
 class GroupsWarning(UserWarning):
-    """Similar neighbouring training rows, without groups or times."""
+    """Training rows whose neighbours are nearly equal, without groups or times."""
 
 
 def interruption(error: BaseException | None) -> BaseException | None:
@@ -78,7 +78,10 @@ def one_line(error: BaseException) -> str:
 
 
 def not_installed(error: ModuleNotFoundError, extra: str) -> Exception:
-    """Make an error that names the extra with the missing library; keep errors of our modules."""
+    """Make an error that names the pip extra with the missing library.
+
+    The error itself is returned if a module of Gatewise is missing.
+    """
     if error.name is None or error.name.startswith("gatewise"):
         return error
     return InputError(

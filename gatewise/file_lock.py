@@ -1,4 +1,4 @@
-"""Locks on open files against other processes, on POSIX and Windows."""
+"""File locks between processes, on POSIX and Windows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_RETRIES: Final = 360
-"""Number of attempts on Windows to lock a file, of 10 s each."""
+_MAX_ATTEMPTS: Final = 360
+"""Number of attempts to lock a file on Windows, where each attempt takes up to 10 s."""
 
 
 def lock_file(descriptor: int, *, waits: bool = True) -> None:
-    """Lock a file that is open for writing, until it is closed.
+    """Lock a file that is open for writing; closing the file releases the lock.
 
-    With `waits`, wait until another process releases the lock; otherwise raise OSError.
+    If another process holds the lock, wait for it with `waits`, and otherwise raise OSError.
     """
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -26,10 +26,10 @@ def lock_file(descriptor: int, *, waits: bool = True) -> None:
     if not waits:
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         return
-    for attempt in range(_RETRIES):
+    for attempt in range(_MAX_ATTEMPTS):
         try:
             msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
             return
         except OSError:
-            if attempt == _RETRIES - 1:
+            if attempt == _MAX_ATTEMPTS - 1:
                 raise

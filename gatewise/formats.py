@@ -1,7 +1,7 @@
-"""Texts of counts, shares, bytes, times, energies and money, and readers of such texts.
+"""Formatters for counts, shares, bytes, times, energies and money, and readers of such texts.
 
-Unknown values (None or NaN) are written ``n/a``. Functions named ``read_`` parse texts such as
-``30s``, ``12:00``, ``6/min`` and ``64KB``.
+An unknown value, None or NaN, becomes ``n/a``. Functions whose names begin with ``read_`` parse
+texts such as ``30s``, ``12:00``, ``6/min`` and ``64KB``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from gatewise.errors import InputError
 
 Format = Callable[[float | None], str]
-"""Function that formats a value, or ``n/a`` for an unknown one."""
+"""Function that formats a value, or returns ``n/a`` for an unknown value."""
 
 _UNKNOWN: Final = "n/a"
 
@@ -35,7 +35,7 @@ _CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits and separators of thousands.
+    """Format a number with three significant digits and thousands separators.
 
     >>> number(23.456), number(1234567.0), number(64.0), number(None)
     ('23.5', '1,234,567', '64', 'n/a')
@@ -48,7 +48,7 @@ def number(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Format a whole number, with words from a million on.
+    """Format a whole number, with the words million and billion for large numbers.
 
     >>> count(1234.4), count(1.44e9), count(2.6e6)
     ('1,234', '1.44 billion', '2.6 million')
@@ -60,17 +60,17 @@ def count(value: float | None) -> str:
     return f"{value / 1e6:.3g} million" if value >= 1e6 else f"{value:,.0f}"
 
 
-def plural(n: float, thing: str) -> str:
-    """Format a count with its noun.
+def plural(n: float, noun: str) -> str:
+    """Format a count with its noun in the singular or plural.
 
     >>> plural(1, "device"), plural(1_000, "device")
     ('1 device', '1,000 devices')
     """
-    return f"{n:,.0f} {thing}{'s' if n != 1 else ''}"
+    return f"{n:,.0f} {noun}{'s' if n != 1 else ''}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Format a share as a percentage; a tiny one has one significant digit.
+    """Format a share as a percentage; a tiny share keeps one significant digit.
 
     >>> percent(0.98765), percent(1.0), percent(0.98765, 2), percent(0.000216), percent(None)
     ('98.8 %', '100 %', '98.77 %', '0.02 %', 'n/a')
@@ -149,34 +149,36 @@ def money(value: float | None, currency: str) -> str:
     return text if text == _UNKNOWN else f"{text} {currency}"
 
 
-def interval(low: float, high: float, form: Format) -> str:
-    """Format the ends of an interval with one unit; empty if both are equal after rounding.
+def interval(low: float, high: float, format_value: Format) -> str:
+    """Format the ends of an interval; return an empty text if both look equal after rounding.
 
     >>> interval(0.4, 0.6, percent), interval(0.9, 1.2, joules), interval(1.0, 1.0001, number)
     ('40.0 to 60.0 %', '900 mJ to 1.2 J', '')
     """
-    low_text = form(low)
-    high_text = form(high)
+    low_text = format_value(low)
+    high_text = format_value(high)
     if low_text == high_text:
         return ""
-    # "900 mJ to 1.2 J" has two units, "40.0 to 60.0 %" a common one
-    figure, _, unit = low_text.partition(" ")
-    return f"{figure if high_text.endswith(f' {unit}') else low_text} to {high_text}"
+    # leave out the first unit if both are the same, as in "40.0 to 60.0 %"
+    number_text, _, unit = low_text.partition(" ")
+    return f"{number_text if high_text.endswith(f' {unit}') else low_text} to {high_text}"
 
 
-def listed(things: Sequence[str]) -> str:
-    """Join texts by commas, the last by "and".
+def listed(texts: Sequence[str]) -> str:
+    """Join texts by commas, and the last two by "and".
 
     >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
     ('a', 'a and b', 'a, b and c')
     """
-    if len(things) < 2:
-        return "".join(things)
-    return f"{', '.join(things[:-1])} and {things[-1]}"
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def threshold(value: float | None, digits: int = 4) -> str:
-    """Format the threshold of a stage; None means never, the lowest float32 always.
+    """Format the threshold of a stage.
+
+    None means that the stage never stops, and the lowest float32 number that it always stops.
 
     >>> threshold(0.53125), threshold(None), threshold(-3.4028234663852886e38)
     ('0.5312', 'never', 'always')
@@ -186,18 +188,18 @@ def threshold(value: float | None, digits: int = 4) -> str:
     return "always" if value < -3e38 else f"{value:.{digits}g}"
 
 
-def read_number(text: str, what: str) -> float:
-    """Read a finite number; `what` names it in the InputError."""
+def read_number(text: str, subject: str) -> float:
+    """Read a finite number; an InputError names it by `subject`."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{what}: {text!r} is not a number")
+        raise InputError(f"{subject}: {text!r} is not a number")
     return value
 
 
-def read_span(text: str, what: str) -> float:
+def read_span(text: str, subject: str) -> float:
     """Read a duration such as ``500ms``, ``30s``, ``10min``, ``2h``, ``1day``, in seconds.
 
     >>> read_span("1.5min", "period")
@@ -206,12 +208,12 @@ def read_span(text: str, what: str) -> float:
     match = _SPAN.fullmatch(text.strip())
     if match is None or match[2] not in _UNITS:
         raise InputError(
-            f"{what}: {text!r} is not a span of time; write it as 500ms, 30s, 10min, 2h"
+            f"{subject}: {text!r} is not a span of time; write it as 500ms, 30s, 10min, 2h"
         )
     return float(match[1]) * _UNITS[match[2]]
 
 
-def read_rate(text: str, what: str) -> float:
+def read_rate(text: str, subject: str) -> float:
     """Read a rate above 0 such as ``1/min``, ``0.5/s`` or ``200/day``, per second.
 
     >>> read_rate("30/min", "rate")
@@ -219,14 +221,14 @@ def read_rate(text: str, what: str) -> float:
     """
     number, slash, unit = text.strip().partition("/")
     if not slash or unit not in _UNITS:
-        raise InputError(f"{what}: {text!r} is not a rate; write it as 1/min, 0.5/s, 200/day")
-    rate = read_number(number, what) / _UNITS[unit]
+        raise InputError(f"{subject}: {text!r} is not a rate; write it as 1/min, 0.5/s, 200/day")
+    rate = read_number(number, subject) / _UNITS[unit]
     if not rate > 0:
-        raise InputError(f"{what}: {text!r} must be above 0")
+        raise InputError(f"{subject}: {text!r} must be above 0")
     return rate
 
 
-def read_clock(text: str, what: str) -> float:
+def read_clock(text: str, subject: str) -> float:
     """Read a time of day, ``HH:MM`` or ``HH:MM:SS`` up to ``24:00``, in seconds since midnight.
 
     >>> read_clock("12:30", "peak")
@@ -240,11 +242,11 @@ def read_clock(text: str, what: str) -> float:
         time_of_day = 3600.0 * hours + 60.0 * minutes + seconds
         if minutes < 60 and seconds < 60 and time_of_day <= DAY:
             return time_of_day
-    raise InputError(f"{what}: {text!r} is not a time of day; write it as 14:00")
+    raise InputError(f"{subject}: {text!r} is not a time of day; write it as 14:00")
 
 
 def read_bytes(option: str, text: str) -> int:
-    """Read an amount of bytes, with units KB, MB and GB in powers of 1024.
+    """Read an amount of bytes; the units KB, MB and GB are powers of 1024.
 
     >>> [read_bytes("--keep-bytes", text) for text in ("900", "64KB", "1.5 MiB")]
     [900, 65536, 1572864]

@@ -1,8 +1,8 @@
-"""Check in a child process that a model file loads and runs within limits of memory and time.
+"""Check that a model file loads and runs within limits of memory and time.
 
-A small graph may need a minute and gigabytes, because onnxruntime computes constants as it loads.
-The child process, which runs this module as a program, loads the graph and runs it once before the
-parent process loads it.
+A small graph may need a minute and gigabytes, because onnxruntime computes constants while it
+loads a graph. A child process, which runs this module as a program, therefore loads the graph and
+runs it once before the parent process loads it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ except ImportError:  # only on Unix
     resource = None  # type: ignore[assignment]
 
 _STATUS: Final = Path("/proc/self/status")
-#: Limits of a bundle without limits, and their growth per byte of the graph.
+#: Limits for a bundle that states no limits, and their growth per byte of the graph.
 _BYTES: Final = 1 << 30
 _BYTES_PER_BYTE: Final = 8
 _SECONDS: Final = 10.0
 _SECONDS_PER_BYTE: Final = 1e-6
-#: Additional seconds after which the child is killed if its own timer fails.
+#: Additional seconds after which the parent kills the child if the child's own timer fails.
 _GRACE_SECONDS: Final = 60.0
 
 
 class LoadLimits(Record, frozen=True):
-    """Largest memory in `bytes` and time in `seconds` for loading a graph and one run."""
+    """Largest memory in `bytes` and time in `seconds` for loading a graph and running it once."""
 
     bytes: Amount
     seconds: Amount
@@ -55,7 +55,7 @@ _passed: set[bytes] = set()
 
 
 class GraphLoadError(InputError):
-    """Graph that cannot be loaded and run within its limits."""
+    """Graph that does not load and run within its limits."""
 
 
 def check_loads(
@@ -69,15 +69,15 @@ def check_loads(
 ) -> None:
     """Check that a graph, or the file of a `library`, loads and runs on rows `x` within limits.
 
-    The limits are those that the bundle has `stated`, or else grow with the size of the graph.
-    GraphLoadError if they exceed the `bound`, or the graph exceeds them. Memory is limited on Linux
-    only.
+    A bundle may have `stated` its limits; otherwise they grow with the size of the graph. Raises
+    GraphLoadError if stated limits exceed the `bound`, or if the graph exceeds its limits. Memory
+    is limited on Linux only.
     """
     limits = _limits(len(graph), stated, bound)
     task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
     task |= {"library": library, "n_classes": n_classes}
-    head = json.dumps(task | {"bytes": limits.bytes, "seconds": limits.seconds}).encode()
-    content = b"\n".join([head, graph]) + x.tobytes()
+    header = json.dumps(task | {"bytes": limits.bytes, "seconds": limits.seconds}).encode()
+    content = b"\n".join([header, graph]) + x.tobytes()
     digest = hashlib.sha256(content).digest()
     if digest in _passed:
         return
@@ -115,27 +115,27 @@ def _limits(n_bytes: int, stated: LoadLimits | None, bound: LoadLimits) -> LoadL
         allowed = getattr(bound, name)
         if need > allowed:
             raise GraphLoadError(
-                f"its bundle states that loading takes up to {need:g} {name}, and {allowed:g} are "
-                f"allowed: raise load_{name}"
+                f"its bundle states that loading takes up to {need:g} {name}, but at most "
+                f"{allowed:g} are allowed: raise load_{name}"
             )
     return stated
 
 
-# -- the child -------------------------------------------------------------------------------
+# -- the child process -----------------------------------------------------------------------
 
 
 def _main() -> None:
-    head, _, content = sys.stdin.buffer.read().partition(b"\n")
-    task = json.loads(head)
+    header, _, content = sys.stdin.buffer.read().partition(b"\n")
+    task = json.loads(header)
     size = task["size"]
     x = np.frombuffer(content[size:], task["dtype"]).reshape(task["shape"])
     library = task["library"]
-    # load the library before memory is limited
+    # load the library before the limits apply
     if library is None:
         load_onnxruntime()
     else:
         import_module(library)
-    _limit(int(task["bytes"]), task["seconds"])
+    _limit_process(int(task["bytes"]), task["seconds"])
     try:
         if library is None:
             session = open_session(content[:size])
@@ -147,9 +147,9 @@ def _main() -> None:
         sys.exit(1)
 
 
-def _limit(n_bytes: int, seconds: float) -> None:
-    """Limit the additional memory of this process and its remaining time."""
-    # the default action of the signal ends the process
+def _limit_process(n_bytes: int, seconds: float) -> None:
+    """Limit the additional memory and the remaining time of this process."""
+    # the default action of SIGALRM ends the process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     if resource is None or not _STATUS.exists():

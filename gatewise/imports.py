@@ -1,4 +1,4 @@
-"""Imports of onnxruntime and of objects by module and attribute."""
+"""Imports of onnxruntime, and of Python objects by their import path."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from gatewise.errors import InputError, one_line
 
 
 def load_onnxruntime() -> ModuleType:
-    """Import onnxruntime without telemetry, which wheels from 1.31 on enable."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # only effective before the first import
+    """Import onnxruntime without telemetry, which its wheels enable from version 1.31 on."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # has an effect only before the import
     import onnxruntime
 
     return onnxruntime  # type: ignore[no-any-return]
 
 
 CPU: Final = "cpu"
-"""The execution provider that every onnxruntime has."""
+"""Execution provider that every build of onnxruntime has."""
 
 PROVIDER_TOLERANCE: Final = 1e-3
-"""Largest difference of a sample row's probability that another execution provider may cause."""
+"""Largest change of a sample row's probability that another execution provider may cause."""
 
 _PROVIDER: Final = "ExecutionProvider"
 
 
 def check_provider(name: str) -> None:
-    """Raise InputError unless onnxruntime here has the execution provider `name`, such as cuda."""
+    """Raise InputError unless onnxruntime has the execution provider `name`, such as ``cuda``."""
     if name != CPU:
         _provider_class(name)
 
 
 def _provider_class(name: str) -> str:
-    """Get onnxruntime's name of an execution provider."""
+    """Get onnxruntime's class name for an execution provider."""
     try:
         classes = load_onnxruntime().get_available_providers()
     except ImportError:
         raise InputError(f"provider {name!r} needs onnxruntime, which is not installed") from None
-    by_name = {c.removesuffix(_PROVIDER).lower(): c for c in classes}
-    if name not in by_name:
+    class_names = {c.removesuffix(_PROVIDER).lower(): c for c in classes}
+    if name not in class_names:
         raise InputError(
             f"provider {name!r} is not in the onnxruntime installed here, which has "
-            f"{', '.join(by_name)}; install a build of onnxruntime that has it, such as "
+            f"{', '.join(class_names)}; install a build of onnxruntime that has it, such as "
             "onnxruntime-gpu for cuda and tensorrt, or onnxruntime-openvino"
         )
-    return str(by_name[name])
+    return str(class_names[name])
 
 
 def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
-    """Open an onnxruntime session with the settings of devices.
+    """Open an onnxruntime session with the settings that devices use.
 
-    One thread is best for stages. The CPU runs the operators that the execution `provider` lacks.
-    InputError if the provider is missing or does not start.
+    One thread is fastest for stages. The CPU runs the operators that the execution `provider`
+    lacks. Raises InputError if the provider is missing or does not start.
     """
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
@@ -63,7 +63,7 @@ def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
     # spinning threads would block the thread that reads messages
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 4  # failures are raised with the same message
+    options.log_severity_level = 4  # log nothing, because exceptions contain the same messages
     cpu_class = f"CPU{_PROVIDER}"
     if provider == CPU:
         return onnxruntime.InferenceSession(graph, options, providers=[cpu_class])
@@ -72,10 +72,10 @@ def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
         session = onnxruntime.InferenceSession(
             graph, options, providers=[provider_class, cpu_class]
         )
-    except Exception as error:  # onnxruntime's own errors share no base
+    except Exception as error:  # onnxruntime's errors have no common base class
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"provider {provider!r} does not run this graph: {reason}") from error
-    # onnxruntime leaves out a provider whose libraries or device are missing
+    # onnxruntime silently skips a provider whose libraries or device are missing
     if provider_class not in session.get_providers():
         raise InputError(
             f"provider {provider!r} does not start: a driver, library or device is missing here"
@@ -83,17 +83,17 @@ def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
     return session
 
 
-def import_object(what: str, path: str) -> Any:
-    """Import the object ``module:attribute``, also from the current folder.
+def import_object(option: str, path: str) -> Any:
+    """Import the object ``module:attribute``; the current folder is searched as well.
 
-    InputError, which names the option `what`, if there is no such object.
+    Raises InputError, which names the `option`, if the object does not exist.
 
     >>> import_object("--policy", "math:floor")(2.5)
     2
     """
     module, _, attribute = path.partition(":")
     if not all(name.isidentifier() for name in (*module.split("."), *attribute.split("."))):
-        raise InputError(f"{what}: give module:name, such as package.module:function")
+        raise InputError(f"{option}: give module:name, such as package.module:function")
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -101,18 +101,18 @@ def import_object(what: str, path: str) -> Any:
         target = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything when it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
-            raise InputError(f"{what}: there is no module {error.name!r} here") from None
+            raise InputError(f"{option}: there is no module {error.name!r} here") from None
         reason = f"{type(error).__name__}: {one_line(error)}"
-        raise InputError(f"{what}: importing {module} failed: {reason}") from error
+        raise InputError(f"{option}: importing {module} failed: {reason}") from error
     for name in attribute.split("."):
         if not hasattr(target, name):
-            raise InputError(f"{what}: {module} has no {attribute!r}")
+            raise InputError(f"{option}: {module} has no {attribute!r}")
         target = getattr(target, name)
     return target
 
 
 def object_path(target: Any) -> str:
-    """Return ``module:name`` of a function; empty if other processes cannot import it."""
+    """Return the path ``module:name`` of a function, or "" if other processes cannot import it."""
     module = getattr(target, "__module__", "")
     name = getattr(target, "__qualname__", "")
     imported: Any = sys.modules.get(module) if module != "__main__" else None

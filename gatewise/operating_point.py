@@ -1,4 +1,4 @@
-"""Operating point of a cascade: its thresholds and their figures on validation rows."""
+"""Operating point of a cascade: thresholds, and their figures on validation rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Amount: TypeAlias = Annotated[float, Meta(ge=0.0)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Threshold: TypeAlias = Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
 ByClass: TypeAlias = Annotated[tuple[Share | None, ...], Meta(max_length=MAX_CLASSES)]
-"""A share per class, in the order of the classes; None: not known, or no bound."""
+"""A share for each class, in the order of the classes; None if it is unknown or has no bound."""
 
 
 class OperatingPoint(
@@ -34,44 +34,45 @@ class OperatingPoint(
     Attributes
     ----------
     thresholds : tuple of float or None
-        One per stage. A stage answers if its score reaches the threshold; None: never.
+        One per stage. A stage answers if its score reaches the threshold; None means never.
     cost : float
-        Mean cost per instance in union accounting; ``expected_cost`` in a manifest.
+        Mean cost per instance, where an offloaded instance also pays for the features of the
+        stages; ``expected_cost`` in a manifest.
     accuracy : float
         Share of correct answers, or the score of a regressor or ranker.
     offload_rate : float
         Share of instances sent to the high-cost model.
     accuracy_error : float
         Standard error of the paired difference between `accuracy` and the accuracy of the high-cost
-        model. If rows have groups, the additional loss that new groups may have.
+        model. If rows have groups, it is the additional loss that new groups may have.
     agreement : float or None
         Share of answers equal to those of the high-cost model.
     trees : float
         Mean number of trees that the device evaluates per decision.
     nbytes : int
-        Bytes of the flat models of the stages that can stop.
+        Size of the flat models of the stages that can stop.
     bytes : int
-        Bytes of these stages on a device; if no stage can stop, of the smallest stage.
+        Memory that these stages need on a device; of the smallest stage if no stage can stop.
     max_cost : float or None
-        Upper bound on the cost of any instance; None: not known.
+        Upper bound on the cost of an instance; None if it is unknown.
     chain : int
         Index of the candidate cascade.
     guarantee : mapping or None
         The certified bound, its kind, confidence and test.
     weighted_accuracy : float or None
-        Accuracy under `class_weight`, if that is set; `accuracy` is never weighted.
+        Accuracy with the weights `class_weight`, if these are set; `accuracy` is never weighted.
     recall, precision : tuple of float or None
-        By class; None for a class without rows or without answers.
+        One per class; None for a class without rows or without answers.
     balanced_accuracy : float or None
         Mean recall.
     log_loss, brier_score : float or None
-        Of the probabilities, as scikit-learn defines them.
+        Scores of the probabilities, as scikit-learn defines them.
     exit_shares : tuple of float
-        Share of instances that each stage and, last, the high-cost model answers.
+        Share of instances that each stage answers, and as the last entry the high-cost model.
     interval : tuple of float or None
         95 % confidence interval of `accuracy`, from rows that did not choose the thresholds.
     measured : {"accuracy", "agreement"}
-        Meaning of `accuracy`. Without labels it is the agreement with the high-cost model.
+        Meaning of `accuracy`, which without labels is the agreement with the high-cost model.
     validation_groups : int or None
         Number of groups of the rows, if rows have groups.
     """
@@ -115,5 +116,5 @@ class OperatingPoint(
 
     @property
     def merit(self) -> float:
-        """Figure that a frontier compares: the weighted accuracy if it is known."""
+        """Figure that a frontier compares: the weighted accuracy if it is known, or accuracy."""
         return self.accuracy if self.weighted_accuracy is None else self.weighted_accuracy

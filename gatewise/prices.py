@@ -1,4 +1,4 @@
-"""Prices of features, read from files and Python values, and prices of an offload."""
+"""Readers for prices of features in files and Python values, and the prices of an offload."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gatewise.documents import Amount, Meta, Record, Text, read_toml
 from gatewise.errors import InputError
 
 
-def check_price(what: str, price: float) -> None:
-    """Raise InputError, which names the price by `what`, unless it is finite and at least 0."""
+def check_price(subject: str, price: float) -> None:
+    """Raise InputError, which names the price by `subject`, unless it is finite and at least 0."""
     if not isinstance(price, int | float | np.number) or isinstance(price, bool):
-        raise InputError(f"{what} is {price!r}, not a number")
+        raise InputError(f"{subject} is {price!r}, not a number")
     if not math.isfinite(price) or price < 0:
-        raise InputError(f"{what} is {price}; a price must be finite and at least 0")
+        raise InputError(f"{subject} is {price}; a price must be finite and at least 0")
 
 
 class CloudPrices(Record, frozen=True):
-    """Prices of an offload in addition to its features, in the unit of the feature costs.
+    """Prices of an offload, in addition to its features and in the unit of the feature costs.
 
     Parameters
     ----------
     request, byte, evaluation : float, default 0
-        Price of a request, of a byte of the request (:func:`request_bytes`), and of an evaluation
-        of the high-cost model.
+        Price of a request, of each of its bytes (:func:`request_bytes`), and of an evaluation of
+        the high-cost model.
     item_size : int, default 4
         Bytes of a value in a request.
 
@@ -66,15 +66,15 @@ class CloudPrices(Record, frozen=True):
         return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
 
-LARGEST_REQUEST: Final = 128 * 1024
-"""Largest size of a message in bytes; AWS IoT Core has the lowest limit of common brokers."""
+MAX_REQUEST_BYTES: Final = 128 * 1024
+"""Largest size of a message: the limit of AWS IoT Core, the lowest one among common brokers."""
 
 
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
-    """Estimate the bytes of a request's payload, within 5 % of the real message.
+    """Estimate the size of a request's payload in bytes, within 5 % of the real message.
 
-    The payload is a CBOR map (docs/wire.md). Fields of fixed size take about 69 bytes, the matrix
-    ``rows * n_features * item_size`` bytes. The header of MQTT is not included.
+    The payload is a CBOR map (docs/wire.md). The fields of fixed size take about 69 bytes, and the
+    matrix takes ``rows * n_features * item_size`` bytes. The MQTT header is not included.
 
     >>> request_bytes(16), request_bytes(16, rows=10)
     (133, 709)
@@ -86,7 +86,7 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
 
 
 class ColumnPrice(Record, frozen=True):
-    """Entry of a feature or raw column in a file of prices; see `read_kind` for `kind`."""
+    """Entry of a feature or raw column in a price file; see `read_kind` for `kind`."""
 
     own: Amount = 0.0
     group: Text | None = None
@@ -94,13 +94,13 @@ class ColumnPrice(Record, frozen=True):
 
     def __post_init__(self) -> None:
         if self.kind is not None:
-            kind, form = read_kind(self.kind)
+            kind, cell_format = read_kind(self.kind)
             if kind != DROP:
-                KINDS[kind].check_format(form)
+                KINDS[kind].check_format(cell_format)
 
 
 class PriceFile(Record, frozen=True):
-    """A file of prices in TOML; the simulator reads `bill`."""
+    """Price file in TOML; only the simulator reads `bill`."""
 
     default: Amount | None = None
     features: dict[Text, Amount | ColumnPrice] = msgspec.field(default_factory=dict)
@@ -111,7 +111,7 @@ class PriceFile(Record, frozen=True):
 
 @dataclass(frozen=True)
 class PriceList:
-    """Content of a file of prices; `default` is the price of features that are not listed."""
+    """Content of a price file; `default` is the price of features that it does not list."""
 
     where: str
     features: Mapping[str, ColumnPrice]
@@ -134,34 +134,38 @@ class PriceList:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Columns of kind ``drop``, which do not become features."""
+        """Columns of kind ``drop``, which have no features."""
         return tuple(name for name, entry in self.features.items() if entry.kind == DROP)
 
     def of_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
         """Select the prices of these columns, in this order.
 
-        A column that is not listed has the default price of the file, or else `default`. InputError
-        names all columns without a price and all listed columns that are missing, except columns of
-        kind ``drop``.
+        A column that is not listed has the default price of the file, or else `default`. The
+        InputError names all columns without a price, and all listed columns that are not in
+        `names`, except columns of kind ``drop``.
         """
+        # compare the columns with the listed ones
         order = list(names)
         default = default if self.default is None else self.default
         problems = []
         absent = [n for n in order if n not in self.features]
         if absent and default is None:
-            at_top = ""
+            toml_hint = ""
             if self.where.endswith(".toml"):
-                at_top = " under [features], or give `default = 1.0` at the top"
-            problems.append(f"has no price for feature {named(absent)}: list it{at_top}")
-        extra = [n for n in self.features if n not in order and n not in self.dropped]
-        if extra:
-            problems.append(f"prices an unknown feature {named(extra)}; there are {named(order)}")
+                toml_hint = " under [features], or give `default = 1.0` at the top"
+            problems.append(f"has no price for feature {named(absent)}: list it{toml_hint}")
+        unknown = [n for n in self.features if n not in order and n not in self.dropped]
+        if unknown:
+            problems.append(
+                f"prices an unknown feature {named(unknown)}; the features are {named(order)}"
+            )
         if problems:
             raise InputError(f"{self.where} {'; it '.join(problems)}")
+        # drop groups that only dropped columns had
         features = {n: self.features.get(n) or ColumnPrice(default or 0.0) for n in order}
-        used = {entry.group for entry in features.values()}
-        gone = {self.features[n].group for n in self.dropped} - used
-        groups = {g: price for g, price in self.groups.items() if g not in gone}
+        used_groups = {entry.group for entry in features.values()}
+        unused_groups = {self.features[n].group for n in self.dropped} - used_groups
+        groups = {g: price for g, price in self.groups.items() if g not in unused_groups}
         return PriceList(self.where, features, groups, self.default, self.cloud)
 
 
@@ -177,7 +181,7 @@ def _read_toml(path: Path, where: str) -> PriceList:
         for name, entry in file.features.items()
     }
     if not features and file.default is None:
-        raise InputError(f"{where} lists no feature, and no default price")
+        raise InputError(f"{where} lists neither features nor a default price")
     return PriceList(where, features, file.groups, file.default, file.cloud)
 
 
@@ -186,17 +190,17 @@ def _read_csv(path: Path, where: str) -> PriceList:
     groups: dict[str, float] = {}
     rows = csv_rows(path)
     _, columns = next(rows)
-    # header
+    # check the header
     absent = [name for name in ("feature", "own") if name not in columns]
     unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
     if absent or unknown:
-        wrong = [f"unknown column {named(unknown)}"] if unknown else []
-        wrong += [f"no column {named(absent)}"] if absent else []
+        problems = [f"unknown column {named(unknown)}"] if unknown else []
+        problems += [f"no column {named(absent)}"] if absent else []
         raise InputError(
-            f"{where}: {' and '.join(wrong)} among {named(columns) or 'none'}; "
+            f"{where}: {' and '.join(problems)} among {named(columns) or 'none'}; "
             "its first line is feature,own or feature,own,group,shared"
         )
-    # each row of a group repeats the group's shared price
+    # read the rows; each row of a group repeats the group's shared price
     ungrouped: list[int] = []
     for line, cells in rows:
         location = f"{where}, line {line}"
@@ -236,7 +240,7 @@ Label = int | str
 
 
 def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
-    """Split a mapping or Series by name into names and prices; other values have no names."""
+    """Split a mapping or Series into names and prices; other values have no names."""
     if isinstance(own, Mapping):
         return tuple(str(name) for name in own), list(own.values())
     index = getattr(own, "index", None)
@@ -248,15 +252,15 @@ def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
 
 
 def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
-    """Read the own prices of features; errors contain the feature's name or number."""
+    """Read the own prices of features; an InputError contains the feature's name or number."""
     try:
         prices = np.array(own, np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"feature costs must be numbers: {error}") from error
     if prices.ndim != 1 or not len(prices):
         raise InputError(f"feature costs must be a list of prices, not of shape {prices.shape}")
-    wrong = ~(np.isfinite(prices) & (prices >= 0))
-    for k in np.flatnonzero(wrong).tolist():
+    is_invalid = ~(np.isfinite(prices) & (prices >= 0))
+    for k in np.flatnonzero(is_invalid).tolist():
         name = repr(names[k]) if names is not None and k < len(names) else str(k)
         check_price(f"the cost of feature {name}", float(prices[k]))
     return prices
@@ -287,7 +291,7 @@ def read_shared_prices(shared: Any) -> dict[Label, float]:
 
 
 def read_prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
-    """Read the groups, one label or several, that each group requires."""
+    """Read the groups that each group requires, given as one label or several."""
     prerequisites: dict[Label, tuple[Label, ...]] = {}
     for group, required in (requires or {}).items():
         listed = [required] if isinstance(required, str | int) else list(required)

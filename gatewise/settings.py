@@ -1,15 +1,15 @@
-"""Settings: typed records that become the options of a command or entries of a TOML file.
+"""Settings records, whose fields become options of a command or entries of a TOML file.
 
-A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option. The
-file of ``--settings FILE.toml`` may set all fields; one with a :class:`FileOption` can only be set
-there. Types have bounds as in :mod:`gatewise.documents`. Fields without a mark are set in Python
-only and are not checked.
+A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option of
+the command. ``--settings FILE.toml`` may set it too. A field with a :class:`FileOption` can only be
+set in that file. Types have bounds as in :mod:`gatewise.documents`. Fields without such a mark can
+only be set in Python, and are not checked.
 
 ::
 
     class FleetSettings(Settings):
         devices: Annotated[int, Meta(ge=1, le=64), typer.Option(help="Devices.")] = 4
-        queue: Annotated[int, Meta(ge=1), FileOption("Requests that a worker queues.")] = 1024
+        queue: Annotated[int, Meta(ge=1), FileOption("Largest number of queued requests.")] = 1024
 
     @with_options
     def simulate(settings: FleetSettings, as_json: AsJson = False) -> None:
@@ -43,13 +43,13 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class FileOption:
-    """Mark of a field that only ``--settings FILE.toml`` sets, with its help text."""
+    """Mark of a field that can only be set in ``--settings FILE.toml``, with its help text."""
 
     help: str
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of settings; InputError, which names the setting, for an invalid value."""
+    """Base class of settings; an InputError for an invalid value names the setting."""
 
     def __post_init__(self) -> None:
         for name, (hint, _) in _marked_fields(type(self)).items():
@@ -68,17 +68,18 @@ def _marked_fields(cls: type) -> dict[str, tuple[Any, ParameterInfo | FileOption
 
 
 def file_settings(cls: type[Settings]) -> list[str]:
-    """List the fields that only ``--settings FILE.toml`` sets."""
+    """List the fields that can only be set in ``--settings FILE.toml``."""
     marks = _marked_fields(cls)
     return [name for name, (_, mark) in marks.items() if isinstance(mark, FileOption)]
 
 
 def with_options(command: Command) -> Command:
-    """Make the options of a command from its parameters that are settings.
+    """Decorate a command whose parameters include settings, so that their fields become options.
 
-    Values on the command line take precedence over those of ``--settings``, and these over
-    defaults.
+    Values on the command line take precedence over values in ``--settings``, and these take
+    precedence over defaults.
     """
+    # replace each settings parameter by the options of its fields
     signature = inspect.signature(command, eval_str=True)
     records = {
         name: parameter.annotation
@@ -90,42 +91,48 @@ def with_options(command: Command) -> Command:
     for cls in records.values():
         parameters += _parameters(cls)
     parameters += [p for p in own_parameters if p.name not in records]
-    rare = _rare_settings(records.values())
-    if rare:
+    file_only = _file_only_settings(records.values())
+    if file_only:
         parameters.append(_SETTINGS_FILE)
 
     @wraps(command)
     def run(context: typer.Context, settings_file: Path | None = None, **options: Any) -> None:
-        # options that are on the command line
-        named = {
+        # find the options that are on the command line
+        given_names = {
             name
             for name in options
             if (source := context.get_parameter_source(name)) is not None
             and not source.name.startswith("DEFAULT")
         }
+        # read the file
         entries = {} if settings_file is None else parse_toml(settings_file, str(settings_file))
         setting_names = [name for cls in records.values() for name in _marked_fields(cls)]
         for key in entries:
             if key not in setting_names:
                 names = ", ".join(setting_names)
-                raise DocumentError(str(settings_file), key, f"no setting; there are {names}")
-        settings_of_record: dict[str, Any] = {}
+                why = f"is not a setting; the settings are {names}"
+                raise DocumentError(str(settings_file), key, why)
+        # call the command with its settings and its other options
+        settings_by_name: dict[str, Any] = {}
         for name, cls in records.items():
             values = {key: options.pop(key) for key in _marked_fields(cls) if key in options}
-            named_values = {key: value for key, value in values.items() if key in named}
-            settings_of_record[name] = make_settings(cls, named_values, entries, str(settings_file))
-        command(**settings_of_record, **options)
+            given = {key: value for key, value in values.items() if key in given_names}
+            settings_by_name[name] = make_settings(cls, given, entries, str(settings_file))
+        command(**settings_by_name, **options)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
-    run.__doc__ = (inspect.getdoc(command) or "") + _file_help(rare)
+    run.__doc__ = (inspect.getdoc(command) or "") + _file_help(file_only)
     return run  # type: ignore[return-value]
 
 
 def make_settings(
     cls: type[T], options: Mapping[str, Any], entries: Mapping[str, Any] = {}, file: str = ""
 ) -> T:
-    """Make settings of a command's `options` and a file's `entries`; options take precedence."""
+    """Make settings from the `options` of a command and the `entries` of a file.
+
+    Options take precedence over entries.
+    """
     values = {}
     for name, (hint, mark) in _marked_fields(cls).items():
         if name in options:
@@ -136,8 +143,8 @@ def make_settings(
 
 
 def option_name(name: str, mark: object) -> str:
-    """Name of a field as an option or argument."""
-    # typer keeps the first name of an annotated option as its default
+    """Return the name of a field as an option or argument."""
+    # typer stores the first name of an annotated option as its default
     words = (getattr(mark, "default", None), *(getattr(mark, "param_decls", None) or ()))
     names = [word for word in words if isinstance(word, str) and word.startswith("--")]
     text = names[0].partition("/")[0] if names else "--" + name.replace("_", "-")
@@ -147,9 +154,10 @@ def option_name(name: str, mark: object) -> str:
 def option_words(
     settings: Settings, always: Collection[str] = (), texts: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Write settings as words of a command line, without defaults unless `always` names them.
+    """Write settings as words of a command line.
 
-    `texts` replace the values of some settings, for example a URL with a password.
+    Settings that equal their default are left out, unless `always` names them. `texts` replace the
+    values of some settings, for example a URL that contains a password.
     """
     defaults = {f.name: f.default for f in msgspec.structs.fields(settings)}
     words = []
@@ -175,14 +183,14 @@ _SETTINGS_FILE: Final = Parameter(
     default=None,
     annotation=Annotated[
         Path | None,
-        typer.Option("--settings", metavar="FILE.toml", help="Settings by name, and rarer ones."),
+        typer.Option("--settings", metavar="FILE.toml", help="File with settings by name."),
     ],
 )
 
 
 def _parameters(cls: type[Settings]) -> list[Parameter]:
     """Make parameters of a command for the fields that are options."""
-    plain = get_type_hints(cls)
+    plain_types = get_type_hints(cls)
     fields = {f.name: f for f in msgspec.structs.fields(cls)}
     parameters = []
     for name, (_, mark) in _marked_fields(cls).items():
@@ -190,8 +198,8 @@ def _parameters(cls: type[Settings]) -> list[Parameter]:
             continue
         field = fields[name]
         default: Any = Parameter.empty if field.default is msgspec.NODEFAULT else field.default
-        kind: Any = plain[name]
-        # a tuple of any length is a repeated option, which typer reads as a list
+        kind: Any = plain_types[name]
+        # a tuple of any length becomes a repeated option, which typer reads as a list
         if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
             kind = list.__class_getitem__(get_args(kind)[0])
             default = list(default)
@@ -202,17 +210,17 @@ def _parameters(cls: type[Settings]) -> list[Parameter]:
     return parameters
 
 
-def _rare_settings(records: Iterable[type[Settings]]) -> dict[str, str]:
-    """Map the settings that only a file sets to their help texts."""
+def _file_only_settings(records: Iterable[type[Settings]]) -> dict[str, str]:
+    """Map the settings that can only be set in a file to their help texts."""
     marks = {name: mark for cls in records for name, (_, mark) in _marked_fields(cls).items()}
     return {name: mark.help for name, mark in marks.items() if isinstance(mark, FileOption)}
 
 
-def _file_help(rare: Mapping[str, str]) -> str:
-    """Write the paragraph of a command's help about settings that only a file sets."""
-    if not rare:
+def _file_help(help_texts: Mapping[str, str]) -> str:
+    """Write the paragraph of a command's help about settings that can only be set in a file."""
+    if not help_texts:
         return ""
-    width = max(map(len, rare))
+    width = max(map(len, help_texts))
     lines = [
         textwrap.fill(
             text,
@@ -220,6 +228,6 @@ def _file_help(rare: Mapping[str, str]) -> str:
             initial_indent=f"    {name:{width}}  ",
             subsequent_indent=" " * (width + 6),
         )
-        for name, text in rare.items()
+        for name, text in help_texts.items()
     ]
-    return "\n\n".join(["", "In --settings FILE.toml alone:", "\n".join(lines)])
+    return "\n\n".join(["", "Only in --settings FILE.toml:", "\n".join(lines)])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold, Truth
-from gatewise.acquisition import at_exits, exit_costs
+from gatewise.acquisition import exit_costs, select_exit_costs
 from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
 from gatewise_training.operating_points.packed_size import packed_bytes
 
@@ -49,8 +49,8 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
                     val_accuracy=runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
                     val_cost=point.cost,
                     accuracy=runs[0].score(point.thresholds),
-                    cost=float(at_exits(union, exits).mean()),
-                    cost_paper=float(at_exits(paper, exits).mean()),
+                    cost=float(select_exit_costs(union, exits).mean()),
+                    cost_paper=float(select_exit_costs(paper, exits).mean()),
                     offload_rate=float((exits == len(stages)).mean()),
                     nbytes=int(sizes[last_point]),
                 )

@@ -8,13 +8,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gatewise.errors import InputError
-from gatewise.prices import LARGEST_REQUEST
+from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_edge.errors import WireError
 
 #: Largest number of bytes of a name: every name is a level of a topic and a label of a metric.
 MAX_NAME: Final = 64
 #: Largest number of bytes of a message.
-MAX_PAYLOAD: Final = LARGEST_REQUEST
+MAX_PAYLOAD: Final = MAX_REQUEST_BYTES
 
 #: Separators and wildcards of topics (MQTT 3.1.1, section 4.7), and control characters.
 _NOT_IN_A_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")

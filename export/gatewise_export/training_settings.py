@@ -12,7 +12,7 @@ from typer import Argument, Option
 from gatewise.columns.kinds import DROP, read_kind
 from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
-from gatewise.prices import LARGEST_REQUEST
+from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise.settings import FileOption, Settings
 from gatewise_export.commands import options
 from gatewise_training.data.table_columns import ColumnOptions
@@ -120,7 +120,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         FileOption(
             "Largest message of the broker, in bytes: a request must fit (131072, AWS IoT Core's)."
         ),
-    ] = LARGEST_REQUEST
+    ] = MAX_REQUEST_BYTES
     test_size: Annotated[
         float, FileOption("Share of the rows held out, if the file has no test part (0.25).")
     ] = 0.25

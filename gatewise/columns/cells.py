@@ -1,7 +1,8 @@
-"""Readers of cells of a raw table, which may come from a CSV file, a JSON line or a sensor.
+"""Readers for the cells of raw rows, which training and devices share.
 
-A cell is text, a number, a boolean, a date or missing. Readers ignore spaces around texts and raise
-InputError for a cell of another kind. Devices and training use the same readers.
+A row comes from a CSV file, a JSON line or a sensor. A cell is a text, a number, a boolean, a date,
+or missing. The readers ignore spaces around a text, and raise InputError if the cell is of another
+kind.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ MISSING_WORDS: Final = frozenset(
     {"", "?", "na", "n/a", "nan", "-nan", "null", "none", "nat", "<na>", "#n/a", "#n/a n/a", "#na"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 )
-"""Texts of a missing cell, in lower case, including those of pandas."""
+"""Texts that mean a missing cell, in lower case, including the ones that pandas recognises."""
 
 ISO: Final = "iso"
 UNIX: Final = "unix"
-"""Formats of a time in addition to those of strptime: ISO 8601, and seconds since 1970."""
+"""Formats of a time in addition to strptime formats: ISO 8601, and seconds since 1970."""
 
 TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "second", "days")
-"""Features of a time; ``weekday`` is 0 on Monday, ``days`` counts from 1970 in UTC."""
+"""Features of a time. ``weekday`` is 0 on Monday, and ``days`` counts from 1970 in UTC."""
 
 _TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
@@ -37,7 +38,7 @@ _POWER_OF_TEN: Final = re.compile(r"-?\d(\.\d+)?e[+-]\d{2,3}", re.ASCII)
 _ISO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _EPOCH: Final = datetime(1970, 1, 1)
 _DAY: Final = timedelta(days=1)
-#: Directives of strptime that do not depend on the locale.
+#: strptime directives that do not depend on the locale.
 _DIRECTIVES: Final = frozenset("YymdHMSfjz%")
 
 
@@ -66,7 +67,7 @@ def read_number(cell: object) -> float:
     >>> read_number(" 1e3 "), read_number(7)
     (1000.0, 7.0)
     """
-    value = _plain(cell)
+    value = _python_value(cell)
     try:
         # float() would also take Python's 1_000, and true as 1
         if not isinstance(value, bool | date) and not (isinstance(value, str) and "_" in value):
@@ -75,28 +76,28 @@ def read_number(cell: object) -> float:
         return float("inf") if value > 0 else float("-inf")
     except (ValueError, TypeError):
         pass
-    raise _refused(cell, "a number")
+    raise _cell_error(cell, "a number")
 
 
 def read_boolean(cell: object) -> float:
-    """Read true or false, yes or no, on or off, 1 or 0, as 1.0 or 0.0.
+    """Read a boolean such as ``true``, ``yes``, ``on`` or ``1`` as 1.0 or 0.0.
 
     >>> read_boolean("Yes"), read_boolean(False)
     (1.0, 0.0)
     """
-    text = str(_plain(cell)).strip().lower()
+    text = str(_python_value(cell)).strip().lower()
     if text in _TRUE:
         return 1.0
     if text in _FALSE:
         return 0.0
-    raise _refused(cell, "true or false")
+    raise _cell_error(cell, "true or false")
 
 
 def read_category(cell: object) -> str:
     """Read the canonical name of a category.
 
-    A number, boolean or time has the same name whether it is typed or a text, because CSV files
-    write the number 3 of a float column as ``3.0``, a boolean as ``True``, and midnight as a date.
+    A number, boolean or time has the same name as its text. A CSV file contains ``3.0`` for the
+    number 3 of a float column, ``True`` for a boolean, and a date for midnight.
 
     >>> read_category(" Bolt & Sons"), read_category(3.0), read_category("3.0")
     ('Bolt & Sons', '3', '3')
@@ -105,13 +106,13 @@ def read_category(cell: object) -> str:
     >>> read_category("2025-03-01 00:00:00"), read_category(datetime(2025, 3, 1, 8, 30))
     ('2025-03-01', '2025-03-01 08:30:00')
     """
-    cell = _plain(cell)
+    cell = _python_value(cell)
     if isinstance(cell, datetime | date):
         return _time_name(cell)
     if not isinstance(cell, str | bool | int | float | Decimal | time):
-        raise _refused(cell, "a category")
+        raise _cell_error(cell, "a category")
     text = str(cell).strip()
-    if _POWER_OF_TEN.fullmatch(text):  # files of single precision write 1000000.0 as 1e+06
+    if _POWER_OF_TEN.fullmatch(text):  # pandas writes the float32 number 1000000.0 as 1e+06
         text = str(float(text))
     if _WHOLE_FLOAT.fullmatch(text):
         return "0" if text == "-0.0" else text[:-2]
@@ -126,43 +127,51 @@ def read_category(cell: object) -> str:
 
 
 def _time_name(moment: date) -> str:
-    """Name of a time as a category: the date alone at midnight without a time zone."""
+    """Return the name of a time as a category, which is the date alone at midnight."""
     if isinstance(moment, datetime):
         is_midnight = moment.tzinfo is None and moment.time() == time.min
         return moment.date().isoformat() if is_midnight else moment.isoformat(" ")
     return moment.isoformat()
 
 
-def read_time(cell: object, form: str = ISO) -> datetime:
-    """Read a time from a date, or from a text or number in the format `form`.
+def read_time(cell: object, time_format: str = ISO) -> datetime:
+    """Read a time from a date, or from a text or number in the format `time_format`.
 
     >>> read_time("2025-03-01 08:30").hour, read_time("1.3.2025", "%d.%m.%Y").month
     (8, 3)
     """
-    cell = _plain(cell)
+    cell = _python_value(cell)
     if isinstance(cell, datetime):
         return cell
     if isinstance(cell, date):
         return datetime(cell.year, cell.month, cell.day)
     try:
-        if form == UNIX:
+        if time_format == UNIX:
             return _EPOCH + timedelta(seconds=read_number(cell))
         if isinstance(cell, str):
             text = cell.strip()
-            return datetime.fromisoformat(text) if form == ISO else datetime.strptime(text, form)
+            return (
+                datetime.fromisoformat(text)
+                if time_format == ISO
+                else datetime.strptime(text, time_format)
+            )
     except (ValueError, OverflowError):
         pass
     descriptions = {ISO: "a date in ISO 8601", UNIX: "seconds since 1970"}
-    raise _refused(cell, descriptions.get(form, f"a date as {form}"))
+    raise _cell_error(cell, descriptions.get(time_format, f"a date as {time_format}"))
 
 
-def check_time_format(form: str) -> None:
-    """Raise InputError unless a format is :data:`ISO`, :data:`UNIX` or numeric strptime."""
-    directives = re.findall("%(.?)", form)
-    if form not in (ISO, UNIX) and (not directives or not set(directives) <= _DIRECTIVES):
+def check_time_format(time_format: str) -> None:
+    """Raise InputError unless a format is :data:`ISO`, :data:`UNIX` or a numeric strptime format.
+
+    Formats with names of months or weekdays are refused, because they depend on the locale.
+    """
+    directives = re.findall("%(.?)", time_format)
+    is_numeric = bool(directives) and set(directives) <= _DIRECTIVES
+    if time_format not in (ISO, UNIX) and not is_numeric:
         raise InputError(
-            f"{form!r} is not a format of a time: give iso, unix (seconds) or one such as "
-            "'%d.%m.%Y %H:%M' (of %Y %y %m %d %H %M %S %f %j %z)"
+            f"{time_format!r} is not a format of a time: give iso, unix (seconds) or a format such "
+            "as '%d.%m.%Y %H:%M' with the directives %Y %y %m %d %H %M %S %f %j %z"
         )
 
 
@@ -183,36 +192,37 @@ def time_part(moment: datetime, part: str) -> float:
 
 
 UNKNOWN_CLASS: Final = -2
-"""Index of a label that is not a class of the bundle, so that every answer is wrong."""
+"""Index of a label that is not a class of the bundle; every answer to such a row is wrong."""
 
 
 def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
-    """Find the class of each label, shape (n,); :data:`UNKNOWN_CLASS` for other labels.
+    """Find the class index of each label, int64 of shape (n,).
 
-    A label belongs to the class with the same text or, if classes are numbers, the same value.
+    A label belongs to the class with the same text or, if the classes are numbers, with the same
+    value. Other labels have the index :data:`UNKNOWN_CLASS`.
 
     >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
     [1, 0, -2, 0]
     """
-    by_text = {text: i for i, c in enumerate(classes) for text in _texts(c)}
-    by_number = {
+    index_of_text = {text: i for i, c in enumerate(classes) for text in _label_texts(c)}
+    index_of_number = {
         number: i
         for i, c in enumerate(classes)
         if not isinstance(c, str) and (number := _number(c)) is not None
     }
 
-    def find(label: object) -> int:
-        index = by_text.get(str(label).strip())
+    def find_class(label: object) -> int:
+        index = index_of_text.get(str(label).strip())
         if index is None:
             number = _number(label)
-            index = None if number is None else by_number.get(number)
+            index = None if number is None else index_of_number.get(number)
         return UNKNOWN_CLASS if index is None else index
 
-    return np.array([find(label) for label in labels], np.int64)
+    return np.array([find_class(label) for label in labels], np.int64)
 
 
-def _texts(label: object) -> set[str]:
-    """Texts of labels of one class."""
+def _label_texts(label: object) -> set[str]:
+    """Return the texts by which rows may name a class label."""
     text = str(label).strip()
     return {text, text.lower()} if isinstance(label, bool) else {text}
 
@@ -224,21 +234,21 @@ def _number(label: Any) -> float | None:
         return None
 
 
-def _plain(cell: object) -> Any:
+def _python_value(cell: object) -> Any:
     """Convert a cell of numpy or pandas to a Python type."""
     if type(cell) in (str, float, int, bool):
         return cell
     if isinstance(cell, np.datetime64):
         return cell.astype("datetime64[us]").item()
     if isinstance(cell, np.floating):
-        # the digits of its own precision, which files contain
+        # str() gives the digits that a file contains; float(cell) would add float64 digits
         return float(str(cell))
     if isinstance(cell, np.generic):
         return cell.item()
-    # periods, intervals and durations are read as the texts that pandas writes to files
+    # read periods, intervals and durations as the texts that pandas writes to files
     is_of_pandas = type(cell).__module__.partition(".")[0] == "pandas"
     return str(cell) if is_of_pandas and not isinstance(cell, datetime) else cell
 
 
-def _refused(cell: object, wanted: str) -> InputError:
-    return InputError(f"{str(cell)[:40]!r} is not {wanted}")
+def _cell_error(cell: object, requirement: str) -> InputError:
+    return InputError(f"{str(cell)[:40]!r} is not {requirement}")

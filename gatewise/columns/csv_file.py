@@ -1,4 +1,4 @@
-"""Reader of CSV files with a header, separated by commas, semicolons or tabs."""
+"""Reader of CSV files that have a header and commas, semicolons or tabs as separators."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")
 
 
 def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and cells of the header and of each row of a CSV file in UTF-8.
+    """Yield the line number and the cells of the header and of each row of a CSV file in UTF-8.
 
-    The separator is that of a first line such as ``sep=;``, which Excel writes, or else the most
-    frequent one of the header. In files with semicolons, decimal commas become points. Cells are
-    stripped, empty lines are skipped, and a column without a name is ``Unnamed: 0``, as in pandas.
+    A first line such as ``sep=;``, which Excel writes, states the separator. In other files it is
+    the separator that occurs most often in the header. In files with semicolons, decimal commas
+    become points. Cells are stripped, empty lines are skipped, and a column without a name is
+    called ``Unnamed: 0``, as in pandas.
 
-    InputError names the file, and the line if possible: the file is missing, empty or not CSV, a
-    row differs in length from the header, or a number may have separators of thousands.
+    Raises InputError if the file is missing, empty or not CSV, if the length of a row differs from
+    the header's, or if a number may contain thousands separators. The message names the file and,
+    if possible, the line.
     """
     path = Path(path)
     try:
@@ -39,7 +41,7 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             header = [cell.strip() or f"Unnamed: {k}" for k, cell in enumerate(next(reader))]
             if len(header) == 1 and "|" in header[0]:
                 raise InputError(
-                    f"{path}: its columns are separated by '|'; write them with commas"
+                    f"{path}: its columns are separated by '|'; separate them by commas"
                 )
             yield n_before + reader.line_num, header
             decimals = _Decimals(path, header) if separator == ";" else None
@@ -48,12 +50,12 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                 if not row or (len(row) < len(header) and row == [""]):
                     continue
                 if len(row) != len(header):
-                    cut = "; is the file cut short?" if len(row) < len(header) else ""
+                    hint = "; is the file cut short?" if len(row) < len(header) else ""
                     raise InputError(
-                        f"{path}, line {line}: {len(row)} cells under {len(header)} columns{cut}"
+                        f"{path}, line {line}: {len(row)} cells under {len(header)} columns{hint}"
                     )
                 row = [cell.strip() for cell in row]
-                yield line, decimals.pointed(row, line) if decimals else row
+                yield line, decimals.with_points(row, line) if decimals else row
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except OSError as error:
@@ -64,7 +66,10 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def plain_csv(path: Path) -> Path | io.StringIO:
-    """Check a CSV file; return it, or its rows as text if it is not separated by commas."""
+    """Check a CSV file, and return a source with commas as separators.
+
+    The source is the file itself if it has commas, and otherwise its rows as text.
+    """
     rows = (row for _, row in csv_rows(path))
     header = next(rows)
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -74,14 +79,14 @@ def plain_csv(path: Path) -> Path | io.StringIO:
             pass
         return path
     text = io.StringIO(newline="")
-    # with these line ends the writer quotes cells with carriage returns
+    # with "\r\n" as line ends the writer quotes cells that contain carriage returns
     csv.writer(text, lineterminator="\r\n").writerows(chain([header], rows))
     text.seek(0)
     return text
 
 
 def _read_head(file: TextIO) -> tuple[str, str, int]:
-    """Read the separator, the line of the header, and the number of lines before it."""
+    """Read the separator, the header line, and the number of lines before the header."""
     line = file.readline()
     stated = _SEPARATOR.fullmatch(line)
     if stated is not None:
@@ -91,17 +96,18 @@ def _read_head(file: TextIO) -> tuple[str, str, int]:
 
 
 class _Decimals:
-    """Converter of decimal commas in a file that is separated by semicolons."""
+    """Converter of decimal commas in a file with semicolons as separators."""
 
     def __init__(self, path: Path, header: list[str]) -> None:
         self._path = path
         self._header = header
         self._comma = self._thousands = ""
 
-    def pointed(self, row: list[str], line: int) -> list[str]:
+    def with_points(self, row: list[str], line: int) -> list[str]:
         """Replace the decimal commas of a row by points.
 
-        InputError if the file has decimal commas and a number such as 1.234, which may be 1234.
+        Raises InputError if the file has decimal commas and also a number such as 1.234, because
+        that number may mean 1234.
         """
         for k, cell in enumerate(row):
             # 1,5 -> 1.5; 1.234 may be 1234 if another number has a decimal comma
@@ -115,7 +121,7 @@ class _Decimals:
         if self._thousands and self._comma:
             raise InputError(
                 f"{self._path}, {self._thousands} is ambiguous: the file has decimal commas "
-                f"({self._comma!r}), so its point may separate thousands. Remove separators of "
-                "thousands, or write decimals with points"
+                f"({self._comma!r}), so its point may separate thousands. Remove thousands "
+                "separators, or write decimals with points"
             )
         return row

@@ -1,4 +1,4 @@
-"""Encoder of raw rows to features, which training and devices share."""
+"""Encoder from raw rows to features, which training and devices share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from gatewise.errors import InputError
 MAX_COLUMNS = 65535
 
 RawRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
-"""Cells by column, or in the order of the columns."""
+"""Mapping from column name to cell, or a sequence of cells in the order of the columns."""
 
 
 class RowEncoder(Record, frozen=True, dict=True):
-    """Columns of a raw row, in order.
+    """Encoder for rows with the given `columns`.
 
-    `missing_words` are texts of a missing cell, in lower case, in addition to the usual ones.
+    `missing_words` are texts in lower case that mean a missing cell, in addition to
+    :data:`.cells.MISSING_WORDS`.
 
     >>> from gatewise.columns.kinds import CategoryColumn, NumberColumn
     >>> supplier = CategoryColumn("supplier", ("acme", "bolt"), categories=("ACME", "Bolt"))
@@ -36,8 +37,8 @@ class RowEncoder(Record, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
-            double = next(name for name in self.names if self.names.count(name) > 1)
-            raise InputError(f"column {double!r} is repeated")
+            duplicate = next(name for name in self.names if self.names.count(name) > 1)
+            raise InputError(f"column {duplicate!r} is repeated")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -51,13 +52,13 @@ class RowEncoder(Record, frozen=True, dict=True):
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Index of the first feature of each column and, last, the number of features."""
+        """Index of the first feature of each column, followed by the number of features."""
         sizes = [len(column.features) for column in self.columns]
         return tuple(np.cumsum([0, *sizes]).tolist())
 
     @cached_property
     def column_of(self) -> tuple[int, ...]:
-        """Column of each feature."""
+        """Index of the column of each feature."""
         return tuple(c for c, column in enumerate(self.columns) for _ in column.features)
 
     def members(self, column: int) -> range:
@@ -65,11 +66,11 @@ class RowEncoder(Record, frozen=True, dict=True):
         return range(self.starts[column], self.starts[column + 1])
 
     def cell(self, column: int, cell: object) -> tuple[float, ...]:
-        """Encode a cell of a column; InputError, which names the column, for an invalid cell."""
+        """Encode a cell of a column; an InputError for an invalid cell names the column."""
         return self.columns[column].encode(cell, self.missing_words)
 
     def bad_cells(self, rows: Iterable[Sequence[str]]) -> Iterator[tuple[int, InputError]]:
-        """Yield row number and error of each invalid cell, in order."""
+        """Yield the row number and the error of each invalid cell, in order."""
         errors: dict[tuple[int, str], InputError | None] = {}
         for row_number, row in enumerate(rows):
             for position in enumerate(row):
@@ -83,7 +84,10 @@ class RowEncoder(Record, frozen=True, dict=True):
                     yield row_number, error_of_cell
 
     def cells(self, row: RawRow) -> list[Any]:
-        """List the cells of a raw row in the order of the columns; InputError for missing ones."""
+        """List the cells of a raw row in the order of the columns.
+
+        Raises InputError if a column is missing, or the number of cells is wrong.
+        """
         if isinstance(row, Mapping):
             absent = [name for name in self.names if name not in row]
             if absent:
@@ -110,7 +114,7 @@ class RowEncoder(Record, frozen=True, dict=True):
             [v for c, cell in enumerate(self.cells(row)) for v in self.cell(c, cell)]
             for row in rows
         ]
-        # a value too large for float32 becomes infinite, and is refused later
+        # a value beyond the float32 range becomes infinite, and a later check refuses it
         with np.errstate(over="ignore"):
             wide = np.array(values, np.float64).reshape(-1, self.starts[-1])
             narrow: NDArray[np.float32] = np.asarray(wide, np.float32)

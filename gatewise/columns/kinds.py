@@ -1,4 +1,4 @@
-"""Kinds of raw columns, and the features that they become.
+"""Kinds of raw columns, and the features that each kind becomes.
 
 ::
 
@@ -8,9 +8,9 @@
     ordinal    index of the category (-1 for an unknown category)
     time       parts of a date: month, weekday, hour, ...
 
-A missing cell becomes NaN or, in a column with `fill`, these values and 1 in an indicator feature.
-To add a kind, add a class here and to :data:`AnyColumn`; tables, files of prices, commands and
-bundles then accept it.
+A missing cell becomes NaN. In a column with `fill` it becomes these values, and an indicator
+feature becomes 1. To add a kind, add a class here and to :data:`AnyColumn`; tables, price files,
+commands and bundles then accept it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gatewise.documents import Meta, Record, Text
 from gatewise.errors import InputError
 
 MAX_CATEGORIES: Final = 10_000
-"""Largest number of categories of a column in a bundle."""
+"""Largest number of categories in a column of a bundle."""
 MAX_LEARNED_CATEGORIES: Final = 1000
-"""Largest number of categories of a column in training."""
+"""Largest number of categories that training learns for a column."""
 MAX_CELL_BYTES: Final = 256
 """Largest size of a category's name, in bytes of UTF-8."""
 
@@ -43,37 +43,40 @@ TimeParts = Annotated[tuple[str, ...], Meta(min_length=1, max_length=len(cells.T
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """Options of learning a column from training cells."""
+    """Options for learning a column from training cells."""
 
-    format: str = ""  # of a time
+    format: str = ""  # format of a time column
     has_missing: bool = False  # whether training rows have missing cells
-    fill_missing: bool = False  # whether missing cells are filled
-    max_one_hot: int = 12  # largest number of categories with one feature each
+    fill_missing: bool = False  # whether to fill missing cells
+    max_one_hot: int = 12  # largest number of categories for one-hot features
 
 
 class Column(Record, frozen=True, dict=True, tag_field="kind"):
     """A raw column and its features.
 
-    `fill` holds the values of a missing cell without the indicator; None means NaN.
+    `fill` holds the feature values of a missing cell, without the indicator. None means NaN.
     """
 
     name: Text
     features: FeatureNames
     fill: Fill | None = None
 
-    #: Noun phrase for a valid cell, in errors.
+    #: Description of a valid cell in error messages.
     requirement: ClassVar[str]
-    #: Whether cells of a file are read as texts even if they are numbers.
+    #: Whether cells of a file stay texts even if they look like numbers.
     is_text: ClassVar[bool] = True
-    #: Whether a missing cell is a category of its own.
+    #: Whether a missing cell counts as a category.
     takes_missing: ClassVar[bool] = False
-    #: Largest number of distinct training cells; None: no limit.
+    #: Largest number of distinct training cells; None means no limit.
     max_distinct: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         extra = len(self.features) - self.width
         if extra not in (0, 1) or (extra and self.fill is None):
-            raise InputError(f"column {self.name!r}: {len(self.features)} features do not fit it")
+            n_features = len(self.features)
+            raise InputError(
+                f"column {self.name!r} of kind {self.kind} cannot have {n_features} features"
+            )
         if self.fill is not None and len(self.fill) != self.width:
             raise InputError(f"column {self.name!r}: fill has {len(self.fill)} values")
 
@@ -88,13 +91,13 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         return 1
 
     @classmethod
-    def check_format(cls, form: str) -> None:
-        """Raise InputError for a format such as ``%d.%m.%Y`` that the kind does not accept."""
-        if form:
-            raise InputError(f"{form!r}: only a time has a format")
+    def check_format(cls, cell_format: str) -> None:
+        """Raise InputError if the kind does not accept a format such as ``%d.%m.%Y``."""
+        if cell_format:
+            raise InputError(f"{cell_format!r}: only a time has a format")
 
     @classmethod
-    def check_cell(cls, cell: object, form: str) -> None:
+    def check_cell(cls, cell: object, cell_format: str) -> None:
         """Raise InputError for a training cell that is not of this kind."""
         raise NotImplementedError
 
@@ -108,7 +111,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         raise NotImplementedError
 
     def encode(self, cell: object, missing_words: frozenset[str]) -> tuple[float, ...]:
-        """Convert a cell to the values of all features; InputError names the column."""
+        """Convert a cell to the values of all features; an InputError names the column."""
         if cells.is_missing(cell, missing_words):
             return self._missing
         try:
@@ -117,7 +120,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
             raise InputError(f"column {self.name!r}: {error}") from None
 
     def is_unseen(self, values: Sequence[float]) -> bool:
-        """Whether these values of its features encode an unknown category."""
+        """Whether `values`, the features of a cell, encode an unknown category."""
         return False
 
     @cached_property
@@ -137,7 +140,7 @@ class NumberColumn(Column, frozen=True, tag="number"):
     is_text: ClassVar[bool] = False
 
     @classmethod
-    def check_cell(cls, cell: object, form: str) -> None:
+    def check_cell(cls, cell: object, cell_format: str) -> None:
         cells.read_number(cell)
 
     @classmethod
@@ -158,7 +161,7 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
     is_text: ClassVar[bool] = False
 
     @classmethod
-    def check_cell(cls, cell: object, form: str) -> None:
+    def check_cell(cls, cell: object, cell_format: str) -> None:
         cells.read_boolean(cell)
 
     @classmethod
@@ -176,13 +179,13 @@ P = TypeVar("P", bound=Column)
 
 
 def _plain_column(cls: type[P], name: str, fill: float | None, options: Learning) -> P:
-    """Make a column of one feature, with an indicator if missing cells are filled."""
+    """Make a column with one feature, and with an indicator if missing cells are filled."""
     indicator = _indicator_name(name, options) if fill is not None else ()
     return cls(name, (name, *indicator), None if fill is None else (fill,))
 
 
 class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
-    """A column of categories with one feature for each known category."""
+    """A column of categories, with one feature for each known category."""
 
     categories: Categories
 
@@ -197,19 +200,19 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
                 raise InputError(f"category {category!r} is empty or not in its canonical form")
             _check_category(category)
         if len(set(self.categories)) < len(self.categories):
-            raise InputError(f"column {self.name!r}: a category stands twice")
+            raise InputError(f"column {self.name!r} repeats a category")
 
     @property
     def width(self) -> int:
         return len(self.categories)
 
     @classmethod
-    def check_cell(cls, cell: object, form: str) -> None:
+    def check_cell(cls, cell: object, cell_format: str) -> None:
         _check_category(cells.read_category(cell))
 
     @classmethod
     def learn(cls, name: str, present: Sequence[Any], options: Learning) -> CategoryColumn:
-        # many categories become one feature, the index
+        # a column with many categories has one feature, the index of the category
         categories = _sorted_categories(present)
         if len(categories) > options.max_one_hot:
             return OrdinalColumn.learn(name, present, options)
@@ -224,11 +227,11 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         return not any(values)
 
     @cached_property
-    def _place(self) -> dict[str, int]:
+    def _index_of(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.categories)}
 
     def read(self, cell: object) -> tuple[float, ...]:
-        index = self._place.get(cells.read_category(cell), -1)
+        index = self._index_of.get(cells.read_category(cell), -1)
         return tuple(float(i == index) for i in range(len(self.categories)))
 
 
@@ -249,11 +252,11 @@ class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
         return values[0] == -1.0 and not any(values[1:])
 
     def read(self, cell: object) -> tuple[float, ...]:
-        return (float(self._place.get(cells.read_category(cell), -1)),)
+        return (float(self._index_of.get(cells.read_category(cell), -1)),)
 
 
 class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
-    """A column of dates or times, which become some of their parts."""
+    """A column of dates or times, with one feature for each of `parts`."""
 
     parts: TimeParts
     format: Text = cells.ISO
@@ -272,29 +275,29 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
         return len(self.parts)
 
     @classmethod
-    def check_format(cls, form: str) -> None:
-        cells.check_time_format(form or cells.ISO)
+    def check_format(cls, cell_format: str) -> None:
+        cells.check_time_format(cell_format or cells.ISO)
 
     @classmethod
-    def check_cell(cls, cell: object, form: str) -> None:
-        cells.read_time(cell, form or cells.ISO)
+    def check_cell(cls, cell: object, cell_format: str) -> None:
+        cells.read_time(cell, cell_format or cells.ISO)
 
     @classmethod
     def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Self:
-        form = options.format or cells.ISO
+        time_format = options.format or cells.ISO
         times = sorted(
-            (cells.read_time(cell, form) for cell in present),
+            (cells.read_time(cell, time_format) for cell in present),
             key=lambda time: cells.time_part(time, "days"),
         )
         time_parts = _varying_parts(times)
         fill = None
         if options.fill_missing:
-            # a missing time is filled with the median one
-            middle = times[len(times) // 2]
-            fill = tuple(float(np.float32(cells.time_part(middle, part))) for part in time_parts)
+            # fill a missing time with the median time
+            median = times[len(times) // 2]
+            fill = tuple(float(np.float32(cells.time_part(median, part))) for part in time_parts)
         indicator = _indicator_name(name, options) if fill is not None else ()
         features = (*(f"{name}_{part}" for part in time_parts), *indicator)
-        return cls(name, features, fill, parts=time_parts, format=form)
+        return cls(name, features, fill, parts=time_parts, format=time_format)
 
     def read(self, cell: object) -> tuple[float, ...]:
         time = cells.read_time(cell, self.format)
@@ -305,25 +308,27 @@ AnyColumn: TypeAlias = NumberColumn | BooleanColumn | CategoryColumn | OrdinalCo
 
 
 def kind_name(kind: type[Column]) -> str:
-    """Name of a kind of columns in files and options."""
+    """Return the name of a kind in files and options."""
     return str(kind.__struct_config__.tag)
 
 
 KINDS: Final[dict[str, type[Column]]] = {kind_name(kind): kind for kind in get_args(AnyColumn)}
 DROP: Final = "drop"
-"""Kind of a column that does not become a feature."""
+"""Kind of a column that has no features."""
 
 
 def read_kind(text: str) -> tuple[str, str]:
-    """Split a kind and its format, such as ``time:%d.%m.%Y``; InputError for an unknown kind.
+    """Split a text such as ``time:%d.%m.%Y`` into a kind and its format.
+
+    Raises InputError for an unknown kind.
 
     >>> read_kind("category"), read_kind("time:unix")
     (('category', ''), ('time', 'unix'))
     """
-    kind, _, form = text.partition(":")
+    kind, _, cell_format = text.partition(":")
     if kind not in KINDS and kind != DROP:
         raise InputError(f"kind is {kind!r}; choose one of {', '.join((*KINDS, DROP))}")
-    return kind, form
+    return kind, cell_format
 
 
 def _check_category(text: str) -> None:
@@ -336,15 +341,15 @@ def _check_category(text: str) -> None:
 
 
 def _sorted_categories(present: Sequence[Any]) -> tuple[str, ...]:
-    """Sort categories: numbers by value, then other texts."""
+    """List the distinct categories: numbers by value, then other texts."""
 
-    def by_value(category: str) -> tuple[bool, float, str]:
+    def sort_key(category: str) -> tuple[bool, float, str]:
         try:
             return False, cells.read_number(category), category
         except InputError:
             return True, 0.0, category
 
-    return tuple(sorted({cells.read_category(cell) for cell in present}, key=by_value))
+    return tuple(sorted({cells.read_category(cell) for cell in present}, key=sort_key))
 
 
 def _indicator_name(name: str, options: Learning) -> tuple[str, ...]:
@@ -352,17 +357,17 @@ def _indicator_name(name: str, options: Learning) -> tuple[str, ...]:
 
 
 def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
-    """Names of features that a manifest accepts: printable, short and distinct."""
+    """Name the features of categories; the names are printable, short and distinct."""
     names: list[str] = []
-    for number, category in enumerate(categories):
-        short = "".join(c if c.isprintable() else "_" for c in category)[:12]
+    for index, category in enumerate(categories):
+        short_name = "".join(c if c.isprintable() else "_" for c in category)[:12]
         fits = category and category.isprintable() and len(category.encode()) <= 40
-        names.append(f"{name}={category if fits else f'{short}~{number}'}")
+        names.append(f"{name}={category if fits else f'{short_name}~{index}'}")
     return names
 
 
 def _varying_parts(times: Sequence[Any]) -> tuple[str, ...]:
-    """List the coarse parts of dates that vary, or else the fine ones."""
+    """List the coarse parts of the times that vary, or else the fine parts that vary."""
 
     def varying(*parts: str) -> tuple[str, ...]:
         return tuple(p for p in parts if len({cells.time_part(time, p) for time in times}) > 1)

@@ -1,4 +1,4 @@
-"""Ranges of the values of training rows, and limits of plausible values."""
+"""Value ranges of training rows, from which devices derive limits of plausible values."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 
 MAX_DEVIATIONS: Final = 3.0
-"""Distance of plausible values from the range of training rows, in standard deviations."""
+"""Largest distance of a plausible value from the training range, in standard deviations."""
 
 MAX_VALUES: Final = 1 << 20
-"""Largest number of values that are measured at a time."""
+"""Largest number of values in a block of rows that are measured together."""
 
 Values = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class ValueRanges:
-    """Range and standard deviation of the values of training rows, by column, shapes (n_columns,).
+    """Range and standard deviation of each column of training rows, shapes (n_columns,).
 
     They are NaN for a column without values.
     """
@@ -33,14 +33,14 @@ class ValueRanges:
 
     @classmethod
     def of_rows(cls, rows: NDArray[Any]) -> Self:
-        """Measure rows of shape (n, n_columns) without NaN."""
+        """Measure rows of shape (n, n_columns), ignoring NaN."""
         n_rows, n_columns = rows.shape
         counts = np.zeros(n_columns)
         sums = np.zeros(n_columns)
         squares = np.zeros(n_columns)
         low = np.fmin.reduce(rows, axis=0)
         high = np.fmax.reduce(rows, axis=0)
-        # distances from the middle of the range, so that squares do not lose digits
+        # measure distances from the middle of the range, so that their squares keep precision
         middle = low / 2.0 + high / 2.0
         step = max(1, MAX_VALUES // max(1, n_columns))
         for start in range(0, n_rows, step):
@@ -54,13 +54,16 @@ class ValueRanges:
 
     @classmethod
     def from_table(cls, table: NDArray[Any], n_columns: int) -> Self:
-        """Read the ranges of a :meth:`table`; InputError for another number of columns."""
+        """Read the result of :meth:`table`; InputError if its shape or type is wrong."""
         if table.shape != (3, n_columns) or table.dtype != np.float32:
-            raise InputError(f"ranges of shape {table.shape} for {n_columns} columns")
+            raise InputError(
+                f"ranges of shape {table.shape} and type {table.dtype}, not {(3, n_columns)} and "
+                "float32"
+            )
         return cls(*table)
 
     def table(self) -> Values:
-        """Stack low, high and spread, shape (3, n_columns)."""
+        """Stack `low`, `high` and `spread`, shape (3, n_columns)."""
         return np.stack([self.low, self.high, self.spread])
 
     def limits(self) -> tuple[Values, Values]:
@@ -76,11 +79,11 @@ class ValueRanges:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRanges:
-    """Ranges of the training rows of a system."""
+    """Value ranges of a system's training rows."""
 
-    features: ValueRanges  # of the features, or one range for all values of an array
-    channels: ValueRanges | None = None  # of the channels of windows
-    # (n_channels,): whether a channel varied within each training window, unlike a dead sensor
+    features: ValueRanges  # one range per feature, or one for all values of an array
+    channels: ValueRanges | None = None  # one range per channel of windows
+    # (n_channels,): whether a channel varied within every training window, unlike a dead sensor
     varies: NDArray[np.bool_] | None = None
 
     @classmethod
@@ -94,7 +97,7 @@ class TrainingRanges:
         return cls(ValueRanges.of_rows(rows), ValueRanges.of_rows(by_channel), varies)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a file, by name."""
+        """Return the arrays for a file, by name."""
         arrays: dict[str, NDArray[Any]] = {"features": self.features.table()}
         if self.channels is not None and self.varies is not None:
             arrays |= {"channels": self.channels.table(), "varies": self.varies}
@@ -104,14 +107,14 @@ class TrainingRanges:
     def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], n_features: int, n_channels: int = 0
     ) -> Self:
-        """Read :meth:`arrays`; InputError if one is missing or has another shape or type."""
+        """Read the result of :meth:`arrays`; InputError if an array is missing or malformed."""
         names = {"features", "channels", "varies"} if n_channels else {"features"}
         if set(arrays) != names:
-            raise InputError(f"arrays {sorted(arrays)} in place of {sorted(names)}")
+            raise InputError(f"value ranges have arrays {sorted(arrays)}, not {sorted(names)}")
         features = ValueRanges.from_table(arrays["features"], n_features)
         if not n_channels:
             return cls(features)
         varies = arrays["varies"]
         if varies.shape != (n_channels,) or varies.dtype != np.bool_:
-            raise InputError(f"varies of shape {varies.shape} for {n_channels} channels")
+            raise InputError(f"array varies has shape {varies.shape}, not ({n_channels},)")
         return cls(features, ValueRanges.from_table(arrays["channels"], n_channels), varies)

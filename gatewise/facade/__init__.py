@@ -1,5 +1,6 @@
-"""Names that ``gatewise`` offers, one file for each package that defines them.
+"""Public names of ``gatewise``, with one file for each package that defines them.
 
-The stub loader takes names from inside its own package only, hence these files. They are the
-one place where an import runs up, and each is loaded only when one of its names is used.
+``lazy_loader`` can only attach names from inside its own package. These files are therefore the
+only place where ``gatewise`` imports the packages above it. Each file is imported when one of its
+names is first used.
 """

@@ -1,3 +1,3 @@
-"""Name of the light half of ``gatewise_export``, which devices need, in the facade."""
+"""Public name from the light half of ``gatewise_export``, which devices need."""
 
 from gatewise_export import Bundle as Bundle

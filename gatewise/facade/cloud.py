@@ -1,4 +1,4 @@
-"""Names of ``gatewise_cloud`` in the facade."""
+"""Public names from ``gatewise_cloud``."""
 
 from gatewise.errors import not_installed
 

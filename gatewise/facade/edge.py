@@ -1,4 +1,4 @@
-"""Names of ``gatewise_edge`` in the facade."""
+"""Public names from ``gatewise_edge``."""
 
 from gatewise.errors import not_installed
 

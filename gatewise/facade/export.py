@@ -1,4 +1,4 @@
-"""Names of the heavy half of ``gatewise_export`` in the facade: packing and conversion."""
+"""Public names from the heavy half of ``gatewise_export``, which packs and converts."""
 
 from gatewise.errors import not_installed
 

@@ -1,4 +1,4 @@
-"""Names of ``gatewise_sim`` in the facade."""
+"""Public names from ``gatewise_sim``."""
 
 from gatewise.errors import not_installed
 

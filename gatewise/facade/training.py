@@ -1,4 +1,4 @@
-"""Names of ``gatewise_training`` in the facade."""
+"""Public names from ``gatewise_training``."""
 
 from gatewise.errors import not_installed
 

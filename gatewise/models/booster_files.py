@@ -1,4 +1,7 @@
-"""Boosters in files of their libraries, which are imported when such a file is loaded."""
+"""Boosters in the file formats of their libraries.
+
+A library is imported only when a file of its format is loaded.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,18 @@ from gatewise.errors import InputError, one_line
 
 Library: TypeAlias = Literal["lightgbm", "xgboost", "catboost"]
 LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
-#: File name extensions: LightGBM's text, XGBoost's universal binary JSON, CatBoost's binary.
-ENDINGS: Final[dict[Library, str]] = {"lightgbm": "txt", "xgboost": "ubj", "catboost": "cbm"}
+#: File name extensions of LightGBM's text, XGBoost's universal binary JSON and CatBoost's binary.
+FILE_EXTENSIONS: Final[dict[Library, str]] = {
+    "lightgbm": "txt",
+    "xgboost": "ubj",
+    "catboost": "cbm",
+}
 
 Predict = Callable[[NDArray[np.float32]], Any]
 
 
 class BoosterFile:
-    """A booster that its library loads from the content of a file.
+    """Booster that its library loads from the content of a file.
 
     Parameters
     ----------
@@ -44,20 +51,21 @@ class BoosterFile:
             self._predict = LOADERS[library](content, threads)
         except ImportError:
             raise InputError(f"the model is a file of {library}: install {library}") from None
-        except Exception as error:  # errors of the libraries have no common base class
+        except Exception as error:  # the libraries' errors have no common base class
             why = one_line(error) or type(error).__name__
-            raise InputError(f"{library} does not read the model: {why}") from error
+            raise InputError(f"{library} cannot read the model: {why}") from error
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Compute class probabilities of rows (n, n_inputs), float64 (n, n_classes)."""
-        raw = np.asarray(self._predict(np.ascontiguousarray(x, np.float32)), np.float64)
-        chances = np.column_stack([1.0 - raw, raw]) if raw.ndim == 1 else raw
-        if chances.shape != (len(x), self.n_classes):
+        output = np.asarray(self._predict(np.ascontiguousarray(x, np.float32)), np.float64)
+        # a binary booster may return only the probability of the second class
+        probabilities = np.column_stack([1.0 - output, output]) if output.ndim == 1 else output
+        if probabilities.shape != (len(x), self.n_classes):
             raise InputError(
-                f"{self.library} gave an array of shape {raw.shape} for {len(x)} rows and "
+                f"{self.library} returned an array of shape {output.shape} for {len(x)} rows and "
                 f"{self.n_classes} classes"
             )
-        return chances
+        return probabilities
 
 
 def _load_lightgbm(content: bytes, threads: int) -> Predict:

@@ -1,7 +1,7 @@
-"""Trees of boosted classifiers of scikit-learn, XGBoost and CatBoost.
+"""Conversion of scikit-learn's, XGBoost's and CatBoost's boosted classifiers to flat trees.
 
-The libraries compare rows with thresholds in different ways; thresholds are converted so that the
-test ``x <= threshold`` has the same result for every float32 value.
+The libraries compare rows with thresholds in different ways. The conversion changes thresholds so
+that the test ``x <= threshold`` has the same result for every float32 value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Boosted(NamedTuple):
     """Trees of a boosted classifier."""
 
     trees: list[Nodes]
-    output: NDArray[np.int32]  # (n_trees,): output that each tree adds to, -1 for all
+    output: NDArray[np.int32]  # (n_trees,): output that each tree adds to; -1 for all outputs
     base: NDArray[np.float32]  # (n_outputs,)
     n_features: int
     link: Link
@@ -43,12 +43,12 @@ def hist_gradient_trees(model: Any) -> Boosted:
                     "categories, or train with categorical_features=None"
                 )
             leaf = nodes["is_leaf"].astype(bool)
-            # a split that separates NaN from all numbers has an infinite threshold
-            bound = np.minimum(np.where(leaf, 0.0, nodes["num_threshold"]), FLOAT32_MAX)
+            # a split of NaN from all numbers has an infinite threshold, which becomes finite
+            threshold = np.minimum(np.where(leaf, 0.0, nodes["num_threshold"]), FLOAT32_MAX)
             trees.append(
                 _in_order(
                     np.where(leaf, LEAF, nodes["feature_idx"]),
-                    float32_below(bound),
+                    float32_below(threshold),
                     np.where(leaf, LEAF, nodes["left"].astype(np.int64)),
                     np.where(leaf, LEAF, nodes["right"].astype(np.int64)),
                     nodes["missing_go_to_left"].astype(bool),
@@ -62,18 +62,18 @@ def hist_gradient_trees(model: Any) -> Boosted:
 
 
 class CategoricalSplitsError(InputError):
-    """A booster with categorical splits, which only its own library runs."""
+    """Booster with categorical splits, which only its own library can run."""
 
 
 def xgboost_trees(model: Any) -> Boosted:
-    """Convert an ``XGBClassifier`` or ``XGBRFClassifier``, up to its best iteration."""
+    """Convert the trees of an ``XGBClassifier`` or ``XGBRFClassifier`` up to its best iteration."""
     booster = model.get_booster()
     if model.missing is not None and not math.isnan(model.missing):
         raise InputError(f"XGBoost's missing={model.missing} is not supported; only NaN is missing")
     # predict_proba uses the trees up to the best iteration
-    best = getattr(model, "best_iteration", None)
-    if best is not None:
-        booster = booster[: best + 1]
+    best_iteration = getattr(model, "best_iteration", None)
+    if best_iteration is not None:
+        booster = booster[: best_iteration + 1]
     learner = json.loads(bytes(booster.save_raw("json")))["learner"]
     objective = learner["objective"]["name"]
     links: dict[str, Link] = {
@@ -86,17 +86,18 @@ def xgboost_trees(model: Any) -> Boosted:
             f"XGBoost's objective {objective!r} is not supported; use binary:logistic or "
             "multi:softprob"
         )
-    head = learner["learner_model_param"]
+    parameters = learner["learner_model_param"]
     booster_model = learner["gradient_booster"]
     if booster_model["name"] not in ("gbtree", "dart"):
         raise InputError(
             f"XGBoost's booster {booster_model['name']!r} is not supported; use gbtree"
         )
-    # DART weights its trees; base_score is a probability for two classes, otherwise a margin
-    drops = booster_model.get("weight_drop")
+    # DART has a weight for each tree
+    dart_weights = booster_model.get("weight_drop")
     tree_model = booster_model["gbtree"] if booster_model["name"] == "dart" else booster_model
-    n_outputs = max(int(head["num_class"]), 1)
-    base = np.array(json.loads(f"[{head['base_score'].strip('[]')}]"), np.float64)
+    n_outputs = max(int(parameters["num_class"]), 1)
+    # base_score is a probability for two classes, and otherwise a margin
+    base = np.array(json.loads(f"[{parameters['base_score'].strip('[]')}]"), np.float64)
     if links[objective] == "sigmoid":
         base = np.log(base / (1.0 - base))
     trees = []
@@ -108,11 +109,11 @@ def xgboost_trees(model: Any) -> Boosted:
         left = np.array(tree["left_children"], np.int64)
         leaf = left < 0
         condition = np.array(tree["split_conditions"], np.float32)
-        weight = np.float32(1.0 if drops is None else drops[number])
+        weight = np.float32(1.0 if dart_weights is None else dart_weights[number])
         trees.append(
             _in_order(
                 np.where(leaf, LEAF, np.array(tree["split_indices"], np.int64)),
-                # it goes left where x < condition
+                # XGBoost goes left if x < condition, which is x <= the float32 number below it
                 np.where(leaf, np.float32(0), np.nextafter(condition, np.float32(-np.inf))),
                 left,
                 np.array(tree["right_children"], np.int64),
@@ -124,7 +125,7 @@ def xgboost_trees(model: Any) -> Boosted:
         trees,
         np.array(tree_model["model"]["tree_info"], np.int32),
         np.broadcast_to(base, n_outputs).astype(np.float32),
-        int(head["num_feature"]),
+        int(parameters["num_feature"]),
         links[objective],
     )
 
@@ -135,9 +136,11 @@ def catboost_trees(model: Any) -> Boosted:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json")
         document = json.loads(path.read_text())
-    # flat trees with one link represent only some losses and features
-    loss = document["model_info"]["params"]
-    loss = (json.loads(loss) if isinstance(loss, str) else loss)["loss_function"]["type"]
+    # flat trees with one link can represent only some losses and features
+    parameters = document["model_info"]["params"]
+    if isinstance(parameters, str):
+        parameters = json.loads(parameters)
+    loss = parameters["loss_function"]["type"]
     if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
         raise InputError(f"CatBoost's loss {loss!r} is not supported; use Logloss or MultiClass")
     floats = document["features_info"].get("float_features", [])
@@ -158,7 +161,7 @@ def catboost_trees(model: Any) -> Boosted:
         trees.append(
             Nodes(
                 feature=np.array(flat_features, np.int64),
-                # borders are float32 values; it goes right where x > border
+                # borders are float32 values, and CatBoost goes right if x > border
                 threshold=np.array(border, np.float32),
                 left=np.array(left, np.int64),
                 right=np.array(right, np.int64),
@@ -168,7 +171,7 @@ def catboost_trees(model: Any) -> Boosted:
         )
     output = np.full(len(trees), 0 if len(base) == 1 else -1, np.int32)
     link: Link = "sigmoid" if len(base) == 1 else "softmax"
-    # a model that was loaded from a file has only the names of its columns
+    # a model loaded from a file has no number of features, only their names
     n_features = len(model.feature_names_)
     return Boosted(trees, output, base.astype(np.float32), n_features, link)
 
@@ -182,20 +185,20 @@ def _split(split: dict[str, Any]) -> tuple[int, float]:
 def _nested(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[str, Any]:
     """Convert an oblivious tree, which has one split per level, to nested nodes.
 
-    Bit i of the index of a leaf is the side of the i-th split.
+    Bit i of the index of a leaf says which side of the i-th split the leaf is on.
     """
 
-    def node(depth: int, place: int) -> dict[str, Any]:
+    def node(depth: int, leaf: int) -> dict[str, Any]:
         if depth == len(splits):
-            return {"value": leaves[place * width : (place + 1) * width]}
-        left, right = (node(depth + 1, place + (bit << depth)) for bit in (0, 1))
+            return {"value": leaves[leaf * width : (leaf + 1) * width]}
+        left, right = (node(depth + 1, leaf + (bit << depth)) for bit in (0, 1))
         return {"split": splits[depth], "left": left, "right": right}
 
     return node(0, 0)
 
 
 def _flat(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
-    """List features, borders, left and right children, and values of nested nodes."""
+    """Convert nested nodes to lists of features, borders, left and right children, and values."""
     nodes: list[tuple[Any, ...]] = []
 
     def add(node: dict[str, Any]) -> int:
@@ -204,8 +207,8 @@ def _flat(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
         if "value" in node:
             nodes[index] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
         else:
-            sides = add(node["left"]), add(node["right"])
-            nodes[index] = (*_split(node["split"]), *sides, np.zeros(width))
+            children = add(node["left"]), add(node["right"])
+            nodes[index] = (*_split(node["split"]), *children, np.zeros(width))
         return index
 
     add(root)
@@ -220,8 +223,8 @@ def _in_order(
     nan_left: NDArray[np.bool_],
     value: NDArray[Any],
 ) -> Nodes:
-    """Sort nodes level by level, so that children come after parents; drop unreachable ones."""
-    # breadth first: the children of a level are the next level
+    """Sort nodes so that children come after parents, and drop unreachable nodes."""
+    # go breadth first: the children of a level are the next level
     order = []
     level = np.zeros(1, np.int64)
     while len(level):

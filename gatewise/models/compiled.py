@@ -1,4 +1,7 @@
-"""Compiled evaluation of flat trees and kernel machines; results go into the last arguments."""
+"""Compiled evaluation of flat trees and kernel machines.
+
+Each function writes its results into its last arguments.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ BLOCK = 1024
 def child(
     v: np.float32, node: int, threshold: Floats, left: Indices, right: Indices, nan_left: Flags
 ) -> int:
-    """Select the child for a value without a branch, which processors would mispredict."""
+    """Select the child for a value, without a branch, which processors would mispredict."""
     goes_left = (v <= threshold[node]) | (np.isnan(v) & nan_left[node])
-    side: int = right[node] + (left[node] - right[node]) * goes_left
-    return side
+    child_node: int = right[node] + (left[node] - right[node]) * goes_left
+    return child_node
 
 
 @numba.njit(cache=True, nogil=True)
@@ -38,7 +41,7 @@ def add_leaves(
     base: Floats,
     out: Floats,
 ) -> None:
-    """Add the values of leaves to the outputs (zeros), tree after tree, then the base.
+    """Add the values of leaves to `out`, which holds zeros, tree after tree, and then the base.
 
     Rows descend a tree together, one level at a time, so that their memory accesses overlap.
     """
@@ -53,18 +56,18 @@ def add_leaves(
             # all rows at inner nodes descend one level
             n_inner = n
             while n_inner:
-                n_left = 0
+                n_remaining = 0
                 for j in range(n_inner):
                     i = inner[j]
                     k = feature[nodes[i]]
                     if k >= 0:
                         v = x[start + i, k]
                         nodes[i] = child(v, nodes[i], threshold, left, right, nan_left)
-                        inner[n_left] = i
-                        n_left += 1
-                n_inner = n_left
+                        inner[n_remaining] = i
+                        n_remaining += 1
+                n_inner = n_remaining
             for i in range(n):
-                # float32 sums in tree order, the order of onnxruntime
+                # add float32 values in tree order, as onnxruntime does
                 if output[t] >= 0:
                     out[start + i, output[t]] += value[nodes[i], 0]
                 else:
@@ -86,7 +89,7 @@ def mark_paths(
     roots: Indices,
     out: Flags,
 ) -> None:
-    """Mark in `out` the columns that each row's paths test."""
+    """Mark the columns that are tested on each row's paths."""
     for i in range(len(x)):
         for t in range(len(roots)):
             node = roots[t]
@@ -105,15 +108,15 @@ def find_leaves(
     nan_left: Flags,
     roots: Indices,
     leaf: Indices,
-    first: Indices,
+    first_tree: Indices,
 ) -> None:
-    """Find the leaf of each row in each tree, and each row's first tree that tests a column."""
+    """Find the leaf of each row in each tree, and the first tree that tests each column."""
     for t in range(len(roots)):
         for i in range(len(x)):
             node = roots[t]
             while feature[node] >= 0:
                 k = feature[node]
-                first[i, k] = min(first[i, k], t)
+                first_tree[i, k] = min(first_tree[i, k], t)
                 node = child(x[i, k], node, threshold, left, right, nan_left)
             leaf[t, i] = node
 
@@ -128,7 +131,7 @@ def add_kernels(
     squarings: int,
     out: Floats,
 ) -> None:
-    """Add the weighted kernel values of scaled rows to the outputs (zeros), then the bias."""
+    """Add the weighted kernel values of scaled rows to `out`, which holds zeros, then the bias."""
     unit = np.float32(1.0)  # a Python float would promote the computation to float64
     for i in range(len(z)):
         for m in range(len(landmarks)):

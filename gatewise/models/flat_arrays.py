@@ -1,4 +1,4 @@
-"""Description of the arrays of flat models, and sums in a fixed order."""
+"""Array descriptions of flat models, sums in a fixed order, and blocks of rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 ArraySpecs: TypeAlias = Mapping[str, tuple[type[np.generic], tuple[str, ...]]]
 """Type and named dimensions of each array of a model; equal names mean equal lengths."""
 
-#: Number of float32 values that an evaluation holds at a time.
-BLOCK_NUMBERS: Final = 1 << 20
+#: Number of float32 values in the intermediate arrays of a block of rows.
+MAX_BLOCK_VALUES: Final = 1 << 20
 
 
 def running_sum(terms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Add terms (n, n_terms, ...) one after another in float32, starting from 0.
+    """Add terms, (n, n_terms, ...), one after another in float32, starting from 0.
 
-    numpy's ``sum`` adds in another order.
+    numpy's ``sum`` adds them in another order.
     """
     if not terms.shape[1]:
         return np.zeros((len(terms), *terms.shape[2:]), np.float32)
@@ -27,7 +27,7 @@ def running_sum(terms: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def row_blocks(n_rows: int, row_size: int) -> Iterator[slice]:
-    """Yield blocks of rows with `row_size` numbers each that take little memory."""
-    step = max(1, BLOCK_NUMBERS // max(row_size, 1))
+    """Yield blocks of rows that need little memory if each row needs `row_size` values."""
+    step = max(1, MAX_BLOCK_VALUES // max(row_size, 1))
     for start in range(0, n_rows, step):
         yield slice(start, start + step)

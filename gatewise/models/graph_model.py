@@ -1,8 +1,8 @@
-"""ONNX graph from rows to margins, run by onnxruntime one row at a time.
+"""ONNX graph that computes margins, which onnxruntime runs one row at a time.
 
-A matrix product may add its terms in another order for a batch than for one row. Rows are therefore
-run one by one, with the settings of a device, so that estimator and device compute the same bits on
-the same kind of machine.
+A matrix product may add its terms in another order for a batch than for one row. The rows are
+therefore run one by one, with the settings of a device. An estimator and a device then compute the
+same bits on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from gatewise.imports import open_session
 
 @dataclass(frozen=True, eq=False)
 class GraphModel:
-    """An ONNX file, `content`, with the input ``x`` and the output ``margins``, both float32."""
+    """ONNX graph with the input ``x`` and the output ``margins``, both float32.
+
+    `content` is the ONNX file.
+    """
 
     content: bytes
     n_features: int

@@ -13,12 +13,12 @@ from gatewise.errors import InputError
 
 DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
 """Types of the values of instances; float32 represents all values of each type exactly."""
-MOST_VALUES: Final = 65535
-"""Largest number of values of an instance that is not a window."""
-MOST_WINDOW_VALUES: Final = 1 << 20
-"""Largest number of values of a window."""
+MAX_VALUES: Final = 65535
+"""Largest number of values in an instance that is not a window."""
+MAX_WINDOW_VALUES: Final = 1 << 20
+"""Largest number of values in a window."""
 
-Side = Annotated[int, Meta(ge=1, le=MOST_VALUES)]
+Side = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
 
 
 def value_names(array: str, n_values: int) -> list[str]:
@@ -30,21 +30,21 @@ def value_names(array: str, n_values: int) -> list[str]:
     return [f"{array}[{i}]" for i in range(n_values)]
 
 
-def unlike_type(values: NDArray[Any], dtype: np.dtype[Any]) -> float | None:
-    """Find a finite value that an integer `dtype` cannot represent; None without any.
+def find_unrepresentable(values: NDArray[Any], dtype: np.dtype[Any]) -> float | None:
+    """Find a finite value that an integer `dtype` cannot represent; return None if all fit.
 
-    >>> unlike_type(np.array([1.0, np.nan, 300.0]), np.dtype("uint8"))
+    >>> find_unrepresentable(np.array([1.0, np.nan, 300.0]), np.dtype("uint8"))
     300.0
     """
     if dtype.kind not in "iu" or values.dtype == dtype:
         return None
     with np.errstate(invalid="ignore"):
-        strange = (values.astype(dtype) != values) & np.isfinite(values)
-    return float(values[strange][0]) if strange.any() else None
+        is_changed = (values.astype(dtype) != values) & np.isfinite(values)
+    return float(values[is_changed][0]) if is_changed.any() else None
 
 
 class InstanceSpec(Record, frozen=True):
-    """Shape of instances, and the type in which their values are acquired and sent."""
+    """Shape of instances, and the type of their values when they are acquired and sent."""
 
     shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
     dtype: Literal["float32", "float16", "int16", "int8", "uint8"] = "float32"
@@ -56,7 +56,7 @@ class InstanceSpec(Record, frozen=True):
 
     @property
     def item_size(self) -> int:
-        """Bytes of a value in a request."""
+        """Number of bytes of a value in a request."""
         return np.dtype(self.dtype).itemsize
 
     @property
@@ -72,24 +72,27 @@ class InstanceSpec(Record, frozen=True):
     def of_rows(
         cls, X: Any, *, allow_missing: bool = False
     ) -> tuple[InstanceSpec, NDArray[np.float32]]:
-        """Return the spec of rows of shape (n, ...), and the rows after :meth:`flat`."""
+        """Make the spec of rows of shape (n, ...); also return the rows flattened by :meth:`flat`.
+
+        Raises InputError if the rows have no such shape, or too many values.
+        """
         array = np.asarray(X)
         if array.ndim < 2 or not array.size:
             raise InputError(f"rows must be an array of shape (n, ...), not {array.shape}")
         dtype: Any = array.dtype.name if array.dtype.name in DTYPES else "float32"
         spec = cls(tuple(int(d) for d in array.shape[1:]), dtype)
-        if spec.n_values > MOST_VALUES:
+        if spec.n_values > MAX_VALUES:
             raise InputError(
                 f"an instance of shape {spec.shape} has {spec.n_values} values; at most "
-                f"{MOST_VALUES} can be sent: make it smaller before both models"
+                f"{MAX_VALUES} can be sent: make it smaller before both models"
             )
         return spec, spec.flat(array, allow_missing=allow_missing)
 
     def flat(self, X: ArrayLike, *, allow_missing: bool = False) -> NDArray[np.float32]:
         """Flatten rows of shape (n, ...) to float32 (n, n_values).
 
-        InputError for rows of another shape, or values that are not numbers, infinite or, unless
-        `allow_missing`, NaN.
+        Raises InputError if the rows have another shape, or contain values that are not numbers or
+        are infinite. NaN is an error too, unless `allow_missing`.
         """
         try:
             with np.errstate(over="ignore"):
@@ -99,8 +102,8 @@ class InstanceSpec(Record, frozen=True):
         if x.shape[1:] not in (self.shape, (self.n_values,)):
             raise InputError(f"instances have shape {x.shape[1:]}, not {self.shape}")
         if np.isinf(x).any() or not (allow_missing or np.isfinite(x).all()):
-            absent = "" if allow_missing else "NaN, "
+            missing = "" if allow_missing else "NaN, "
             raise InputError(
-                f"instances hold {absent}infinity or values too large for float32; drop such rows"
+                f"instances hold {missing}infinity or values too large for float32; drop such rows"
             )
         return np.ascontiguousarray(x.reshape(len(x), -1))

@@ -1,8 +1,9 @@
-"""Kernel machines as flat float32 arrays, with the same bits on every machine.
+"""Kernel machines as flat float32 arrays, which compute the same bits on every machine.
 
-The kernel is the rational quadratic ``(1 + gamma d / 64) ** -64`` of the squared distance ``d``,
-which approximates the Gaussian ``exp(-gamma d)`` and is also positive definite. It is one division
-and six squarings, which all machines round alike, whereas libraries differ in ``exp``.
+The kernel is the rational quadratic ``(1 + gamma d / 64) ** -64`` of the squared distance ``d``. It
+approximates the Gaussian ``exp(-gamma d)`` and is also positive definite. It needs one division and
+six squarings, which all machines round in the same way, whereas results of ``exp`` differ between
+libraries.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class KernelModel:
         return sum(a.nbytes for a in arrays)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Compute margins; sums run feature by feature, then landmark by landmark.
+        """Compute margins, adding feature by feature and then landmark by landmark.
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
@@ -80,7 +81,7 @@ class KernelModel:
         out = np.empty((len(x), self.n_outputs), np.float32)
         unit = np.float32(1)
         row_size = len(self.landmarks) * max(self.n_features, self.n_outputs)
-        with np.errstate(all="ignore"):  # a stop score that is NaN reveals an infinite sum
+        with np.errstate(all="ignore"):  # an infinite sum makes the stop score NaN
             for rows in row_blocks(len(x), row_size):
                 # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings
                 z = (x[rows] - self.mean) * self.scale
@@ -92,11 +93,11 @@ class KernelModel:
         return out
 
     def used(self) -> NDArray[np.intp]:
-        """Features with a scale other than 0, in rising order."""
+        """List the features whose scale is not 0, in ascending order."""
         return np.flatnonzero(self.scale != 0).astype(np.intp)
 
     def compact(self) -> tuple[KernelModel, NDArray[np.intp]]:
-        """Return a copy over the features in use, and these features."""
+        """Return a copy that reads only the features in use, and the indices of these features."""
         used = self.used()
         smaller = KernelModel(
             self.mean[used],

@@ -1,4 +1,4 @@
-"""Exact compression of the leaves of trees to the tables of C99."""
+"""Lossless compression of the leaves of trees to the tables in C99 sources."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gatewise.models.trees import TreeEnsemble, byte_leaves
 INT8 = np.dtype(np.int8).itemsize
 FLOAT32 = np.dtype(np.float32).itemsize
 INDICES = ("rows", "starts", "outputs", "picks")
-"""Names of the arrays of indices; C uses the smallest type that fits all stages."""
+"""Names of the arrays of indices; C uses the smallest integer type that fits all stages."""
 
 
 @dataclass(frozen=True, eq=False)
 class LeafTables:
-    """Values of leaves in one of several exact forms.
+    """Values of leaves in one of several lossless forms.
 
-    Leaf i has the row ``rows[i]``, or row i if `rows` is None. A row has a number for each output;
-    with `starts` it has the numbers from ``starts[row]`` to ``starts[row + 1] - 1``, whose outputs
-    are `outputs`, and 0 for all others. Number k is ``small[k] * step`` with `small`,
-    ``value[picks[k]]`` with `picks`, and otherwise ``value[k]``.
+    Leaf i has the row ``rows[i]``, or row i if `rows` is None. A row has a number for each output.
+    With `starts`, a sparse row has the numbers from ``starts[row]`` to ``starts[row + 1] - 1``,
+    `outputs` says which outputs these belong to, and the other outputs are 0. Number k is
+    ``small[k] * step`` with `small`, ``value[picks[k]]`` with `picks`, and otherwise ``value[k]``.
     """
 
     value: NDArray[np.float32]
@@ -36,12 +36,12 @@ class LeafTables:
 
     @property
     def index_widths(self) -> tuple[int, ...]:
-        """Bytes of an index in each array of :data:`INDICES`."""
+        """Number of bytes of an index in each array of :data:`INDICES`."""
         arrays = (getattr(self, name) for name in INDICES)
         return tuple(1 if a is None else width(int(a.max(initial=0))) for a in arrays)
 
     def nbytes(self, index_widths: Sequence[int] = (1, 1, 1, 1)) -> int:
-        """Bytes of the tables with indices of at least `index_widths` bytes.
+        """Compute the size of the tables in bytes, with indices of at least `index_widths` bytes.
 
         >>> LeafTables(np.zeros((3, 2), np.float32), rows=np.arange(3)).nbytes()
         27
@@ -49,19 +49,20 @@ class LeafTables:
         widths = map(max, self.index_widths, index_widths)
         arrays = (getattr(self, name) for name in INDICES)
         indices = sum(a.size * w for a, w in zip(arrays, widths, strict=True) if a is not None)
-        smalls = 0 if self.small is None else INT8 * self.small.size
-        return FLOAT32 * self.value.size + smalls + int(indices)
+        small_bytes = 0 if self.small is None else INT8 * self.small.size
+        return FLOAT32 * self.value.size + small_bytes + int(indices)
 
 
 def width(largest: int) -> int:
-    """Bytes of the smallest unsigned integer type that holds `largest`."""
+    """Return the size in bytes of the smallest unsigned integer type that can hold `largest`."""
     return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
 
 
 def leaf_rows(trees: TreeEnsemble) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
     """List the values of leaves, (n_leaves, 1), and the output of each tree, (n_trees,).
 
-    If a tree adds to all outputs, the values are (n_leaves, n_outputs), and the outputs are None.
+    If a tree adds to all outputs, the values have shape (n_leaves, n_outputs), and the outputs are
+    None.
     """
     is_leaf = trees.feature < 0
     if (trees.output >= 0).all():
@@ -69,15 +70,15 @@ def leaf_rows(trees: TreeEnsemble) -> tuple[NDArray[np.float32], NDArray[np.int6
     tree = np.repeat(np.arange(trees.n_trees), np.diff(trees.roots, append=trees.n_nodes))[is_leaf]
     output = trees.output[tree]
     value = trees.value[is_leaf]
-    # adding 0 does not change a sum that starts at 0
+    # fill the other outputs with 0, which does not change a sum that starts at 0
     rows = np.where((output < 0)[:, None], value, np.float32(0))
-    scalar = np.flatnonzero(output >= 0)
-    rows[scalar, output[scalar]] = value[scalar, 0]
+    has_one_output = np.flatnonzero(output >= 0)
+    rows[has_one_output, output[has_one_output]] = value[has_one_output, 0]
     return rows, None
 
 
 def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
-    """Choose the smallest exact form of the values of leaves, shape (n_leaves, width).
+    """Choose the smallest lossless form of the values of leaves, shape (n_leaves, width).
 
     >>> tables = pack_leaves(np.tile(np.float32([[0.5, 0.1], [0.1, 0.5]]), (3, 1)))
     >>> tables.rows.tolist(), tables.picks.tolist(), tables.value.tolist()
@@ -86,19 +87,22 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     rows = rows + np.float32(0)  # -0 becomes 0
     if rows.shape[1] == 1:
         return min(_number_forms(LeafTables(rows)), key=LeafTables.nbytes)
-    # distinct rows by their bytes; np.unique(axis=0) takes ten times as long
-    numbers: dict[bytes, int] = {}
-    row_of_leaf = np.array([numbers.setdefault(r.tobytes(), len(numbers)) for r in rows], np.int64)
-    distinct = np.frombuffer(b"".join(numbers), np.float32).reshape(-1, rows.shape[1])
-    row, output = np.nonzero(distinct)
-    starts = np.searchsorted(row, np.arange(len(distinct) + 1)).astype(np.int64)
-    shared = _number_forms(LeafTables(distinct, row_of_leaf))
-    sparse = _number_forms(LeafTables(distinct[row, output], row_of_leaf, starts, output))
+    # find distinct rows by their bytes, because np.unique(axis=0) takes ten times as long
+    index_of: dict[bytes, int] = {}
+    row_of_leaf = np.array(
+        [index_of.setdefault(row.tobytes(), len(index_of)) for row in rows], np.int64
+    )
+    distinct_rows = np.frombuffer(b"".join(index_of), np.float32).reshape(-1, rows.shape[1])
+    # store only the numbers that are not 0
+    row, output = np.nonzero(distinct_rows)
+    starts = np.searchsorted(row, np.arange(len(distinct_rows) + 1)).astype(np.int64)
+    shared = _number_forms(LeafTables(distinct_rows, row_of_leaf))
+    sparse = _number_forms(LeafTables(distinct_rows[row, output], row_of_leaf, starts, output))
     return min([*map(_unshared, shared), *shared, *sparse], key=LeafTables.nbytes)
 
 
 def _number_forms(form: LeafTables) -> list[LeafTables]:
-    """List a form with floats, with bytes (if exact), and with indices of distinct floats."""
+    """List the variants of a form: floats, bytes if they are exact, and indices of floats."""
     forms = [form]
     small_and_step = byte_leaves(form.value)
     if small_and_step is not None:
@@ -110,5 +114,5 @@ def _number_forms(form: LeafTables) -> list[LeafTables]:
 
 def _unshared(form: LeafTables) -> LeafTables:
     """Convert a form to one row per leaf."""
-    numbers = next(name for name in ("small", "picks", "value") if getattr(form, name) is not None)
-    return replace(form, rows=None, **{numbers: getattr(form, numbers)[form.rows]})
+    name = next(name for name in ("small", "picks", "value") if getattr(form, name) is not None)
+    return replace(form, rows=None, **{name: getattr(form, name)[form.rows]})

@@ -1,8 +1,8 @@
 """Linear models as flat float32 arrays, summed in a fixed order.
 
-The order of additions in a matrix product depends on the machine and the batch. Here the terms are
-added feature by feature in float32, so that numpy, the ONNX graph (a ``CumSum``) and C compute the
-same bits.
+The order of additions in a matrix product depends on the machine and on the batch. This module adds
+the terms feature by feature in float32, so that numpy, the ``CumSum`` of the ONNX graph, and C
+compute the same bits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from gatewise.models.flat_arrays import ArraySpecs, row_blocks, running_sum
 
 Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""`mean` and `scale` of ``z = (x - mean) * scale``, (n_features,) each."""
+"""`mean` and `scale` of ``z = (x - mean) * scale``, each of shape (n_features,)."""
 
 
 def standard_scores(x: NDArray[np.float32]) -> Scaling:
-    """Compute the scaling of rows (n, n_features) to mean 0 and standard deviation 1."""
+    """Compute the scaling that gives rows (n, n_features) mean 0 and standard deviation 1."""
     return column_scaling(x, x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64))
 
 
@@ -29,22 +29,22 @@ def column_scaling(
 ) -> Scaling:
     """Compute the scaling that maps `centre` to 0 and `width` to 1, shapes (n_features,).
 
-    Constant columns, and columns whose scaled values float32 cannot represent, become 0.
+    Constant columns become 0, as do columns whose scaled values float32 cannot represent.
     """
     largest = np.finfo(np.float32).max
-    range_ = x.max(axis=0).astype(np.float64) - x.min(axis=0)
+    spread = x.max(axis=0).astype(np.float64) - x.min(axis=0)
     scale = np.zeros_like(width)
-    # scale = 1 / width where float32 can represent every scaled value, else 0
-    np.divide(1.0, width, out=scale, where=(width * largest > 1.0) & (range_ <= largest))
-    return np.where(range_ <= largest, centre, 0.0).astype(np.float32), scale.astype(np.float32)
+    # scale = 1 / width if float32 can represent every scaled value, else 0
+    np.divide(1.0, width, out=scale, where=(width * largest > 1.0) & (spread <= largest))
+    return np.where(spread <= largest, centre, 0.0).astype(np.float32), scale.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
     """Linear model ``sum_j z_j * weights_j + bias`` of ``z = (x - mean) * scale``.
 
-    The scaling is not folded into the weights, because that loses precision on data with a large
-    offset.
+    The scaling is not folded into the weights, because that would lose precision on data with a
+    large offset.
     """
 
     mean: NDArray[np.float32]  # (n_features,)
@@ -76,12 +76,12 @@ class LinearModel:
         return sum(a.nbytes for a in arrays)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Compute margins; sums run in the order of the features.
+        """Compute margins, adding in the order of the features.
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         out = np.empty((len(x), self.n_outputs), np.float32)
-        with np.errstate(all="ignore"):  # a stop score that is NaN reveals an infinite sum
+        with np.errstate(all="ignore"):  # an infinite sum makes the stop score NaN
             for rows in row_blocks(len(x), self.weights.size):
                 # margins = sum_j (x_j - mean_j) * scale_j * weights_j + bias
                 z = (np.asarray(x[rows], np.float32) - self.mean) * self.scale
@@ -91,11 +91,11 @@ class LinearModel:
     run = margins
 
     def used(self) -> NDArray[np.intp]:
-        """Features with a weight other than 0, in rising order."""
+        """List the features with a weight other than 0, in ascending order."""
         return np.flatnonzero((self.weights != 0).any(axis=1)).astype(np.intp)
 
     def compact(self) -> tuple[LinearModel, NDArray[np.intp]]:
-        """Return a copy over the features in use, and these features."""
+        """Return a copy that reads only the features in use, and the indices of these features."""
         used = self.used()
         smaller = LinearModel(self.mean[used], self.scale[used], self.weights[used], self.bias)
         return smaller, used

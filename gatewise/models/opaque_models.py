@@ -1,8 +1,8 @@
 """Models that are Python functions or objects.
 
-They map float32 rows (n, k) to probabilities (n, n_classes) with the classes in sorted order; the
-label is the first class with the largest probability. Only users and operators load such models;
-a name in a bundle never causes an import.
+Such a model computes probabilities, (n, n_classes), from float32 rows, (n, k). Its columns are the
+classes in sorted order, and the label is the first class with the largest probability. Only users
+and operators load such models. A name in a bundle never causes an import.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from gatewise.errors import InputError, one_line
 PYTHON: Final = "python:"
 """Prefix of the import path of a model, ``python:module:attribute``."""
 
-CLOSE_TO_ONE: Final = 1e-3
+SUM_TOLERANCE: Final = 1e-3
+"""Largest difference between 1 and the sum of a row's probabilities."""
 
 Function = Callable[[NDArray[np.float32]], Any]
 
 
 class PythonModel:
-    """A Python function, object or class that computes probabilities.
+    """Model that calls a Python function or object to compute probabilities.
 
     Parameters
     ----------
     source : callable, object or class
-        A function of the rows; an object with ``predict_proba`` and optionally ``classes_``, the
-        labels of its columns; or a class of such objects, which is called without arguments.
+        A function of the rows, or an object with ``predict_proba`` and optionally ``classes_``, the
+        labels of its columns. It may also be the class of such objects, which is called without
+        arguments.
     classes : sequence
         The labels of the data, sorted.
     spec : str, optional
@@ -39,7 +41,7 @@ class PythonModel:
     Raises
     ------
     InputError
-        If the source is none of these, or has a class that is not in the data.
+        If the source is of another kind, or has a class that is not in the data.
 
     Examples
     --------
@@ -59,7 +61,7 @@ class PythonModel:
             )
         self.n_classes = len(classes)
         self.model = getattr(source, "__self__", source)
-        """The object; the owner of a bound method."""
+        """The function or object; for a bound method, the object that it belongs to."""
         own_classes = list(getattr(self.model, "classes_", classes))
         data_classes = list(classes)
         unknown = [label for label in own_classes if label not in data_classes]
@@ -69,33 +71,35 @@ class PythonModel:
 
     def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Compute and check probabilities, shape (n, n_classes)."""
-        raw = _probabilities(self._call(X), (len(X), len(self._columns)), self.spec)
-        out = np.zeros((len(X), self.n_classes))
-        out[:, self._columns] = raw
-        return out
+        shape = len(X), len(self._columns)
+        probabilities = np.zeros((len(X), self.n_classes))
+        probabilities[:, self._columns] = _check_output(self._call(X), shape, self.spec)
+        return probabilities
 
 
-def _probabilities(output: Any, shape: tuple[int, int], source: str) -> NDArray[np.float64]:
+def _check_output(output: Any, shape: tuple[int, int], source: str) -> NDArray[np.float64]:
+    """Convert the output of a model to probabilities; InputError if it is not valid."""
     try:
-        chances = np.asarray(output, np.float64)
+        probabilities = np.asarray(output, np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{source} did not return a matrix of numbers: {one_line(error)}"
         ) from error
-    if chances.shape != shape:
+    if probabilities.shape != shape:
         raise InputError(
-            f"{source} gave an array of shape {chances.shape}: it must give probabilities of "
-            f"shape {shape}, a row for each instance and a column for each class"
+            f"{source} gave an array of shape {probabilities.shape}: it must give probabilities "
+            f"of shape {shape}, a row for each instance and a column for each class"
         )
-    # comparisons with NaN are false
-    if not ((chances >= 0).all() and (np.abs(chances.sum(axis=1) - 1.0) <= CLOSE_TO_ONE).all()):
+    # written so that NaN, with which all comparisons are false, is refused
+    errors = np.abs(probabilities.sum(axis=1) - 1.0)
+    if not ((probabilities >= 0).all() and (errors <= SUM_TOLERANCE).all()):
         raise InputError(f"{source} gave no probabilities: each row must be >= 0 and add up to 1")
-    return chances
+    return probabilities
 
 
 def _import_path(source: Any) -> str:
-    """Import path of an object or its class, for a worker."""
-    if getattr(source, "__self__", None) is not None:  # the owner of a bound method
+    """Return the import path of an object, or of its class, by which a worker finds it."""
+    if getattr(source, "__self__", None) is not None:  # for a bound method, use its object
         source = source.__self__
     owner = source if hasattr(source, "__qualname__") else type(source)
     return f"{PYTHON}{owner.__module__}:{owner.__qualname__}"

@@ -1,4 +1,4 @@
-"""Stage of a cascade: the features that it acquires, its model and its stop score."""
+"""A stage of a cascade: the features that it acquires, its model and its stop score."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Stage:
     """A stage of a cascade.
 
     `model` reads a float32 matrix of the columns `features`, (n_inputs,), and `link` converts its
-    margins to probabilities. `score` names the stop rule. With `acquisition` "stage" a row that
-    visits the stage acquires all its features, with "node" only the features on its paths through
-    the trees.
+    margins to probabilities. `score` names the stop rule. With `acquisition` "stage", a row that
+    visits the stage acquires all features of the stage. With "node", it acquires only the features
+    on its paths through the trees.
     """
 
     model: FlatModel | GraphModel
@@ -47,12 +47,12 @@ class Stage:
         score: Score = "margin",
         acquisition: Acquisition = "stage",
     ) -> Stage:
-        """Make a stage of a model over all columns, with the columns that the model uses."""
+        """Make a stage from a model of all columns, with only the columns that the model uses."""
         compact_model, used = model.compact()
         return cls(compact_model, used, link, score, acquisition)
 
     def without_gate(self) -> Stage:
-        """Return a copy without the gate's output, which stops by its margins."""
+        """Return a copy without the gate's output; its stop score is the margin."""
         if not STOP_RULES[self.score].n_score_outputs:
             return self
         if not isinstance(self.model, TreeEnsemble | LinearModel):
@@ -79,7 +79,7 @@ class Stage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the model's flat arrays or graph."""
+        """Size of the model's flat arrays or graph in bytes."""
         return self.model.nbytes
 
     @property
@@ -88,14 +88,14 @@ class Stage:
         return self.model.n_trees if isinstance(self.model, TreeEnsemble) else 0
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Compute the outputs of the stage for whole instances.
+        """Compute the outputs of the stage for instances with all features.
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         return self.model.margins(x[:, self.features])
 
     def acquired(self, x: NDArray[np.float32]) -> Acquired:
-        """Mask of the columns that rows acquire at the stage, (n_features,) or (n, n_features).
+        """Compute the mask of the columns that rows acquire, (n_features,) or (n, n_features).
 
         Shapes: `x` (n, n_features).
         """
@@ -103,10 +103,10 @@ class Stage:
             acquired = np.zeros(x.shape, bool)
             acquired[:, self.features] = self.model.visited(x[:, self.features])
             return acquired
-        return self.at_most(x.shape[1])
+        return self.feature_mask(x.shape[1])
 
-    def at_most(self, n_features: int) -> Acquired:
-        """Mask of the columns that the stage may acquire for any row, shape (n_features,)."""
+    def feature_mask(self, n_features: int) -> Acquired:
+        """Compute the mask of the columns that the stage may acquire, shape (n_features,)."""
         acquired = np.zeros(n_features, bool)
         acquired[self.features] = True
         return acquired

@@ -1,4 +1,4 @@
-"""Attributes of ONNX's ``TreeEnsembleRegressor`` that give the same sums as the flat arrays."""
+"""Conversion of flat trees to the attributes of ONNX's ``TreeEnsembleRegressor``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gatewise.models.trees import TreeEnsemble
 
 OPSET = 17
 ML_DOMAIN = "ai.onnx.ml"
-ML_OPSET = 3  # onnxruntime on devices knows no later one
+ML_OPSET = 3  # the latest one that onnxruntime on devices supports
 
 
 def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
-    """Make the attributes of the operator that computes the ensemble's margins."""
+    """Make the attributes with which the operator computes the margins of `model`."""
     n_nodes = model.n_nodes
     n_trees = model.n_trees
     tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
@@ -51,7 +51,7 @@ def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
 def _leaf_weights(
     model: TreeEnsemble, tree: NDArray[np.intp], is_inner: NDArray[np.bool_]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """List node, target and weight of the entries of all leaves."""
+    """List the node, the target and the weight of each entry of the leaves."""
     leaves = np.flatnonzero(~is_inner)
     output = model.output[tree[leaves]]
     has_one_output = np.flatnonzero(output >= 0)
@@ -60,8 +60,8 @@ def _leaf_weights(
     weight[has_one_output, output[has_one_output]] = model.value[leaves[has_one_output], 0]
     if len(has_all_outputs):
         weight[has_all_outputs] = model.value[leaves[has_all_outputs]]
-    # Zeros do not change sums and are left out, with two exceptions: each leaf needs an entry, and
-    # onnxruntime ignores the base of a target without entries.
+    # Leave out weights of 0, which do not change sums. There are two exceptions: each leaf needs an
+    # entry, and onnxruntime ignores the base of a target without entries.
     has_entry = weight != 0
     has_entry[tree[leaves] == 0] |= model.base != 0
     lacks_entries = ~has_entry.any(axis=1)

@@ -1,10 +1,10 @@
 """Tree ensembles as flat node arrays, and their evaluation.
 
-All trees have this form: those of our own growers, those of LightGBM and scikit-learn after
-conversion, and the arrays of a bundle, from which ONNX and C99 are written. Margins are float32
-sums in tree order with the base last, the order of onnxruntime's ``TreeEnsembleRegressor``, so that
-all evaluations give the same bits. Training evaluates by compiled loops
-(:mod:`gatewise.models.compiled`); a device, which has no compiler, uses :meth:`TreeEnsemble.run`.
+Gatewise's own growers make trees in this form, and the trees of LightGBM and scikit-learn are
+converted to it. A bundle contains these arrays, from which ONNX and C99 are written. Margins are
+float32 sums in tree order, to which the base is added last. onnxruntime's ``TreeEnsembleRegressor``
+adds in the same order, so that all evaluations compute the same bits. Training uses compiled loops
+(:mod:`gatewise.models.compiled`). A device, which has no compiler, uses :meth:`TreeEnsemble.run`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatewise.models.tree_sources import (
     Nodes,
     forest_nodes,
     lightgbm_nodes,
-    places,
+    run_positions,
 )
 
 if TYPE_CHECKING:
@@ -32,24 +32,29 @@ if TYPE_CHECKING:
 __all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
 
 NODE_BYTES = 21
-"""Bytes of a node with one value in the flat arrays: five numbers of 4 bytes and a flag."""
+"""Size of a node with one value in the flat arrays: five numbers of 4 bytes, and a flag."""
 
 
 def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float32] | None:
-    """Split leaves into whole numbers of 8 bits and a common step, a power of two.
+    """Write leaves as products of 8-bit integers and a common step, which is a power of two.
 
-    The products are exactly the leaves; None if there are no such numbers.
+    Returns None unless the products are exactly the leaves.
     """
     step = _step(value)
     if not 0 < step < np.inf:
         return None
-    number = value / step
-    whole = number.astype(np.int8) if (np.abs(number) <= 127).all() else None
-    return None if whole is None or (whole != number).any() else (whole, step)
+    multiples = value / step
+    if not (np.abs(multiples) <= 127).all():
+        return None
+    integers = multiples.astype(np.int8)
+    return (integers, step) if (integers == multiples).all() else None
 
 
 def _step(value: NDArray[np.float32]) -> np.float32:
-    """Power of two that is 1/128 to 1/64 of the largest value; 0 or infinity outside float32."""
+    """Compute the power of two between 1/128 and 1/64 of the largest value.
+
+    It is 0 or infinite if float32 cannot represent it.
+    """
     largest = np.abs(value).max(initial=0)
     return np.ldexp(np.float32(1), int(np.frexp(largest)[1]) - 7) if largest > 0 else np.float32(1)
 
@@ -58,14 +63,14 @@ def _step(value: NDArray[np.float32]) -> np.float32:
 class TreeEnsemble:
     """Trees in flat arrays; a node is an index into the arrays of nodes."""
 
-    feature: NDArray[np.int32]  # (n_nodes,): column that the node tests, -1 at a leaf
+    feature: NDArray[np.int32]  # (n_nodes,): column that the node tests; -1 at a leaf
     threshold: NDArray[np.float32]  # (n_nodes,): a row goes left if x <= threshold
-    left: NDArray[np.int32]  # (n_nodes,): child, above its parent's index; -1 at a leaf
-    right: NDArray[np.int32]  # (n_nodes,): likewise
+    left: NDArray[np.int32]  # (n_nodes,): child, whose index is above its parent's; -1 at a leaf
+    right: NDArray[np.int32]  # (n_nodes,): the other child
     nan_left: NDArray[np.bool_]  # (n_nodes,): whether NaN goes left
-    value: NDArray[np.float32]  # (n_nodes, 1) or (n_nodes, n_outputs): what a leaf adds
+    value: NDArray[np.float32]  # (n_nodes, 1) or (n_nodes, n_outputs): value that a leaf adds
     roots: NDArray[np.int32]  # (n_trees,)
-    output: NDArray[np.int32]  # (n_trees,): output that the tree adds to, -1 for all outputs
+    output: NDArray[np.int32]  # (n_trees,): output that the tree adds to; -1 for all outputs
     base: NDArray[np.float32]  # (n_outputs,): added last
     n_features: int
 
@@ -88,7 +93,7 @@ class TreeEnsemble:
 
     @property
     def n_nodes(self) -> int:
-        """Number of nodes, leaves included."""
+        """Number of nodes, including leaves."""
         return len(self.feature)
 
     @property
@@ -103,7 +108,7 @@ class TreeEnsemble:
 
     @property
     def parent(self) -> NDArray[np.int32]:
-        """Parent of each node, (n_nodes,), -1 for roots."""
+        """Parent of each node, (n_nodes,); -1 for roots."""
         parent = np.full(self.n_nodes, LEAF, np.int32)
         inner = np.flatnonzero(self.left >= 0).astype(np.int32)
         parent[self.left[inner]] = inner
@@ -111,7 +116,7 @@ class TreeEnsemble:
         return parent
 
     def used(self) -> NDArray[np.intp]:
-        """Columns that the nodes test, in rising order."""
+        """List the columns that the nodes test, in ascending order."""
         return np.unique(self.feature[self.feature >= 0]).astype(np.intp)
 
     # -- evaluation ------------------------------------------------------------------------
@@ -130,7 +135,7 @@ class TreeEnsemble:
         return out
 
     def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Mask of the columns on the paths of each row.
+        """Compute the mask of the columns that are tested on each row's paths.
 
         Shapes: `x` (n, n_features); returns (n, n_features).
         """
@@ -145,7 +150,7 @@ class TreeEnsemble:
     def first_visits(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Find the leaf of each row in each tree, and the first tree that tests each column.
 
-        Shapes: `x` (n, n_features); returns `leaf` (n_trees, n), `first` (n, n_features).
+        Shapes: `x` (n, n_features); returns leaves (n_trees, n) and first trees (n, n_features).
         """
         from gatewise.models.compiled import find_leaves
 
@@ -156,25 +161,26 @@ class TreeEnsemble:
 
     def splits_passed(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Count the splits on the paths of each row, shape (n,); exact up to 2**24."""
+        # evaluate copies of the trees whose leaves hold their depth
         depth = np.zeros(self.n_nodes, np.float32)
         level = self.roots
         while len(level := level[self.feature[level] >= 0]):
             children = np.concatenate([self.left[level], self.right[level]])
             depth[children] = np.tile(depth[level] + 1, 2)
             level = children
-        counting = replace(
+        depth_trees = replace(
             self,
             value=depth[:, None],
             output=np.zeros(self.n_trees, np.int32),
             base=np.zeros(1, np.float32),
         )
-        return counting.margins(x)[:, 0].astype(np.int64)
+        return depth_trees.margins(x)[:, 0].astype(np.int64)
 
-    def _walk(self, kernel: Any, x: NDArray[np.float32], *more: NDArray[Any]) -> None:
-        """Run a compiled kernel on rows, the arrays of nodes, and `more` arrays."""
-        paths = (self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots)
-        # kernels are compiled for writable arrays; read-only arrays of a file are copied
-        writable = (np.require(array, requirements="W") for array in (*paths, *more))
+    def _walk(self, kernel: Any, x: NDArray[np.float32], *arguments: NDArray[Any]) -> None:
+        """Run a compiled kernel on rows, the arrays of nodes, and further arguments."""
+        nodes = (self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots)
+        # kernels are compiled for writable arrays, so that read-only arrays of a file are copied
+        writable = (np.require(array, requirements="W") for array in (*nodes, *arguments))
         kernel(np.ascontiguousarray(x, np.float32), *writable)
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -199,9 +205,9 @@ class TreeEnsemble:
     def _run_tree(
         self, x: NDArray[np.float32], root: int, visited: NDArray[np.bool_]
     ) -> NDArray[np.int32]:
-        """Find the leaf of each row in one tree, and mark the columns that it tests."""
+        """Find the leaf of each row in one tree, and mark the tested columns in `visited`."""
         node = np.full(len(x), root, np.int32)
-        # rows at an inner node; all of them go down one level at a time
+        # `rows` are at inner nodes; in each step all of them descend one level
         rows = np.arange(len(x) if self.feature[root] >= 0 else 0)
         while len(rows):
             nodes_of_rows = node[rows]
@@ -221,8 +227,8 @@ class TreeEnsemble:
     def canonical(self) -> TreeEnsemble:
         """Return a copy in depth-first order, where the left child of a node is the next node.
 
-        Entries that no evaluation reads become 0, and infinite thresholds, by which scikit-learn
-        tests for missing values, become the largest float32. Margins keep their bits.
+        Entries that no evaluation reads become 0. Infinite thresholds, with which scikit-learn
+        tests for missing values, become the largest float32 number. Margins keep their bits.
         """
         nodes = self._walk_order()
         inner = self.feature[nodes] >= 0
@@ -232,7 +238,7 @@ class TreeEnsemble:
             ordered,
             threshold=np.minimum(ordered.threshold, FLOAT32_MAX),
             value=np.where(inner[:, None], np.float32(0), ordered.value[:, :width]),
-            base=self.base + np.float32(0),  # -0 becomes 0, as in a sum that begins with 0
+            base=self.base + np.float32(0),  # -0 becomes 0, as in a sum that starts at 0
         )
 
     def _walk_order(self) -> NDArray[np.intp]:
@@ -255,21 +261,20 @@ class TreeEnsemble:
         return np.argsort(np.array(position, np.intp))
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
-        """Return a copy over the columns in use, and these columns."""
+        """Return a copy that reads only the columns in use, and the indices of these columns."""
         used = self.used()
-        # old column -> new column
-        lookup = np.full(self.n_features + 1, LEAF, np.int32)
-        lookup[used] = np.arange(len(used))
-        feature = lookup[self.feature]  # -1 picks the last entry, which is -1
+        new_index = np.full(self.n_features + 1, LEAF, np.int32)
+        new_index[used] = np.arange(len(used))
+        feature = new_index[self.feature]  # index -1 selects the last entry, which is -1
         return replace(self, feature=feature, n_features=len(used)), used
 
     def select_trees(
         self, trees: Sequence[int] | NDArray[np.intp]
     ) -> tuple[TreeEnsemble, NDArray[np.intp]]:
-        """Return the ensemble of some trees, in this order, and the old indices of its nodes."""
+        """Return an ensemble of these trees, in this order, and the old indices of its nodes."""
         indices = np.asarray(trees, np.intp)
         sizes = np.diff(self.roots, append=self.n_nodes)[indices].astype(np.int64)
-        nodes = np.repeat(self.roots[indices], sizes) + places(sizes)
+        nodes = np.repeat(self.roots[indices], sizes) + run_positions(sizes)
         return self.take_nodes(nodes, indices), nodes
 
     def without_last_output(self) -> TreeEnsemble:
@@ -278,10 +283,10 @@ class TreeEnsemble:
         return replace(ensemble, base=self.base[:-1])
 
     def centred(self) -> TreeEnsemble:
-        """Return a copy in which the midrange of each tree's leaves is part of `base`.
+        """Return a copy that moves the midrange of each tree's leaves to `base`.
 
-        Leaves become small, because LightGBM adds the prior of the classes to the leaves of the
-        first trees. Trees that add to all outputs stay unchanged.
+        The leaves then have small values. LightGBM adds the prior of the classes to the leaves of
+        the first trees, which makes these large. Trees that add to all outputs do not change.
         """
         if not self.n_trees:
             return self
@@ -291,7 +296,7 @@ class TreeEnsemble:
         high = np.full(self.n_trees, -np.inf)
         np.minimum.at(low, tree, self.value[leaf, 0])
         np.maximum.at(high, tree, self.value[leaf, 0])
-        # margins stay: leaf - middle of its tree, base + sum of the middles
+        # subtract each tree's midrange from its leaves and add it to the base: equal margins
         middle = np.where(self.output >= 0, (low + high) / 2, 0.0)
         value = self.value.astype(np.float64)
         base = self.base.astype(np.float64)
@@ -300,11 +305,11 @@ class TreeEnsemble:
         return replace(self, value=value.astype(np.float32), base=base.astype(np.float32))
 
     def with_byte_leaves(self) -> TreeEnsemble:
-        """Return a copy with leaves of 8 bits: multiples of a power of two.
+        """Return a copy whose leaves are 8-bit multiples of a power of two, the step.
 
         The step is at most 1/64 of the largest leaf, and a leaf changes by less than one step.
         """
-        # leaf -> step * round(leaf / step), within 8 bits
+        # new leaf = step * round(leaf / step), limited to 8 bits
         step = _step(self.value[self.feature == LEAF])
         if not 0 < step < np.inf:
             return self
@@ -316,20 +321,20 @@ class TreeEnsemble:
         trees: NDArray[np.intp] | slice = slice(None),
         inner: NDArray[np.bool_] | None = None,
     ) -> TreeEnsemble:
-        """Return the ensemble of some nodes; those outside the mask `inner` become leaves."""
+        """Return an ensemble of these nodes; nodes outside the mask `inner` become leaves."""
         stays_inner = (self.left >= 0 if inner is None else inner)[nodes]
-        # old node -> new node; -1 picks the last entry, which is -1
-        moved = np.full(self.n_nodes + 1, LEAF, np.int32)
-        moved[nodes] = np.arange(len(nodes), dtype=np.int32)
+        # new index of each node; index -1 selects the last entry, which is -1
+        new_index = np.full(self.n_nodes + 1, LEAF, np.int32)
+        new_index[nodes] = np.arange(len(nodes), dtype=np.int32)
         return replace(
             self,
             feature=np.where(stays_inner, self.feature[nodes], LEAF).astype(np.int32),
             threshold=np.where(stays_inner, self.threshold[nodes], 0).astype(np.float32),
-            left=np.where(stays_inner, moved[self.left[nodes]], LEAF).astype(np.int32),
-            right=np.where(stays_inner, moved[self.right[nodes]], LEAF).astype(np.int32),
+            left=np.where(stays_inner, new_index[self.left[nodes]], LEAF).astype(np.int32),
+            right=np.where(stays_inner, new_index[self.right[nodes]], LEAF).astype(np.int32),
             nan_left=np.where(stays_inner, self.nan_left[nodes], False),
             value=self.value[nodes],
-            roots=moved[self.roots[trees]],
+            roots=new_index[self.roots[trees]],
             output=self.output[trees],
         )
 
@@ -375,10 +380,11 @@ class TreeEnsemble:
         sizes = np.array([part.n_nodes for part in parts], np.int64)
         starts = (np.cumsum(sizes) - sizes).tolist()
 
-        def moved(name: str) -> list[NDArray[Any]]:
-            sides = [getattr(part, name) for part in parts]
+        def shift_nodes(name: str) -> list[NDArray[Any]]:
+            arrays = [getattr(part, name) for part in parts]
             return [
-                np.where(s < 0, LEAF, s + start) for s, start in zip(sides, starts, strict=True)
+                np.where(nodes < 0, LEAF, nodes + start)
+                for nodes, start in zip(arrays, starts, strict=True)
             ]
 
         def stack(arrays: list[NDArray[Any]], dtype: Any, *width: int) -> NDArray[Any]:
@@ -387,11 +393,11 @@ class TreeEnsemble:
         return cls(
             feature=stack([part.feature for part in parts], np.int32),
             threshold=stack([part.threshold for part in parts], np.float32),
-            left=stack(moved("left"), np.int32),
-            right=stack(moved("right"), np.int32),
+            left=stack(shift_nodes("left"), np.int32),
+            right=stack(shift_nodes("right"), np.int32),
             nan_left=stack([part.nan_left for part in parts], np.bool_),
             value=stack([part.value for part in parts], np.float32, 1),
-            roots=stack(moved("roots"), np.int32),
+            roots=stack(shift_nodes("roots"), np.int32),
             output=stack([part.output for part in parts], np.int32),
             base=base,
             n_features=n_features,
@@ -401,7 +407,7 @@ class TreeEnsemble:
     def _of_nodes(
         cls, trees: Sequence[Nodes], output: NDArray[Any], n_outputs: int, n_features: int
     ) -> TreeEnsemble:
-        """Join single trees, which add to these outputs, on a base of 0."""
+        """Join single trees, each of which adds to its output, with a base of 0."""
         base = np.zeros(n_outputs, np.float32)
         root = np.zeros(1, np.int32)
         ensembles = [

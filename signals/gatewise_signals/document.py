@@ -21,7 +21,7 @@ import msgspec
 
 from gatewise.documents import DocumentError, Meta, Record, Text
 from gatewise.errors import InputError
-from gatewise.models.instances import DTYPES, MOST_WINDOW_VALUES
+from gatewise.models.instances import DTYPES, MAX_WINDOW_VALUES
 from gatewise_signals import steps as first_steps
 from gatewise_signals.blocks import block, images, sound, spectra, time_domain
 from gatewise_signals.blocks.block import Block
@@ -38,9 +38,9 @@ MAX_LABEL_BYTES: Final = 1024
 LARGEST: Final = 3.4e38
 
 StepNumber = Annotated[int, Meta(ge=0, lt=MAX_STEPS)]
-Whole = Annotated[int, Meta(ge=-MOST_WINDOW_VALUES, le=MOST_WINDOW_VALUES)]
+Whole = Annotated[int, Meta(ge=-MAX_WINDOW_VALUES, le=MAX_WINDOW_VALUES)]
 Real = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Side = Annotated[int, Meta(ge=1, le=MOST_WINDOW_VALUES)]
+Side = Annotated[int, Meta(ge=1, le=MAX_WINDOW_VALUES)]
 _TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 

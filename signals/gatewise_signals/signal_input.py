@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise.models.instances import DTYPES, MOST_WINDOW_VALUES, unlike_type, value_names
+from gatewise.models.instances import DTYPES, MAX_WINDOW_VALUES, find_unrepresentable, value_names
 from gatewise_signals.blocks.block import Block, Function, FunctionBlock, OnnxBlock
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable
@@ -73,10 +73,10 @@ class SignalInput:
             )
         if not self.raw:
             return
-        if self.n_values > MOST_WINDOW_VALUES:
+        if self.n_values > MAX_WINDOW_VALUES:
             raise InputError(
                 f"a window of shape {self.shape} has {self.n_values} values; at most "
-                f"{MOST_WINDOW_VALUES} can be sent: make it smaller, or send features"
+                f"{MAX_WINDOW_VALUES} can be sent: make it smaller, or send features"
             )
         double = {WINDOW, *self.window_names} & set(self.graph.feature_names)
         if double:
@@ -224,7 +224,7 @@ class SignalInput:
         x = as_windows(windows)
         if x.shape[1:] != self.shape:
             raise InputError(f"windows have shape {x.shape[1:]}, the blocks are for {self.shape}")
-        value = unlike_type(x, np.dtype(self.dtype))
+        value = find_unrepresentable(x, np.dtype(self.dtype))
         if value is not None:
             raise InputError(
                 f"windows hold {value:g}, the blocks are for {self.dtype}: bring them to the width "

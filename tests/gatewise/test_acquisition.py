@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise.acquisition import at_exits, exit_costs, last_exit_within
+from gatewise.acquisition import exit_costs, last_exit_within, select_exit_costs
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
@@ -31,7 +31,7 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, union, cloud):
     found = exit_costs(COSTS, acquired, f0, request=0.125 if cloud else 0.0, union=union)
     assert found.shape == ((4, n) if any(b.ndim == 2 for b in acquired) else (4,))
     exits = rng.integers(0, 4, n)
-    costs = at_exits(found, exits)
+    costs = select_exit_costs(found, exits)
     for i in range(n):
         held = set()
         for s in range(min(exits[i] + 1, n_stages)):

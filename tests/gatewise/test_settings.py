@@ -78,7 +78,7 @@ def test_a_value_out_of_bounds_is_refused_by_its_option(words, says):
     ("text", "says"),
     [
         ("queue = 0", "queue: must be a whole number of at least 1, not 0"),
-        ("policy = 0", "policy: no setting; there are bundle, devices"),
+        ("policy = 0", "policy: is not a setting; the settings are bundle, devices"),
         ("link = '5g'", "link: must be '4g' or 'wifi', not \"5g\""),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_value_of_no_use_in_a_file_is_refused_by_its_name(tmp_path, text, says
 def test_help_lists_options_and_what_stands_in_a_file_alone():
     _, text = run("--help")
     assert "--time <float>" in text
-    assert "In --settings FILE.toml alone:" in text
+    assert "Only in --settings FILE.toml:" in text
     assert "queue  Requests in a queue." in text
     assert "--queue" not in text
     assert "policy" not in text

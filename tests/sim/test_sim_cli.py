@@ -68,7 +68,7 @@ def stumbled_over(error: BaseException) -> SystemError:
         (
             ZeroDivisionError("by zero"),
             1,
-            "gatewise: unexpected ZeroDivisionError: by zero; run with --debug to see where\n",
+            "gatewise: unexpected ZeroDivisionError: by zero; run with --debug for a traceback\n",
         ),
         (PermissionError(13, "Permission denied", "out"), 2, "gatewise: out: Permission denied\n"),
         (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gatewise import decision
 from gatewise.graph_loading import LOAD_BOUND, GraphLoadError, LoadLimits, check_loads
 from gatewise.imports import CPU, PROVIDER_TOLERANCE, check_provider
-from gatewise.models.instances import unlike_type
+from gatewise.models.instances import find_unrepresentable
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_of
 from gatewise_edge.errors import SelfTestError
@@ -159,7 +159,7 @@ class CloudModel:
             if not self._allow_missing:
                 raise RefusedRows("missing", f"model {self} takes no missing values (NaN)")
         dtype = self.manifest.request_dtype
-        value = unlike_type(X, dtype)
+        value = find_unrepresentable(X, dtype)
         if value is not None:
             raise RefusedRows("type", f"model {self} takes {dtype.name}, and a value is {value:g}")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import at_exits
+from gatewise.acquisition import select_exit_costs
 from gatewise.decision import answers, exit_stages, split
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import Manifest
@@ -66,7 +66,7 @@ def decided(
         margins=tuple(margins),
         exits=exits,
         labels=np.stack(choices)[exits, np.arange(len(exits))],
-        costs=at_exits(manifest.exit_costs(acquired), exits),
+        costs=select_exit_costs(manifest.exit_costs(acquired), exits),
         cloud_labels=cloud_labels,
         cloud_probabilities=cloud_probabilities,
     )

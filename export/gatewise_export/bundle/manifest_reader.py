@@ -15,7 +15,7 @@ import numpy as np
 
 from gatewise.decision import ALWAYS_STOP, STOP_RULES, reachable_exits
 from gatewise.documents import DocumentError, decode_json
-from gatewise.models.instances import MOST_VALUES, InstanceSpec
+from gatewise.models.instances import MAX_VALUES, InstanceSpec
 from gatewise.prices import request_bytes
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest import Manifest, ModelSpec
@@ -156,10 +156,10 @@ def _all_features(
     instance: InstanceSpec | None = document.instance
     values: Iterable[str] = () if signal is None else signal.window_names
     if instance is not None:
-        if instance.n_values > MOST_VALUES:
+        if instance.n_values > MAX_VALUES:
             _fail(
                 "instance.shape",
-                f"holds {instance.n_values} values; at most {MOST_VALUES} are allowed",
+                f"holds {instance.n_values} values; at most {MAX_VALUES} are allowed",
             )
         if [f.name for f in features] == [INSTANCE]:
             values = instance.names

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gatewise.console import emit, note
 from gatewise.documents import Meta, Share, plain_values
 from gatewise.formats import byte_size
-from gatewise.prices import LARGEST_REQUEST
+from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise.settings import Settings, with_options
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
@@ -62,7 +62,7 @@ class PairSettings(Settings, frozen=True, kw_only=True):
         int,
         Meta(ge=1),
         typer.Option(help="Largest message of the broker, in bytes: a request must fit."),
-    ] = LARGEST_REQUEST
+    ] = MAX_REQUEST_BYTES
     name: options.BundleName = None
     bundle_version: options.BundleVersion = "1"
     sign: options.Sign = None

@@ -23,7 +23,7 @@ from gatewise.errors import InputError, one_line
 from gatewise.formats import byte_size
 from gatewise.graph_loading import LoadLimits
 from gatewise.models.graph_model import GraphModel
-from gatewise.prices import LARGEST_REQUEST
+from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
@@ -69,7 +69,7 @@ def pack(
     created: datetime | None = None,
     sign: str | Path | None = None,
     encoder: TableEncoder | RowEncoder | None = None,
-    max_message: int = LARGEST_REQUEST,
+    max_message: int = MAX_REQUEST_BYTES,
     loading: LoadLimits | None = None,
 ) -> Bundle:
     """Write a fitted system as a bundle.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import Link
 from gatewise.errors import InputError
-from gatewise.models.booster_files import ENDINGS
+from gatewise.models.booster_files import FILE_EXTENSIONS
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.bundle.manifest_records import CloudKind, ProbeSpec
@@ -69,7 +69,7 @@ class CloudFile(NamedTuple):
         """Name of the file in a bundle."""
         if self.kind == "margins" or self.kind == "classifier":
             return "cloud.onnx"
-        return f"cloud.{ENDINGS[self.kind]}"
+        return f"cloud.{FILE_EXTENSIONS[self.kind]}"
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Run it: class indices and probabilities of rows, (n, n_used)."""

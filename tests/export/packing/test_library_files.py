@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 
 from gatewise.errors import InputError
 from gatewise.graph_loading import GraphLoadError, LoadLimits, check_loads
-from gatewise.models.booster_files import ENDINGS, LOADERS, BoosterFile
+from gatewise.models.booster_files import FILE_EXTENSIONS, LOADERS, BoosterFile
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_export import Bundle, pack, self_test, verify
 from gatewise_export.bundle.repacking import repack
@@ -69,7 +69,7 @@ def test_a_booster_without_an_exact_graph_is_packed_as_its_librarys_file(
     cloud = bundle.manifest.cloud
     assert cloud is not None
     assert cloud.kind == ("xgboost" if name == "linear booster" else "lightgbm")
-    assert cloud.file == f"cloud.{ENDINGS[cloud.kind]}"
+    assert cloud.file == f"cloud.{FILE_EXTENSIONS[cloud.kind]}"
     assert cloud.graph_problem
     if name == "cancelling leaves":
         assert "answers" in cloud.graph_problem
@@ -147,7 +147,7 @@ def test_a_model_of_some_of_the_classes_has_no_file_of_its_own() -> None:
 
 @pytest.mark.parametrize("library", LOADERS)
 def test_a_file_that_its_library_does_not_read_is_refused(library: Any) -> None:
-    with pytest.raises(InputError, match=f"{library} does not read the model"):
+    with pytest.raises(InputError, match=f"{library} cannot read the model"):
         BoosterFile(library, b"{}", 2)
 
 

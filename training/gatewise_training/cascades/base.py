@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import at_exits
+from gatewise.acquisition import select_exit_costs
 from gatewise.costs import CostsLike
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
@@ -337,7 +337,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             offload = acquired_by_high_cost(self.high_cost_model_, x)
         union = not accounting.startswith("paper")
         by_exit = self._exit_costs(acquired, union=union, offload=offload)
-        return at_exits(by_exit, self._exits(x))
+        return select_exit_costs(by_exit, self._exits(x))
 
     def acquired(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Features that each row acquires; the mean over rows is how often each one is used.

@@ -206,7 +206,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
         """Get the largest cost that a row can have at each exit, shape (n_stages + 1,)."""
-        acquired = [stage.at_most(self.n_features_in_) for stage in stages]
+        acquired = [stage.feature_mask(self.n_features_in_) for stage in stages]
         return self._exit_costs(acquired)
 
     def _offload_acquired(self, x: NDArray[np.float32]) -> Acquired | None:

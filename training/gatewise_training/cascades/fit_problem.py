@@ -90,7 +90,9 @@ class FittedStages:
 
 def acquired_by(stages: Sequence[Stage], x: NDArray[np.float32], n_features: int) -> list[Acquired]:
     """Get the features that stages acquire on rows; a mask for each row where they differ."""
-    return [s.acquired(x) if s.acquisition == "node" else s.at_most(n_features) for s in stages]
+    return [
+        s.acquired(x) if s.acquisition == "node" else s.feature_mask(n_features) for s in stages
+    ]
 
 
 def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[FittedStages]:

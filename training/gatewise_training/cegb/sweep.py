@@ -155,7 +155,7 @@ class Task:
         outputs = np.concatenate([fold.margins(x) for fold, x in pairs])
         target = self.target.take(np.concatenate(validation_rows))
         costs = self.prices.costs
-        acquired = stage.at_most(self.x.shape[1])
+        acquired = stage.feature_mask(self.x.shape[1])
         if stage.acquisition == "node":
             acquired = np.concatenate([fold.acquired(x) for fold, x in pairs])
             cost = float(np.average(costs.per_instance(acquired), weights=target.weight))

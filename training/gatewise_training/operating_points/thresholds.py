@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
-from gatewise.acquisition import at_exits
+from gatewise.acquisition import select_exit_costs
 from gatewise.decision import ALWAYS_STOP, exit_stages, midway, reachable_exits
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
@@ -135,7 +135,7 @@ class CascadeRecord:
 
     def costs(self, exits: NDArray[np.int64]) -> NDArray[np.float64]:
         """Get the cost of each row if the rows leave at `exits`, shape (n,)."""
-        return at_exits(self.exit_costs, exits)
+        return select_exit_costs(self.exit_costs, exits)
 
     def highest_costs(self) -> NDArray[np.float64]:
         """Get the largest cost of leaving at each exit on any row, shape (n_stages + 1,)."""
