@@ -1,4 +1,4 @@
-"""Answer the hard instances: workers, their models and batches, and a broker to start with."""
+"""Cloud side of Gatewise: workers, high-cost models, brokers and rollouts."""
 
 import lazy_loader
 

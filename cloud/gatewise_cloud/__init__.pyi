@@ -1,4 +1,4 @@
-# The package's public names; loaded on first use.
+# Public names of the package. Each one is imported on first use.
 from .broker.broker import Broker as Broker
 from .broker.broker import EmbeddedBroker as EmbeddedBroker
 from .broker.broker import MosquittoBroker as MosquittoBroker

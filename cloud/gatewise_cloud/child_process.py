@@ -1,8 +1,8 @@
-"""Child processes that exchange lines of JSON with their owner and end before it.
+"""Child processes that exchange lines of JSON with their owner and never outlive it.
 
-A child of this project reads the pipe that is its standard input (:func:`end_with_owner`) and ends
-when its owner closes the pipe or is killed. Another program, such as mosquitto, gets a guard: a
-shell that kills the program when the same pipe closes.
+A child of this project reads its standard input, a pipe (:func:`end_with_owner`). It ends when its
+owner closes the pipe or is killed. Another program, such as mosquitto, gets a guard process: a
+shell that kills the program when a similar pipe closes.
 """
 
 from __future__ import annotations
@@ -17,34 +17,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 _CLOSE_SECONDS: Final = 10.0
-#: Kills a program when the pipe that is this shell's standard input closes.
-_GUARD: Final = 'read _; kill -KILL "$1"'
+#: Shell script that kills a program when the shell's standard input, a pipe, closes.
+_GUARD_SCRIPT: Final = 'read _; kill -KILL "$1"'
 
 OnMessage = Callable[["ChildProcess", Mapping[str, Any] | None], None]
 
 
 class ChildProcess:
-    """A program in a process of its own; a context manager.
+    """Program that runs in a separate process; a context manager.
 
-    It has a process group of its own, so that Ctrl-C in a terminal reaches the owner alone, which
-    then ends its children.
+    The process has its own process group. Ctrl-C in a terminal therefore reaches only the owner,
+    which then ends its children.
 
     Parameters
     ----------
     name : str
-        Name in messages.
+        Name of the program in messages.
     command : sequence of str
+        Program and arguments.
     on_message : callable, optional
         Called on a thread as ``on_message(child, document)`` for each line of standard output that
-        is a JSON object, and with None after the last one. ``{"error": text}`` sets :attr:`error`
+        is a JSON object, and with None after the last line. ``{"error": text}`` sets :attr:`error`
         instead.
     follows_input : bool, default True
-        The program ends when its standard input closes. Otherwise it gets SIGTERM, and a guard.
+        Whether the program ends when its standard input closes. Otherwise it is ended by SIGTERM,
+        and gets a guard.
     keep_errors : bool, default True
-        Keep its standard error for :meth:`failure`; otherwise it is the owner's.
+        Whether to store standard error for :meth:`failure`; otherwise the child writes to the
+        owner's standard error.
     environment : mapping, optional
-        Variables in addition to the owner's, such as passwords, which must not be visible in the
-        list of processes.
+        Variables in addition to the owner's. Passwords belong here, because arguments are visible
+        in the list of processes.
     """
 
     def __init__(
@@ -72,11 +75,11 @@ class ChildProcess:
         self._guard: subprocess.Popen[bytes] | None = None
         if not follows_input:
             self._guard = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARD, "sh", str(self.pid)],
+                ["/bin/sh", "-c", _GUARD_SCRIPT, "sh", str(self.pid)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # A member of the program's group, so that the group's id stays in use.
+                # join the program's group, so that the id of the group stays in use
                 process_group=self.pid,
             )
         self._reader: threading.Thread | None = None
@@ -86,56 +89,56 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Id of its process."""
+        """Id of the process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def send(self, document: Mapping[str, Any]) -> None:
-        """Write one line to its standard input; do nothing if it has ended."""
+        """Write a document as one line to the child's standard input, unless it has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(document).encode() + b"\n")
             self._process.stdin.flush()
 
     def failure(self, lines: int = 1) -> str:
-        """Wait for a child that is not closed yet to end; return its own error or last lines."""
+        """Wait until the child ends, and return its error or the last lines of standard error."""
         status = self._process.wait(_CLOSE_SECONDS)
         if self._reader is not None:
             self._reader.join()
         return self.error or self.last_lines(lines) or f"ended with status {status}"
 
     def errors(self) -> str:
-        """Its standard error so far; empty if it was not kept."""
+        """Return the standard error so far; empty if it is not stored."""
         if self._errors is None or self._errors.closed:
             return ""
-        # pread, because seeking would move the position at which the child writes.
+        # use pread, because seeking would move the position at which the child writes
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
 
     def last_lines(self, lines: int = 1) -> str:
-        """The last lines of :meth:`errors`."""
+        """Return the last lines of standard error."""
         return "; ".join(self.errors().strip().splitlines()[-lines:]).removeprefix("gatewise: ")
 
     def release(self) -> None:
-        """Request its end; return at once."""
+        """Tell the child to end, without waiting for it."""
         if self._guard is not None:
             self._process.terminate()
             return
         assert self._process.stdin is not None
-        # A child that has ended does not read the rest of the buffer.
+        # the pipe is broken if the child has ended before it has read everything
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """Kill its process at once."""
+        """Kill the process."""
         self._process.kill()
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """End it, by a kill after some seconds; may be called again."""
+        """End the child, and kill it if it has not ended after `seconds`; may be called again."""
         try:
             self.release()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -165,7 +168,7 @@ class ChildProcess:
                 try:
                     document = json.loads(line)
                 except ValueError:
-                    continue  # a line for people
+                    continue  # a line that is meant for people
                 if isinstance(document, dict) and "error" in document:
                     self.error = str(document["error"])
                 elif isinstance(document, dict):
@@ -174,7 +177,7 @@ class ChildProcess:
 
 
 def close_all(children: Iterable[ChildProcess]) -> None:
-    """Close several, all at the same time."""
+    """Close several children at the same time."""
     children = list(children)
     for child in children:
         child.release()
@@ -183,7 +186,7 @@ def close_all(children: Iterable[ChildProcess]) -> None:
 
 
 def end_with_owner(stop: Callable[[], object]) -> None:
-    """Call `stop`, on a thread of its own, once this process's standard input closes."""
+    """Start a thread that calls `stop` once this process's standard input closes."""
 
     def follow() -> None:
         while os.read(0, 4096):

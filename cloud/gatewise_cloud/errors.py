@@ -3,13 +3,14 @@
 ::
 
     GatewiseError
-    ├── BrokerError    a broker that cannot be started   (.host, .port)
-    ├── ModelError     a bundle that cannot be served    (.model)
-    │   └── BackendBusy   its server is away or overloaded now
-    └── RefusedRows    instances that a model refuses    (.reason)
+    ├── BrokerError    a broker cannot be started         (.host, .port)
+    ├── ModelError     a bundle cannot be served          (.model)
+    │   └── BackendBusy   the model's server is unavailable or overloaded
+    └── RefusedRows    a model refuses instances          (.reason)
 
-A broker that cannot be reached raises :class:`gatewise_edge.errors.LinkError`, and a bundle that
-computes other labels here raises :class:`gatewise_edge.errors.SelfTestError`.
+:class:`gatewise_edge.errors.LinkError` is raised if a broker cannot be reached, and
+:class:`gatewise_edge.errors.SelfTestError` if a bundle computes other labels than when it was
+packed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gatewise.errors import GatewiseError
 
 
 class BrokerError(GatewiseError):
-    """A broker that cannot be started on `host` and `port`; 0 stands for any free port."""
+    """Broker that cannot be started on `host` and `port`; port 0 stands for any free port."""
 
     def __init__(self, host: str, port: int, message: str) -> None:
         super().__init__(message)
@@ -27,7 +28,7 @@ class BrokerError(GatewiseError):
 
 
 class ModelError(GatewiseError):
-    """A bundle (`model` is its name and version) with a high-cost model that cannot be served."""
+    """Bundle whose high-cost model cannot be served; `model` is its name and version."""
 
     def __init__(self, model: str, message: str) -> None:
         super().__init__(message)
@@ -35,13 +36,13 @@ class ModelError(GatewiseError):
 
 
 class BackendBusy(ModelError):  # noqa: N818  a state, not a fault
-    """A model on a server that is away or overloaded: a later request may succeed."""
+    """Model whose server is unavailable or overloaded, so that a later request may succeed."""
 
 
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault
     """Instances that a model refuses.
 
-    `reason`: ``shape``, ``size``, ``missing`` or ``infinite``, as in
+    `reason` is ``shape``, ``size``, ``type``, ``missing`` or ``infinite``, as in
     :class:`gatewise_edge.errors.WireError`.
     """
 

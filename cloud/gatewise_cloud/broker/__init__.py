@@ -1,1 +1,1 @@
-"""Brokers: started, secured, and asked about a fleet for a rollout."""
+"""Start, secure and control brokers, enrol devices, and roll releases out."""

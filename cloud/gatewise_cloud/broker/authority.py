@@ -1,8 +1,8 @@
-"""Certificate authority of a broker: it issues and revokes the certificates of clients.
+"""Certificate authority of a broker, which issues and revokes the certificates of clients.
 
-A certificate has its client's name as common name. mosquitto takes it as the user name
-(``use_identity_as_username``), which its access list refers to. Keys are elliptic-curve keys on
-P-256, and their files have mode 0600.
+The common name of a certificate is the name of its client. mosquitto uses the common name as the
+user name (``use_identity_as_username``), which the access list refers to. Keys are elliptic-curve
+keys on P-256, and their files have mode 0600.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gatewise.errors import InputError
 from gatewise_export.bundle.storage import replace_file
 
-#: Days until certificates expire. Devices are hard to reach, so that theirs last longer.
+#: Days until certificates expire. Clients' certificates last longer than the server's, because
+#: devices are hard to reach.
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
 CLIENT_DAYS: Final = 825
-#: Modes of files that everyone may read, and that only the owner may read.
+#: Modes of files that everyone may read, and of files that only the owner may read.
 PUBLIC: Final = 0o644
 PRIVATE: Final = 0o600
-#: Certificates begin earlier, because a device without a battery-backed clock may be late.
-_BEFORE: Final = datetime.timedelta(days=1)
+#: Time by which a certificate is valid before its issue, because the clock of a device without a
+#: battery may be slow.
+_CLOCK_TOLERANCE: Final = datetime.timedelta(days=1)
 _USAGES: Final = (
     "digital_signature",
     "content_commitment",
@@ -47,29 +49,30 @@ Clock = Callable[[], datetime.datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
-    """A certificate and its key, as files."""
+class CertificateFiles:
+    """Paths of a certificate and of its private key."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """The authority in a folder, ``ca.crt``, ``ca.key`` and ``ca.crl``, which it makes if missing.
+    """Certificate authority with the files ``ca.crt``, ``ca.key`` and ``ca.crl`` of a folder.
 
-    `clock` returns a time with its zone. Raises InputError if the certificate or its key is alone
-    or cannot be read.
+    The constructor makes a new authority if the folder has none. `clock` returns a time with its
+    zone. Raises InputError if only one of the certificate and its key exists, or if one of them
+    cannot be read.
     """
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
         self._clock = clock
         self._crl_file = folder / "ca.crl"
-        files = Issued(folder / "ca.crt", folder / "ca.key")
+        files = CertificateFiles(folder / "ca.crt", folder / "ca.key")
         present = [file for file in (files.certificate, files.key) if file.exists()]
         if len(present) == 1:
             raise InputError(
-                f"{present[0]} is alone: put ca.crt and ca.key of one authority into the folder, "
-                "or remove it to make a new authority"
+                f"{present[0]} exists, but the folder lacks ca.crt or ca.key: put both files of "
+                "one authority into the folder, or remove the file to make a new authority"
             )
         if present:
             self._key = _read_key(files.key)
@@ -82,17 +85,17 @@ class Authority:
             now = clock()
             expiry = now + datetime.timedelta(days=CA_DAYS)
             identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-            own_key = self._key.public_key()
+            public_key = self._key.public_key()
             builder = _builder(
-                name, name, own_key, now, expiry, usages=("key_cert_sign", "crl_sign")
+                name, name, public_key, now, expiry, usages=("key_cert_sign", "crl_sign")
             )
             builder = builder.add_extension(identifier, critical=False)
             self.certificate = self._sign(files.certificate, builder)
         if not self._crl_file.exists():
             self._write_crl([])
 
-    def issue_server(self, files: Issued, hosts: Sequence[str]) -> None:
-        """Write the key and certificate of a server with `hosts` as its names or addresses."""
+    def issue_server(self, files: CertificateFiles, hosts: Sequence[str]) -> None:
+        """Write a key and a certificate for a server with these host names or addresses."""
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         key = _new_key(files.key).public_key()
         purpose = ExtendedKeyUsageOID.SERVER_AUTH
@@ -100,19 +103,19 @@ class Authority:
             files.certificate, _name(hosts[0]), SERVER_DAYS, purpose, key=key, names=names
         )
 
-    def issue_client(self, files: Issued, name: str, role: str) -> None:
-        """Write the key and certificate of a client."""
+    def issue_client(self, files: CertificateFiles, name: str, role: str) -> None:
+        """Write a key and a certificate for a client."""
         self.certify(files.certificate, _new_key(files.key).public_key(), name, role)
 
     def certify(self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str) -> None:
-        """Write the certificate of a client for its own `key`."""
+        """Write a certificate for a client that has made its own `key`."""
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH
         self._certify(path, _name(name, role), CLIENT_DAYS, purpose, key=key)
 
     def revoke(self, certificate: x509.Certificate) -> None:
-        """Put a certificate on the revocation list."""
-        listed = x509.load_pem_x509_crl(self._crl_file.read_bytes())
-        entries = {entry.serial_number: entry for entry in listed}
+        """Add a certificate to the revocation list."""
+        crl = x509.load_pem_x509_crl(self._crl_file.read_bytes())
+        entries = {entry.serial_number: entry for entry in crl}
         if certificate.serial_number not in entries:
             builder = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number)
             entries[certificate.serial_number] = builder.revocation_date(self._clock()).build()
@@ -129,7 +132,7 @@ class Authority:
         names: x509.SubjectAlternativeName | None = None,
     ) -> None:
         now = self._clock()
-        # A certificate is invalid after its authority has expired.
+        # a certificate is not valid after its authority has expired
         expiry = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
         issuer = self.certificate.subject
         builder = _builder(subject, issuer, key, now, expiry, usages=("digital_signature",))
@@ -149,18 +152,18 @@ class Authority:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(self._clock() - _BEFORE)
-            # mosquitto refuses every client when the list has expired.
+            .last_update(self._clock() - _CLOCK_TOLERANCE)
+            # mosquitto refuses every client once the list has expired
             .next_update(self.certificate.not_valid_after_utc)
         )
         for entry in entries:
             builder = builder.add_revoked_certificate(entry)
-        listed = builder.sign(self._key, hashes.SHA256())
-        replace_file(self._crl_file, listed.public_bytes(serialization.Encoding.PEM), PUBLIC)
+        crl = builder.sign(self._key, hashes.SHA256())
+        replace_file(self._crl_file, crl.public_bytes(serialization.Encoding.PEM), PUBLIC)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate in PEM."""
+    """Read a certificate from a PEM file."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -168,7 +171,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def host_names(certificate: x509.Certificate) -> set[str]:
-    """Get the names and addresses of a server's certificate."""
+    """Get the host names and addresses in a server's certificate."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {str(name.value) for name in names}
 
@@ -182,9 +185,9 @@ def _builder(
     *,
     usages: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Begin a certificate; one with the usage ``key_cert_sign`` is an authority's."""
-    may_sign = "key_cert_sign" in usages
-    constraints = x509.BasicConstraints(ca=may_sign, path_length=0 if may_sign else None)
+    """Begin a certificate; the usage ``key_cert_sign`` makes it the certificate of an authority."""
+    is_authority = "key_cert_sign" in usages
+    constraints = x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
     usage = x509.KeyUsage(**{name: name in usages for name in _USAGES})
     return (
         x509.CertificateBuilder()
@@ -192,7 +195,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BEFORE)
+        .not_valid_before(now - _CLOCK_TOLERANCE)
         .not_valid_after(expiry)
         .add_extension(constraints, critical=True)
         .add_extension(usage, critical=True)
@@ -236,4 +239,4 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise InputError(f"host {host!r} is not a name or address: write it in ASCII") from None
+        raise InputError(f"host {host!r} is not a name or an address: write it in ASCII") from None

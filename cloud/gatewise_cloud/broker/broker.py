@@ -1,16 +1,16 @@
-"""Start an MQTT broker on this machine: a real mosquitto, or the embedded one.
+"""MQTT brokers on this machine, for demos and tests: mosquitto or the embedded broker.
 
-It listens on loopback only, because everyone may connect. For devices on other machines, configure
-a broker with users and TLS (:mod:`.broker_init`).
+Such a broker listens on loopback only, because everyone may connect. For devices on other machines,
+configure a broker with certificates and TLS (:mod:`.broker_init`).
 
-The embedded broker is amqtt in pure Python, which is enough for a demo with one worker. Where amqtt
-0.12.1 differs from the standard:
+The embedded broker is amqtt, in pure Python, which is enough for a demo with one worker. amqtt
+0.12.1 deviates from the standard:
 
-- it grants ``$share/...`` and delivers nothing on it (:func:`.shared_subscriptions_work` tests it);
-- it sends a new client all retained messages that any client is subscribed to;
-- keepalive ends no session and publishes no last will, so that a silent client stays unnoticed;
-- it keeps no session and no message for a client that is away;
-- it sends a message with the QoS of the subscription, and twice if subscriptions overlap.
+- It grants ``$share/...`` but delivers nothing (:func:`.shared_subscriptions_work` tests this).
+- It sends a new client the retained messages of all topics that any client is subscribed to.
+- It does not end the session of a client that falls silent, and does not publish its last will.
+- It stores neither the session nor the messages of a client that is disconnected.
+- It sends a message with the QoS of the subscription, and twice if subscriptions overlap.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from gatewise_cloud.errors import BrokerError
 from gatewise_edge.link.mqtt import Endpoint
 
 _READY_SECONDS: Final = 15.0
-_PORT_TRIES: Final = 5
-#: Folders of mosquitto that are often not on PATH.
+_MAX_PORT_ATTEMPTS: Final = 5
+#: Folders of mosquitto that are often missing from PATH.
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 
 
 class Broker(ABC):
-    """A broker in a process of its own, ready when the constructor returns; a context manager.
+    """MQTT broker in a separate process; a context manager.
 
-    It listens on `host`, a loopback address, and `port`, where 0 takes a free one.
-    `shared_subscriptions` says whether several workers can share the load. Raises BrokerError if
-    the broker is not installed, cannot listen there, or does not start.
+    The broker accepts clients when the constructor returns. It listens on `host`, a loopback
+    address, and on `port`, where 0 selects a free port. `shared_subscriptions` says whether several
+    workers can share the load. Raises BrokerError if the broker is not installed, cannot listen on
+    this address, or does not start.
     """
 
     kind = ""
@@ -55,37 +56,37 @@ class Broker(ABC):
         _check_loopback(host, port)
         self.host = host
         self.port = port
-        # The configuration is read only at the start.
+        # the broker reads its configuration only when it starts
         with tempfile.TemporaryDirectory(prefix="gatewise-broker-") as folder:
             self._child = self._start(port, Path(folder))
 
     @property
     def url(self) -> str:
-        """Its address: ``mqtt://host:port``."""
+        """URL of the broker, ``mqtt://host:port``."""
         return f"mqtt://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """Id of its process."""
+        """Id of the broker's process."""
         return self._child.pid
 
     @property
     def alive(self) -> bool:
-        """Whether its process still runs."""
+        """Whether the broker's process is running."""
         return self._child.alive
 
     @property
     def last_lines(self) -> str:
-        """The end of its log."""
+        """Last lines of the broker's log."""
         return self._child.last_lines(2)
 
     def kill(self) -> None:
-        """Kill it, so that its clients lose their connections."""
+        """Kill the broker, so that its clients lose their connections."""
         self._child.kill()
         self.close()
 
     def close(self) -> None:
-        """End it; a second call does nothing."""
+        """Stop the broker; a second call does nothing."""
         self._child.close()
 
     def __enter__(self) -> Self:
@@ -96,12 +97,15 @@ class Broker(ABC):
 
     @abstractmethod
     def _command(self, folder: Path) -> list[str]:
-        """Program and arguments that start the broker with its files in `folder`."""
+        """Return the program and arguments that start the broker with its files in `folder`."""
 
     def _start(self, port: int, folder: Path) -> ChildProcess:
-        """Start on `port`, or on a free one; try again if another program takes that one first."""
+        """Start the broker on `port`, or on a free port if it is 0.
+
+        Another program may take the free port first; another one is tried then.
+        """
         name = f"the {self.kind} broker"
-        for attempt in range(1, _PORT_TRIES + 1):
+        for attempt in range(1, _MAX_PORT_ATTEMPTS + 1):
             self.port = _free_port(self.host, port)
             child = ChildProcess(name, self._command(folder), follows_input=self._follows_input)
             try:
@@ -112,16 +116,16 @@ class Broker(ABC):
                 child.close()
                 raise
             child.close()
-            if port or attempt == _PORT_TRIES:
+            if port or attempt == _MAX_PORT_ATTEMPTS:
                 break
         raise BrokerError(self.host, port, f"{name} ended while it started: {failure}")
 
     def _wait_ready(self, child: ChildProcess) -> bool:
-        """Wait until it accepts a client; False if its process ended before."""
+        """Wait until the broker accepts a client; return False if its process ends first."""
         endpoint = Endpoint(self.url)
         deadline = time.monotonic() + _READY_SECONDS
         while child.alive:
-            # The response is of this broker, not of another program, if it was alive all the time.
+            # if the child is still alive, the response is not from another program on the port
             reason = connect_reason(endpoint, 1.0)
             if reason is not None and not reason.is_failure and child.alive:
                 return True
@@ -130,14 +134,14 @@ class Broker(ABC):
                     self.host,
                     self.port,
                     f"{child.name} did not respond on {self.host}:{self.port} within "
-                    f"{_READY_SECONDS:g} s: {child.last_lines(2) or 'it left no message'}",
+                    f"{_READY_SECONDS:g} s: {child.last_lines(2) or 'it logged nothing'}",
                 )
             time.sleep(0.01)
         return False
 
 
 class EmbeddedBroker(Broker):
-    """The broker that comes with Gatewise (amqtt): one worker, plain subscription, demos."""
+    """amqtt broker, which comes with Gatewise, for demos with one worker."""
 
     kind = "embedded"
     _follows_input = True
@@ -148,7 +152,7 @@ class EmbeddedBroker(Broker):
 
 
 class MosquittoBroker(Broker):
-    """A mosquitto of this machine, with a configuration of its own."""
+    """mosquitto broker that is installed on this machine, for demos and tests."""
 
     kind = "mosquitto"
     shared_subscriptions = True
@@ -159,7 +163,7 @@ class MosquittoBroker(Broker):
             raise BrokerError(
                 self.host,
                 self.port,
-                "no mosquitto found on PATH or in /usr/sbin: install it "
+                "mosquitto is neither on PATH nor in /usr/sbin: install it "
                 "(apt install mosquitto, brew install mosquitto) or use the embedded broker",
             )
         config = folder / "mosquitto.conf"
@@ -168,16 +172,16 @@ class MosquittoBroker(Broker):
 
 
 def find_mosquitto() -> Path | None:
-    """Find the mosquitto program: on PATH, or where packages put it outside of PATH."""
+    """Find the mosquitto program on PATH or in the folders where packages install it."""
     folders = [os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS]
     program = shutil.which("mosquitto", path=os.pathsep.join(folders))
     return Path(program) if program else None
 
 
 def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
-    """Configuration of a mosquitto 2 for loopback, without users and without persistence.
+    """Write the configuration of a mosquitto 2 on loopback, without users and persistence.
 
-    With Nagle's algorithm a request and its response take 44 ms instead of 0.7.
+    It disables Nagle's algorithm, with which a request and its response take 44 ms instead of 0.7.
     """
     return f"""\
 listener {port} {host}
@@ -196,28 +200,28 @@ def _check_loopback(host: str, port: int) -> None:
     raise BrokerError(
         host,
         port,
-        f"everyone may connect to this broker, so that it listens on loopback only, not on {host}: "
+        f"everyone may connect to this broker, so it listens on loopback only, not on {host}: "
         "for other machines use gatewise broker init",
     )
 
 
 def _free_port(host: str, port: int) -> int:
-    """Check that a port is free, or find a free one for 0; raise BrokerError."""
+    """Check that a port is free, or find a free port if it is 0; BrokerError if it is not free."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-            # As in brokers: a port with connections that are closing counts as free.
+            # as in brokers, a port whose old connections are still closing counts as free
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(1)
             return int(listener.getsockname()[1])
     except (OSError, OverflowError) as error:
-        problem = _PROBLEMS.get(
+        problem = _PORT_PROBLEMS.get(
             getattr(error, "errno", 0) or 0, f"cannot be used ({error}): give another --port"
         )
         raise BrokerError(host, port, f"port {port} on {host} {problem}") from error
 
 
-_PROBLEMS: Final = {
+_PORT_PROBLEMS: Final = {
     errno.EADDRINUSE: "is in use: stop the program that listens on it, or give another --port",
     errno.EACCES: "may only be used by the administrator: give a --port above 1023",
 }

@@ -1,15 +1,15 @@
-"""Texts that mosquitto reads: its configuration, and the rights of clients.
+"""Files that mosquitto reads: its configuration, and the rights of clients.
 
-Some lines of the configuration follow from measurements. Without ``set_tcp_nodelay`` a request
-takes 44 ms instead of 1. Without ``autosave_interval 1`` a killed broker loses messages that it has
-acknowledged. Without the limits one client with many sleeping sessions fills memory and disk.
+Measurements led to some lines of the configuration. Without ``set_tcp_nodelay`` a request takes
+44 ms instead of 1. Without ``autosave_interval 1`` a broker that is killed loses messages that it
+has acknowledged. Without the limits one client with many sleeping sessions fills memory and disk.
 
-Two layers decide on rights. mosquitto's access list says which topics a client may write and
-receive, but grants every subscription, so that a device could subscribe to the shared group of the
-workers and take requests from them. The dynamic security plugin refuses such subscriptions. All
-devices have one role in it, because the plugin writes all roles to disk at each change: with a role
-for each of 20,000 devices it adds 45 devices per minute instead of 1,000. Without the plugin the
-random name of the group is the only protection.
+Two layers control access. mosquitto's access list says which topics a client may write and receive,
+but it grants every subscription. A device could therefore subscribe to the shared group of the
+workers and receive their requests. The dynamic security plugin refuses such subscriptions. In the
+plugin all devices have the same role, because it writes all roles to disk at each change. With a
+role for each of 20,000 devices it adds 45 devices per minute instead of 1,000. Without the plugin,
+the random name of the group is the only protection.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import msgspec
 
 from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 
-#: Smallest limit of connections; on a long roster it is four per client, because a TCP connection
-#: without a certificate counts until its handshake fails.
+#: Smallest limit on connections. With many clients the limit is four per client, because a TCP
+#: connection without a certificate counts until its handshake fails.
 _MIN_CONNECTIONS: Final = 1000
 
-#: Rights by topic; ``%u`` is the client's name. Every client has these rights of a device.
+#: Rights of a device by topic, which every client has; ``%u`` is the client's name.
 _DEVICE: Final = {
     **{
         f"gw/v1/%u/{level}": "readwrite"
@@ -37,7 +37,7 @@ _DEVICE: Final = {
     "gw/v1/%u/rsp/json": "read",
     "gw/v1/model/#": "read",
 }
-#: With the last two a worker tests shared subscriptions.
+#: Rights of a worker by topic. A worker uses the last two to test shared subscriptions.
 _WORKER: Final = {
     REQUESTS: "read",
     JSON_REQUESTS: "read",
@@ -49,13 +49,13 @@ _WORKER: Final = {
 }
 _OPERATOR: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
-#: Role of clients that are refused.
+#: Role of clients whose connections the broker refuses.
 REVOKED: Final = "revoked"
-#: Topics on which the dynamic security plugin takes commands and responds.
+#: Topics of the dynamic security plugin for commands and responses.
 CONTROL: Final = "$CONTROL/dynamic-security/#"
 
-#: Bytes of a packet in addition to its payload: its topic and the header.
-_PACKET_HEAD: Final = 1024
+#: Bytes of a packet in addition to its payload, for its topic and its header.
+_PACKET_OVERHEAD: Final = 1024
 
 
 def secure_config(
@@ -69,42 +69,42 @@ def secure_config(
     clients: int = 0,
     max_message: int = MAX_PAYLOAD,
 ) -> str:
-    """Configuration of a mosquitto 2 with TLS, client certificates and rights.
+    """Write the configuration of a mosquitto 2 with TLS, client certificates and rights.
 
-    `plugin` is the file of the dynamic security plugin, which decides before the access list. With
-    `bind_ids` a certificate allows one session. `clients` is the number of clients, `max_message`
-    the largest payload in bytes.
+    `plugin` is the file of the dynamic security plugin, which decides before the access list does.
+    With `bind_ids` a certificate allows one session. `clients` is the number of clients, and
+    `max_message` is the largest payload in bytes.
     """
     security = f"acl_file {folder}/acl"
     if plugin is not None:
         security = f"plugin {plugin}\nplugin_opt_config_file {folder}/rights.json\n{security}"
-    bound = "# One session per certificate, under its name.\nuse_username_as_clientid true\n"
-    memory = "memory_limit 402653184\n"
+    one_session = "# One session per certificate.\nuse_username_as_clientid true\n"
+    memory_limit = "memory_limit 402653184\n"
     if has_live_control(plugin, bind_ids=bind_ids):
-        memory = ""
+        memory_limit = ""
     user = f"user {run_as}\n" if run_as else ""
     return f"""\
-# Written by `gatewise broker init`, which overwrites it: put your own lines into
-# another file, and name its folder with `include_dir`.
+# Written by `gatewise broker init`, which overwrites this file: put your own lines
+# into another file, and name its folder with `include_dir`.
 {user}per_listener_settings true
 
-# Queued messages survive a broker that is killed.
+# Queued messages survive if the broker is killed.
 persistence true
 persistence_location {data or folder / "data"}/
 autosave_interval 1
 
-# Limits of what clients make it keep. No client needs a session after its connection.
+# Limits on the state of each client. No client needs its session after it disconnects.
 persistent_client_expiration 1h
-{memory}# Beyond these, messages for a slow client are dropped.
+{memory_limit}# The broker drops messages for a slow client beyond these limits.
 max_queued_messages 4096
 max_queued_bytes 8388608
 max_inflight_messages 256
 
-# The largest message; a larger packet ends the connection.
+# Largest message. The broker closes a connection that sends a larger packet.
 message_size_limit {max_message}
-max_packet_size {max_message + _PACKET_HEAD}
+max_packet_size {max_message + _PACKET_OVERHEAD}
 
-# Without it Nagle's algorithm makes a request take 44 ms instead of 1.
+# Nagle's algorithm would make a request take 44 ms instead of 1.
 set_tcp_nodelay true
 
 log_dest stderr
@@ -122,26 +122,26 @@ certfile {folder}/server.crt
 keyfile {folder}/server.key
 tls_version tlsv1.2
 require_certificate true
-# The common name of the certificate is the user name in the rights.
+# The common name of a certificate is the client's user name.
 use_identity_as_username true
-{bound if bind_ids else ""}{security}
+{one_session if bind_ids else ""}{security}
 """
 
 
 def has_live_control(plugin: PurePath | None, *, bind_ids: bool) -> bool:
-    """Whether clients may be added and revoked while the broker runs.
+    """Whether clients can be added and revoked while the broker runs.
 
-    The plugin of mosquitto 2.0 frees memory that it has not counted. The count then wraps and
-    exceeds any `memory_limit`, and the broker ends all connections. Without `bind_ids` that limit
-    is needed, because it alone keeps a client with many sessions from filling the broker.
+    The plugin of mosquitto 2.0 frees memory that mosquitto has not counted. The count then wraps
+    around and exceeds any `memory_limit`, and the broker ends all connections. The limit is needed
+    without `bind_ids`, because a client with many sessions could otherwise fill the memory.
     """
     return plugin is not None and bind_ids
 
 
 def rights(clients: Mapping[str, str], pool: str) -> bytes:
-    """Rights of every client by its role, for the dynamic security plugin.
+    """Write the roles and clients for the dynamic security plugin.
 
-    The access list decides what these do not: the own topics of devices.
+    The access list decides about the topics of each device, which these roles do not mention.
     """
     roles = [
         {"rolename": "devices", "acls": [_acl("subscribePattern", "$share/#", allow=False)]},
@@ -165,12 +165,12 @@ def rights(clients: Mapping[str, str], pool: str) -> bytes:
 
 
 def role_name(name: str, kind: str) -> str:
-    """Name of a client's role: its own if it is a worker or an operator."""
+    """Return the name of a client's role; each worker and each operator has its own role."""
     return kind if kind in ("devices", REVOKED) else f"{kind}/{name}"
 
 
 def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
-    """The role of a worker or an operator by its name; none of other clients."""
+    """Make the role of one worker or operator; an empty list for other clients."""
     if kind == "workers":
         access: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER}
         subscriptions = [
@@ -190,13 +190,13 @@ def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
             acls.append(_acl("publishClientSend", topic))
         if "read" in right:
             acls += [_acl("subscribePattern", topic), _acl("publishClientReceive", topic)]
-    # Deny the rest, or the access list would give it the rights of a device of its name.
+    # deny the rest, because the access list gives every client the rights of a device
     acls += [*subscriptions, *_denials()]
     return [{"rolename": role_name(name, kind), "acls": acls}]
 
 
 def _denials() -> list[dict[str, Any]]:
-    """Rules that refuse what no rule of a higher priority allows."""
+    """Make rules that refuse everything that no rule of higher priority allows."""
     acls = [_acl(kind, "#", allow=False) for kind in ("publishClientSend", "publishClientReceive")]
     patterns = ("#", "$share/#")
     return acls + [_acl("subscribePattern", pattern, allow=False) for pattern in patterns]
@@ -208,15 +208,15 @@ def _acl(kind: str, topic: str, *, allow: bool = True) -> dict[str, Any]:
 
 
 def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
-    """Access list of mosquitto; it refuses topics that the list does not name."""
+    """Write mosquitto's access list, which refuses all topics that it does not name."""
     lines = [
-        "# Written by `gatewise broker init`, which overwrites it.",
+        "# Written by `gatewise broker init`, which overwrites this file.",
         "",
-        "# Devices: only workers write responses, only the operator announces models.",
+        "# Devices. Only workers may write responses, and only operators may announce models.",
         *(f"pattern {right} {topic}" for topic, right in _DEVICE.items()),
     ]
-    named = [*((name, _WORKER) for name in workers), *((name, _OPERATOR) for name in operators)]
-    for name, access in named:
+    access_of = dict.fromkeys(workers, _WORKER) | dict.fromkeys(operators, _OPERATOR)
+    for name, access in access_of.items():
         lines += [
             "",
             f"user {name}",

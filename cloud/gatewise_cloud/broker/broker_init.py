@@ -1,4 +1,4 @@
-"""Folder of a secured broker: certificates, access list, configuration.
+"""Set-up of a secured broker: a folder with certificates, an access list and a configuration.
 
 ::
 
@@ -35,7 +35,7 @@ from gatewise_cloud.broker.authority import (
     PRIVATE,
     PUBLIC,
     Authority,
-    Issued,
+    CertificateFiles,
     host_names,
     read_certificate,
 )
@@ -52,85 +52,89 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.storage import replace_file
 
 _ROLES: Final = ("devices", "workers", "operators")
-#: Settings that a call without them leaves as they are.
-_LASTING: Final = ("port", "at", "data", "run_as", "plugin", "bind_ids")
-_RENEW: Final = datetime.timedelta(days=30)
+#: Settings that the roster stores, so that a later call need not repeat them.
+_STORED_SETTINGS: Final = ("port", "at", "data", "run_as", "plugin", "bind_ids")
+_RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
 _PLUGIN_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
-_LONGEST_NAME: Final = 60
+_MAX_NAME_LENGTH: Final = 60
 
 _Port = Annotated[int, Meta(ge=1, le=65535)]
-#: Largest payload of MQTT.
-_Bytes = Annotated[int, Meta(ge=1024, le=268_435_455)]
+#: Size of a message; MQTT limits its payload.
+_MessageSize = Annotated[int, Meta(ge=1024, le=268_435_455)]
 _Names = tuple[str, ...]
 
 
 class BrokerSettings(Settings, frozen=True):
-    """Settings of :func:`init_broker`; a setting that is None stays as in the last call.
+    """Settings of :func:`init_broker`; a setting that is None keeps its value of the last call.
 
-    A name may also be several, as ``A,B``.
+    A text ``A,B`` in a tuple of names stands for both names.
     """
 
     hosts: Annotated[
         _Names,
-        typer.Option("--host", help="Name or address that clients know it by; may be repeated."),
+        typer.Option("--host", help="Name or address of the broker for clients; repeatable."),
     ] = ()
     devices: Annotated[
         _Names, typer.Option(metavar="A,B", help="Devices that get a certificate.")
     ] = ()
-    workers: Annotated[_Names, typer.Option(metavar="A,B", help="Workers; at first worker-1.")] = ()
+    workers: Annotated[
+        _Names, typer.Option(metavar="A,B", help="Workers; in the first call worker-1.")
+    ] = ()
     operators: Annotated[
-        _Names, typer.Option(metavar="A,B", help="Operators; at first operator.")
+        _Names, typer.Option(metavar="A,B", help="Operators; in the first call operator.")
     ] = ()
     revoke: Annotated[
-        _Names, typer.Option(metavar="A,B", help="Clients to refuse from now on.")
+        _Names, typer.Option(metavar="A,B", help="Clients whose certificates to revoke.")
     ] = ()
     renew: Annotated[
         _Names, typer.Option(metavar="A,B", help="Clients that get a new certificate.")
     ] = ()
     bundles: Annotated[
         tuple[Path, ...],
-        typer.Option("--bundle", help="Bundle whose largest request must fit; may be repeated."),
+        typer.Option("--bundle", help="Bundle whose largest request must fit; repeatable."),
     ] = ()
-    port: Annotated[_Port | None, typer.Option(help="Port; at first 8883.")] = None
+    port: Annotated[_Port | None, typer.Option(help="Port; default: 8883.")] = None
     max_message: Annotated[
-        _Bytes | None, typer.Option(help="Largest message in bytes; at first 131072.")
+        _MessageSize | None, typer.Option(help="Largest message in bytes; default: 131072.")
     ] = None
     at: Annotated[
-        str | None, typer.Option(help="Where DIR lies on the broker's machine; at first here.")
+        str | None, typer.Option(help="Path of DIR on the broker's machine; default: DIR.")
     ] = None
     data: Annotated[
-        str | None, typer.Option(help="Where it keeps messages there; at first DIR/data.")
+        str | None,
+        typer.Option(help="Folder for messages on the broker's machine; default: DIR/data."),
     ] = None
     run_as: Annotated[
-        str | None, typer.Option(help="User that mosquitto becomes if root starts it.")
+        str | None, typer.Option(help="User that mosquitto runs as if root starts it.")
     ] = None
     plugin: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|auto|none",
-            help="mosquitto_dynamic_security.so there; auto, at first: where this machine has it, "
-            "unless there is an --at; none: the access list, which refuses no subscription.",
+            help="Path of mosquitto_dynamic_security.so on the broker's machine. auto, the "
+            "default: its path on this machine, or none with --at. none: only the access list, "
+            "which refuses no subscription.",
         ),
     ] = None
     bind_ids: Annotated[
         bool | None,
         typer.Option(
             "--bind-ids/--free-ids",
-            help="One session per certificate (the first time), or any number.",
+            help="Allow one session per certificate, the default, or any number.",
         ),
     ] = None
 
 
 class Roster(Record, frozen=True, kw_only=True):
-    """Clients of a broker by role, and its lasting settings: ``roster.json``.
+    """Clients of a broker by role, and its stored settings: the file ``roster.json``.
 
-    The fields are as in :class:`BrokerSettings`.
+    The fields have the same meaning as in :class:`BrokerSettings`.
     """
 
     hosts: _Names = ()
     port: _Port = 8883
-    max_message: _Bytes = MAX_PAYLOAD
+    max_message: _MessageSize = MAX_PAYLOAD
     at: str | None = None
     data: str | None = None
     run_as: str | None = None
@@ -144,7 +148,7 @@ class Roster(Record, frozen=True, kw_only=True):
 
     @property
     def clients(self) -> dict[str, str]:
-        """Role of each client, by name; InputError if a client has two."""
+        """Role of each client, by name; InputError if a client has two roles."""
         roles: dict[str, str] = {}
         for role in _ROLES:
             for name in getattr(self, role):
@@ -153,8 +157,11 @@ class Roster(Record, frozen=True, kw_only=True):
         return roles
 
     def updated(self, settings: BrokerSettings, *, is_new: bool) -> Roster:
-        """Make the roster after a call; InputError if a client to revoke or renew is unknown."""
-        # clients that leave, and clients that come
+        """Make the roster with the changes of a call.
+
+        Raises InputError if a client to revoke or renew is unknown, or if a host is not valid.
+        """
+        # check the clients to revoke and to renew, and list the new clients
         revoked = _client_names(settings.revoke)
         for name in (*revoked, *_client_names(settings.renew)):
             if name not in self.clients:
@@ -165,24 +172,26 @@ class Roster(Record, frozen=True, kw_only=True):
         if is_new:
             new["workers"] = new["workers"] or ("worker-1",)
             new["operators"] = new["operators"] or ("operator",)
+        # merge them into the roles
         names: dict[str, Any] = {}
         for role in _ROLES:
             remaining = [name for name in getattr(self, role) if name not in revoked]
             names[role] = tuple(dict.fromkeys([*remaining, *new[role]]))
-        # a client that is added again is no longer refused
+        # a client that is added again is no longer revoked
         present = {name for role in _ROLES for name in names[role]}
-        refused = dict.fromkeys([*self.revoked, *revoked])
-        lasting = {name: getattr(settings, name) for name in _LASTING}
+        all_revoked = dict.fromkeys([*self.revoked, *revoked])
+        stored = {name: getattr(settings, name) for name in _STORED_SETTINGS}
         roster = msgspec.structs.replace(
             self,
-            **{name: value for name, value in lasting.items() if value is not None},
+            **{name: value for name, value in stored.items() if value is not None},
             **names,
-            hosts=_listed(settings.hosts) or self.hosts,
+            hosts=_split_names(settings.hosts) or self.hosts,
             max_message=_largest_message(settings, self.max_message),
-            revoked=tuple(name for name in refused if name not in present),
+            revoked=tuple(name for name in all_revoked if name not in present),
         )
+        # check the hosts
         if not roster.hosts:
-            raise InputError("no host: name the broker as clients know it (--host)")
+            raise InputError("no host: give a name or address of the broker for clients (--host)")
         for host in roster.hosts:
             if any(c.isspace() or c in "/@" for c in host):
                 raise InputError(
@@ -195,10 +204,10 @@ class Roster(Record, frozen=True, kw_only=True):
 class BrokerFolder:
     """Result of :func:`init_broker`.
 
-    `folder` has the files, and `config` is the broker's configuration there. `roster` has the
-    clients of all calls. `issued` are the certificates, and `revoked` the clients of this call.
-    `plugin` is the dynamic security plugin; without it the access list applies, which refuses no
-    subscription.
+    `folder` holds the files, of which `config` is the broker's configuration. `roster` lists the
+    clients of all calls. `issued` lists the certificates, and `revoked` the clients, that this call
+    issued and revoked. `plugin` is the dynamic security plugin. Without it only the access list
+    applies, which refuses no subscription.
     """
 
     folder: Path
@@ -210,11 +219,11 @@ class BrokerFolder:
 
     @property
     def has_live_control(self) -> bool:
-        """Whether clients may be added and revoked while the broker runs."""
+        """Whether clients can be added and revoked while the broker runs."""
         return has_live_control(self.plugin, bind_ids=self.roster.bind_ids)
 
     def client(self, name: str) -> dict[str, str]:
-        """Files of the client `name`, as keyword arguments of ``MqttLink`` and ``Worker``."""
+        """Return the files of a client, as keyword arguments for ``MqttLink`` and ``Worker``."""
         clients = self.folder / "clients"
         return {
             "ca_file": str(self.folder / "ca.crt"),
@@ -223,7 +232,7 @@ class BrokerFolder:
         }
 
     def worker(self, name: str) -> dict[str, str]:
-        """Files of the worker `name` and its pool, as keyword arguments of ``Worker``."""
+        """Return the files of a worker and its pool, as keyword arguments for ``Worker``."""
         return self.client(name) | {"pool": self.roster.pool}
 
 
@@ -234,17 +243,20 @@ def init_broker(
     clock: Callable[[], datetime.datetime] | None = None,
     **options: Any,
 ) -> BrokerFolder:
-    """Make, or extend, the `folder` of a broker with TLS, client certificates and an access list.
+    """Make or extend the `folder` of a broker with TLS, client certificates and an access list.
 
-    `options` are fields of `settings`. Clients keep their certificates. `revoke` takes effect when
-    the broker is started again, or at once through :mod:`.broker_control`. `run_as` gets the key
-    and the messages if root calls this. With `bind_ids` a certificate allows one session; without,
-    several workers may share one, and a device may leave many sleeping sessions. `clock` returns a
-    time with its zone.
+    `options` are fields of `settings`. Clients keep their certificates. A revocation takes effect
+    when the broker is restarted, or immediately through :mod:`.broker_control`. If root calls this
+    function, the user `run_as` becomes the owner of the server's key and of the messages.
 
-    Raises InputError if a name cannot be a topic level, has two roles or is unknown, or a file
+    With `bind_ids` a certificate allows one session. Otherwise several workers may share a
+    certificate, and a device may leave many sleeping sessions. `clock` returns a time with its
+    zone.
+
+    Raises InputError if a name cannot be a topic level, has two roles or is unknown, or if a file
     cannot be used.
     """
+    # read the roster and apply the settings
     settings = settings or BrokerSettings(**options)
     clock = clock or (lambda: datetime.datetime.now(datetime.UTC))
     folder = Path(folder)
@@ -252,18 +264,19 @@ def init_broker(
     roster = Roster() if is_new else read_roster(folder)
     roster = roster.updated(settings, is_new=is_new)
     clients = roster.clients
-
+    # write the certificates and the other files
     (folder / "clients").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir(mode=0o700, exist_ok=True)
     broker = BrokerFolder(
         folder,
         folder / "mosquitto.conf",
         roster,
-        _plugin(roster),
+        _plugin_path(roster),
         revoked=_client_names(settings.revoke),
     )
-    _issue(broker, clients, (*broker.revoked, *_client_names(settings.renew)), clock)
-    _write_texts(broker, len(clients))
+    _issue_certificates(broker, clients, (*broker.revoked, *_client_names(settings.renew)), clock)
+    _write_files(broker, len(clients))
+    # let the user run_as read them
     if roster.run_as is not None and os.geteuid() == 0:
         for name in ("server.key", "data", "acl", "rights.json"):
             try:
@@ -282,10 +295,10 @@ def read_roster(folder: Path) -> Roster:
 
 
 def register_devices(folder: Path, names: Iterable[str]) -> BrokerFolder:
-    """Put devices with certificates on the roster, without reading the other certificates."""
+    """Add devices that already have certificates, without reading the other certificates."""
     roster = read_roster(folder).updated(BrokerSettings(devices=tuple(names)), is_new=False)
-    broker = BrokerFolder(folder, folder / "mosquitto.conf", roster, _plugin(roster))
-    _write_texts(broker, len(roster.clients))
+    broker = BrokerFolder(folder, folder / "mosquitto.conf", roster, _plugin_path(roster))
+    _write_files(broker, len(roster.clients))
     return broker
 
 
@@ -298,33 +311,37 @@ def find_plugin() -> Path | None:
     return None
 
 
-def _plugin(roster: Roster) -> PurePath | None:
+def _plugin_path(roster: Roster) -> PurePath | None:
     if roster.plugin == "auto":
         return find_plugin() if roster.at is None else None
     return None if roster.plugin == "none" else PurePath(roster.plugin)
 
 
-def _issue(
+def _issue_certificates(
     broker: BrokerFolder,
     clients: dict[str, str],
     revoked: Iterable[str],
     clock: Callable[[], datetime.datetime],
 ) -> None:
-    """Revoke the certificates of `revoked` clients; issue missing and expiring ones."""
+    """Revoke the certificates of `revoked` clients, and issue missing and expiring ones."""
     folder = broker.folder
     authority = Authority(folder, clock=clock)
     pairs = {
-        name: Issued(folder / "clients" / f"{name}.crt", folder / "clients" / f"{name}.key")
+        name: CertificateFiles(
+            folder / "clients" / f"{name}.crt", folder / "clients" / f"{name}.key"
+        )
         for name in (*revoked, *clients)
     }
+    # revoke
     for name in revoked:
         pair = pairs[name]
         if pair.certificate.exists():
             authority.revoke(read_certificate(pair.certificate))
             pair.certificate.unlink()
             pair.key.unlink(missing_ok=True)
+    # issue the server's certificate
     now = clock()
-    server = Issued(folder / "server.crt", folder / "server.key")
+    server = CertificateFiles(folder / "server.crt", folder / "server.key")
     hosts = broker.roster.hosts
     if (
         not (server.certificate.exists() and server.key.exists())
@@ -333,10 +350,11 @@ def _issue(
     ):
         authority.issue_server(server, hosts)
         broker.issued.append(server.certificate)
+    # issue clients' certificates
     for name, role in clients.items():
         pair = pairs[name]
         has_certificate = pair.certificate.exists()
-        # The key of an enrolled device is not here: it renews its certificate by an enrolment.
+        # an enrolled device keeps its key, and renews its certificate by another enrolment
         if has_certificate and not pair.key.exists():
             continue
         if not has_certificate or _expires_soon(pair, authority, now):
@@ -344,7 +362,7 @@ def _issue(
             broker.issued.append(pair.certificate)
 
 
-def _write_texts(broker: BrokerFolder, n_clients: int) -> None:
+def _write_files(broker: BrokerFolder, n_clients: int) -> None:
     """Write the configuration, the rights and the roster."""
     roster = broker.roster
     config = secure_config(
@@ -358,50 +376,53 @@ def _write_texts(broker: BrokerFolder, n_clients: int) -> None:
         max_message=roster.max_message,
     )
     replace_file(broker.config, config.encode(), PUBLIC)
-    # Newer versions of mosquitto refuse an access list that others may read.
-    private = {
+    # newer versions of mosquitto refuse an access list that other users may read
+    private_files = {
         "acl": access_list(roster.workers, roster.operators).encode(),
         "rights.json": rights(broker_clients(roster), roster.pool),
         "clients/pool": f"{roster.pool}\n".encode(),
         "roster.json": encode_json(roster, indent=1),
     }
-    for name, content in private.items():
+    for name, content in private_files.items():
         replace_file(broker.folder / name, content, PRIVATE)
 
 
 def broker_clients(roster: Roster) -> dict[str, str]:
-    """Role of each client in the broker's rights; revoked ones are refused."""
+    """Return the role of each client in the broker's rights, including revoked clients."""
     return roster.clients | dict.fromkeys(roster.revoked, REVOKED)
 
 
-def _largest_message(settings: BrokerSettings, before: int) -> int:
-    """Bytes of the largest message: as set, or else as before, or as large as the bundles need."""
-    needs = {path: Bundle.open(path).manifest.largest_request for path in settings.bundles}
-    limit = settings.max_message or max([before, *needs.values()])
-    for path, need in needs.items():
-        if need > limit:
-            raise InputError(f"--max-message {limit}: a request of {path} has {need} bytes")
+def _largest_message(settings: BrokerSettings, old_limit: int) -> int:
+    """Return the size of the largest message in bytes.
+
+    Without a setting, the old limit rises to the largest request of the bundles.
+    """
+    sizes = {path: Bundle.open(path).manifest.largest_request for path in settings.bundles}
+    limit = settings.max_message or max([old_limit, *sizes.values()])
+    for path, size in sizes.items():
+        if size > limit:
+            raise InputError(f"--max-message {limit}: a request of {path} has {size} bytes")
     return limit
 
 
-def _listed(texts: Iterable[str]) -> _Names:
-    """Split texts at commas; each name once."""
+def _split_names(texts: Iterable[str]) -> _Names:
+    """Split texts at commas, and list each name once."""
     names = (name.strip() for text in texts for name in text.split(","))
     return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _client_names(texts: Iterable[str]) -> _Names:
-    names = _listed(texts)
+    names = _split_names(texts)
     for name in names:
         try:
             check_device(name)
         except WireError as error:
             raise InputError(f"client {name!r}: {error}") from None
-        # Names become file names and words of the access list.
-        if name.startswith((".", "$")) or "\\" in name or len(name) > _LONGEST_NAME:
+        # names become file names and words of the access list
+        if name.startswith((".", "$")) or "\\" in name or len(name) > _MAX_NAME_LENGTH:
             raise InputError(
-                f"client {name!r}: give a name of at most {_LONGEST_NAME} characters that begins "
-                "with neither '.' nor '$' and has no backslash"
+                f"client {name!r}: give a name of at most {_MAX_NAME_LENGTH} characters that "
+                "begins with neither '.' nor '$' and has no backslash"
             )
     return names
 
@@ -413,7 +434,7 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read ({error}): restore it") from None
 
 
-def _expires_soon(pair: Issued, authority: Authority, now: datetime.datetime) -> bool:
-    """Whether a certificate expires soon, and a new one would last longer."""
+def _expires_soon(pair: CertificateFiles, authority: Authority, now: datetime.datetime) -> bool:
+    """Whether a certificate expires soon and a new certificate would last longer."""
     expiry = read_certificate(pair.certificate).not_valid_after_utc
-    return expiry - now < _RENEW and expiry < authority.certificate.not_valid_after_utc
+    return expiry - now < _RENEWAL_PERIOD and expiry < authority.certificate.not_valid_after_utc

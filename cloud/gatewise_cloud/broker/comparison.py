@@ -1,16 +1,17 @@
-"""Anytime-valid comparison of two groups of devices by a share of their instances.
+"""Anytime-valid comparison of two groups of devices, such as by their shares of errors.
 
-The unit is the device: the standard error of a group's share follows from the spread between its
-devices. A mixture of normal alternatives tests by how many standard errors z the excess of a
-release's share is above a limit. With information V = 1 / error^2 and alternatives of the scale of
-:data:`EFFECT`, w = V EFFECT^2, the evidence against "the excess is at most the limit" is
+The excess of a release is the difference between its share and the share of the other versions. The
+standard error of a group's share is estimated from the spread between its devices. Let z be the
+number of standard errors by which the excess lies above a limit. The test mixes normal alternatives
+with the scale :data:`EFFECT`. With the information V = 1 / error^2 and w = V EFFECT^2, the evidence
+against the hypothesis "the excess is at most the limit" is
 
     E = 2 (1 + w)^(-1/2) exp(z^2 w / (2 (1 + w))) Phi(z sqrt(w / (1 + w))).
 
-While the limit is kept, E is a supermartingale of mean at most 1. By Ville's inequality it exceeds
-1 / alpha with probability at most alpha, for any number of looks (Robbins 1970; Howard, Ramdas,
-McAuliffe and Sekhon 2021, section 3). The error of few devices is uncertain, so that their t value
-is converted to the z with the same tail (Wallace 1959).
+If the hypothesis is true, E is a supermartingale with a mean of at most 1. By Ville's inequality it
+exceeds 1 / alpha with probability at most alpha, for any number of looks (Robbins 1970; Howard,
+Ramdas, McAuliffe and Sekhon 2021, section 3). With few devices the standard error is uncertain. The
+t value is therefore converted to the z with the same tail (Wallace 1959).
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-#: Cases on one device (errors, for example), and its instances.
+#: Number of cases on one device, for example errors, and number of its instances.
 Counts = tuple[float, float]
 
-#: Smallest number of devices of each group in a comparison.
+#: Smallest number of devices in each group of a comparison.
 MIN_DEVICES: Final = 3
-#: Excess above the limit that a comparison can find.
+#: Excess above the limit that a comparison should detect.
 EFFECT: Final = 0.02
-#: Probability of withdrawing a release that keeps the limit, over all figures and looks.
+#: Largest probability of withdrawing a release that keeps the limit, over all figures and looks.
 ALPHA: Final = 0.05
-#: EFFECT in standard errors that is found with probability 0.95: with w = 24, E exceeds 60, the
-#: threshold of one figure of three, at z = 3.25, and 0.95 of all z are above their mean less 1.65.
-ERRORS_TO_FIND: Final = 4.9
-#: Largest number of instances that count of a device, as a multiple of its group's median.
+#: Number of standard errors in EFFECT at which it is detected with probability 0.95. Here w = 24,
+#: and E exceeds 60, the threshold for one of three figures, at z = 3.25. With probability 0.95, z
+#: is at least its mean less 1.65.
+DETECTABLE_ERRORS: Final = 4.9
+#: Largest weight of a device: its instances count up to this multiple of its group's median.
 _MAX_WEIGHT: Final = 4.0
 
 
 class GroupShare(NamedTuple):
-    """Share of a group's instances, its standard error, and the number of devices."""
+    """Share of cases among a group's instances, its standard error, and the number of devices."""
 
     share: float
     error: float
@@ -44,70 +46,79 @@ class GroupShare(NamedTuple):
 
     @classmethod
     def from_counts(cls, devices: Sequence[Counts]) -> GroupShare:
-        """Estimate a group's share; share and error are NaN of too few devices."""
-        m = len(devices)
-        if m < MIN_DEVICES:
-            return cls(math.nan, math.nan, m)
-        cap = _MAX_WEIGHT * sorted(n for _, n in devices)[m // 2]
-        scaled = [(cases * min(1.0, cap / n), min(n, cap)) for cases, n in devices]
+        """Estimate a group's share; share and error are NaN if the group has too few devices."""
+        n_devices = len(devices)
+        if n_devices < MIN_DEVICES:
+            return cls(math.nan, math.nan, n_devices)
+        # limit the weight of each device
+        max_instances = _MAX_WEIGHT * sorted(n for _, n in devices)[n_devices // 2]
+        limited = [
+            (cases * min(1.0, max_instances / n), min(n, max_instances)) for cases, n in devices
+        ]
         # Ratio estimator: share = sum c / sum n, with the variance
-        # m / (m - 1) * sum (c - share * n)^2 / (sum n)^2.
-        total = sum(n for _, n in scaled)
-        share = sum(cases for cases, _ in scaled) / total
-        spread = sum((cases - share * n) ** 2 for cases, n in scaled)
-        # if all devices are alike, the error of one more case
-        error = math.sqrt(max(spread * m / (m - 1), 1.0)) / total
-        return cls(share, error, m)
+        # m / (m - 1) * sum (c - share * n)^2 / (sum n)^2 for m devices.
+        total = sum(n for _, n in limited)
+        share = sum(cases for cases, _ in limited) / total
+        squares = sum((cases - share * n) ** 2 for cases, n in limited)
+        # if all devices are alike, use the effect of one more case as the error
+        error = math.sqrt(max(squares * n_devices / (n_devices - 1), 1.0)) / total
+        return cls(share, error, n_devices)
 
 
 class Comparison(NamedTuple):
-    """Share of a release, and share of the other versions."""
+    """Shares of two groups of devices: with the release, and with other versions."""
 
-    own: GroupShare
-    other: GroupShare
+    release: GroupShare
+    others: GroupShare
 
     @property
     def excess(self) -> float:
-        """Difference of the two shares; NaN if one is unknown."""
-        return self.own.share - self.other.share
+        """Difference of the two shares; NaN if a share is unknown."""
+        return self.release.share - self.others.share
 
     @property
     def error(self) -> float:
         """Standard error of the excess."""
-        return math.hypot(self.own.error, self.other.error)
+        return math.hypot(self.release.error, self.others.error)
 
     def evidence(self, limit: float) -> float:
-        """Evidence E that the excess is above `limit`; 0 if it is below, or unknown."""
+        """Compute the evidence E that the excess is above `limit`.
+
+        It is 0 if the estimated excess is at most `limit`, or unknown.
+        """
         if not self.excess > limit:
             return 0.0
         z = self._z(self.excess - limit)
         w = (EFFECT / self.error) ** 2
         exponent = z * z * w / (2.0 * (1.0 + w))
-        above = 1.0 + math.erf(z * math.sqrt(w / (1.0 + w)) / math.sqrt(2.0))
-        return above * math.exp(min(exponent, 500.0)) / math.sqrt(1.0 + w)
+        # 2 Phi(a) = 1 + erf(a / sqrt(2)); the exponent is limited so that exp cannot overflow
+        twice_phi = 1.0 + math.erf(z * math.sqrt(w / (1.0 + w)) / math.sqrt(2.0))
+        return twice_phi * math.exp(min(exponent, 500.0)) / math.sqrt(1.0 + w)
 
     @property
     def power(self) -> float:
-        """Information, as a part of the information that finds EFFECT with probability 0.95."""
-        return (self._z(EFFECT) / ERRORS_TO_FIND) ** 2
+        """Information as a share of the information that detects EFFECT with probability 0.95."""
+        return (self._z(EFFECT) / DETECTABLE_ERRORS) ** 2
 
     def _z(self, excess: float) -> float:
-        """Standard errors in `excess`, as of a normal variable; 0 if the error is unknown."""
+        """Compute the normal z value of `excess`; 0 if the error is unknown."""
         if math.isnan(self.error):
             return 0.0
         t = excess / self.error
-        # Welch's degrees of freedom.
-        parts = [(group.error / self.error) ** 4 / (group.n_devices - 1) for group in self]
-        n_free = 1.0 / sum(parts)
+        # Welch's degrees of freedom
+        terms = [(group.error / self.error) ** 4 / (group.n_devices - 1) for group in self]
+        n_free = 1.0 / sum(terms)
+        # Wallace's approximation of the z with the same tail as t
         scale = (8.0 * n_free + 1.0) / (8.0 * n_free + 3.0)
         return scale * math.sqrt(n_free * math.log1p(t * t / n_free))
 
 
 def answers_to_find(devices: Sequence[Counts]) -> float:
-    """Estimate the answers of a new release that find EFFECT, from counts of the old one; or NaN.
+    """Estimate how many answers of a new release are needed to detect EFFECT.
 
-    The error falls with the square root of the answers n: error^2 = variance / n.
+    `devices` are the counts of the old release. The result is NaN if these are too few devices.
     """
+    # error^2 = variance / n for n answers
     error = GroupShare.from_counts(devices).error
     variance = error * error * sum(n for _, n in devices)
-    return variance * (ERRORS_TO_FIND / EFFECT) ** 2
+    return variance * (DETECTABLE_ERRORS / EFFECT) ** 2

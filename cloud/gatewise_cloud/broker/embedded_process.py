@@ -1,6 +1,6 @@
-"""The process of the embedded broker, run with ``python -m`` and the arguments HOST PORT.
+"""Process of the embedded broker, started by ``python -m`` with the arguments HOST PORT.
 
-It serves until SIGTERM, or until the process that started it ends.
+It serves until it receives SIGTERM, or until the process that started it ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def _serve(host: str, port: int) -> None:
 
 def main() -> None:
     """Serve MQTT 3.1.1 on ``argv[1]:argv[2]``."""
-    # amqtt reports every client that goes away as an error.
+    # amqtt logs every client that disconnects as an error
     logging.basicConfig(level=logging.CRITICAL)
     asyncio.run(_serve(sys.argv[1], int(sys.argv[2])))
 

@@ -1,9 +1,10 @@
-"""Enrolment of devices: a one-time token and a request for a certificate, over HTTPS.
+"""Enrolment of devices over HTTPS with one-time tokens.
 
-An operator makes a token for a name. The device makes a key, which never leaves it, and sends the
-token with a request that the key has signed. The server returns a certificate for the token's name.
-A token is valid once and for a day, and the server keeps a hash of it. The token also contains the
-digest of the authority, so that the device can verify the server.
+An operator makes a token for the name of a device. The device makes a key, which never leaves it,
+and sends the token with a certificate request that it has signed with the key. The server returns a
+certificate for the token's name. A token is valid once and for one day, and the server stores only
+its hash. The token also contains the digest of the authority, so that the device can verify the
+server.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ from gatewise_edge.service.enrolment import MAX_BODY, write_token
 from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger("gatewise_cloud")
-_FILE: Final = "enrolments.json"
-_LIFE_SECONDS: Final = 86400.0
-_SILENCE_SECONDS: Final = 10.0
-#: Seconds for which requests are collected, to be enrolled together.
-_GATHER_SECONDS: Final = 0.2
-#: Number of connections served at the same time, each on a thread.
+_TOKENS_FILE: Final = "enrolments.json"
+_TOKEN_LIFETIME_SECONDS: Final = 86400.0
+_SOCKET_TIMEOUT_SECONDS: Final = 10.0
+#: Time for which the server collects requests before it enrols them together.
+_COLLECT_SECONDS: Final = 0.2
+#: Largest number of connections at the same time, each of which has a thread.
 _MAX_CONNECTIONS: Final = 64
 
 
 class Enrolment(Record, frozen=True):
-    """An unused token: the hash of its secret, and its expiry in Unix seconds."""
+    """Unused token: the hash of its secret, and its expiry in Unix seconds."""
 
     sha256: str
     expires: float
 
     def admits(self, secret: str, now: float) -> bool:
-        """Whether `secret` belongs to this token, and the token has not expired."""
+        """Whether `secret` belongs to this token and the token has not expired."""
         return hmac.compare_digest(self.sha256, _hash(secret)) and now <= self.expires
 
 
 def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Make a one-time token for each device, by its name; older tokens become invalid."""
+    """Make a one-time token for each device name; older tokens of these names become invalid."""
     clients = read_roster(folder).clients
     authority = (folder / "ca.crt").read_bytes()
-    expires = time.time() + _LIFE_SECONDS
+    expires = time.time() + _TOKEN_LIFETIME_SECONDS
     enrolments = _read_tokens(folder)
     tokens = {}
     for name in names:
@@ -72,8 +73,8 @@ def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return tokens
 
 
-class _Request(NamedTuple):
-    """A device that waits for its certificate: the name and secret of its token, and its key."""
+class _EnrolmentRequest(NamedTuple):
+    """Request of a device: the name and the secret of its token, its key, and its certificate."""
 
     name: str
     secret: str
@@ -82,12 +83,12 @@ class _Request(NamedTuple):
 
 
 class EnrolmentServer(ThreadingHTTPServer):
-    """Server of enrolments for the folder of a broker; a context manager.
+    """HTTPS server that enrols devices into the folder of a broker; a context manager.
 
-    ``GET /ca.crt`` returns the authority's certificate. ``POST /enrol`` takes
-    ``{"token": ..., "csr": ...}`` and returns ``{"certificate": ..., "broker": ...}``. Requests are
-    enrolled in groups, because each group writes the roster of all devices and connects to the
-    broker once.
+    ``GET /ca.crt`` returns the authority's certificate. ``POST /enrol`` receives
+    ``{"token": ..., "csr": ...}`` and returns ``{"certificate": ..., "broker": ...}``. The server
+    enrols devices in groups, because it writes the roster of all devices and connects to the broker
+    once for each group.
 
     Parameters
     ----------
@@ -96,10 +97,10 @@ class EnrolmentServer(ThreadingHTTPServer):
     host : str
         Address to listen on.
     port : int
-        TCP port; 0 takes a free one.
+        TCP port; 0 selects a free port.
     apply : callable
-        Gives rights in a running broker to devices, by the folder and their names. If it raises,
-        their tokens stay valid.
+        Called with the folder and the names of new devices, to give them rights in a running
+        broker. If it raises an error, their tokens stay valid.
     clock : callable
         Returns the time with its zone.
     """
@@ -121,8 +122,8 @@ class EnrolmentServer(ThreadingHTTPServer):
         self.folder = folder
         self._apply = apply
         self._clock = clock
-        self._threads_left = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._free_threads = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._requests: queue.SimpleQueue[_EnrolmentRequest | None] = queue.SimpleQueue()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.crt", folder / "server.key")
         super().__init__((host, port), _EnrolmentHandler)
@@ -130,13 +131,13 @@ class EnrolmentServer(ThreadingHTTPServer):
             self.socket, server_side=True, do_handshake_on_connect=False
         )
         self.port = int(self.server_address[1])
-        self._services = [
+        self._service_threads = [
             threading.Thread(target=run, daemon=True)
             for run in (self.serve_forever, self._enrol_requests)
         ]
 
     def __enter__(self) -> Self:
-        for thread in self._services:
+        for thread in self._service_threads:
             thread.start()
         return self
 
@@ -144,36 +145,39 @@ class EnrolmentServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         self._requests.put(None)
-        for thread in self._services:
+        for thread in self._service_threads:
             thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread once the number of threads allows it."""
-        self._threads_left.acquire()
+        """Serve a connection on a new thread, after waiting until a thread is free."""
+        self._free_threads.acquire()
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, then release its thread."""
+        """Serve a connection, and count its thread as free afterwards."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._threads_left.release()
+            self._free_threads.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an enrolment that failed."""
         _LOG.warning("an enrolment failed: %s", sys.exc_info()[1])
 
     def enrol(self, token: str, csr: bytes) -> str:
-        """Use a token, and return the certificate in PEM; InputError if either is not valid."""
+        """Enrol a device and return its certificate in PEM.
+
+        Raises InputError if the token or the certificate request is not valid.
+        """
         name, _, secret = token.rpartition(".")[0].rpartition(".")
-        request = _Request(name, secret, _requested_key(csr), Future())
+        request = _EnrolmentRequest(name, secret, _requested_key(csr), Future())
         self._requests.put(request)
         return request.certificate.result()
 
     def _enrol_requests(self) -> None:
         """Enrol devices in groups until the server closes."""
         while (request := self._requests.get()) is not None:
-            time.sleep(_GATHER_SECONDS)
+            time.sleep(_COLLECT_SECONDS)
             requests = [request]
             while not self._requests.empty() and len(requests) < _MAX_CONNECTIONS:
                 if (request := self._requests.get()) is None:
@@ -181,20 +185,21 @@ class EnrolmentServer(ThreadingHTTPServer):
                 requests.append(request)
             try:
                 self._certify(requests)
-            except Exception as error:  # of any kind, because later devices must be served
-                is_usual = isinstance(error, GatewiseError | OSError)
-                _LOG.error("enrolments failed: %s", error, exc_info=not is_usual)
+            except Exception as error:  # any error, because the thread must serve later devices
+                is_expected = isinstance(error, GatewiseError | OSError)
+                _LOG.error("enrolments failed: %s", error, exc_info=not is_expected)
                 failure = InputError("the enrolment cannot be completed now: try again later")
                 for request in requests:
                     if not request.certificate.done():
                         request.certificate.set_exception(failure)
 
-    def _certify(self, requests: Sequence[_Request]) -> None:
+    def _certify(self, requests: Sequence[_EnrolmentRequest]) -> None:
+        # certify the devices with valid tokens
         enrolments = _read_tokens(self.folder)
         now = self._clock().timestamp()
         authority = Authority(self.folder, clock=self._clock)
         certificates: dict[str, Path] = {}
-        accepted: list[_Request] = []
+        accepted: list[_EnrolmentRequest] = []
         for request in requests:
             name = request.name
             enrolment = enrolments.get(name)
@@ -212,8 +217,9 @@ class EnrolmentServer(ThreadingHTTPServer):
             accepted.append(request)
         if not accepted:
             return
+        # give them rights, and only then delete their tokens: after an interruption, a device can
+        # use its token again
         self._apply(register_devices(self.folder, certificates), list(certificates))
-        # Last, so that a device whose enrolment was interrupted can use its token again.
         for name in certificates:
             del enrolments[name]
         _write_tokens(self.folder, enrolments)
@@ -223,7 +229,7 @@ class EnrolmentServer(ThreadingHTTPServer):
 
 class _EnrolmentHandler(BaseHTTPRequestHandler):
     server: EnrolmentServer
-    timeout = _SILENCE_SECONDS
+    timeout = _SOCKET_TIMEOUT_SECONDS
 
     def do_GET(self) -> None:
         if self.path != "/ca.crt":
@@ -235,7 +241,7 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
         try:
             length = int(self.headers.get("Content-Length", ""))
             if self.path != "/enrol" or not 0 <= length <= MAX_BODY:
-                raise InputError("no enrolment")
+                raise InputError("not an enrolment request")
             request = json.loads(self.rfile.read(length))
             certificate = self.server.enrol(str(request["token"]), str(request["csr"]).encode())
         except (InputError, ValueError, KeyError, TypeError) as error:
@@ -255,18 +261,21 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing, because `apply` reports enrolments."""
+        """Log nothing, because `apply` logs enrolments."""
 
 
 def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
-    """Get the key of a request that is signed by it; InputError if it is of another kind."""
+    """Get the public key of a certificate request.
+
+    Raises InputError unless the request is signed by that key, an elliptic-curve key.
+    """
     try:
         request = x509.load_pem_x509_csr(csr)
         key = request.public_key()
     except ValueError:
-        raise InputError("the request for a certificate cannot be read") from None
+        raise InputError("the certificate request cannot be read") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not request.is_signature_valid:
-        raise InputError("the request is not signed by an elliptic-curve key of its own")
+        raise InputError("the certificate request is not signed by its own elliptic-curve key")
     return key
 
 
@@ -275,11 +284,11 @@ def _hash(secret: str) -> str:
 
 
 def _read_tokens(folder: Path) -> dict[str, Enrolment]:
-    path = folder / _FILE
+    path = folder / _TOKENS_FILE
     if not path.exists():
         return {}
     return decode_json(path.read_bytes(), dict[str, Enrolment], str(path))
 
 
 def _write_tokens(folder: Path, tokens: dict[str, Enrolment]) -> None:
-    replace_file(folder / _FILE, encode_json(tokens, indent=1), PRIVATE)
+    replace_file(folder / _TOKENS_FILE, encode_json(tokens, indent=1), PRIVATE)

@@ -1,4 +1,4 @@
-"""Short MQTT sessions: connect, disconnect, and probe a broker's subscriptions."""
+"""Short MQTT sessions, and a test of a broker's shared subscriptions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRACE_SECONDS = 0.5
 
 
 def open_client(client: paho.Client, endpoint: Endpoint) -> None:
-    """Connect a client; the caller starts its network thread."""
+    """Connect a client; the caller runs its network loop. LinkError if it cannot connect."""
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
     except OSError as error:
@@ -28,10 +28,10 @@ def open_client(client: paho.Client, endpoint: Endpoint) -> None:
 
 
 def close_client(client: paho.Client) -> None:
-    """Disconnect, end the network thread, and close what paho opened."""
+    """Disconnect a client, end its network thread, and close its sockets."""
     client.disconnect()
     client.loop_stop()
-    # closes the socket pair that wakes the thread
+    # reinitialise() closes the socket pair that wakes the thread
     client.reinitialise()
 
 
@@ -39,14 +39,14 @@ def close_client(client: paho.Client) -> None:
 def subscribed(
     endpoint: Endpoint,
     *topics: str,
-    take: Callable[[paho.MQTTMessage], None],
+    on_message: Callable[[paho.MQTTMessage], None],
     timeout: float,
 ) -> Iterator[tuple[paho.Client, bool | None]]:
-    """Connect and subscribe; :func:`run_until` then calls `take` with each message.
+    """Connect and subscribe; :func:`run_until` then calls `on_message` with each message.
 
-    Yields the client, and whether all `topics` were granted: None if the broker did not answer
-    within `timeout` seconds. Raises LinkError if the broker cannot be reached, or refuses the
-    client.
+    Yields the client, and whether the broker granted all `topics`. That is None if the broker did
+    not answer within `timeout` seconds. Raises LinkError if the broker cannot be reached or refuses
+    the client.
     """
     grants: list[bool] = []
     refusals: list[str] = []
@@ -59,13 +59,15 @@ def subscribed(
         else:
             client.subscribe([(topic, 1) for topic in topics])
 
-    def on_subscribe(_client: Any, _userdata: Any, _mid: int, reasons: Any, _p: Any) -> None:
+    def on_subscribe(
+        _client: Any, _userdata: Any, _mid: int, reasons: Any, _properties: Any
+    ) -> None:
         grants.append(not any(reason.is_failure for reason in reasons))
 
     client = make_client(endpoint, f"gw-{secrets.token_hex(8)}", max_inflight=8)
     client.on_connect = on_connect
     client.on_subscribe = on_subscribe
-    client.on_message = lambda _client, _userdata, message: take(message)
+    client.on_message = lambda _client, _userdata, message: on_message(message)
     open_client(client, endpoint)
     try:
         run_until(client, lambda: bool(grants or refusals), timeout)
@@ -77,7 +79,7 @@ def subscribed(
 
 
 def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
-    """Connect and disconnect; return the broker's reason code, or None without one in time."""
+    """Connect and disconnect; return the broker's reason code, or None if it did not answer."""
     reasons: list[ReasonCode] = []
     client = make_client(endpoint, "", max_inflight=1)
     client.connect_timeout = timeout
@@ -93,7 +95,7 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
 
 
 def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
-    """Run a client's network loop here until `done()`, or for `seconds`; return ``done()``."""
+    """Run a client's network loop until `done()` is true or `seconds` are over; return `done()`."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline:
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
@@ -102,7 +104,7 @@ def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> 
 
 
 def unreachable(endpoint: Endpoint, why: str) -> LinkError:
-    """Make the error of a broker that cannot be reached."""
+    """Make the error for a broker that cannot be reached."""
     return LinkError(
         endpoint.url,
         f"broker {endpoint.url} cannot be reached ({why}): start one (gatewise broker) or correct "
@@ -111,57 +113,61 @@ def unreachable(endpoint: Endpoint, why: str) -> LinkError:
 
 
 def refused(endpoint: Endpoint, why: str) -> LinkError:
-    """Make the error of a broker that refuses this client."""
+    """Make the error for a broker that refuses this client."""
     return LinkError(endpoint.url, f"broker {endpoint.url} refuses this client: {why}")
 
 
 def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
-    """Test by a round trip whether `broker` serves shared subscriptions.
+    """Test by a round trip whether `broker` delivers messages of shared subscriptions.
 
-    A SUBACK is no proof, because the embedded broker grants ``$share/...`` and never delivers. This
-    publishes one message to a topic with a plain subscription, and one to a topic with a shared
-    one. It waits `timeout` seconds for the first, and half a second more for the second. Returns
-    None if the first did not arrive, because this client may not write or read there. Raises
-    LinkError if the broker cannot be reached, or refuses the client.
+    A SUBACK does not prove it, because the embedded broker grants ``$share/...`` but never delivers
+    messages. The test publishes one message on a topic with a shared subscription, and then one on
+    a topic with a plain subscription. It waits `timeout` seconds for the plain one, and half a
+    second more for the shared one. Returns None if the plain one does not arrive, because then this
+    client may not write or read there. Raises LinkError if the broker cannot be reached or refuses
+    the client.
     """
-    # in the form of a device's topics, so that an access list can name them
+    # these topics look like a device's topics, so that an access list can allow them
     base = f"gw/v1/probe-{secrets.token_hex(8)}"
-    plain = f"{base}/plain"
-    pooled = f"{base}/shared"
-    pool = shared(secrets.token_hex(8), pooled)
-    arrived: set[str] = set()
+    plain_topic = f"{base}/plain"
+    shared_topic = f"{base}/shared"
+    shared_filter = shared(secrets.token_hex(8), shared_topic)
+    topics: set[str] = set()
     endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
 
-    def take(message: paho.MQTTMessage) -> None:
-        arrived.add(message.topic)
+    def add_topic(message: paho.MQTTMessage) -> None:
+        topics.add(message.topic)
 
-    with subscribed(endpoint, plain, pool, take=take, timeout=timeout) as (client, granted):
-        if granted is None:
+    with subscribed(
+        endpoint, plain_topic, shared_filter, on_message=add_topic, timeout=timeout
+    ) as (client, is_granted):
+        if is_granted is None:
             return None
-        client.publish(pooled, b"", qos=1)
-        client.publish(plain, b"", qos=1)
-        if not run_until(client, lambda: plain in arrived, timeout):
+        client.publish(shared_topic, b"", qos=1)
+        client.publish(plain_topic, b"", qos=1)
+        if not run_until(client, lambda: plain_topic in topics, timeout):
             return None
-        # the shared one was published first, and arrives at about the same time or never
-        return run_until(client, lambda: pooled in arrived, _GRACE_SECONDS)
+        # the shared message was published first, and arrives at about the same time or never
+        return run_until(client, lambda: shared_topic in topics, _GRACE_SECONDS)
 
 
 def publish_retained(
     endpoint: Endpoint, topic: str, payload: bytes, *, timeout: float = 10.0
 ) -> None:
-    """Publish a retained message, and wait until it arrives here.
+    """Publish a retained message, and wait until the broker delivers it to this client.
 
-    The broker's PUBACK is no proof: MQTT 3.1.1 does not tell a client that it may not publish.
-    Raises LinkError if the broker cannot be reached, or does not deliver the message.
+    The broker's PUBACK does not prove that it accepted the message, because MQTT 3.1.1 has no reply
+    for a client that may not publish. Raises LinkError if the broker cannot be reached or does not
+    deliver the message.
     """
     echoes: set[bytes] = set()
 
-    def take(message: paho.MQTTMessage) -> None:
+    def add_echo(message: paho.MQTTMessage) -> None:
         if not message.retain:
             echoes.add(bytes(message.payload))
 
-    with subscribed(endpoint, topic, take=take, timeout=timeout) as (client, granted):
-        if granted is None:
+    with subscribed(endpoint, topic, on_message=add_echo, timeout=timeout) as (client, is_granted):
+        if is_granted is None:
             raise refused(endpoint, "it did not grant the subscription in time")
         client.publish(topic, payload, qos=1, retain=True)
         if not run_until(client, lambda: payload in echoes, timeout):

@@ -1,10 +1,11 @@
-"""State of a release on a fleet, read from the statuses of its devices.
+"""Report on a release, made from the statuses of the devices of a fleet.
 
 A device's status is, for example,
-``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2``:
-its version; the beginning of the digest of the last release that failed there; its instances,
-errors and fallbacks; and, with ``--audit``, the instances that its audits stand for, and an
-estimate of how many of them the high-cost model answers differently.
+``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2``.
+The device runs ``digits/7``, and the release whose digest begins with ``66b4bcb045f3`` was the last
+one to fail there. The device has seen 5120 instances, with 3 errors and 40 fallbacks. With
+``--audit``, its audits represent 4900 instances, of which the high-cost model would answer an
+estimated 51.2 differently.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import STATUSES
 from gatewise_export.repository.release import OfferedRelease
 
-#: Seconds without a further status after which all have been read.
+#: Seconds without a new status after which the report is complete.
 _QUIET_SECONDS: Final = 1.0
-#: Share of the devices with the offer that must run the release as evidence.
-_RUNNING_SHARE: Final = 0.5
-#: Word of a status that holds a figure, and the position of the figure in it.
+#: Share of the devices with the offer that must run the release.
+_MIN_RUNNING_SHARE: Final = 0.5
+#: Word of a status that contains each figure, and the position of the figure in that word.
 FIGURES: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement": ("audited", 1)}
 
 
 @dataclass(frozen=True)
 class RolloutReport:
-    """State of a release on a fleet, as devices report it.
+    """State of a release on a fleet, as its devices report it.
 
     Attributes
     ----------
     running, refused, elsewhere, offline, offered : set of str
-        Ids of the devices that run the release; that refused it because it failed; that run another
-        version of the model; that are away; and that it is offered to.
+        Ids of devices. `running` devices run the release, and `refused` ones refuse it because it
+        failed there. `elsewhere` are online devices with another version of the model. `offline`
+        devices are not connected. `offered` are all devices that get the offer.
     figures, others : dict
-        Counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost model, on each
-        running device and on each device with another version.
+        Counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost model. `figures`
+        has those of each running device, and `others` those of each device with another version.
     """
 
     running: Set[str] = frozenset()
@@ -55,7 +57,7 @@ class RolloutReport:
 
     @classmethod
     def from_statuses(cls, statuses: Mapping[str, str], offer: OfferedRelease) -> Self:
-        """Sort the statuses of a fleet, by topic."""
+        """Make the report from the statuses of a fleet, a mapping by topic."""
         words_of = {topic.split("/")[2]: status.split() for topic, status in statuses.items()}
         online = {device: w for device, w in words_of.items() if w[:1] == ["online"] and w[1:]}
         running = {device: w[2:] for device, w in online.items() if w[1] == str(offer)}
@@ -78,45 +80,48 @@ class RolloutReport:
     def has_evidence(self, present: Set[str]) -> bool:
         """Whether enough of the devices with the offer run the release.
 
-        `present` devices were online before the offer, and count although they may be away now.
+        `present` devices were online before the offer. They count although they may be offline now.
         """
         missing = self.offline & present
         expected = self.running | (self.offered & (self.elsewhere | missing))
-        if not expected:  # the offer reaches none of the devices that are online
+        if not expected:  # the offer reaches no device that is online
             return bool(present or (self.elsewhere and not self.offline & self.offered))
-        needed = max(min(MIN_DEVICES, len(expected)), _RUNNING_SHARE * len(expected))
-        return len(self.running) >= needed
+        n_needed = max(min(MIN_DEVICES, len(expected)), _MIN_RUNNING_SHARE * len(expected))
+        return len(self.running) >= n_needed
 
     def comparison(self, figure: str) -> Comparison:
-        """Compare a figure of the release with the other versions."""
+        """Compare a figure between the release and the other versions."""
         groups = self.figures.get(figure, []), self.others.get(figure, [])
         return Comparison(*map(GroupShare.from_counts, groups))
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """Counts and shares; a share without reports is None."""
-        shares = {figure: self.comparison(figure).own.share for figure in FIGURES}
+        """Return the counts of devices and the shares of the release; None for unknown shares."""
+        shares = {figure: self.comparison(figure).release.share for figure in FIGURES}
         return {"running": len(self.running), "refused": len(self.refused)} | {
             figure: None if math.isnan(share) else share for figure, share in shares.items()
         }
 
 
 def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str]:
-    """Read every device's retained status, by topic.
+    """Read the retained status of each device, by topic.
 
-    Raises LinkError if the broker cannot be reached, or does not grant the subscription.
+    Raises LinkError if the broker cannot be reached or does not grant the subscription.
     """
     statuses: dict[str, str] = {}
     last_arrival = math.inf
 
     def add_status(message: paho.MQTTMessage) -> None:
         nonlocal last_arrival
-        # only a topic's first message counts, or a device could prolong this for ever
+        # only the first message on a topic counts, so that no device can prolong the reading
         if message.topic not in statuses:
             last_arrival = time.monotonic()
         statuses[message.topic] = message.payload.decode("utf-8", "replace")
 
-    with subscribed(endpoint, STATUSES, take=add_status, timeout=timeout) as (client, granted):
-        if not granted:
+    with subscribed(endpoint, STATUSES, on_message=add_status, timeout=timeout) as (
+        client,
+        is_granted,
+    ):
+        if not is_granted:
             raise refused(endpoint, f"it does not grant {STATUSES}")
         last_arrival = time.monotonic()
         run_until(client, lambda: time.monotonic() - last_arrival > _QUIET_SECONDS, math.inf)
@@ -126,13 +131,13 @@ def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str
 def read_reports(
     offers: Iterable[OfferedRelease], endpoint: Endpoint
 ) -> dict[OfferedRelease, RolloutReport]:
-    """Read the devices' reports of each release."""
+    """Read the report on each release."""
     statuses = read_statuses(endpoint)
     return {offer: RolloutReport.from_statuses(statuses, offer) for offer in offers}
 
 
 def _figures(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
-    """Read the figures of devices; malformed words are left out."""
+    """Read the figures in the words of statuses; malformed words are ignored."""
     figures: dict[str, list[Counts]] = {figure: [] for figure in FIGURES}
     for words in statuses:
         values = dict(word.split("=", 1) for word in words if "=" in word)

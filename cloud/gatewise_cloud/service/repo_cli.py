@@ -357,7 +357,7 @@ def _percent(offer: OfferedRelease) -> str:
 
 def _words(report: RolloutReport) -> str:
     shares = ", ".join(
-        f"{figure} {percent(report.comparison(figure).own.share)}" for figure in FIGURES
+        f"{figure} {percent(report.comparison(figure).release.share)}" for figure in FIGURES
     )
     return f"{len(report.running)} run it, on {len(report.refused)} it failed; {shares}"
 

@@ -88,7 +88,7 @@ class EdgeProcesses:
         # Each process takes its time to load its libraries.
         seconds = _READY_SECONDS + len(self._devices)
         topics = [status_topic(device) for device in self._devices]
-        with subscribed(Endpoint(broker), *topics, take=take, timeout=10.0) as (client, _):
+        with subscribed(Endpoint(broker), *topics, on_message=take, timeout=10.0) as (client, _):
             if not run_until(client, done, seconds):
                 waiting = ", ".join(sorted(set(self._devices) - online))
                 raise RunError(f"device {waiting}", "no sign of life; giving up")

@@ -92,7 +92,9 @@ def test_only_an_operator_may_change_roles(broker, monkeypatch):
     assert names.keys() <= set(known_clients(endpoint))
     device = link_of(broker, "pi-2")
     with monkeypatch.context() as patch:
-        patch.setattr(broker_control, "_TIMEOUT", 3.0)  # the broker drops what a device sends
+        patch.setattr(
+            broker_control, "_TIMEOUT_SECONDS", 3.0
+        )  # the broker drops what a device sends
         with pytest.raises(LinkError, match=r"may not control it|does not answer"):
             apply_roles(device._endpoint, {"x": "devices"}, "pool")
     assert "x" not in known_clients(endpoint)

@@ -13,8 +13,8 @@ from scipy.stats import t as t_distribution
 
 from gatewise_cloud.broker.comparison import (
     ALPHA,
+    DETECTABLE_ERRORS,
     EFFECT,
-    ERRORS_TO_FIND,
     Comparison,
     GroupShare,
     answers_to_find,
@@ -68,7 +68,7 @@ def test_few_devices_have_the_tail_of_student_t():
     group = GroupShare(0.05, 0.01 / math.sqrt(2.0), 3)  # two of them: 4 degrees of freedom
     power = Comparison(group, group).power
     z = norm.isf(t_distribution.sf(EFFECT / 0.01, 4.0))
-    assert math.sqrt(power) * ERRORS_TO_FIND == pytest.approx(z, rel=0.02)
+    assert math.sqrt(power) * DETECTABLE_ERRORS == pytest.approx(z, rel=0.02)
 
 
 def test_the_answers_to_find_an_effect_are_those_that_a_comparison_needs():

@@ -325,7 +325,7 @@ def test_a_figure_that_was_not_compared_is_named_with_the_reason():
     few = {"errors": [(0.0, 20.0)] * 3, "fallbacks": [(0.0, 20.0)] * 3}
     reasons = limits.not_compared(replace(without_audits, figures=few))
     assert set(reasons) == {"errors", "fallbacks", "disagreement"}
-    assert "to find 2 points above the limit" in reasons["errors"]
+    assert "to detect 2 points above the limit" in reasons["errors"]
     assert "2 devices with the release" in limits.not_compared(reported(2))["disagreement"]
     assert AbortLimits(failed=0.1).not_compared(without_audits) == {}
 
