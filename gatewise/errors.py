@@ -59,7 +59,7 @@ class RecallWarning(UserWarning):
 
 
 class GroupsWarning(UserWarning):
-    """Training rows whose neighbours are nearly equal, without groups or times."""
+    """Neighbouring training rows that are nearly equal, without groups or times."""
 
 
 def interruption(error: BaseException | None) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""Settings records, whose fields become options of a command or entries of a TOML file.
+"""Records of settings that become options of a command or entries of a TOML file.
 
 A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option of
 the command. ``--settings FILE.toml`` may set it too. A field with a :class:`FileOption` can only be
@@ -74,7 +74,7 @@ def file_settings(cls: type[Settings]) -> list[str]:
 
 
 def with_options(command: Command) -> Command:
-    """Decorate a command whose parameters include settings, so that their fields become options.
+    """Decorate a command so that the fields of its settings become options.
 
     Values on the command line take precedence over values in ``--settings``, and these take
     precedence over defaults.

@@ -124,7 +124,7 @@ class ChildProcess:
         return "; ".join(self.errors().strip().splitlines()[-lines:]).removeprefix("gatewise: ")
 
     def release(self) -> None:
-        """Tell the child to end, without waiting for it."""
+        """Request the end of the child, without waiting for it."""
         if self._guard is not None:
             self._process.terminate()
             return

@@ -28,7 +28,7 @@ class BrokerError(GatewiseError):
 
 
 class ModelError(GatewiseError):
-    """Bundle whose high-cost model cannot be served; `model` is its name and version."""
+    """Bundle with a high-cost model that cannot be served; `model` is its name and version."""
 
     def __init__(self, model: str, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class ModelError(GatewiseError):
 
 
 class BackendBusy(ModelError):  # noqa: N818  a state, not a fault
-    """Model whose server is unavailable or overloaded, so that a later request may succeed."""
+    """Model on a server that is unavailable or overloaded; a later request may succeed."""
 
 
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault

@@ -93,7 +93,7 @@ class KernelModel:
         return out
 
     def used(self) -> NDArray[np.intp]:
-        """List the features whose scale is not 0, in ascending order."""
+        """List the features with a scale other than 0, in ascending order."""
         return np.flatnonzero(self.scale != 0).astype(np.intp)
 
     def compact(self) -> tuple[KernelModel, NDArray[np.intp]]:

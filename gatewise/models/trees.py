@@ -305,7 +305,7 @@ class TreeEnsemble:
         return replace(self, value=value.astype(np.float32), base=base.astype(np.float32))
 
     def with_byte_leaves(self) -> TreeEnsemble:
-        """Return a copy whose leaves are 8-bit multiples of a power of two, the step.
+        """Return a copy with leaves that are 8-bit multiples of a step, a power of two.
 
         The step is at most 1/64 of the largest leaf, and a leaf changes by less than one step.
         """

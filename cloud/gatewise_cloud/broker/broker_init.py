@@ -223,7 +223,7 @@ class BrokerFolder:
         return has_live_control(self.plugin, bind_ids=self.roster.bind_ids)
 
     def client(self, name: str) -> dict[str, str]:
-        """Return the files of a client, as keyword arguments for ``MqttLink`` and ``Worker``."""
+        """Return the files of the client `name`, as arguments for ``MqttLink`` and ``Worker``."""
         clients = self.folder / "clients"
         return {
             "ca_file": str(self.folder / "ca.crt"),
@@ -232,7 +232,7 @@ class BrokerFolder:
         }
 
     def worker(self, name: str) -> dict[str, str]:
-        """Return the files of a worker and its pool, as keyword arguments for ``Worker``."""
+        """Return the files and the pool of the worker `name`, as arguments for ``Worker``."""
         return self.client(name) | {"pool": self.roster.pool}
 
 
