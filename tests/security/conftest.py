@@ -18,7 +18,7 @@ make_bundle = small_bundle.make_bundle
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
-    return make_folder(tmp_path_factory.mktemp("secure") / "broker")
+    return make_folder(tmp_path_factory.mktemp("secure") / "broker", labellers=["bench"])
 
 
 @pytest.fixture

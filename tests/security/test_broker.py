@@ -69,6 +69,10 @@ FORBIDDEN_PUBLISHES = [
     ("pi-1", "gw/v1/pi-2/rsp", "pi-2", "w-1"),
     ("pi-1", "gw/v1/pi-1/rsp", "pi-1", "w-1"),
     ("pi-1", "gw/v1/pi-1/rsp/json", "pi-1", "w-1"),
+    # a label by a device, a request by a labeller
+    ("pi-1", "gw/v1/bench/labels", "w-1", "bench"),
+    ("pi-1", "gw/v1/bench/labels/json", "w-1", "bench"),
+    ("bench", "gw/v1/pi-1/req", "w-1", "pi-1"),
     # an announcement not by the operator, a dead letter not by a worker
     ("pi-1", "gw/v1/model/small/manifest", "pi-2", "boss"),
     ("w-1", "gw/v1/model/small/manifest", "pi-2", "boss"),
@@ -87,6 +91,7 @@ FORBIDDEN_SUBSCRIPTIONS = [
     ("pi-1", "gw/v1/+/req", "pi-2"),
     ("pi-1", "$share/gw/gw/v1/+/req", "pi-2"),
     ("pi-1", "gw/v1/dead/cbor", "w-1"),
+    ("pi-1", "gw/v1/bench/labels", "bench"),
     ("w-1", "gw/v1/pi-2/status", "pi-2"),
 ]
 
@@ -98,6 +103,15 @@ def test_forbidden_publishes_are_denied(secure, enter):
         secure.wait_for_line(rf"Denied PUBLISH from {who} .*'{topic}'")
         enter(writer).publish(topic, b"true")
         assert reads.get() == (topic, b"true")
+
+
+def test_labels_need_the_role_of_a_labeller_and_bear_its_name(secure, enter):
+    reads = enter("w-1", wire.LABELS, f"{wire.LABELS}/json")
+    enter("pi-1").publish("gw/v1/pi-1/labels", b"its own")
+    enter("bench").publish("gw/v1/pi-1/labels/json", b"under another name")
+    enter("bench").publish("gw/v1/bench/labels/json", b"true")
+    assert reads.get() == ("gw/v1/bench/labels/json", b"true")
+    secure.wait_for_line(r"Denied PUBLISH from pi-1 .*'gw/v1/pi-1/labels'")
 
 
 def test_forbidden_subscriptions_get_no_message(enter):

@@ -33,6 +33,8 @@ _OPEN_BYTES: Final = 64 << 20
 _ROW_BYTES: Final = 200
 _POLL_SECONDS: Final = 1.0
 _FIRST_ROW: Final = np.zeros(1, np.intp)
+#: Largest number of private devices whose names are remembered.
+_MAX_PRIVATE: Final = 20_000
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +97,7 @@ class ArchiveWriter:
         self._chance = folder.chance
         self._open: dict[tuple[Any, ...], _OpenShard] = {}
         self._full: list[_OpenShard] = []
+        self._private: dict[str, None] = {}  # devices, the latest last
         self._counts = {"kept": 0, "thinned": 0, "lost": 0, "shards": 0}
         self._changed = threading.Condition()  # guards all of the above
         self._ending = False
@@ -133,6 +136,11 @@ class ArchiveWriter:
         with self._changed:
             return dict(self._counts)
 
+    def is_private(self, device: str) -> bool:
+        """Whether the latest request of a device was private."""
+        with self._changed:
+            return device in self._private
+
     def offer(
         self,
         ticket: Ticket,
@@ -142,12 +150,18 @@ class ArchiveWriter:
     ) -> None:
         """Keep the instances of a request that was answered, unless it is private."""
         if ticket.private:
+            with self._changed:
+                self._private.pop(ticket.device, None)
+                self._private[ticket.device] = None
+                if len(self._private) > _MAX_PRIVATE:
+                    del self._private[next(iter(self._private))]
             return
         now = self._clock()
         n_rows = len(labels)
         positions = _FIRST_ROW if n_rows == 1 else np.arange(n_rows)
         stored = _Stored(ticket, now - ticket.late_s, positions, ticket.rows, labels, probabilities)
         with self._changed:
+            self._private.pop(ticket.device, None)
             if self._chance < 1:
                 stored.keep(self._rng.random(n_rows) < self._chance)
                 self._counts["thinned"] += n_rows - len(stored.rows)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
+from gatewise_edge.link.wire import JSON_REQUESTS, LABELS, MAX_PAYLOAD, REQUESTS, shared
 
 #: Smallest limit on connections. With many clients the limit is four per client, because a TCP
 #: connection without a certificate counts until its handshake fails.
@@ -41,12 +41,16 @@ _DEVICE: Final = {
 _WORKER: Final = {
     REQUESTS: "read",
     JSON_REQUESTS: "read",
+    LABELS: "read",
+    f"{LABELS}/json": "read",
     "gw/v1/+/rsp": "write",
     "gw/v1/+/rsp/json": "write",
     "gw/v1/dead/+": "write",
     "gw/v1/+/plain": "readwrite",
     "gw/v1/+/shared": "readwrite",
 }
+#: Machines that send labels of instances.
+_LABELLER: Final = {"gw/v1/%u/labels": "write", "gw/v1/%u/labels/json": "write"}
 _OPERATOR: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
 #: Role of clients whose connections the broker refuses.
@@ -165,12 +169,12 @@ def rights(clients: Mapping[str, str], pool: str) -> bytes:
 
 
 def role_name(name: str, kind: str) -> str:
-    """Return the name of a client's role; each worker and each operator has its own role."""
+    """Return the name of a client's role; only devices and revoked clients share a role."""
     return kind if kind in ("devices", REVOKED) else f"{kind}/{name}"
 
 
 def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
-    """Make the role of one worker or operator; an empty list for other clients."""
+    """Make the role of one worker, operator or labeller; an empty list for other clients."""
     if kind == "workers":
         access: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER}
         subscriptions = [
@@ -180,6 +184,9 @@ def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
         ]
     elif kind == "operators":
         access = _OPERATOR | {CONTROL: "readwrite"}
+        subscriptions = []
+    elif kind == "labellers":
+        access = _LABELLER
         subscriptions = []
     else:
         return []
@@ -207,7 +214,9 @@ def _acl(kind: str, topic: str, *, allow: bool = True) -> dict[str, Any]:
     return {"acltype": kind, "topic": topic, "priority": 1 if allow else 0, "allow": allow}
 
 
-def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
+def access_list(
+    workers: Iterable[str], operators: Iterable[str], labellers: Iterable[str] = ()
+) -> str:
     """Write mosquitto's access list, which refuses all topics that it does not name."""
     lines = [
         "# Written by `gatewise broker init`, which overwrites this file.",
@@ -216,10 +225,11 @@ def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
         *(f"pattern {right} {topic}" for topic, right in _DEVICE.items()),
     ]
     access_of = dict.fromkeys(workers, _WORKER) | dict.fromkeys(operators, _OPERATOR)
+    access_of |= dict.fromkeys(labellers, _LABELLER)
     for name, access in access_of.items():
         lines += [
             "",
             f"user {name}",
-            *(f"topic {right} {topic}" for topic, right in access.items()),
+            *(f"topic {right} {topic.replace('%u', name)}" for topic, right in access.items()),
         ]
     return "\n".join([*lines, ""])

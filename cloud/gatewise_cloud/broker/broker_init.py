@@ -51,7 +51,7 @@ from gatewise_edge.link.wire import MAX_PAYLOAD, check_device
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.storage import replace_file
 
-_ROLES: Final = ("devices", "workers", "operators")
+_ROLES: Final = ("devices", "workers", "operators", "labellers")
 #: Settings that the roster stores, so that a later call need not repeat them.
 _STORED_SETTINGS: Final = ("port", "at", "data", "run_as", "plugin", "bind_ids")
 _RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
@@ -83,6 +83,9 @@ class BrokerSettings(Settings, frozen=True):
     ] = ()
     operators: Annotated[
         _Names, typer.Option(metavar="A,B", help="Operators; in the first call operator.")
+    ] = ()
+    labellers: Annotated[
+        _Names, typer.Option(metavar="A,B", help="Machines that may send labels of instances.")
     ] = ()
     revoke: Annotated[
         _Names, typer.Option(metavar="A,B", help="Clients whose certificates to revoke.")
@@ -144,6 +147,7 @@ class Roster(Record, frozen=True, kw_only=True):
     devices: _Names = ()
     workers: _Names = ()
     operators: _Names = ()
+    labellers: _Names = ()
     revoked: _Names = ()
 
     @property
@@ -378,7 +382,7 @@ def _write_files(broker: BrokerFolder, n_clients: int) -> None:
     replace_file(broker.config, config.encode(), PUBLIC)
     # newer versions of mosquitto refuse an access list that other users may read
     private_files = {
-        "acl": access_list(roster.workers, roster.operators).encode(),
+        "acl": access_list(roster.workers, roster.operators, roster.labellers).encode(),
         "rights.json": rights(broker_clients(roster), roster.pool),
         "clients/pool": f"{roster.pool}\n".encode(),
         "roster.json": encode_json(roster, indent=1),

@@ -133,6 +133,9 @@ def add(
     names: _Names,
     folder: _Folder = Path("broker"),
     worker: Annotated[bool, typer.Option("--worker", help="Add workers, not devices.")] = False,
+    labeller: Annotated[
+        bool, typer.Option("--labeller", help="Add machines that send labels, not devices.")
+    ] = False,
     broker: _Url = None,
     as_json: _Json = False,
 ) -> None:
@@ -145,7 +148,9 @@ def add(
 
         gatewise broker add pi-3 pi-4 --dir broker
     """
-    role = "workers" if worker else "devices"
+    if worker and labeller:
+        raise InputError("--worker and --labeller: add them by two calls")
+    role = "workers" if worker else "labellers" if labeller else "devices"
     roles: dict[str, Any] = {role: tuple(names)}
     made = init_broker(_known(folder), **roles)
     is_applied = _apply_live(made, dict.fromkeys(names, role), broker)

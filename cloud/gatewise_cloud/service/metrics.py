@@ -22,6 +22,7 @@ _LABELS = {
     "errors": ("code",),
     "dead": ("reason",),
     "model_instances": ("model", "version"),
+    "labels": ("outcome",),
     "watched": ("outcome",),
 }
 

@@ -24,6 +24,7 @@ LABELLED_COUNTS: Final[dict[str, str]] = {
     "errors": "requests answered with an error, by its code",
     "dead": "messages put on the dead-letter topic, by reason",
     "model_instances": "instances answered, by model and version",
+    "labels": "labels that machines sent, by what became of them",
     "watched": "bundles of the watched folder, by what became of them",
 }
 HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {

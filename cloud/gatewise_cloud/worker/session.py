@@ -89,12 +89,12 @@ class MqttSession:
         """Whether messages have arrived that were not handled yet."""
         return self._broker.unread
 
-    def open(self, subscription: str, receive: Receive) -> None:
+    def open(self, subscription: str, receive: Receive, further: Sequence[str] = ()) -> None:
         """Connect and subscribe; returns once the broker granted the `subscription`.
 
-        A refused subscription to JSON requests is only logged.
+        Refused subscriptions to JSON requests and to `further` topic filters are only logged.
         """
-        self._filters = subscription, f"{subscription}/json"
+        self._filters = subscription, f"{subscription}/json", *further
         self._receive = receive
         self._broker.start()
         with self._condition:
@@ -168,8 +168,9 @@ class MqttSession:
                 if self.connects > 1:
                     _LOG.info("connected to %s again", self._endpoint.url)
                 self._subscribed = self._granted = True
-                if reasons[-1].is_failure:
-                    _LOG.warning("warning: the subscription %s is not allowed", self._filters[-1])
+                for name, reason in zip(self._filters[1:], reasons[1:], strict=False):
+                    if reason.is_failure:
+                        _LOG.warning("warning: the subscription %s is not allowed", name)
             self._condition.notify_all()
 
     def _on_disconnect(self, reason: str) -> None:
@@ -235,10 +236,10 @@ class SessionGroup:
         """Whether messages have arrived that were not handled yet."""
         return any(session.unread for session in self._sessions)
 
-    def open(self, subscription: str, receive: Receive) -> None:
-        """Connect and subscribe all sessions."""
+    def open(self, subscription: str, receive: Receive, further: Sequence[str] = ()) -> None:
+        """Connect and subscribe all sessions, to the `further` topic filters the first alone."""
         for session in self._sessions:
-            session.open(subscription, receive)
+            session.open(subscription, receive, further if session is self._sessions[0] else ())
 
     def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
         """Send a response to a device."""

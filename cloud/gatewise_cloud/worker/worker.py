@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import read_bytes
 from gatewise.graph_loading import LoadLimits
+from gatewise_cloud.archive.label_intake import LabelIntake
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_cloud.worker.batcher import Batcher
@@ -114,6 +115,14 @@ class Worker:
             parallel=settings.parallel,
         )
         self._archive = _archive(settings)
+        self._labels: LabelIntake | None = None
+        if self._archive is not None:
+            self._labels = LabelIntake(
+                self._archive,
+                self._counters,
+                self._session.dead_letter,
+                seconds=settings.keep_seconds,
+            )
         self._server = BatchServer(
             self.models, batcher, self._session, self._counters, self._archive
         )
@@ -157,14 +166,27 @@ class Worker:
                 self._check_subscription()
             self._started = True
             self._server.start()
+            if self._labels is not None:
+                self._labels.start()
             try:
                 if self._watch is not None:
                     self._watch.start()
-                self._session.open(self.subscription, self._server.receive)
+                if self._labels is None:
+                    self._session.open(self.subscription, self._server.receive)
+                else:
+                    further = (wire.LABELS, f"{wire.LABELS}/json")
+                    self._session.open(self.subscription, self._receive, further)
             except BaseException:
                 self.stop()
                 raise
         return self
+
+    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
+        """Handle one message of a worker that keeps instances: a label or a request."""
+        if self._labels is not None and self._labels.takes(topic):
+            self._labels.receive(topic, payload)
+        else:
+            self._server.receive(topic, payload, retained)
 
     def _check_subscription(self) -> None:
         if shared_subscriptions_work(self._endpoint) is False:
@@ -193,6 +215,8 @@ class Worker:
             self._session.close()
             if self._archive is not None:
                 self._archive.close()
+            if self._labels is not None:
+                self._labels.close()
             self.models.close()
 
     def run(self, ready: Callable[[Worker], None] | None = None) -> None:

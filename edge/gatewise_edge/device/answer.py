@@ -113,7 +113,9 @@ class Answer(msgspec.Struct, eq=False):
     acquired : tuple of int
         Features acquired, as indices.
     request : str
-        Id of the late request of a fallback that is kept (:class:`.LateRequests`), else empty.
+        Id of the request that the cloud answered, with a hyphen and the row if it is not the first
+        of the request; of a fallback that is kept, its late request (:class:`.LateRequests`); else
+        empty.
     """
 
     label: Hashable

@@ -189,6 +189,7 @@ class RowFlow:
             latency_ms=1000.0 * (self._clock() - pending.started),
             reason=_implausible(pending, pending.reason),
             acquired=acquired,
+            request=f"{response.id.hex()}-{row}" if row else response.id.hex(),
         )
 
     # -- local answers ---------------------------------------------------------------------

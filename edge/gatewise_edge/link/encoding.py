@@ -155,12 +155,12 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
             raise WireError("missing", "the instances hold a NaN")
         return request
 
-    return _decoded(payload, build)
+    return decode_entries(payload, build)
 
 
 def decode_response(payload: bytes) -> Response:
     """Decode a response from an untrusted sender; raises WireError as :func:`decode_request`."""
-    return _decoded(payload, _response)
+    return decode_entries(payload, _response)
 
 
 def _response(message: Entries) -> Response:
@@ -196,8 +196,8 @@ def _audit(message: Entries) -> AuditMark:
     )
 
 
-def _decoded(payload: bytes, build: Callable[[Entries], Decoded]) -> Decoded:
-    """Read a message's entries; an error has the message's id."""
+def decode_entries(payload: bytes, build: Callable[[Entries], Decoded]) -> Decoded:
+    """Read a message's entries and build its record; WireError has the message's id."""
     message = Entries(_read_map(payload))
     try:
         return build(message)

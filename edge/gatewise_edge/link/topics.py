@@ -16,6 +16,8 @@ _ROOT: Final = "gw/v1"
 REQUESTS: Final = f"{_ROOT}/+/req"
 #: Topic filter of every device's JSON requests.
 JSON_REQUESTS: Final = f"{REQUESTS}/json"
+#: Topic filter of the labels of every sender, in CBOR; in JSON at ``.../json``.
+LABELS: Final = f"{_ROOT}/+/labels"
 #: Topic filter of every device's status.
 STATUSES: Final = f"{_ROOT}/+/status"
 
@@ -59,6 +61,11 @@ def answers_topic(device: str) -> str:
 def corrections_topic(device: str) -> str:
     """Topic of the late answers that a device passes on."""
     return f"{_ROOT}/{check_device(device)}/corrections"
+
+
+def labels_topic(sender: str) -> str:
+    """Topic of the labels that a machine sends, in CBOR; in JSON at ``.../json``."""
+    return f"{_ROOT}/{check_device(sender)}/labels"
 
 
 def manifest_topic(model: str) -> str:

@@ -18,11 +18,13 @@ from gatewise_edge.link.messages import Request as Request
 from gatewise_edge.link.messages import Response as Response
 from gatewise_edge.link.messages import new_id as new_id
 from gatewise_edge.link.topics import JSON_REQUESTS as JSON_REQUESTS
+from gatewise_edge.link.topics import LABELS as LABELS
 from gatewise_edge.link.topics import REQUESTS as REQUESTS
 from gatewise_edge.link.topics import dead_topic as dead_topic
 from gatewise_edge.link.topics import device_of as device_of
 from gatewise_edge.link.topics import json_request_topic as json_request_topic
 from gatewise_edge.link.topics import json_response_topic as json_response_topic
+from gatewise_edge.link.topics import labels_topic as labels_topic
 from gatewise_edge.link.topics import manifest_topic as manifest_topic
 from gatewise_edge.link.topics import request_topic as request_topic
 from gatewise_edge.link.topics import response_topic as response_topic

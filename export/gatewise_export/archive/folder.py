@@ -66,7 +66,7 @@ class ArchiveFolder:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise InputError(f"--keep {path}: {error.strerror}") from None
-        with self._locked():
+        with self.locked():
             for unfinished in path.glob("*.open"):
                 unfinished.unlink()
 
@@ -89,7 +89,7 @@ class ArchiveFolder:
 
     def add(self, rows: ArchivedRows, facts: ShardFacts, now: float) -> Path:
         """Write a shard, then bring the folder back within its bounds; `now` in Unix seconds."""
-        with self._locked():
+        with self.locked():
             self._n_written += 1
             stamp = f"{int(now * 1000):015d}-{self._token}-{self._n_written:06d}"
             path = self.path / f"kept-{stamp}.parquet"
@@ -142,7 +142,8 @@ class ArchiveFolder:
         unfinished.replace(file)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the folder; no other process or thread changes its shards meanwhile."""
         with (self.path / _LOCK).open("w") as file:
             lock_file(file.fileno())
             yield

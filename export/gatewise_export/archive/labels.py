@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.file_lock import lock_file
 from gatewise_export.archive.choice import FOLDER, LabelChoice, read_choices
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 
@@ -22,13 +23,18 @@ _FILE: Final = "labels.jsonl"
 _MOST_NAMED: Final = 5
 
 
-class Label(msgspec.Struct, frozen=True):
-    """The true class of an instance: its `id`, the `label`, who gave it and when (Unix seconds)."""
+class Label(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The true class of an instance: its `id`, the `label`, who gave it and when (Unix seconds).
+
+    `is_sampled` is False for a label that a machine sent, because nobody knows the chance with
+    which the machine labels an instance. Estimates use sampled labels only.
+    """
 
     id: str
     label: str
     by: str
     at: float
+    is_sampled: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +79,18 @@ class TruthRows:
             chance=self.chance[mask],
             choice=self.choice[mask],
             n_chosen=self.n_chosen,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate the rows of one or more parts."""
+        return cls(
+            rows=ArchivedRows.joined([part.rows for part in parts]),
+            truth=np.concatenate([part.truth for part in parts]),
+            labels=np.concatenate([part.labels for part in parts]),
+            chance=np.concatenate([part.chance for part in parts]),
+            choice=np.concatenate([part.choice for part in parts]),
+            n_chosen=sum(part.n_chosen for part in parts),
         )
 
 
@@ -122,14 +140,20 @@ def add_labels(path: Path, labels: Mapping[str, str], *, by: str, at: float) -> 
     new_labels = [
         Label(name, label, by, at)
         for name, label in labels.items()
-        if name not in current or current[name].label != label
+        if name not in current or (current[name].label, current[name].is_sampled) != (label, True)
     ]
-    lines = b"".join(msgspec.json.encode(label) + b"\n" for label in new_labels)
+    append_labels(path, new_labels)
+    return len(new_labels)
+
+
+def append_labels(path: Path, labels: Iterable[Label]) -> None:
+    """Append lines to the file of labels; they are on disk when this returns."""
+    lines = b"".join(msgspec.json.encode(label) + b"\n" for label in labels)
     with (path / FOLDER / _FILE).open("ab") as file:
+        lock_file(file.fileno())  # a worker may add labels at the same time
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())
-    return len(new_labels)
 
 
 def read_labels(path: Path) -> dict[str, Label]:
@@ -148,39 +172,37 @@ def read_labels(path: Path) -> dict[str, Label]:
 
 
 def labelled_rows(path: Path, version: str) -> tuple[ShardFacts, TruthRows] | None:
-    """Get the labelled instances of a version; None if no choice was made.
+    """Get the instances of a version with sampled labels; None if no choice was made.
 
-    People may leave instances out. Those labelled are taken for a random part of those chosen, so
-    that the chance of each is the choice's times that part.
+    Labels that machines sent are left out (:func:`.machine_rows`). People may leave instances out.
+    Those labelled are taken for a random part of those chosen, so that the chance of each is the
+    choice's times that part.
     """
     choices = [one for one in read_choices(path) if one.facts.version == version]
     if not choices:
         return None
-    labels = read_labels(path)
+    labels = {name: label for name, label in read_labels(path).items() if label.is_sampled}
     by_choice = [_labelled_part(choice, number, labels) for number, choice in enumerate(choices)]
-    rows = TruthRows(
-        rows=ArchivedRows.joined([labelled.rows for labelled in by_choice]),
-        truth=np.concatenate([labelled.truth for labelled in by_choice]),
-        labels=np.concatenate([labelled.labels for labelled in by_choice]),
-        chance=np.concatenate([labelled.chance for labelled in by_choice]),
-        choice=np.concatenate([labelled.choice for labelled in by_choice]),
-        n_chosen=sum(labelled.n_chosen for labelled in by_choice),
-    )
-    return choices[-1].facts, rows
+    return choices[-1].facts, TruthRows.joined(by_choice)
 
 
 def _labelled_part(choice: LabelChoice, number: int, labels: Mapping[str, Label]) -> TruthRows:
     is_labelled = np.array([name in labels for name in choice.rows.ids.tolist()], np.bool_)
     rows = choice.rows.take(is_labelled)
     texts = [labels[name].label for name in rows.ids.tolist()]
-    index_of = {str(label): index for index, label in enumerate(choice.facts.classes)}
     # The CSV is in random order, so that the first lines are a random part of the chosen ones.
     share = len(rows) / max(len(choice.rows), 1)
     return TruthRows(
         rows=rows,
-        truth=np.array([index_of.get(text, -1) for text in texts], np.int64),
+        truth=class_indices(texts, choice.facts),
         labels=np.array(texts, np.str_),
         chance=choice.chance[is_labelled] * share,
         choice=np.full(len(rows), number),
         n_chosen=len(choice.rows),
     )
+
+
+def class_indices(texts: Iterable[str], facts: ShardFacts) -> NDArray[np.int64]:
+    """Class indices of labels, shape (m,); -1 for a class that the model does not have."""
+    index_of = {str(label): index for index, label in enumerate(facts.classes)}
+    return np.array([index_of.get(text, -1) for text in texts], np.int64)

@@ -8,7 +8,7 @@ which the archive stored it. Its inverse is the number of instances that it stan
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
@@ -189,6 +189,35 @@ def read_shard(path: Path) -> ArchivedRows:
         return _rows_of(table, facts)
     except (KeyError, ValueError, OSError, pa.ArrowException) as error:
         raise InputError(f"{path} is not a complete shard: {error}") from None
+
+
+def find_instances(files: Iterable[Path], ids: Collection[str]) -> dict[str, tuple[Path, int]]:
+    """Find instances by their ids: the first file that has each, and the row in that file.
+
+    A damaged file is left out.
+    """
+    pa = require_pyarrow()
+    from pyarrow import compute, parquet
+
+    places: dict[str, tuple[Path, int]] = {}
+    request_ids = sorted({bytes.fromhex(name[: 2 * _ID_BYTES]) for name in ids})
+    value_set = pa.array(request_ids, pa.binary(_ID_BYTES))
+    for file in files:
+        try:
+            table = parquet.read_table(file, columns=["id", "row"])
+        except (OSError, ValueError, pa.ArrowException):
+            continue
+        matches = compute.indices_nonzero(compute.is_in(table["id"], value_set=value_set))
+        matched = table.take(matches)
+        requests = zip(
+            matched["id"].to_pylist(), ([row] for row in matched["row"].to_pylist()), strict=True
+        )
+        for position, name in zip(matches.to_pylist(), instance_ids(requests), strict=True):
+            if str(name) in ids:
+                places.setdefault(str(name), (file, position))
+        if len(places) == len(ids):
+            break
+    return places
 
 
 def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.archive.folder import read_archive
 from gatewise_export.archive.labels import TruthRows, labelled_rows
+from gatewise_export.archive.machine_labels import machine_rows
 from gatewise_export.archive.shard import ArchivedRows
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
@@ -46,6 +47,7 @@ class KeptParts:
     """Kept instances of a version, for the fit and for the comparison.
 
     `fit_rows` and `held_rows` are all of them; `fit_labels` and `held_labels` those with a label.
+    Labels that machines sent are among `fit_labels` alone.
     """
 
     fit_rows: ArchivedRows
@@ -84,8 +86,8 @@ def kept_parts(
     n_labels = 0 if truth is None else len(truth[1])
     if truth is None or n_labels < FEWEST_LABELS:
         raise InputError(
-            f"{path} has {n_labels} labels for {manifest.title}; a refit takes at least "
-            f"{FEWEST_LABELS}: gatewise labels choose {path}"
+            f"{path} has {n_labels} labels of chosen instances for {manifest.title}; a refit takes "
+            f"at least {FEWEST_LABELS}: gatewise labels choose {path}"
         )
     labelled = truth[1]
     is_held = rng.random(len(rows)) < held_share
@@ -95,9 +97,15 @@ def kept_parts(
     fit_ids = labelled.rows.ids[~label_is_held]
     is_held[np.isin(rows.ids, held_ids)] = True
     is_held[np.isin(rows.ids, fit_ids)] = False
+    fit_labels = labelled.take(~label_is_held)
+    # Machines do not label at random, so that no comparison may use their labels.
+    machine = machine_rows(path, manifest.name, manifest.version)
+    if machine is not None:
+        is_free = ~np.isin(machine.rows.ids, rows.ids[is_held])
+        fit_labels = TruthRows.joined([fit_labels, machine.take(is_free)])
     return KeptParts(
         fit_rows=rows.take(~is_held),
-        fit_labels=labelled.take(~label_is_held),
+        fit_labels=fit_labels,
         held_rows=rows.take(is_held),
         held_labels=labelled.take(label_is_held),
     )

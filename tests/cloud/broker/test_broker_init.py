@@ -232,7 +232,7 @@ def test_the_command(tmp_path):
     assert len(document["made"]) == 5
     assert document.keys() == {
         "folder", "config", "hosts", "port", "max_message", "plugin", "devices", "workers",
-        "operators", "made", "revoked", "at", "data", "run_as", "bind_ids",
+        "operators", "labellers", "made", "revoked", "at", "data", "run_as", "bind_ids",
     }  # fmt: skip
     done = run_here(*arguments)
     assert done.returncode == 0

@@ -1,0 +1,172 @@
+"""Take labels that machines send for kept instances: check, look up, record; count each outcome.
+
+An instance is on disk once its shard is closed. A label that comes earlier waits for it in memory,
+and is refused as unknown if the instance does not come.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from gatewise_cloud.archive.label_message import decode_label
+from gatewise_cloud.archive.writer import ArchiveWriter
+from gatewise_cloud.worker.counters import Counters
+from gatewise_edge.errors import WireError
+from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels
+
+_LOG = logging.getLogger("gatewise_cloud")
+
+#: Largest number of labels that wait for the disk or for their instances.
+MAX_WAITING: Final = 10_000
+_POLL_SECONDS: Final = 1.0
+#: Time that the disk gets, after the longest time of an open shard, to have an instance.
+_WRITE_SECONDS: Final = 30.0
+
+
+class LabelIntake:
+    """Takes label messages; safe across threads.
+
+    Parameters
+    ----------
+    writer : ArchiveWriter
+        Keeps the instances.
+    counters : Counters
+        Get the outcome of each label under ``labels``.
+    dead_letter : callable
+        Gets reason and payload of a message that cannot be read.
+    seconds : float
+        Longest time for which the writer's shards stay open.
+    clock : callable
+        Unix seconds.
+    """
+
+    def __init__(
+        self,
+        writer: ArchiveWriter,
+        counters: Counters,
+        dead_letter: Callable[[str, bytes], None],
+        *,
+        seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._writer = writer
+        self._counters = counters
+        self._dead_letter = dead_letter
+        self._patience = seconds + _WRITE_SECONDS
+        self._clock = clock
+        self._arrived: list[tuple[float, MachineLabel]] = []
+        self._n_waiting = 0
+        self._ending = False
+        self._changed = threading.Condition()  # guards the fields above
+        self._thread = threading.Thread(target=self._run, name="gatewise-labels", daemon=True)
+
+    def start(self) -> None:
+        """Begin to record labels."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Record the labels of all instances on disk, and refuse the others."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    @staticmethod
+    def takes(topic: str) -> bool:
+        """Whether a topic is one of labels."""
+        return topic.removesuffix("/json").endswith("/labels")
+
+    def receive(self, topic: str, payload: bytes) -> None:
+        """Check a message and queue its label; does not wait."""
+        now = self._clock()
+        try:
+            label = decode_label(topic, payload, now)
+        except WireError as error:
+            _LOG.warning("warning: a label on %s is refused: %s", topic[:100], error)
+            self._dead_letter(error.reason, payload)
+            return
+        if self._writer.is_private(label.device):
+            self._count(label, "private")
+            return
+        with self._changed:
+            is_full = self._n_waiting >= MAX_WAITING
+            if not is_full:
+                self._n_waiting += 1
+                self._arrived.append((now, label))
+                self._changed.notify_all()
+        if is_full:
+            self._count(label, "full")
+
+    def _count(self, label: MachineLabel, outcome: str) -> None:
+        self._counters.add("labels", label=outcome)
+        if outcome not in ("added", "repeated"):
+            _LOG.warning(
+                "warning: label %r of %s of %s, from %s, is refused: %s",
+                label.label,
+                label.id,
+                label.device,
+                label.by,
+                _REASONS[outcome],
+            )
+
+    # -- the thread that records -------------------------------------------------------------
+
+    def _run(self) -> None:
+        waiting: list[tuple[float, MachineLabel]] = []
+        searched: set[Path] = set()
+        is_last = False
+        while not is_last:
+            with self._changed:
+                if not self._ending:
+                    self._changed.wait_for(lambda: self._ending, _POLL_SECONDS)
+                is_last = self._ending
+                arrived = self._arrived
+                self._arrived = []
+            try:
+                # new labels may be of any shard, the waiting ones of new shards alone
+                shards = self._writer.folder.shards[::-1]
+                new_shards = [shard for shard in shards if shard not in searched]
+                left = self._record(arrived, shards) if arrived else []
+                left += self._record(waiting, new_shards) if waiting and new_shards else waiting
+                searched = set(shards)
+            except Exception:  # a full disk never ends a worker
+                _LOG.exception("labels could not be recorded in %s", self._writer.folder.path)
+                left = [*arrived, *waiting]
+                searched = set()
+            oldest = self._clock() - self._patience
+            waiting = []
+            for came, label in left:
+                if is_last or came < oldest:
+                    self._count(label, "unknown")
+                else:
+                    waiting.append((came, label))
+            with self._changed:
+                self._n_waiting = len(waiting) + len(self._arrived)
+
+    def _record(
+        self, labels: list[tuple[float, MachineLabel]], shards: list[Path]
+    ) -> list[tuple[float, MachineLabel]]:
+        """Record the labels of instances in `shards`; return the other labels."""
+        only_labels = [label for _, label in labels]
+        outcomes = add_machine_labels(self._writer.folder, only_labels, shards)
+        left = []
+        for entry, outcome in zip(labels, outcomes, strict=True):
+            if outcome == "unknown":
+                left.append(entry)
+            else:
+                self._count(entry[1], outcome)
+        return left
+
+
+_REASONS: Final = {
+    "unknown": "no such instance of this device is kept",
+    "class": "the instance's model has no such class",
+    "conflict": "the instance has another label already",
+    "private": "nothing of this device is kept",
+    "full": f"{MAX_WAITING} labels wait already",
+}

@@ -1,0 +1,96 @@
+"""The message of a label: read from CBOR and JSON, refused field by field."""
+
+import json
+from pathlib import Path
+
+import cbor2
+import fastjsonschema
+import pytest
+
+from gatewise_cloud.archive.label_message import MAX_LABEL, decode_label, encode_label
+from gatewise_edge.errors import WireError
+from gatewise_edge.link import wire
+from gatewise_edge.link.encoding import write_map
+from gatewise_export.archive.machine_labels import MachineLabel
+
+ID = bytes(range(16))
+TOPIC = wire.labels_topic("bench-1")
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/wire.schema.json").read_text())
+check_schema = fastjsonschema.compile(SCHEMA)
+
+
+def as_json(**changes):
+    entries = {"id": ID.hex(), "dev": "pi-1", "l": "worn"} | changes
+    return json.dumps({key: value for key, value in entries.items() if value is not None}).encode()
+
+
+def as_cbor(**changes):
+    entries = {"v": 1, "id": ID, "dev": "pi-1", "l": "worn"} | changes
+    return write_map({key: value for key, value in entries.items() if value is not None})
+
+
+def test_a_label_in_json_equals_its_twin_in_cbor():
+    expected = MachineLabel(f"{ID.hex()}-3", "pi-1", "worn", "bench-1", 7.0)
+    payload = as_json(i=3, at=7, v=1)
+    check_schema(json.loads(payload))
+    assert decode_label(f"{TOPIC}/json", payload, 99.0) == expected
+    payload = encode_label(id=ID, device="pi-1", label="worn", row=3, at=7)
+    assert decode_label(TOPIC, payload, 99.0) == expected
+
+
+def test_row_and_time_have_defaults():
+    expected = MachineLabel(f"{ID.hex()}-0", "pi-1", "worn", "bench-1", 99.0)
+    check_schema(json.loads(as_json()))
+    assert decode_label(f"{TOPIC}/json", as_json(), 99.0) == expected
+    assert decode_label(TOPIC, as_cbor(), 99.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dev": "pi/1"}, "name"),
+        ({"dev": "model"}, "name"),
+        ({"dev": None}, "type"),
+        ({"dev": 3}, "type"),
+        ({"l": ""}, "range"),
+        ({"l": "x" * (MAX_LABEL + 1)}, "range"),
+        ({"l": 1}, "type"),
+        ({"i": -1}, "range"),
+        ({"i": 4096}, "range"),
+        ({"i": 0.5}, "type"),
+        ({"at": -1}, "range"),
+        ({"at": 2**63}, "range"),
+        ({"at": "now"}, "type"),
+        ({"v": 2}, "version"),
+    ],
+)
+def test_wrong_fields_are_refused_in_both_forms(changes, reason):
+    for topic, payload in ((TOPIC, as_cbor(**changes)), (f"{TOPIC}/json", as_json(**changes))):
+        with pytest.raises(WireError) as caught:
+            decode_label(topic, payload, 0.0)
+        assert caught.value.reason == reason
+    if changes.get("dev") != "model":  # a reserved name is beyond a schema
+        with pytest.raises(fastjsonschema.JsonSchemaException):
+            check_schema(json.loads(as_json(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "reason"),
+    [
+        (TOPIC, b"", "cbor"),
+        (TOPIC, cbor2.dumps({"v": 1, "id": ID, "dev": "pi-1", "l": "a"}), "checksum"),
+        (TOPIC, as_cbor(id=b"short"), "id"),
+        (f"{TOPIC}/json", b"", "json"),
+        (f"{TOPIC}/json", b"[]", "type"),
+        (f"{TOPIC}/json", as_json(id=ID.hex().upper().replace("0", "A")), "type"),
+        (f"{TOPIC}/json", as_json(id=f"{ID.hex()}\n"), "type"),
+        (f"{TOPIC}/json", as_json(more=1), "type"),
+        (f"{TOPIC}/json", as_json()[:-1] + b', "l": "fine"}', "json"),
+        (f"{TOPIC}/json", b'"' + b"x" * wire.MAX_PAYLOAD, "size"),
+        ("gw/v1/dead/labels", as_cbor(), "name"),
+    ],
+)
+def test_malformed_messages_are_refused(topic, payload, reason):
+    with pytest.raises(WireError) as caught:
+        decode_label(topic, payload, 0.0)
+    assert caught.value.reason == reason
