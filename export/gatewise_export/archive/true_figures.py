@@ -14,9 +14,9 @@ from gatewise.errors import InputError
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
 from gatewise_export.archive.choice import read_choices
 from gatewise_export.archive.estimate import FigureData, Terms, estimated
-from gatewise_export.archive.folder import read_archive
+from gatewise_export.archive.folder import read_archive, shards_in
 from gatewise_export.archive.labels import TruthRows, labelled_rows
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_shard
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
 
 _SECONDS_A_DAY: Final = 86_400.0
 _ALARM: Final = 20.0
@@ -43,7 +43,8 @@ class MonitoredFigure(msgspec.Struct, frozen=True):
 class MonitorReport(msgspec.Struct, frozen=True):
     """Figures of a version, estimated from an archive.
 
-    `n_rows` instances in the archive stand for `n_instances`. Of `n_chosen` instances `n_labels`
+    `n_rows` instances of the archive stand for `n_instances`; once there are labels, only instances
+    that the labelled ones were chosen from count. Of `n_chosen` instances `n_labels`
     are labelled. `promised` is the accuracy on validation rows; `evidence` that the true one is
     more than `tolerance` below raises the `alarm` from 20 on.
     """
@@ -69,13 +70,16 @@ def monitor(
     With `days`, they are of its last days only. Raises InputError if the archive or the version is
     empty.
     """
-    by_model = read_archive(path)
-    versions = {facts.version: (facts, rows) for facts, rows in by_model.values()}
-    chosen_version = list(versions)[-1] if version is None else version
-    if chosen_version not in versions:
-        raise InputError(f"{path} has versions {', '.join(versions)}, not {version}")
-    facts, rows = versions[chosen_version]
+    shards_of = _shards_by_version(path)
+    chosen_version = list(shards_of)[-1] if version is None else version
+    if chosen_version not in shards_of:
+        raise InputError(f"{path} has versions {', '.join(shards_of)}, not {version}")
+    facts = read_facts(shards_of[chosen_version][-1])
     truth = labelled_rows(path, chosen_version)
+    shards = shards_of[chosen_version]
+    if truth is not None:
+        shards = _shards_with_labels(path, chosen_version, truth[1], shards)
+    rows = ArchivedRows.joined([read_shard(shard) for shard in shards])
     labelled = _no_labels(rows) if truth is None else truth[1]
     if days is not None:
         since = rows.time.max() - days * _SECONDS_A_DAY
@@ -98,6 +102,36 @@ def monitor(
         evidence=strength,
         alarm=strength is not None and strength >= _ALARM,
     )
+
+
+def _shards_by_version(path: Path) -> dict[str, list[Path]]:
+    """Shards of each version, oldest first; if two models share a version, of the later one."""
+    shards_of: dict[tuple[str, str], list[Path]] = {}
+    for shard in shards_in(path):
+        facts = read_facts(shard)
+        shards_of.setdefault((facts.model, facts.version), []).append(shard)
+    if not shards_of:
+        read_archive(path)  # says how to fill it
+    return {version: shards for (_, version), shards in shards_of.items()}
+
+
+def _shards_with_labels(
+    path: Path, version: str, labelled: TruthRows, shards: list[Path]
+) -> list[Path]:
+    """Shards that labelled instances were chosen from; all of them if there are none.
+
+    Labels correct the high-cost model's predictions on these instances. Predictions for later
+    instances, which no choice was made from yet, would enter the estimate without a correction.
+    """
+    choices = [choice for choice in read_choices(path) if choice.facts.version == version]
+    has_labels = set(labelled.choice.tolist())
+    offered = {
+        name
+        for number, choice in enumerate(choices)
+        if number in has_labels
+        for name in choice.offered.shards
+    }
+    return [shard for shard in shards if shard.name in offered] or shards
 
 
 def _no_labels(rows: ArchivedRows) -> TruthRows:
