@@ -56,6 +56,9 @@ TABLE: dict[str, Entry] = {
         "Simulate a fleet's accuracy, cost and latency.",
         "sim",
     ),
+    "simulate loop": Entry(
+        "gatewise_sim.loop.loop_command", "Simulate a fleet that learns, day by day.", "sim"
+    ),
     "init": Entry(
         "gatewise_export.commands.init_cli",
         "Write a price file for a table, to be edited.",

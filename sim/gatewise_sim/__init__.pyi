@@ -13,6 +13,8 @@ from .fleet.link import LinkProfile as LinkProfile
 from .fleet.results import RowTable as RowTable
 from .fleet.run import FleetPolicy as FleetPolicy
 from .fleet.run import run_fleet as run_fleet
+from .loop.days import simulate_loop as simulate_loop
+from .loop.loop_rules import LoopRules as LoopRules
 from .report.document import Report as Report
 from .scenario import Scenario as Scenario
 from .timings import Timings as Timings

@@ -1,0 +1,37 @@
+"""Simulate two weeks of pumps whose sensors are replaced on the fifth day.
+
+python learning_fleet.py
+"""
+
+import numpy as np
+
+from gatewise_export import pack
+from gatewise_sim import LoopRules, simulate_loop
+from gatewise_sim.loop.loop_command import show_days
+from gatewise_training import StagedCascade
+
+
+def pumps(n: int, seed: int, *, new_sensors: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of four features and their classes; new sensors read vibration and flow otherwise."""
+    X = np.random.default_rng(seed).normal(size=(n, 4)).astype(np.float32)
+    wear = X[:, 0] + 0.8 * X[:, 2] * X[:, 1]
+    y = np.where(wear > 0.5, "worn", "fine")
+    if new_sensors:
+        X[:, 0] = -0.5 * X[:, 0] - 1
+        X[:, 2] = -X[:, 2]
+    return X, y
+
+
+X, y = pumps(800, seed=0, new_sensors=False)
+np.savez("train.npz", X=X, y=y)
+system = StagedCascade(n_stages=2, effort="low", offload_rate=0.2, random_state=0).fit(X, y)
+bundle = pack(system, "bundle", sample=X[:32])
+
+# 1,000 instances a day: four days with the old sensors, then ten with the new ones
+old, new = pumps(4000, seed=1, new_sensors=False), pumps(10000, seed=2, new_sensors=True)
+X, y = (np.concatenate(parts) for parts in zip(old, new, strict=True))
+rules = LoopRules(
+    days=14, labels=60, label_days=1, label_errors=0.02, refit={"high_cost": "new"}, seed=0
+)
+report = simulate_loop(bundle, X, y, train="train.npz", rules=rules)
+show_days(report)
