@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.cache import CACHE, write_whole
-from benchmarks.comparison import pages, peers, summary
+from benchmarks.comparison import pages, peers, simpler_page, summary
 from benchmarks.comparison.cells import Cell, Settings, cached, run_cells
 from benchmarks.comparison.method import load_own
 from benchmarks.comparison.record import BYTE_BOUNDS
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=None, help="default 5, with --quick 1")
     parser.add_argument("--jobs", type=int, default=-1, help="cells side by side; -1: all cores")
+    parser.add_argument("--pages", action="store_true", help="only write the pages of the figures")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of finished cells")
     options = parser.parse_args(arguments)
     message = "stopped; what is finished is kept, the same command goes on from there"
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     settings = Settings(quick=options.quick)
     out = harness.out_folder(options)
+    if options.pages:
+        _write_pages(out)
+        return 0
     names, methods = _chosen(options)
     seeds = options.seeds or (1 if options.quick else 5)
     folder = out / "adapt"
@@ -62,10 +66,16 @@ def _run(options: argparse.Namespace) -> int:
         # after each problem, so that a long run that is broken off leaves its results
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
         pages.plot(name, figures, folder / f"{name}.svg")
-        write_whole(out / "adapt.md", pages.markdown(_known(folder)))
-        write_whole(out / "bytes.md", pages.bytes_markdown(_known(folder)))
+        _write_pages(out)
         note(f"{name}: {out / 'adapt.md'}")
     return 0
+
+
+def _write_pages(out: Path) -> None:
+    known = _known(out / "adapt")
+    write_whole(out / "adapt.md", pages.markdown(known))
+    write_whole(out / "bytes.md", pages.bytes_markdown(known))
+    write_whole(out / "simpler.md", simpler_page.markdown(known))
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
