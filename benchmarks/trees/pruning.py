@@ -33,7 +33,7 @@ from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import PruneProblem
-from gatewise_training.prune.tree_by_tree import per_tree, weakest_links
+from gatewise_training.prune.tree_by_tree import prune_each_tree, weakest_links
 
 MUS = (0.1, 0.03, 0.01)
 """Bits that a purchase must save: forests of cost-aware growth, besides the one without."""
@@ -107,7 +107,7 @@ def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) 
     exact = PruneSequence(instances, breakpoints(instances))
     sequences = {
         "ensemble": exact,
-        "per-tree": per_tree(instances),
+        "per-tree": prune_each_tree(instances),
         "greedy": greedy_prune(instances, forest, costs),
         "ccp": cost_complexity(instances),
     }
@@ -169,7 +169,7 @@ def table(
             whole.append(Curve([Made(lambda f=forest: f, fold, costs)]))
             instances = build_problem(forest, fold.validation[0], costs)
             exact = PruneSequence(instances, breakpoints(instances))
-            for key, sequence in (("ensemble", exact), ("per-tree", per_tree(instances))):
+            for key, sequence in (("ensemble", exact), ("per-tree", prune_each_tree(instances))):
                 curves[key].append(whole[-1] + Curve.of(forest, sequence, fold, costs, 40))
         # what the whole forest gets wrong, in all folds together: few rows judge in each
         base = [curve.points[0].validation[1] for curve in whole]

@@ -1,4 +1,4 @@
-"""Minimum cuts and the complete frontier: against brute force and against single solves."""
+"""The path of all optimal prunings, compared with pruned forests and with solves at one price."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune import build_problem, prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.path import breakpoints, breakpoints_by
+from gatewise_training.prune.path import breakpoints, breakpoints_by_solver
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers.mincut import best_closure, solve
 
-pytestmark = pytest.mark.slow  # compiles all ways to prune
+pytestmark = pytest.mark.slow  # compiles all pruning methods
 
 
-def test_reductions_leave_the_optimum():
+def test_reduced_problem_has_the_same_optimum():
     x, y = load_digits(return_X_y=True)
-    grown = RandomForestClassifier(5, random_state=0).fit(x[:900], y[:900])
+    sklearn_forest = RandomForestClassifier(5, random_state=0).fit(x[:900], y[:900])
     rows = x[900:1300].astype(np.float32)
-    problem = build_problem(Forest.from_sklearn(grown), rows, FeatureCosts.uniform(64))
-    closure, place = reduce_problem(problem)
+    problem = build_problem(Forest.from_sklearn(sklearn_forest), rows, FeatureCosts.uniform(64))
+    closure, number = reduce_problem(problem)
     assert closure.n_nodes < 0.5 * problem.n_nodes
     assert closure.column_price.sum() + closure.price.sum() == pytest.approx(
-        problem.cost((place >= 0) | (place == -1))
+        problem.cost((number >= 0) | (number == -1))
     )
     for lam in (1e-3, 1e-2):
-        kept, flow, _ = best_closure(closure, lam)
-        worth = closure.profit[kept].sum() - lam * (
-            closure.price[kept].sum() + closure.column_price[closure.acquired(kept)].sum()
-        )
-        assert worth == pytest.approx(closure.worth - flow, abs=1e-12)
-        keep = np.append(kept, [False, True])[place]
+        closure_keep, cut_value, _ = best_closure(closure, lam)
+        acquired = closure.acquired(closure_keep)
+        cost = closure.price[closure_keep].sum() + closure.column_price[acquired].sum()
+        gain = closure.profit[closure_keep].sum() - lam * cost
+        assert gain == pytest.approx(closure.worth - cut_value, abs=1e-12)
+        keep = np.append(closure_keep, [False, True])[number]
         assert problem.objective(keep, lam) == pytest.approx(solve(problem, lam).objective)
 
 
@@ -43,28 +43,28 @@ def test_reductions_leave_the_optimum():
 def cancer():
     x, y = load_breast_cancer(return_X_y=True)
     names = np.array(["benign", "malignant"])[y]
-    grown = RandomForestClassifier(10, random_state=0).fit(x[:400], names[:400])
-    return grown, x[400:], names[400:], FeatureCosts(np.linspace(0.5, 2, 30))
+    sklearn_forest = RandomForestClassifier(10, random_state=0).fit(x[:400], names[:400])
+    return sklearn_forest, x[400:], names[400:], FeatureCosts(np.linspace(0.5, 2, 30))
 
 
-def test_the_path_is_measured_by_its_forests(cancer):
-    grown, x, y, costs = cancer
-    path = prune(grown, x, y, costs)
+def test_frontier_equals_the_figures_of_the_pruned_forests(cancer):
+    sklearn_forest, x, y, costs = cancer
+    path = prune(sklearn_forest, x, y, costs)
     table = path.frontier()
     assert len(path) == len(table["cost"]) > 10
     assert (np.diff(table["cost"]) <= 0).all()
     assert (np.diff(table["training_error"]) >= 0).all()
-    for at in range(0, len(path), 5):
-        forest = path.forest.pruned(path.breakpoints > table["lam"][at])
+    for index in range(0, len(path), 5):
+        forest = path.forest.pruned(path.breakpoints > table["lam"][index])
         rows = x.astype(np.float32)
-        assert table["cost"][at] == pytest.approx(forest.cost(rows, costs).mean())
-        said = grown.classes_[forest.proba(rows).argmax(axis=1)]
-        assert table["accuracy"][at] == pytest.approx(np.mean(said == y))
+        assert table["cost"][index] == pytest.approx(forest.cost(rows, costs).mean())
+        predictions = sklearn_forest.classes_[forest.proba(rows).argmax(axis=1)]
+        assert table["accuracy"][index] == pytest.approx(np.mean(predictions == y))
 
 
-def test_points_by_price_and_by_budget(cancer):
-    grown, x, y, costs = cancer
-    path = prune(grown, x, y, costs)
+def test_points_are_optimal_at_a_price_and_within_a_budget(cancer):
+    sklearn_forest, x, y, costs = cancer
+    path = prune(sklearn_forest, x, y, costs)
     for lam in (0.0, 0.002, 0.01):
         point = path.at(lam=lam)
         assert point.objective == pytest.approx(solve(path.problem, lam).objective, abs=1e-12)
@@ -73,8 +73,8 @@ def test_points_by_price_and_by_budget(cancer):
     for budget in (0.0, 0.3 * costliest, 0.7 * costliest, 2 * costliest):
         point = path.at(budget=budget)
         assert point.cost <= budget + 1e-9
-        costlier = [c for c in path.frontier(5)["cost"] if point.cost + 1e-9 < c <= budget]
-        assert not costlier
+        costs_of_points = path.frontier(5)["cost"]
+        assert not ((point.cost + 1e-9 < costs_of_points) & (costs_of_points <= budget)).any()
     with pytest.raises(InputError, match="exactly one"):
         path.at()
     with pytest.raises(InputError, match="at most -1"):
@@ -83,47 +83,47 @@ def test_points_by_price_and_by_budget(cancer):
 
 @pytest.mark.parametrize("free_columns", [[], [0, 7, 20, 21, 22, 23, 27]])
 def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer, free_columns):
-    """Free columns make nodes that stay at every price, rare labels nodes that save nothing."""
+    """Free columns give nodes that stay at every price; rare labels give nodes without profit."""
     _, x, _, costs = cancer
-    rare = np.random.default_rng(0).random(len(x)) < 0.15
-    grown = RandomForestClassifier(10, max_depth=4, random_state=0).fit(x, rare)
+    rare_labels = np.random.default_rng(0).random(len(x)) < 0.15
+    sklearn_forest = RandomForestClassifier(10, max_depth=4, random_state=0).fit(x, rare_labels)
     prices = costs.own.copy()
     prices[free_columns] = 0.0
     rows = x[:60].astype(np.float32)
-    problem = build_problem(Forest.from_sklearn(grown), rows, FeatureCosts(prices))
-    of_parts = breakpoints(problem)
-    np.testing.assert_allclose(of_parts, breakpoints_by(solve, problem), rtol=1e-9)
-    assert (of_parts[~problem.inner] == -np.inf).all()
-    assert (of_parts[problem.inner] == 0.0).any()
-    assert np.isinf(of_parts[problem.inner]).any() == bool(free_columns)
+    problem = build_problem(Forest.from_sklearn(sklearn_forest), rows, FeatureCosts(prices))
+    prices_of_parts = breakpoints(problem)
+    np.testing.assert_allclose(prices_of_parts, breakpoints_by_solver(solve, problem), rtol=1e-9)
+    assert (prices_of_parts[~problem.inner] == -np.inf).all()
+    assert (prices_of_parts[problem.inner] == 0.0).any()
+    assert np.isinf(prices_of_parts[problem.inner]).any() == bool(free_columns)
 
 
-def test_within_a_budget_a_gap_of_the_hull_is_filled(cancer):
-    grown, x, y, costs = cancer
-    path = prune(grown, x, y, costs)
+def test_prunings_within_budgets_fill_gaps_of_the_hull(cancer):
+    sklearn_forest, x, y, costs = cancer
+    path = prune(sklearn_forest, x, y, costs)
     budgets = np.linspace(path.at(lam=1.0).cost, path.at(lam=0.0).cost, 40)
-    filled = [path.within(budget=budget) for budget in budgets]
-    on_hull = [path.at(budget=budget) for budget in budgets]
-    assert all(point.cost <= budget + 1e-9 for point, budget in zip(filled, budgets, strict=True))
-    errors = np.array([point.training_error for point in filled])
-    hull_errors = np.array([point.training_error for point in on_hull])
+    points = [path.within(budget=budget) for budget in budgets]
+    hull_points = [path.at(budget=budget) for budget in budgets]
+    assert all(point.cost <= budget + 1e-9 for point, budget in zip(points, budgets, strict=True))
+    errors = np.array([point.training_error for point in points])
+    hull_errors = np.array([point.training_error for point in hull_points])
     assert (errors <= hull_errors + 1e-12).all()
     assert (errors < hull_errors - 1e-12).any()
     wide_gap = [path.within(budget=budget, gap=np.inf).training_error for budget in budgets]
     np.testing.assert_allclose(wide_gap, hull_errors)
 
 
-def test_bad_input_is_refused(cancer):
-    grown, x, y, costs = cancer
+def test_invalid_arguments_are_refused(cancer):
+    sklearn_forest, x, y, costs = cancer
     with pytest.raises(InputError, match="no solver 'magic'"):
-        prune(grown, x, y, costs, solver="magic")
+        prune(sklearn_forest, x, y, costs, solver="magic")
     with pytest.raises(InputError, match="the forest has no class 'other'"):
-        prune(grown, x, np.where(y == "benign", y, "other"), costs)
+        prune(sklearn_forest, x, np.where(y == "benign", y, "other"), costs)
     with pytest.raises(InputError, match="all three must agree"):
-        prune(grown, x[:, :5], y, costs)
+        prune(sklearn_forest, x[:, :5], y, costs)
     with pytest.raises(InputError, match="not LogisticRegression"):
         prune(LogisticRegression(), x, y, costs)
     with pytest.raises(InputError, match="depth_cost"):
-        prune(grown, x, y, costs, depth_cost=-1.0)
+        prune(sklearn_forest, x, y, costs, depth_cost=-1.0)
     with pytest.raises(InputError, match="lam must be"):
-        solve(prune(grown, x, y, costs).problem, np.nan)
+        solve(prune(sklearn_forest, x, y, costs).problem, np.nan)

@@ -1,4 +1,4 @@
-"""`prune` from its arguments to its path: training rows, gaps of the hull, integrality."""
+"""The function `prune`: training rows, gaps of the hull, and integrality of the program."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def rows(n, seed):
 
 
 @pytest.fixture(scope="module")
-def grown():
+def sklearn_forest():
     x, y = rows(150, 0)
     return RandomForestClassifier(4, max_depth=4, random_state=0).fit(x, y)
 
 
 @pytest.fixture(scope="module")
-def path(grown):
-    return prune(grown, *rows(80, 1), COSTS)
+def path(sklearn_forest):
+    return prune(sklearn_forest, *rows(80, 1), COSTS)
 
 
 @pytest.mark.parametrize("solver", ["mincut", "lp", "dantzig_wolfe", "primal_dual"])
-def test_a_forest_of_one_leaf_prunes(solver):
+def test_forest_of_single_leaves_has_one_pruning(solver):
     x, y = np.ones((40, 3), np.float32), np.arange(40) % 2
     for n_trees in (1, 2):
         forest = ExtraTreesClassifier(n_trees, random_state=0).fit(x, y)
@@ -45,32 +45,32 @@ def test_a_forest_of_one_leaf_prunes(solver):
         assert path.within(budget=0.0).cost == 0.0
 
 
-def test_node_errors_of_training_rows_are_those_of_all_rows(grown):
-    """Pred_h is the class with the most training rows at h, e_h the rows of other classes."""
+def test_training_rows_give_the_errors_of_the_nodes(sklearn_forest):
+    """e_h is the number of training rows at h outside the most frequent class there."""
     x, y = rows(150, 0)
-    path = prune(grown, *rows(80, 1), COSTS, training=(x, y))
+    path = prune(sklearn_forest, *rows(80, 1), COSTS, training=(x, y))
     first_node = 0
-    for estimator in grown.estimators_:
+    for estimator in sklearn_forest.estimators_:
         visited = estimator.decision_path(x).toarray().astype(bool)
         for h in range(estimator.tree_.node_count):
             counts = np.bincount(y[visited[:, h]], minlength=2)
             error = (counts.sum() - counts.max()) / (len(x) * 4)
             assert path.problem.error[first_node + h] == pytest.approx(error, abs=1e-15)
         first_node += estimator.tree_.node_count
-    in_bag = prune(grown, *rows(80, 1), COSTS)
+    in_bag = prune(sklearn_forest, *rows(80, 1), COSTS)
     assert not np.allclose(path.problem.error, in_bag.problem.error)
-    # leaves answer as before: by the rows that grew them
+    # leaves still answer by the rows that grew the trees
     np.testing.assert_array_equal(path.forest.trees.value, in_bag.forest.trees.value)
     with pytest.raises(InputError, match="has no class 7, which is in the training rows"):
-        prune(grown, *rows(80, 1), COSTS, training=(x, y * 0 + 7))
+        prune(sklearn_forest, *rows(80, 1), COSTS, training=(x, y * 0 + 7))
 
 
-def test_node_errors_setting_chooses_the_counted_rows():
+def test_node_errors_setting_chooses_the_rows_of_the_errors():
     x, y = rows(200, 2)
     settings = {"n_estimators": 4, "random_state": 0}
     validation = rows(100, 3)
-    of_sample = BudgetPrune(**settings, node_errors="training").fit(x, y, validation=validation)
-    problem, forest = of_sample.path_.problem, of_sample.path_.forest
+    of_training = BudgetPrune(**settings, node_errors="training").fit(x, y, validation=validation)
+    problem, forest = of_training.path_.problem, of_training.path_.forest
     expected = forest.recounted(x, y).errors / (len(x) * 4)
     np.testing.assert_allclose(problem.error, expected, atol=1e-15)
     in_bag = BudgetPrune(**settings).fit(x, y, validation=validation)
@@ -93,20 +93,22 @@ def test_within_fills_the_gaps_of_the_hull_as_the_estimator_does(path):
         _ = PruningPath(path.forest, path.problem, path.breakpoints).greedy
 
 
-def test_usage_is_how_often_rows_meet_a_feature(grown, path):
+def test_usage_is_the_share_of_rows_that_test_a_feature(sklearn_forest, path):
     x, _ = rows(80, 1)
-    met = np.zeros((len(x), 3), bool)
-    for estimator in grown.estimators_:
+    is_tested = np.zeros((len(x), 3), bool)
+    for estimator in sklearn_forest.estimators_:
         for node in range(estimator.tree_.node_count):
             k = estimator.tree_.feature[node]
             if k >= 0:
-                met[:, k] |= estimator.decision_path(x)[:, [node]].toarray()[:, 0].astype(bool)
-    np.testing.assert_allclose(path.forest.usage(x), met.mean(axis=0))
+                is_tested[:, k] |= (
+                    estimator.decision_path(x)[:, [node]].toarray()[:, 0].astype(bool)
+                )
+    np.testing.assert_allclose(path.forest.usage(x), is_tested.mean(axis=0))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_papers_constraints_are_totally_unimodular(seed):
-    """Theorem 4.2 of 2016: every minor of (IP3) is -1, 0 or 1, of up to eight rows at random."""
+    """Random minors of up to eight rows of (IP3) are -1, 0 or 1 (theorem 4.2 of 2016)."""
     x, y = rows(60, seed)
     forest = RandomForestClassifier(2, max_depth=2, random_state=seed).fit(x, y)
     problem = build_problem(Forest.from_sklearn(forest), x[:3], FeatureCosts.uniform(3))
@@ -118,7 +120,7 @@ def test_the_papers_constraints_are_totally_unimodular(seed):
     for size in range(2, min(9, *matrix.shape)):
         for _ in range(600):
             columns = rng.choice(matrix.shape[1], size, replace=False)
-            # rows that meet the columns: other minors are 0
+            # other rows are 0 in these columns, so their minors are 0
             candidates = np.flatnonzero(matrix[:, columns].any(axis=1))
             if len(candidates) < size:
                 continue

@@ -1,4 +1,4 @@
-"""Repairs of a pruning: each half of a round against the recursion in plain Python."""
+"""Repairs of a pruning, compared with rounds in plain Python."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from gatewise_training.prune import tree_recursion
 from gatewise_training.prune.problem import PruneProblem
-from gatewise_training.prune.tree_recursion import improved
+from gatewise_training.prune.tree_recursion import repair
 
 
 def random_problem(seed, n_trees=3, n_columns=12):
-    """Trees of seven nodes with profits, prices of depth and shared acquisitions."""
+    """Make trees of seven nodes with profits, prices of depth and shared acquisitions."""
     rng = np.random.default_rng(seed)
     parent = np.concatenate(
         [np.array([-1, 0, 0, 1, 1, 2, 2]) + 7 * t * (np.arange(7) > 0) for t in range(n_trees)]
@@ -39,34 +39,35 @@ def random_problem(seed, n_trees=3, n_columns=12):
 
 
 def columns_of(problem):
-    return [problem.column_nodes[a:b] for a, b in pairwise(problem.column_start)]
+    bounds = pairwise(problem.column_start)
+    return [problem.column_nodes[start:stop] for start, stop in bounds]
 
 
 def best_trees(problem, gain):
-    """Nodes that a tree recursion keeps under gains, subtree by subtree."""
+    """Keep the nodes whose subtrees have a positive gain."""
 
-    def worth(h):
+    def subtree_gain(h):
         children = np.flatnonzero(problem.parent == h)
-        return gain[h] + sum(max(worth(child), 0.0) for child in children)
+        return gain[h] + sum(max(subtree_gain(child), 0.0) for child in children)
 
     keep = np.zeros(problem.n_nodes, bool)
     for h in range(problem.n_nodes):
-        above = problem.parent[h]
-        keep[h] = worth(h) > 0.0 and (above < 0 or keep[above])
+        parent = problem.parent[h]
+        keep[h] = subtree_gain(h) > 0.0 and (parent < 0 or keep[parent])
     return keep
 
 
 def plain_round(problem, keep, lam):
-    """Drop what loses by itself, then add what gains by itself."""
+    """Drop the nodes that lose on their own, then add the nodes that gain on their own."""
     columns = columns_of(problem)
     for adding in (False, True):
         gain = problem.profit - lam * problem.depth_price
         for nodes, price in zip(columns, problem.column_price, strict=True):
             n_kept = keep[nodes].sum()
             if adding and n_kept == 0:
-                gain[nodes] -= lam * price  # each of them alone would pay
+                gain[nodes] -= lam * price  # any of them would pay the whole price
             if not adding and n_kept == 1:
-                gain[nodes[keep[nodes]]] -= lam * price  # saved if this node goes
+                gain[nodes[keep[nodes]]] -= lam * price  # saved if this node is dropped
         if not adding:
             gain[~keep] = -np.inf
         keep = best_trees(problem, gain)
@@ -74,35 +75,36 @@ def plain_round(problem, keep, lam):
 
 
 @pytest.mark.parametrize("max_rounds", [1, 3])
-def test_a_round_of_repair_drops_what_loses_alone_and_adds_what_gains_alone(
-    max_rounds, monkeypatch
-):
+def test_rounds_of_repair_equal_plain_rounds(max_rounds, monkeypatch):
     if max_rounds == 1:
         monkeypatch.setattr(tree_recursion, "MAX_REPAIRS", 1)
-    n_dropped = n_added = 0
+    n_dropped = 0
+    n_added = 0
     for seed in range(60):
         problem = random_problem(seed)
         rng = np.random.default_rng(seed)
         keep = problem.inner & (rng.random(problem.n_nodes) < 0.7)
-        below = problem.parent >= 0
-        keep[below] &= keep[problem.parent[below]]
+        has_parent = problem.parent >= 0
+        keep[has_parent] &= keep[problem.parent[has_parent]]
         lam = 0.3
-        expected, objective = keep, problem.objective(keep, lam)
+        expected = keep
+        objective = problem.objective(keep, lam)
         for _ in range(max_rounds):
-            repaired = plain_round(problem, expected, lam)
-            if problem.objective(repaired, lam) >= objective - 1e-15:
+            candidate = plain_round(problem, expected, lam)
+            if problem.objective(candidate, lam) >= objective - 1e-15:
                 break
-            expected, objective = repaired, problem.objective(repaired, lam)
-        better, value = improved(problem, keep, lam)
-        np.testing.assert_array_equal(better, expected)
+            expected = candidate
+            objective = problem.objective(candidate, lam)
+        repaired, value = repair(problem, keep, lam)
+        np.testing.assert_array_equal(repaired, expected)
         assert value == pytest.approx(objective, abs=1e-15)
-        n_dropped += bool((keep & ~better).any())
-        n_added += bool((better & ~keep).any())
+        n_dropped += bool((keep & ~repaired).any())
+        n_added += bool((repaired & ~keep).any())
     assert min(n_dropped, n_added) > 10
 
 
-def test_repairs_save_prices_that_a_single_node_pays():
-    """Two nodes of two trees: alone a node loses its price, and together they share it."""
+def test_repair_saves_prices_that_a_single_node_pays():
+    """Two nodes of two trees make the same acquisition."""
     problem = PruneProblem(
         parent=np.array([-1, 0, 0, -1, 3, 3], np.int32),
         inner=np.array([True, False, False, True, False, False]),
@@ -113,16 +115,18 @@ def test_repairs_save_prices_that_a_single_node_pays():
         column_price=np.array([0.5]),
         depth_price=np.zeros(6),
     )
-    none, first, both = np.zeros(6, bool), np.arange(6) == 0, problem.inner
-    keep, value = improved(problem, first, 1.0)  # 0.4 for 0.5: the acquisition is saved
-    np.testing.assert_array_equal(keep, none)
+    no_nodes = np.zeros(6, bool)
+    first_node = np.arange(6) == 0
+    both_nodes = problem.inner
+    keep, value = repair(problem, first_node, 1.0)  # earns 0.4 for 0.5, so it is dropped
+    np.testing.assert_array_equal(keep, no_nodes)
     assert value == pytest.approx(0.7)
-    keep, value = improved(problem, first, 0.6)  # 0.4 for 0.3: it stays, and the other joins free
-    np.testing.assert_array_equal(keep, both)
+    keep, value = repair(problem, first_node, 0.6)  # earns 0.4 for 0.3; the other is then free
+    np.testing.assert_array_equal(keep, both_nodes)
     assert value == pytest.approx(0.3)
-    keep, value = improved(problem, both, 1.0)  # neither alone saves the shared price
-    np.testing.assert_array_equal(keep, both)
+    keep, value = repair(problem, both_nodes, 1.0)  # dropping one of them saves nothing
+    np.testing.assert_array_equal(keep, both_nodes)
     assert value == pytest.approx(0.5)
-    keep, value = improved(problem, none, 0.8)  # 0.4 for 0.4: a gain of 0 is not taken
-    np.testing.assert_array_equal(keep, none)
+    keep, value = repair(problem, no_nodes, 0.8)  # would earn 0.4 for 0.4, which is no gain
+    np.testing.assert_array_equal(keep, no_nodes)
     assert value == pytest.approx(0.7)

@@ -1,10 +1,11 @@
-"""Prune a forest exactly under feature cost: the whole frontier from one problem.
+"""Exact pruning of a forest under feature cost, for all prices of cost at once.
 
-BudgetPrune (Nan, Wang & Saligrama, NIPS 2016) and its predecessor "Optimally pruning decision tree
-ensembles with feature cost" (2016). :mod:`.problem` sets up the problem. :mod:`.solvers.mincut`
-solves it exactly at one price, :mod:`.path` at all prices at once. :mod:`.solvers.lp`,
-:mod:`.solvers.dantzig_wolfe` and :mod:`.solvers.primal_dual` are the papers' own methods, and
-:mod:`.tree_by_tree` and :mod:`.feature_dropping` fill the gaps between the exact prunings.
+The methods are BudgetPrune (Nan, Wang & Saligrama, NIPS 2016) and its predecessor, "Optimally
+pruning decision tree ensembles with feature cost" (2016). :mod:`.problem` sets up the problem.
+:mod:`.solvers.mincut` solves it exactly at one price, and :mod:`.path` at all prices.
+:mod:`.solvers.lp`, :mod:`.solvers.dantzig_wolfe` and :mod:`.solvers.primal_dual` are the papers'
+own solvers. :mod:`.tree_by_tree` and :mod:`.feature_dropping` are the papers' baselines, whose
+prunings fill the gaps between the exact ones.
 """
 
 import lazy_loader

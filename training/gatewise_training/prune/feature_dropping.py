@@ -1,9 +1,9 @@
 """GreedyPrune: drop one feature everywhere at each step.
 
-A baseline of BudgetPrune (NIPS 2016, section 5): "at each iteration it attempts to remove all nodes
-corresponding to one feature". A node that tests a dropped feature becomes a leaf. Features, and
-feature groups with a shared price, are the *items* that can be dropped. Sets of items are bits in
-words of 64, so that one operation on a node's word treats 64 items.
+GreedyPrune is a baseline of BudgetPrune (NIPS 2016, section 5): "at each iteration it attempts to
+remove all nodes corresponding to one feature". A node that tests a dropped feature becomes a leaf.
+The *items* that can be dropped are features, and feature groups with a shared price. A set of items
+is stored as bits in words of 64, so that one operation on a word handles 64 items.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.problem import Floats, Keep, PruneProblem
 
 Words = NDArray[np.uint64]
+"""Sets of items as bits, shape (n_sets, n_words)."""
+
 Items = list[tuple[int, ...]]
-"""The columns of each item."""
+"""The features of each item."""
 
 
 def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> PruneSequence:
-    """Drop the feature that loses least training error per unit of cost saved, until none is left.
+    """Drop the item with the smallest loss per unit of saved cost, until no item is left.
 
-    The paper does not give the ratio. A group with a shared price can be dropped as a whole.
+    The loss is the training error that dropping the item adds. The paper does not define the ratio.
     """
     items: Items = [(k,) for k in range(costs.n_features)]
     for g in np.flatnonzero(costs.shared):
@@ -36,40 +38,40 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
             items.append(tuple(members.tolist()))
     path_items = _path_items(problem, forest.trees.feature, items)
     keep = problem.inner
-    until = np.where(keep, np.inf, -np.inf)
+    pruning_step = np.where(keep, np.inf, -np.inf)
     step = 0
     while keep.any():
         loss, saving = _effects_of_dropping(problem, path_items, keep, len(items))
-        # ratio = max(loss, 0) / saving; NaN, which sorts last, where no tree tests the item
+        # ratio = max(loss, 0) / saving; NaN sorts last and marks items that no tree tests
         ratio = np.full(len(items), np.inf)
         np.divide(np.maximum(loss, 0.0), saving, out=ratio, where=saving > 0)
-        ratio[~_items_of(path_items[keep], len(items))] = np.nan
+        ratio[~_mark_items(path_items[keep], len(items))] = np.nan
         best = int(np.lexsort((loss, ratio))[0])
         word, bit = divmod(best, 64)
         has_best = (path_items[:, word] >> np.uint64(bit)) & np.uint64(1)
         dropped = keep & has_best.astype(np.bool_)
         step += 1
-        until[dropped] = step
+        pruning_step[dropped] = step
         keep = keep & ~dropped
-    return PruneSequence(problem, until)
+    return PruneSequence(problem, pruning_step)
 
 
 def _path_items(problem: PruneProblem, feature: NDArray[np.int32], items: Items) -> Words:
-    """Items that the path to each node, the node included, tests; shape (n_nodes, n_words)."""
+    """Items that each node and its ancestors test, shape (n_nodes, n_words)."""
     n_words = -(-len(items) // 64)
-    column_items = np.zeros((max(map(max, items)) + 1, n_words), np.uint64)
-    for item, columns in enumerate(items):
-        for k in columns:
-            column_items[k, item // 64] |= np.uint64(1) << np.uint64(item % 64)
+    feature_items = np.zeros((max(map(max, items)) + 1, n_words), np.uint64)
+    for item, features in enumerate(items):
+        for k in features:
+            feature_items[k, item // 64] |= np.uint64(1) << np.uint64(item % 64)
     path_items = np.zeros((problem.n_nodes, n_words), np.uint64)
     inner = problem.inner
-    path_items[inner] = column_items[feature[inner]]
-    _add_ancestors(problem.parent, path_items)
+    path_items[inner] = feature_items[feature[inner]]
+    _add_items_of_ancestors(problem.parent, path_items)
     return path_items
 
 
-def _items_of(words: Words, n_items: int) -> NDArray[np.bool_]:
-    """Mark the items in any of the sets, shape (n_items,)."""
+def _mark_items(words: Words, n_items: int) -> NDArray[np.bool_]:
+    """Mark the items that are in at least one of the sets, shape (n_items,)."""
     union = np.bitwise_or.reduce(words, axis=0)
     item = np.arange(n_items)
     bit = (union[item // 64] >> (item % 64).astype(np.uint64)) & np.uint64(1)
@@ -79,17 +81,17 @@ def _items_of(words: Words, n_items: int) -> NDArray[np.bool_]:
 def _effects_of_dropping(
     problem: PruneProblem, path_items: Words, keep: Keep, n_items: int
 ) -> tuple[Floats, Floats]:
-    """Training error that dropping each item costs, and the cost that it saves."""
+    """Training error that dropping each item adds, and the cost that it saves."""
     loss = np.zeros(n_items)
     saving = np.zeros(n_items)
-    _add_nodes(problem.profit, problem.depth_price, path_items, keep, loss, saving)
+    _add_node_effects(problem.profit, problem.depth_price, path_items, keep, loss, saving)
     columns = problem.column_start, problem.column_nodes, problem.column_price
-    _add_acquisitions(columns, path_items, keep, saving)
+    _add_acquisition_savings(columns, path_items, keep, saving)
     return loss, saving
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_ancestors(parent: Any, path_items: Any) -> None:
+def _add_items_of_ancestors(parent: Any, path_items: Any) -> None:
     for h in range(len(parent)):  # a parent's index is below its children's
         if parent[h] >= 0:
             for w in range(path_items.shape[1]):
@@ -97,28 +99,31 @@ def _add_ancestors(parent: Any, path_items: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _credit(word: Any, w: int, amount: float, out: Any) -> None:
-    """Add an amount to the items of one word."""
+def _add_to_items(word: Any, w: int, amount: float, item_sums: Any) -> None:
+    """Add an amount to the sum of each item in the word with index `w`."""
     for bit in range(64):
         if word >> np.uint64(bit) & np.uint64(1):
-            out[64 * w + bit] += amount
+            item_sums[64 * w + bit] += amount
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_nodes(
+def _add_node_effects(
     profit: Any, depth_price: Any, path_items: Any, keep: Any, loss: Any, saving: Any
 ) -> None:
-    """Add the profits and the depth prices of the nodes that drop with each item."""
+    """Add the profits and the depth prices of the nodes that are pruned with each item."""
     for h in range(len(profit)):
         if keep[h] and (profit[h] != 0.0 or depth_price[h] != 0.0):
             for w in range(path_items.shape[1]):
-                _credit(path_items[h, w], w, profit[h], loss)
-                _credit(path_items[h, w], w, depth_price[h], saving)
+                _add_to_items(path_items[h, w], w, profit[h], loss)
+                _add_to_items(path_items[h, w], w, depth_price[h], saving)
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_acquisitions(columns: Any, path_items: Any, keep: Any, saving: Any) -> None:
-    """Add the acquisitions that are made only at nodes with the item on their paths."""
+def _add_acquisition_savings(columns: Any, path_items: Any, keep: Any, saving: Any) -> None:
+    """Add the prices of the acquisitions that end when each item is dropped.
+
+    An acquisition ends if the paths to all nodes that make it test the item.
+    """
     start, nodes, price = columns
     n_words = path_items.shape[1]
     common_items = np.empty(n_words, np.uint64)
@@ -136,4 +141,4 @@ def _add_acquisitions(columns: Any, path_items: Any, keep: Any, saving: Any) -> 
         if is_acquired:
             for w in range(n_words):
                 if common_items[w]:
-                    _credit(common_items[w], w, price[c], saving)
+                    _add_to_items(common_items[w], w, price[c], saving)

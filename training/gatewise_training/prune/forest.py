@@ -1,4 +1,4 @@
-"""Forests with the class counts of every node, the input of pruning."""
+"""Forests that keep the class counts of every node, which pruning needs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Forest:
     Attributes
     ----------
     trees : TreeEnsemble
-        The value of every node, inner nodes included, is its class distribution divided by the
-        number of trees, so that it can become a leaf. The margins are averaged leaf distributions.
+        Each node, including inner nodes, has as value its class distribution divided by the
+        number of trees, so that any node can become a leaf. The margins are the averaged
+        distributions of the leaves.
     counts : ndarray of float64, shape (n_nodes, n_classes)
-        Weighted training rows of each class in the tree's own bootstrap sample.
+        Summed weights of the training rows of each class, in the tree's own bootstrap sample.
 
     Raises
     ------
@@ -42,12 +43,16 @@ class Forest:
     def __post_init__(self) -> None:
         if self.counts.shape[:1] != (self.trees.n_nodes,) or self.counts.ndim != 2:
             raise InputError(
-                f"counts of shape {self.counts.shape} for a forest of {self.trees.n_nodes} nodes"
+                f"counts must have shape ({self.trees.n_nodes}, n_classes) for a forest of "
+                f"{self.trees.n_nodes} nodes, not counts of shape {self.counts.shape}"
             )
 
     @classmethod
     def of_counts(cls, trees: TreeEnsemble, counts: NDArray[np.float64]) -> Forest:
-        """Make a forest from a structure and its counts, (n_nodes, n_classes)."""
+        """Make a forest from trees and the counts of their nodes, (n_nodes, n_classes).
+
+        The values of the trees are replaced by the class distributions.
+        """
         n_classes = counts.shape[1]
         total = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
         value = (counts / total / max(trees.n_trees, 1)).astype(np.float32)
@@ -59,27 +64,29 @@ class Forest:
     def from_sklearn(cls, forest: Any) -> Forest:
         """Convert a fitted RandomForestClassifier or ExtraTreesClassifier.
 
-        Counts are in-bag: a row drawn twice for a tree counts twice there.
+        Counts are in-bag, so a row that was drawn twice for a tree counts twice in that tree.
         """
         counts = [
-            e.tree_.value[:, 0, :]
-            / e.tree_.value[:, 0, :].sum(axis=1, keepdims=True)
-            * e.tree_.weighted_n_node_samples[:, None]
-            for e in forest.estimators_
+            estimator.tree_.value[:, 0, :]
+            / estimator.tree_.value[:, 0, :].sum(axis=1, keepdims=True)
+            * estimator.tree_.weighted_n_node_samples[:, None]
+            for estimator in forest.estimators_
         ]
         return cls(TreeEnsemble.from_forest(forest), np.concatenate(counts).astype(np.float64))
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:
-        """Concatenate the trees of one or more forests into one forest, which averages them."""
+        """Join the trees of one or more forests into one forest, which averages all of them."""
         if not forests:
             raise InputError("a forest needs at least one tree")
-        model = forests[0].trees
-        trees = TreeEnsemble.join([f.trees for f in forests], model.base, model.n_features)
-        return cls.of_counts(trees, np.concatenate([f.counts for f in forests]))
+        first_trees = forests[0].trees
+        trees = TreeEnsemble.join(
+            [forest.trees for forest in forests], first_trees.base, first_trees.n_features
+        )
+        return cls.of_counts(trees, np.concatenate([forest.counts for forest in forests]))
 
     def select(self, trees: Sequence[int]) -> Forest:
-        """Make a forest of some of the trees, in that order."""
+        """Make a forest of the trees with these numbers, in this order."""
         selected, nodes = self.trees.select_trees(trees)
         return Forest.of_counts(selected, self.counts[nodes])
 
@@ -105,7 +112,7 @@ class Forest:
 
     @property
     def errors(self) -> NDArray[np.float64]:
-        """Weight of the training rows that each node would misclassify as a leaf, (n_nodes,)."""
+        """Total weight of the training rows that each node misclassifies as a leaf, (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
     def recounted(
@@ -114,9 +121,9 @@ class Forest:
         y: NDArray[np.int64],
         weight: NDArray[np.float64] | None = None,
     ) -> Forest:
-        """Count other rows at the nodes, such as all training rows instead of bootstrap samples.
+        """Replace the counts by counts of other rows, such as all training rows.
 
-        Shapes: `x` (n, n_features), `y` (n,), class indices.
+        Shapes: `x` (n, n_features), `y` (n,) class indices, `weight` (n,).
         """
         weight = np.ones(len(y)) if weight is None else weight
         leaves, _ = self.trees.first_visits(np.ascontiguousarray(x, np.float32))
@@ -130,11 +137,11 @@ class Forest:
         return replace(self, counts=counts)
 
     def usage(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Share of the rows that meet each feature on some path, shape (n_features,)."""
+        """Share of the rows that use each feature on at least one path, shape (n_features,)."""
         return np.asarray(self.trees.visited(x).mean(axis=0), np.float64)
 
     def cost(self, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
-        """Cost of the paths of each row, features and groups once over all trees, shape (n,)."""
+        """Cost of each row, which pays once for each feature and group on its paths, shape (n,)."""
         return costs.per_instance(self.trees.visited(x))
 
     def proba(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -142,24 +149,24 @@ class Forest:
         return self.trees.margins(x)
 
     def summed_counts(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Sum of the class counts of a row's leaves, shape (n, n_classes).
+        """Sum of the class counts of each row's leaves, shape (n, n_classes).
 
-        The share of class 1 in them is the score by which BudgetRF ranks (ICML 2015, section 3).
-        Unlike in :meth:`proba`, leaves with more training rows weigh more.
+        BudgetRF ranks rows by the share of class 1 in these counts (ICML 2015, section 3). Unlike
+        in :meth:`proba`, leaves with more training rows have more weight.
         """
         leaves, _ = self.trees.first_visits(np.ascontiguousarray(x, np.float32))
         return np.asarray(self.counts[leaves].sum(axis=0))
 
     def vote(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Shares of the trees that vote for each class, shape (n, n_classes)."""
+        """Share of the trees that vote for each class, shape (n, n_classes)."""
         votes = Forest.of_counts(self.trees, self.node_shares("majority"))
         return votes.proba(x).astype(np.float64)
 
     def node_shares(self, voting: Voting) -> NDArray[np.float64]:
-        """Answer of each node as class shares, shape (n_nodes, n_classes).
+        """Class shares with which each node answers, shape (n_nodes, n_classes).
 
-        For "mean" its class distribution; for "majority" 1 for its most frequent class (the lowest
-        in a tie).
+        With "mean" they are the node's class distribution. With "majority" the most frequent class
+        has share 1; in a tie this is the class with the lowest index.
         """
         if voting == "mean":
             return np.asarray(self.counts / self.counts.sum(axis=1, keepdims=True))
@@ -168,16 +175,16 @@ class Forest:
         return shares
 
     def pruned(self, keep: NDArray[np.bool_]) -> Forest:
-        """Turn inner nodes outside `keep`, bool (n_nodes,), into leaves."""
+        """Turn the inner nodes outside `keep`, bool (n_nodes,), into leaves."""
         is_inner = keep & (self.trees.left >= 0)
-        nodes = np.flatnonzero(_reached(is_inner, self.parent))
+        nodes = np.flatnonzero(_mark_reachable(is_inner, self.parent))
         return Forest(self.trees.take_nodes(nodes, inner=is_inner), self.counts[nodes])
 
 
 @numba.njit(cache=True, nogil=True)
-def _reached(is_inner: Any, parent: Any) -> Any:
-    """Mark the nodes that have only inner nodes above them."""
-    reached = np.zeros(len(is_inner), np.bool_)
+def _mark_reachable(is_inner: Any, parent: Any) -> Any:
+    """Mark the nodes that have only inner nodes as ancestors."""
+    is_reachable = np.zeros(len(is_inner), np.bool_)
     for h in range(len(is_inner)):  # a parent's index is below its children's
-        reached[h] = parent[h] < 0 or (reached[parent[h]] and is_inner[parent[h]])
-    return reached
+        is_reachable[h] = parent[h] < 0 or (is_reachable[parent[h]] and is_inner[parent[h]])
+    return is_reachable

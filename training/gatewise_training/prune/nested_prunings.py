@@ -1,15 +1,15 @@
-"""Nested prunings, from the whole forest to single leaves, and prunings between two of them.
+"""Sequences of nested prunings of a forest, and prunings between two neighbours of a sequence.
 
-Every node stays an inner node up to its own level, so a sequence is one number per node. All costs
-and errors of a sequence come from one pass: an acquisition is made up to the largest level of its
-nodes.
+Each node stays an inner node up to its own level, so one number per node describes the whole
+sequence. One pass computes the costs and errors at all levels, because an acquisition is made up to
+the largest level of its nodes.
 
-The exact frontier is a convex hull. Where dropping one feature pays only if it is dropped almost
-everywhere, neighbouring prunings lie far apart, and for a budget between their costs the hull has
-only the cheaper one. Other prunings are better for that budget, although they are optimal at no
-price. With ``low`` inside ``high``, any baseline's pruning b gives a pruning between them,
-``low | (high & b)``. The baseline that loses least training error is taken
-(:func:`keep_within`).
+The exact frontier is a convex hull. Sometimes dropping a feature pays only if almost all nodes that
+test it are pruned. Neighbouring prunings of the hull then lie far apart, and for a budget between
+their costs the hull offers only the cheaper one. Other prunings are better for that budget,
+although they are not optimal at any price. If the pruning ``low`` is nested in ``high``, any
+pruning ``b`` of a baseline gives a pruning between them, ``low | (high & b)``.
+:func:`keep_within` chooses the baseline with the smallest training error.
 """
 
 from __future__ import annotations
@@ -25,47 +25,48 @@ from gatewise.errors import InputError
 from gatewise_training.prune.problem import Floats, Keep, PruneProblem
 
 ROUNDING = 1e-9
-"""A cost may be above a budget by this."""
+"""A cost counts as within a budget if it exceeds the budget by at most this much."""
 
 
 @dataclass(frozen=True, eq=False)
 class PruneSequence:
-    """Prunings of one forest, each a pruning of the one before."""
+    """Nested prunings of one forest, ordered by a level at which each node is pruned."""
 
     problem: PruneProblem  # measures costs and training errors
-    # (n_nodes,): each node is an inner node at all levels below; never above the parent's
-    until: Floats
+    # (n_nodes,): level from which on the node is pruned; not above the level of its parent
+    pruning_level: Floats
 
     @cached_property
     def levels(self) -> Floats:
-        """Levels at which something changes, ascending from 0, shape (n_points,)."""
-        positive = self.until[(self.until > 0) & np.isfinite(self.until)]
-        return np.concatenate([[0.0], np.unique(positive)])
+        """Levels at which the pruning changes, ascending from 0, shape (n_points,)."""
+        level = self.pruning_level
+        return np.concatenate([[0.0], np.unique(level[(level > 0) & np.isfinite(level)])])
 
     @cached_property
     def costs(self) -> Floats:
-        """Mean cost on the pruning rows at each level, shape (n_points,), falling."""
+        """Mean cost on the pruning rows at each level, falling, shape (n_points,)."""
         problem = self.problem
-        acquired_until = np.zeros(0)
+        acquisition_end = np.zeros(0)  # level from which on each acquisition is not made
         if problem.n_columns:
-            uses = self.until[problem.column_nodes]
-            acquired_until = np.maximum.reduceat(uses, problem.column_start[:-1])
-        return self._remaining(
-            np.concatenate([acquired_until, self.until]),
+            use_ends = self.pruning_level[problem.column_nodes]
+            acquisition_end = np.maximum.reduceat(use_ends, problem.column_start[:-1])
+        return self._weight_above_levels(
+            np.concatenate([acquisition_end, self.pruning_level]),
             np.concatenate([problem.column_price, problem.depth_price]),
         )
 
     @cached_property
     def errors(self) -> Floats:
-        """Training error, averaged over the trees, at each level; shape (n_points,), rising."""
-        return self.problem.base_error - self._remaining(self.until, self.problem.profit)
+        """Training error at each level, averaged over the trees, rising, shape (n_points,)."""
+        profits = self._weight_above_levels(self.pruning_level, self.problem.profit)
+        return self.problem.base_error - profits
 
     def keep(self, level: float) -> NDArray[np.bool_]:
-        """Inner nodes at a level, shape (n_nodes,), for :meth:`Forest.pruned`."""
-        return np.asarray(self.until > level)
+        """Mask of the inner nodes at a level, shape (n_nodes,), for :meth:`Forest.pruned`."""
+        return np.asarray(self.pruning_level > level)
 
     def level_at(self, *, budget: float) -> float:
-        """Lowest level with a cost on the pruning rows of at most `budget`."""
+        """Find the lowest level with a mean cost on the pruning rows within the budget."""
         affordable = np.flatnonzero(self.costs <= budget + ROUNDING)
         if not len(affordable):
             raise InputError(
@@ -74,33 +75,34 @@ class PruneSequence:
         return float(self.levels[affordable[0]])
 
     def thinned(self, n_points: int = 50) -> Floats:
-        """Levels with about evenly spaced costs, first and last among them."""
-        wanted_costs = np.linspace(self.costs[0], self.costs[-1], max(n_points, 2))
-        last_number = len(self.levels) - 1
-        numbers = np.searchsorted(-self.costs, -wanted_costs).clip(max=last_number)
-        return np.asarray(self.levels[np.unique([0, *numbers, last_number])])
+        """Levels with about evenly spaced costs, including the first and the last level."""
+        even_costs = np.linspace(self.costs[0], self.costs[-1], max(n_points, 2))
+        last_index = len(self.levels) - 1
+        indices = np.searchsorted(-self.costs, -even_costs).clip(max=last_index)
+        return np.asarray(self.levels[np.unique([0, *indices, last_index])])
 
-    def _remaining(self, until: Floats, weight: Floats) -> Floats:
-        """Total weight at each level."""
-        # sum of the weights with until > level, for all levels by one sort
-        order = np.argsort(until)
+    def _weight_above_levels(self, end_level: Floats, weight: Floats) -> Floats:
+        """Sum, for each level, the weights with an `end_level` above it."""
+        # one sort gives the sums for all levels
+        order = np.argsort(end_level)
         total = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
-        return np.asarray(total[np.searchsorted(until[order], self.levels, side="right")])
+        return np.asarray(total[np.searchsorted(end_level[order], self.levels, side="right")])
 
 
 def keep_within(
     exact: PruneSequence, budget: float, baselines: Sequence[PruneSequence], *, gap: float = 0.0
 ) -> Keep:
-    """Find the most accurate pruning within a budget, (n_nodes,): exact, or between two exact ones.
+    """Find the most accurate pruning within a budget, shape (n_nodes,).
 
-    An exact pruning is taken if its cost is within `gap` of the budget.
+    The result is an exact pruning if its cost is at most `gap` below the budget. Otherwise it may
+    also be a pruning between two exact ones, which a baseline gives.
     """
     problem = exact.problem
-    number = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))
-    low = exact.keep(float(exact.levels[number]))
-    if number == 0 or budget - exact.costs[number] <= gap:
+    level_index = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))
+    low = exact.keep(float(exact.levels[level_index]))
+    if level_index == 0 or budget - exact.costs[level_index] <= gap:
         return low
-    high = exact.keep(float(exact.levels[number - 1]))
+    high = exact.keep(float(exact.levels[level_index - 1]))
     prunings = [low]
     prunings += [_between(problem, low, high, baseline, budget) for baseline in baselines]
     return min(prunings, key=problem.training_error)
@@ -109,19 +111,20 @@ def keep_within(
 def _between(
     problem: PruneProblem, low: Keep, high: Keep, baseline: PruneSequence, budget: float
 ) -> Keep:
-    """Bisect for the baseline's least pruned step that is within the budget."""
+    """Find the largest pruning within the budget that a step of the baseline gives."""
 
-    def mixture(step: int) -> Keep:
+    def pruning_at(step: int) -> Keep:
         return np.asarray(low | (high & baseline.keep(float(baseline.levels[step]))))
 
-    too_costly = -1
-    affordable = len(baseline.levels) - 1
-    if problem.cost(mixture(affordable)) > budget + ROUNDING:  # some nodes are never pruned
-        return low
-    while affordable - too_costly > 1:
-        middle = (too_costly + affordable) // 2
-        if problem.cost(mixture(middle)) <= budget + ROUNDING:
-            affordable = middle
+    # bisection over the steps of the baseline
+    costly_step = -1
+    affordable_step = len(baseline.levels) - 1
+    if problem.cost(pruning_at(affordable_step)) > budget + ROUNDING:
+        return low  # the baseline never prunes some nodes
+    while affordable_step - costly_step > 1:
+        middle = (costly_step + affordable_step) // 2
+        if problem.cost(pruning_at(middle)) <= budget + ROUNDING:
+            affordable_step = middle
         else:
-            too_costly = middle
-    return mixture(affordable)
+            costly_step = middle
+    return pruning_at(affordable_step)

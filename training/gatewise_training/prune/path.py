@@ -1,24 +1,24 @@
 """All optimal prunings of a forest, from the whole forest down to single leaves.
 
-Pruning turns inner nodes into leaves. That saves acquisitions and adds training errors. At a price
+Pruning turns inner nodes into leaves, which saves acquisitions and adds training errors. At a price
 ``lam`` of cost the optimal pruning minimises ``error + lam * cost``.
 
 **One number per node.** A node that is pruned at one price is pruned at every higher price. The
 price at which a node is pruned is its breakpoint. The breakpoints give every optimal pruning: at
 ``lam`` the inner nodes are the nodes with a breakpoint above ``lam``.
 
-**The search.** Take a set of undecided nodes, at first all nodes. Together they save ``worth``
-errors and cost ``cost``, so that at ``lam = worth / cost`` keeping all is as good as keeping none.
-Find the best choice among them at that price (one minimum cut):
+**The search.** The search starts with the set of all nodes. The nodes of a set together save
+``worth`` errors and cost ``cost``, so that at ``lam = worth / cost`` keeping all of them is as good
+as keeping no node. One minimum cut finds the best subset to keep at that price:
 
-- no choice is better than all or none: ``lam`` is the breakpoint of each of them;
-- some choice is better: the nodes that it keeps have breakpoints above ``lam``, the nodes that it
-  prunes below. Search both parts separately. In the pruned part, acquisitions of the kept nodes are
-  free.
+- If no subset is better than all or no nodes, ``lam`` is the breakpoint of every node of the set.
+- If a subset is better, the nodes that it keeps have breakpoints above ``lam``, and the nodes that
+  it prunes have breakpoints below. The search continues in both parts separately. In the pruned
+  part, acquisitions of the kept nodes are free.
 
 Each node and each acquisition is in one part at a time, and a minimum cut carries no flow from one
-part to the other. So each part starts with the flow of the cut before. (This is the principal
-partition of a submodular function; Gallo, Grigoriadis & Tarjan, 1989.)
+part to the other. Each part therefore starts with the flow of the previous cut. This is the
+principal partition of a submodular function (Gallo, Grigoriadis & Tarjan, 1989).
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
-from gatewise_training.prune.tree_by_tree import per_tree
+from gatewise_training.prune.tree_by_tree import prune_each_tree
 
 Solve = Callable[[PruneProblem, float], Solution]
+"""A solver of a pruning problem at one price of cost."""
 
 ROUNDING = 1e-10
-"""A gain of at most this share of the profits at stake is rounding."""
+"""Gains up to this share of the undecided nodes' profits are attributed to rounding."""
 
 
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
-    """Price of cost at which each node is pruned, by minimum cuts on ever smaller parts."""
+    """Find the price of cost at which each node is pruned, by minimum cuts on smaller parts."""
     closure, number = reduce_problem(problem)
     prices = np.zeros(closure.n_nodes)
     parts: list[tuple[Closure, Flow | None, NDArray[np.intp]]]
@@ -59,7 +60,7 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
         if not len(nodes):
             continue
         worth = part.worth
-        if part.cost <= 0.0:  # everything is paid already
+        if part.cost <= 0.0:  # all acquisitions are already paid
             prices[nodes] = np.inf
             continue
         lam = worth / part.cost
@@ -72,52 +73,48 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
         all_columns = np.ones(len(part.column_price), np.bool_)
         parts.append((*part.part(keep, all_columns, flow), nodes[keep]))
         parts.append((*part.part(~keep, ~part.acquired(keep), flow), nodes[~keep]))
-    return _of_all_nodes(problem, number, prices)
+    # breakpoints of all nodes from the breakpoints of the closure
+    all_prices = np.append(prices, [0.0, np.inf])[number]
+    all_prices[~problem.inner] = -np.inf
+    _cap_at_parent(all_prices, problem.parent)
+    return np.asarray(all_prices)
 
 
-def breakpoints_by(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
-    """Price of cost at which each node is pruned, by any exact solver of the whole problem."""
+def breakpoints_by_solver(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
+    """Find the price of cost at which each node is pruned, by a solver of the whole problem."""
     inner = problem.inner
     _, number = reduce_problem(problem)
     is_free = number == FREE
     prices = np.where(inner, 0.0, -np.inf)
     prices[is_free] = np.inf
-    ranges = [(inner & (number != DROPPED), is_free)]  # inner nodes at a low and at a high price
+    ranges = [(inner & (number != DROPPED), is_free)]  # nodes kept at a low and at a high price
     while ranges:
-        at_low, at_high = ranges.pop()
-        undecided = at_low & ~at_high
+        kept_at_low, kept_at_high = ranges.pop()
+        undecided = kept_at_low & ~kept_at_high
         if not undecided.any():
             continue
         worth = float(problem.profit[undecided].sum())
-        cost = problem.cost(at_low) - problem.cost(at_high)
+        cost = problem.cost(kept_at_low) - problem.cost(kept_at_high)
         if cost <= 0.0:
             prices[undecided] = np.inf
             continue
         lam = worth / cost
-        keep = (solve(problem, lam).keep | at_high) & at_low
-        gain = problem.objective(at_low, lam) - problem.objective(keep, lam)
-        if gain <= ROUNDING * worth or (keep == at_low).all() or (keep == at_high).all():
+        keep = (solve(problem, lam).keep | kept_at_high) & kept_at_low
+        gain = problem.objective(kept_at_low, lam) - problem.objective(keep, lam)
+        is_end = (keep == kept_at_low).all() or (keep == kept_at_high).all()
+        if gain <= ROUNDING * worth or is_end:
             prices[undecided] = lam
             continue
-        ranges += [(keep, at_high), (at_low, keep)]
+        ranges += [(keep, kept_at_high), (kept_at_low, keep)]
     return prices
 
 
-def _of_all_nodes(
-    problem: PruneProblem, number: NDArray[np.int32], prices: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Breakpoints of all nodes from the closure's; no child's is above its parent's."""
-    until = np.append(prices, [0.0, np.inf])[number]
-    until[~problem.inner] = -np.inf
-    _cap(until, problem.parent)
-    return np.asarray(until)
-
-
 @numba.njit(cache=True, nogil=True)
-def _cap(until: Any, parent: Any) -> None:
+def _cap_at_parent(prices: Any, parent: Any) -> None:
+    """Lower each node's breakpoint to its parent's, in place."""
     for h in range(len(parent)):  # a parent's index is below its children's
         if parent[h] >= 0:
-            until[h] = min(until[h], until[parent[h]])
+            prices[h] = min(prices[h], prices[parent[h]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,16 +124,16 @@ class PrunedPoint:
     Attributes
     ----------
     lam : float
-        A price of cost at which it is optimal; for a pruning between two optimal ones the price at
-        which they are equal.
+        A price of cost at which the pruning is optimal. For a pruning between two optimal ones it
+        is the price at which the two have equal objectives.
     objective : float
         Training error plus ``lam`` times the cost.
     cost : float
-        Mean over the instances that the problem was set up for.
+        Mean cost over the instances of the problem.
     training_error : float
-        Share of the training rows, averaged over the trees.
+        Share of misclassified training rows, averaged over the trees.
     keep : ndarray of bool, shape (n_nodes,)
-        The inner nodes.
+        Mask of the nodes that stay inner nodes.
     """
 
     lam: float
@@ -163,11 +160,11 @@ class PruningPath:
     breakpoints : ndarray of float64, shape (n_nodes,)
         Each node is an inner node at every ``lam`` below its breakpoint.
     x : ndarray of float32, shape (n, n_features), or None
-        Rows for accuracies.
+        Rows on which accuracies are measured.
     y : ndarray of int64, shape (n,), or None
-        Their class indices.
+        Class indices of these rows.
     costs : FeatureCosts or None
-        Prices, for prunings between two optimal ones.
+        Feature costs, which GreedyPrune needs.
     """
 
     forest: Forest
@@ -179,68 +176,86 @@ class PruningPath:
 
     @cached_property
     def sequence(self) -> PruneSequence:
-        """The prunings by price, with all costs and training errors."""
+        """All optimal prunings by price, with their costs and training errors."""
         return PruneSequence(self.problem, self.breakpoints)
 
     @cached_property
     def per_tree(self) -> PruneSequence:
-        """Optimal prunings of each tree alone, by price: the papers' "ind. pruning"."""
-        return per_tree(self.problem)
+        """Optimal prunings of each tree alone, by price; "ind. pruning" in the papers."""
+        return prune_each_tree(self.problem)
 
     @cached_property
     def greedy(self) -> PruneSequence:
-        """Prunings of GreedyPrune, which drops one feature after the other."""
+        """Prunings by GreedyPrune, which drops one feature after the other."""
         if self.costs is None:
-            raise InputError("GreedyPrune needs the costs of the path")
+            raise InputError("GreedyPrune needs the costs: give PruningPath the feature costs")
         return greedy_prune(self.problem, self.forest, self.costs)
 
     def __len__(self) -> int:
-        """Number of prunings, from the whole forest (as far as it saves errors) to the least."""
+        """Number of optimal prunings."""
         return len(self.sequence.levels)
 
     def at(self, *, lam: float | None = None, budget: float | None = None) -> PrunedPoint:
-        """Take the optimal pruning for a price, or the most accurate within a budget.
+        """Get the optimal pruning for a price, or the most accurate optimal one within a budget.
 
         Parameters
         ----------
         lam : float, optional
-            At least 0. Exactly at a breakpoint both neighbours are optimal; this is the cheaper.
+            Price of cost, at least 0. Exactly at a breakpoint two prunings are optimal, and the
+            cheaper one is returned.
         budget : float, optional
-            Largest mean cost of an instance. :meth:`within` fills gaps of the hull. InputError if
-            no pruning is within it, or unless exactly one of both is given.
+            Largest mean cost per instance. :meth:`within` also considers prunings between two
+            optimal ones.
+
+        Raises
+        ------
+        InputError
+            Unless exactly one of `lam` and `budget` is given, or if no pruning is within the
+            budget.
         """
         if (lam is None) == (budget is None):
             raise InputError("give exactly one of lam and budget")
         if lam is None:
             assert budget is not None
             lam = self.sequence.level_at(budget=budget)
-        return self._point(check_price(lam))
+        lam = check_price(lam)
+        return self._point(lam, self.sequence.keep(lam))
 
     def within(self, *, budget: float, gap: float = 0.0) -> PrunedPoint:
-        """Take the most accurate known pruning within a budget, as :class:`.BudgetPrune` does.
+        """Get the most accurate known pruning within a budget, as :class:`.BudgetPrune` does.
 
-        Between two neighbours of the hull it is the better of per-tree pruning and GreedyPrune.
+        Between two neighbouring optimal prunings, this is the more accurate one of per-tree pruning
+        and GreedyPrune.
 
         Parameters
         ----------
         budget : float
-            Largest mean cost of an instance; InputError if no pruning is within it.
+            Largest mean cost per instance.
         gap : float, default 0.0
-            A pruning of the hull is taken if its cost is at most this much below the budget.
+            The optimal pruning is returned if its cost is at most this much below the budget.
+
+        Raises
+        ------
+        InputError
+            If no pruning is within the budget.
         """
         keep = keep_within(self.sequence, budget, (self.per_tree, self.greedy), gap=gap)
-        return self._pruned(self.sequence.level_at(budget=budget), keep)
+        return self._point(self.sequence.level_at(budget=budget), keep)
 
     def frontier(self, n_points: int | None = None) -> dict[str, NDArray[np.float64]]:
-        """Price, cost, training error and accuracy of the prunings, costly to cheap, as columns.
-
-        The columns are ``lam``, ``cost``, ``training_error`` and, where labels were given,
-        ``accuracy``; each has shape (n_points,).
+        """Tabulate price, cost, training error and accuracy of the prunings, by falling cost.
 
         Parameters
         ----------
         n_points : int, optional
-            Number of prunings, about evenly spaced in cost; all by default.
+            Approximate number of prunings, about evenly spaced in cost. By default the table has
+            all of them.
+
+        Returns
+        -------
+        dict of ndarray, each of shape (n_points,)
+            The columns ``lam``, ``cost``, ``training_error`` and, if the path has labels,
+            ``accuracy``.
         """
         sequence = self.sequence
         levels = sequence.levels if n_points is None else sequence.thinned(n_points)
@@ -256,13 +271,10 @@ class PruningPath:
 
     def _accuracy(self, level: float) -> float:
         assert self.x is not None
-        answers = self.forest.pruned(self.sequence.keep(level)).proba(self.x).argmax(axis=1)
-        return float(np.mean(answers == self.y))
+        predictions = self.forest.pruned(self.sequence.keep(level)).proba(self.x).argmax(axis=1)
+        return float(np.mean(predictions == self.y))
 
-    def _point(self, lam: float) -> PrunedPoint:
-        return self._pruned(lam, self.sequence.keep(lam))
-
-    def _pruned(self, lam: float, keep: NDArray[np.bool_]) -> PrunedPoint:
+    def _point(self, lam: float, keep: NDArray[np.bool_]) -> PrunedPoint:
         cost = self.problem.cost(keep)
         error = self.problem.training_error(keep)
         return PrunedPoint(lam, error + lam * cost, cost, error, keep, self.forest)

@@ -1,9 +1,12 @@
-"""Exact reductions: the same optimum with fewer nodes and acquisitions.
+"""Exact reduction of the pruning problem to fewer nodes and acquisitions.
 
-- A node is dropped if its whole subtree saves no error, because it can only cost.
-- A node that acquires nothing stays whenever its parent does, so it is merged with the parent:
-  profits are at least 0.
-- Acquisitions by the same nodes are merged. An acquisition by one node is that node's own price.
+The reduced problem has the same optimum:
+
+- A node whose whole subtree saves no error is dropped, because keeping it can only cost.
+- A node that acquires nothing is merged with its parent. It stays whenever its parent stays,
+  because profits are at least 0.
+- Acquisitions that the same nodes make are merged. The price of an acquisition that only one node
+  makes becomes part of that node's own price.
 """
 
 from __future__ import annotations
@@ -19,19 +22,22 @@ from numpy.typing import NDArray
 from gatewise_training.prune.problem import PruneProblem
 
 DROPPED, FREE = -2, -1
-"""Numbers of nodes that need no decision: indices from the end, of values that are appended."""
+"""Numbers of nodes that need no decision. As indices they select the last two of some values, to
+which the values of such nodes are appended."""
 
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """A maximum-closure problem: nodes that need their parents, and shared acquisitions."""
+    """Maximum closure problem: nodes that require their parents and share acquisitions."""
 
-    # (n_nodes,): -1 where there is none. A parent's index is below its children's
+    # (n_nodes,): -1 at roots; a parent's index is below its children's
     parent: NDArray[np.int32]
     profit: NDArray[np.float64]  # (n_nodes,)
-    price: NDArray[np.float64]  # (n_nodes,): price that a node pays alone, before ``lam``
+    # (n_nodes,): price of the acquisitions that only this node makes, before it is multiplied by
+    # ``lam``
+    price: NDArray[np.float64]
     start: NDArray[np.int64]  # (n_nodes + 1,): where each node's acquisitions start in `columns`
-    columns: NDArray[np.int32]
+    columns: NDArray[np.int32]  # (n_edges,): acquisitions of all nodes, one node after another
     column_price: NDArray[np.float64]  # (n_columns,)
 
     @property
@@ -41,65 +47,75 @@ class Closure:
 
     @property
     def worth(self) -> float:
-        """Profit of all nodes."""
+        """Total profit of all nodes."""
         return float(self.profit.sum())
 
     @property
     def cost(self) -> float:
-        """Price of keeping all nodes."""
+        """Total price of keeping all nodes."""
         return float(self.price.sum() + self.column_price.sum())
 
     def part(
-        self, chosen: NDArray[np.bool_], unpaid: NDArray[np.bool_], flow: Flow
+        self, is_chosen: NDArray[np.bool_], is_unpaid: NDArray[np.bool_], flow: Flow
     ) -> tuple[Closure, Flow]:
-        """Keep some nodes, (n_nodes,), their unpaid acquisitions, and the flow between them."""
+        """Restrict the problem and its flow to some nodes and to unpaid acquisitions.
+
+        Shapes: `is_chosen` (n_nodes,), `is_unpaid` (n_columns,).
+        """
         closure = (
             self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
         )  # fmt: skip
-        *arrays, acquired, up = _part(closure, (flow.acquired, flow.up), chosen, unpaid)
-        return Closure(*arrays), Flow(acquired, up)
+        flows = flow.to_columns, flow.to_parent
+        *arrays, to_columns, to_parent = _part(closure, flows, is_chosen, is_unpaid)
+        return Closure(*arrays), Flow(to_columns, to_parent)
 
-    def acquired(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which acquisitions some of the nodes make, shape (n_columns,)."""
-        acquired = np.zeros(len(self.column_price), np.bool_)
-        acquired[self.columns[np.repeat(chosen, np.diff(self.start))]] = True
-        return acquired
+    def acquired(self, is_chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mark the acquisitions that at least one of the chosen nodes makes, shape (n_columns,)."""
+        is_acquired = np.zeros(len(self.column_price), np.bool_)
+        is_acquired[self.columns[np.repeat(is_chosen, np.diff(self.start))]] = True
+        return is_acquired
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
     """Profit that the nodes of a closure problem send to pay for acquisitions."""
 
-    acquired: NDArray[np.float64]  # (n_edges,): to each entry of `columns`
-    up: NDArray[np.float64]  # (n_nodes,): to the parent
+    to_columns: NDArray[np.float64]  # (n_edges,): to each entry of `columns`
+    to_parent: NDArray[np.float64]  # (n_nodes,)
 
     @classmethod
-    def none(cls, closure: Closure) -> Flow:
-        """Make a flow of 0."""
+    def zero(cls, closure: Closure) -> Flow:
+        """Make a flow of 0 on all edges."""
         return cls(np.zeros(len(closure.columns)), np.zeros(closure.n_nodes))
 
 
 def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
-    """Reduce a pruning problem to the nodes that need a decision; get each node's number there."""
-    uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
-    priced = uses | (problem.depth_price > 0)
-    # nodes that are merged take the number of the node that they stay with
-    decider = _decider(problem.parent, problem.inner, problem.profit, priced)
-    decided = np.flatnonzero((decider >= 0) & priced)
+    """Reduce a pruning problem to the nodes that need a decision.
+
+    Returns the reduced problem, and the number of each node in it, shape (n_nodes,). The number is
+    DROPPED or FREE for nodes that need no decision.
+    """
+    has_uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
+    is_priced = has_uses | (problem.depth_price > 0)
+    # a merged node takes the number of the node that decides about it
+    decider = _find_deciders(problem.parent, problem.inner, problem.profit, is_priced)
+    decided_nodes = np.flatnonzero((decider >= 0) & is_priced)
+    n_decided = len(decided_nodes)
     closure_number = np.full(problem.n_nodes, FREE, np.int32)
-    closure_number[decided] = np.arange(len(decided), dtype=np.int32)
+    closure_number[decided_nodes] = np.arange(n_decided, dtype=np.int32)
     is_open = decider >= 0
     number = np.where(is_open, closure_number[np.maximum(decider, 0)], decider).astype(np.int32)
-    profit = _summed(number[is_open], problem.profit[is_open], len(decided))
-    parent_node = problem.parent[decided]
+    # profits and parents of the reduced problem
+    profit = _sum_by_number(number[is_open], problem.profit[is_open], n_decided)
+    parent_node = problem.parent[decided_nodes]
     parent = np.where(parent_node >= 0, number[parent_node], FREE).astype(np.int32)
     parent[parent < 0] = -1
-    columns = _merged_columns(problem, number, len(decided))
+    columns = _merge_columns(problem, number, n_decided)
     return (
         Closure(
             parent=parent,
             profit=profit,
-            price=problem.depth_price[decided] + columns.own_price,
+            price=problem.depth_price[decided_nodes] + columns.own_price,
             start=columns.start,
             columns=columns.columns,
             column_price=columns.price,
@@ -109,54 +125,60 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
 
 
 class MergedColumns(NamedTuple):
-    """Acquisitions by the nodes of a closure, and the acquisitions that one node makes alone."""
+    """Acquisitions that several nodes of a closure share, and prices of the other acquisitions."""
 
-    own_price: NDArray[np.float64]  # (n_nodes,)
+    own_price: NDArray[np.float64]  # (n_nodes,): of the acquisitions that only this node makes
     start: NDArray[np.int64]
     columns: NDArray[np.int32]
     price: NDArray[np.float64]  # (n_columns,)
 
 
-def _merged_columns(
+def _merge_columns(
     problem: PruneProblem, number: NDArray[np.int32], n_decided: int
 ) -> MergedColumns:
-    """Merge the acquisitions that are made by the same nodes of the closure."""
-    use = number[problem.column_nodes]
-    column = problem.use_column
-    is_open = use >= 0
-    key = np.zeros(0, np.uint64)
-    size = np.zeros(0, np.int64)
+    """Merge the acquisitions that the same nodes of the closure make."""
+    use_number = number[problem.column_nodes]
+    use_column = problem.use_column
+    is_open = use_number >= 0
+    column_key = np.zeros(0, np.uint64)
+    column_size = np.zeros(0, np.int64)
     if problem.n_columns:
-        # a sum of random numbers identifies a column's set of nodes; others count as 0
-        names = np.random.default_rng(0).integers(1, 2**63, n_decided, dtype=np.uint64)
+        # the sum of the random keys of its nodes identifies a column; nodes outside the closure
+        # have the key 0
+        node_keys = np.random.default_rng(0).integers(1, 2**63, n_decided, dtype=np.uint64)
         starts = problem.column_start[:-1]
-        key = np.add.reduceat(np.append(names, np.zeros(2, np.uint64))[use], starts)
-        size = np.add.reduceat(is_open, starts, dtype=np.int64)
-    # acquisitions of one node
-    is_alone = is_open & (size == 1)[column]
-    own_price = _summed(use[is_alone], problem.column_price[column[is_alone]], n_decided)
-    # acquisitions of several nodes
-    shared = np.flatnonzero(size > 1)
-    _, first, merged = np.unique(key[shared], return_index=True, return_inverse=True)
-    price = _summed(merged, problem.column_price[shared], len(first))
-    representative = np.full(problem.n_columns, -1)
-    representative[shared[first]] = np.arange(len(first))
-    is_open &= representative[column] >= 0
-    entries = sp.csr_array(
-        (np.ones(is_open.sum(), np.int8), (use[is_open], representative[column[is_open]])),
-        shape=(n_decided, len(first)),
+        use_keys = np.append(node_keys, np.zeros(2, np.uint64))[use_number]
+        column_key = np.add.reduceat(use_keys, starts)
+        column_size = np.add.reduceat(is_open, starts, dtype=np.int64)
+    # acquisitions that only one node makes
+    is_single = is_open & (column_size == 1)[use_column]
+    single_prices = problem.column_price[use_column[is_single]]
+    own_price = _sum_by_number(use_number[is_single], single_prices, n_decided)
+    # acquisitions that several nodes share
+    shared_columns = np.flatnonzero(column_size > 1)
+    _, first_index, merged_number = np.unique(
+        column_key[shared_columns], return_index=True, return_inverse=True
     )
-    start = entries.indptr.astype(np.int64)
-    return MergedColumns(own_price, start, entries.indices.astype(np.int32), price)
+    n_merged = len(first_index)
+    price = _sum_by_number(merged_number, problem.column_price[shared_columns], n_merged)
+    representative = np.full(problem.n_columns, -1)
+    representative[shared_columns[first_index]] = np.arange(n_merged)
+    is_edge = is_open & (representative[use_column] >= 0)
+    edges = use_number[is_edge], representative[use_column[is_edge]]
+    matrix = sp.csr_array((np.ones(is_edge.sum(), np.int8), edges), shape=(n_decided, n_merged))
+    start = matrix.indptr.astype(np.int64)
+    return MergedColumns(own_price, start, matrix.indices.astype(np.int32), price)
 
 
-def _summed(number: NDArray[Any], weight: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+def _sum_by_number(
+    number: NDArray[Any], weight: NDArray[np.float64], length: int
+) -> NDArray[np.float64]:
     return np.bincount(number, weights=weight, minlength=length).astype(np.float64)
 
 
 @numba.njit(cache=True, nogil=True)
-def _decider(parent: Any, inner: Any, profit: Any, priced: Any) -> Any:
-    """For each node, the node that decides over it, or DROPPED or FREE."""
+def _find_deciders(parent: Any, inner: Any, profit: Any, is_priced: Any) -> Any:
+    """Find for each node the node that decides about it, or DROPPED or FREE."""
     n = len(parent)
     subtree_profit = profit.copy()
     for h in range(n - 1, -1, -1):
@@ -166,7 +188,7 @@ def _decider(parent: Any, inner: Any, profit: Any, priced: Any) -> Any:
     for h in range(n):
         if not inner[h] or subtree_profit[h] <= 0.0:
             decider[h] = DROPPED
-        elif priced[h]:
+        elif is_priced[h]:
             decider[h] = h
         else:
             decider[h] = FREE if parent[h] < 0 else decider[parent[h]]
@@ -174,24 +196,27 @@ def _decider(parent: Any, inner: Any, profit: Any, priced: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _part(closure: Any, flow: Any, chosen: Any, unpaid: Any) -> Any:
-    """Some nodes and the unpaid acquisitions that they make; lone acquisitions join own prices."""
+def _part(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
+    """Extract the chosen nodes and their unpaid acquisitions.
+
+    The price of an acquisition that only one chosen node makes is added to that node's own price.
+    """
     parent, profit, price, start, columns, column_price = closure
-    acquired, up = flow
-    # numbers of the nodes, and uses of each acquisition
+    to_columns, to_parent = flow
+    # number the nodes, and count the uses of each acquisition
     n = 0
     n_edges = 0
     number = np.full(len(parent), -1, np.int32)
     n_uses = np.zeros(len(column_price), np.int32)
     for v in range(len(parent)):
-        if chosen[v]:
+        if is_chosen[v]:
             number[v] = n
             n += 1
             for e in range(start[v], start[v + 1]):
-                if unpaid[columns[e]]:
+                if is_unpaid[columns[e]]:
                     n_uses[columns[e]] += 1
                     n_edges += 1
-    # numbers of the acquisitions that several nodes make
+    # number the acquisitions that several nodes make
     column_number = np.full(len(column_price), -1, np.int32)
     n_columns = 0
     for c in range(len(column_price)):
@@ -206,31 +231,31 @@ def _part(closure: Any, flow: Any, chosen: Any, unpaid: Any) -> Any:
     new_start = np.zeros(n + 1, np.int64)
     new_columns = np.empty(n_edges, np.int32)
     new_column_price = np.empty(n_columns)
-    new_acquired = np.empty(n_edges)
-    new_up = np.zeros(n)
+    new_to_columns = np.empty(n_edges)
+    new_to_parent = np.zeros(n)
     for c in range(len(column_price)):
         if column_number[c] >= 0:
             new_column_price[column_number[c]] = column_price[c]
-    # the nodes with their edges
-    edge = 0
+    # copy the nodes with their edges
+    new_edge = 0
     for v in range(len(parent)):
-        if not chosen[v]:
+        if not is_chosen[v]:
             continue
-        i = number[v]
+        new_node = number[v]
         if parent[v] >= 0:
-            new_parent[i] = number[parent[v]]
-            if new_parent[i] >= 0:
-                new_up[i] = up[v]
-        new_profit[i] = profit[v]
-        new_price[i] = price[v]
+            new_parent[new_node] = number[parent[v]]
+            if new_parent[new_node] >= 0:
+                new_to_parent[new_node] = to_parent[v]
+        new_profit[new_node] = profit[v]
+        new_price[new_node] = price[v]
         for e in range(start[v], start[v + 1]):
             c = columns[e]
             if column_number[c] >= 0:
-                new_columns[edge] = column_number[c]
-                new_acquired[edge] = acquired[e]
-                edge += 1
-            elif unpaid[c]:
-                new_price[i] += column_price[c]
-        new_start[i + 1] = edge
+                new_columns[new_edge] = column_number[c]
+                new_to_columns[new_edge] = to_columns[e]
+                new_edge += 1
+            elif is_unpaid[c]:
+                new_price[new_node] += column_price[c]
+        new_start[new_node + 1] = new_edge
     arrays = new_parent, new_profit, new_price, new_start, new_columns, new_column_price
-    return (*arrays, new_acquired, new_up)
+    return (*arrays, new_to_columns, new_to_parent)

@@ -1,17 +1,19 @@
-"""The pruning problem: errors that nodes save, and features that instances acquire at them.
+"""The pruning problem: errors that nodes save, and acquisitions that instances make at them.
 
-Choose for every tree of a forest which nodes stay inner nodes (``y_h = 1``; a child stays only if
-its parent does) so that ::
+The problem chooses the nodes of each tree that stay inner nodes (``y_h = 1``; a child can stay only
+if its parent stays) and minimises ::
 
     sum_h e_h z_h / (N_train T)  +  lam * ( sum_k c_k mean_i w_ki  +  expected depth )
 
-is least, where ``z_h = 1`` at the leaves of the pruned trees, ``e_h`` counts the training rows
-that node h gets wrong, and ``w_ki = 1`` if instance i acquires feature k anywhere in the forest
-(BudgetPrune, NIPS 2016, equation IP; its predecessor of 2016, IP3). A node that stays earns the
-profit ``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``. Instance i acquires k if some node
-stays that uses k *first* on a path of i. That is a maximum closure, which one minimum cut solves
-exactly (:mod:`.solvers.mincut`). A feature's own price, its group's shared price and the prices of
-the groups that its group requires are acquisitions of their own.
+Here ``z_h = 1`` at the leaves of the pruned trees, ``e_h`` is the number of training rows that node
+h misclassifies as a leaf, and ``w_ki = 1`` if instance i acquires feature k anywhere in the forest
+(BudgetPrune, NIPS 2016, equation IP, and equation IP3 of its predecessor of 2016).
+
+A node that stays earns the profit ``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``. Instance i
+acquires feature k if a node stays that is the first one to use k on a path of i. This is a maximum
+closure problem, which one minimum cut solves exactly (:mod:`.solvers.mincut`). The own price of a
+feature, the shared price of its group, and the price of each group that its group requires are
+separate acquisitions.
 """
 
 from __future__ import annotations
@@ -28,16 +30,17 @@ from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
 
 Keep = NDArray[np.bool_]
-"""Nodes that stay inner nodes, shape (n_nodes,)."""
+"""Mask of the nodes that stay inner nodes, shape (n_nodes,)."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class PruneProblem:
-    """Nodes with profits, and acquisitions (columns) with prices and the nodes that make them.
+    """Profits of the nodes, and prices of the acquisitions that instances make at them.
 
-    A column is the set of nodes at which one instance first uses one feature, or group.
+    Each acquisition is a column: the set of nodes at which one instance first uses one feature or
+    one group.
 
     Attributes
     ----------
@@ -46,17 +49,17 @@ class PruneProblem:
     inner : ndarray of bool, shape (n_nodes,)
         Whether the node has children; leaves are never kept.
     error : ndarray of float64, shape (n_nodes,)
-        Share of the training error if the node becomes a leaf.
+        Training error that the node contributes if it becomes a leaf.
     profit : ndarray of float64, shape (n_nodes,)
         ``error[h] - error[left] - error[right]``, at least 0; 0 at leaves.
     column_start : ndarray of int64, shape (n_columns + 1,)
         Index into `column_nodes` at which each column begins.
-    column_nodes : ndarray of int32
-        Nodes of the columns.
+    column_nodes : ndarray of int32, shape (n_uses,)
+        Nodes of all columns, one column after another.
     column_price : ndarray of float64, shape (n_columns,)
-        Price, divided by the number of instances.
+        Price of each acquisition, divided by the number of instances.
     depth_price : ndarray of float64, shape (n_nodes,)
-        Price that an inner node adds for expected depth.
+        Price of the expected depth that the node adds as an inner node.
     """
 
     parent: NDArray[np.int32]
@@ -80,22 +83,22 @@ class PruneProblem:
 
     @property
     def use_column(self) -> NDArray[np.intp]:
-        """Acquisition of each first use, shape (len(column_nodes),)."""
+        """Column of each entry of `column_nodes`, shape (n_uses,)."""
         return np.repeat(np.arange(self.n_columns), np.diff(self.column_start))
 
     @property
     def base_error(self) -> float:
-        """Training error of the roots as leaves."""
+        """Training error if every tree is pruned to its root."""
         return float(self.error[self.parent < 0].sum())
 
     def training_error(self, keep: NDArray[np.bool_]) -> float:
-        """Training error, averaged over the trees, of a pruning."""
+        """Training error of a pruning, averaged over the trees."""
         return self.base_error - float(self.profit[keep].sum())
 
     def cost(self, keep: NDArray[np.bool_]) -> float:
-        """Mean cost of an instance under a pruning, depth included where it has a price."""
-        paid = _paid(self.column_start, self.column_nodes, np.asarray(keep, np.bool_))
-        return float(self.column_price[paid].sum() + self.depth_price[keep].sum())
+        """Mean cost per instance under a pruning, including the price of depth."""
+        is_paid = _mark_paid(self.column_start, self.column_nodes, np.asarray(keep, np.bool_))
+        return float(self.column_price[is_paid].sum() + self.depth_price[keep].sum())
 
     def objective(self, keep: NDArray[np.bool_], lam: float) -> float:
         """Training error plus ``lam`` times the cost."""
@@ -104,18 +107,21 @@ class PruneProblem:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A pruning with its proof.
+    """A pruning found by a solver, and a proved bound on the optimum.
 
     Attributes
     ----------
     keep : ndarray of bool, shape (n_nodes,)
-        The inner nodes.
+        Mask of the nodes that stay inner nodes.
     objective : float
+        Training error plus ``lam`` times the cost.
     bound : float
-        Proved lower bound of all prunings' objectives; an exact solver's equals `objective`.
+        Proved lower bound on the objective of any pruning. It equals `objective` for an exact
+        solver.
     lam : float
+        Price of cost.
     iterations : int
-        In the solver's own unit.
+        Number of iterations, in the solver's own unit.
     """
 
     keep: NDArray[np.bool_]
@@ -126,9 +132,9 @@ class Solution:
 
 
 def check_price(lam: float) -> float:
-    """Refuse a price of cost that is not a number of at least 0."""
+    """Refuse a price of cost that is negative or not finite."""
     if not (np.isfinite(lam) and lam >= 0):
-        raise InputError(f"lam must be a number of at least 0, not {lam!r}")
+        raise InputError(f"lam must be a finite number of at least 0, not {lam!r}")
     return float(lam)
 
 
@@ -140,39 +146,40 @@ def build_problem(
     depth_cost: float = 0.0,
     training_counts: NDArray[np.float64] | None = None,
 ) -> PruneProblem:
-    """Set up the pruning of a forest for the cost of some instances.
+    """Set up the problem of pruning a forest for the mean cost of some instances.
 
     Parameters
     ----------
     forest : Forest
     x : ndarray of float32, shape (n, n_features)
-        Instances whose mean cost counts.
+        Instances over which the cost is averaged.
     costs : FeatureCosts
     depth_cost : float, default 0.0
-        Price of a unit of expected depth: of passing one node in every tree.
+        Price of one unit of expected depth, which is one node passed in every tree.
     training_counts : ndarray of float64, shape (n_nodes, n_classes), optional
-        Training rows of each class at each node, for the node errors; by default the forest's
-        counts, which are in-bag.
+        Number of training rows of each class at each node, from which the node errors are
+        computed. By default these are the forest's own counts, which are in-bag.
 
     Raises
     ------
     InputError
-        If rows, prices and forest do not have the same features, or without rows.
+        If the forest, the rows and the costs differ in their number of features, if there are no
+        rows, or if `depth_cost` is negative or not finite.
     """
     trees = forest.trees
     if not len(x) or x.shape[1] != trees.n_features or costs.n_features != trees.n_features:
         raise InputError(
-            f"a forest of {trees.n_features} features, prices of {costs.n_features} and rows of "
-            f"shape {x.shape}: all three must agree, and there must be rows"
+            f"the forest has {trees.n_features} features, the costs have {costs.n_features} and "
+            f"the rows have shape {x.shape}: all three must agree, and there must be rows"
         )
     if not (np.isfinite(depth_cost) and depth_cost >= 0):
-        raise InputError(f"depth_cost must be at least 0, not {depth_cost!r}")
+        raise InputError(f"depth_cost must be a finite number of at least 0, not {depth_cost!r}")
     inner = trees.left >= 0
     counts = forest.counts if training_counts is None else training_counts
-    # e_h = rows at h outside its most frequent class; p_h = e_h - e_left - e_right
+    # e_h: rows at node h outside its most frequent class
     e = counts.sum(axis=1) - counts.max(axis=1)
-    n_train = counts[trees.roots].sum()  # N_train T
-    saved = e - np.where(inner, e[trees.left] + e[trees.right], e)
+    n_train_in_all_trees = counts[trees.roots].sum()  # N_train T
+    saved_errors = e - np.where(inner, e[trees.left] + e[trees.right], e)
     paths = PathTables(
         feature=trees.feature,
         threshold=trees.threshold,
@@ -180,24 +187,30 @@ def build_problem(
         right=trees.right,
         nan_left=trees.nan_left,
         roots=trees.roots,
-        **_items(costs),
+        **_items_by_feature(costs),
     )
-    prices = np.append(costs.own, costs.shared)
-    start, nodes, price, passes = _columns(np.ascontiguousarray(x, np.float32), paths, prices)
+    item_prices = np.append(costs.own, costs.shared)
+    start, nodes, price, visit_shares = _list_columns(
+        np.ascontiguousarray(x, np.float32), paths, item_prices
+    )
     return PruneProblem(
         parent=forest.parent,
         inner=inner,
-        error=e / n_train,
-        profit=np.maximum(saved, 0.0) / n_train,  # bootstrap weights may leave rounding below 0
+        error=e / n_train_in_all_trees,
+        # rounding of bootstrap weights may bring a profit slightly below 0
+        profit=np.maximum(saved_errors, 0.0) / n_train_in_all_trees,
         column_start=start,
         column_nodes=nodes,
         column_price=price,
-        depth_price=np.where(inner, passes, 0.0) * (depth_cost / max(trees.n_trees, 1)),
+        depth_price=np.where(inner, visit_shares, 0.0) * (depth_cost / max(trees.n_trees, 1)),
     )
 
 
 class PathTables(NamedTuple):
-    """Trees, and the items that a use of each feature acquires: features, then groups."""
+    """Nodes of the trees, and the priced items that a use of each feature acquires.
+
+    Items are numbered from 0: first the features, then the groups.
+    """
 
     feature: Any
     threshold: Any
@@ -205,12 +218,12 @@ class PathTables(NamedTuple):
     right: Any
     nan_left: Any
     roots: Any
-    item_start: Any  # (n_features + 1,): where each feature's items begin in `items`
+    item_start: Any  # (n_features + 1,): index into `items` at which each feature's items begin
     items: Any
 
 
-def _items(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
-    """List the priced items that a use of each feature acquires: itself and its groups."""
+def _items_by_feature(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
+    """List the priced items that a use of each feature acquires: the feature and its groups."""
     items_of_features = []
     for k, price in enumerate(costs.own):
         groups = costs.paid_groups(k)
@@ -225,95 +238,105 @@ def _items(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _paid(start: Any, nodes: Any, keep: Any) -> Any:
-    """Mark the columns that have a kept node."""
-    paid = np.zeros(len(start) - 1, np.bool_)
-    for c in range(len(paid)):
-        for e in range(start[c], start[c + 1]):
-            if keep[nodes[e]]:
-                paid[c] = True
+def _mark_paid(start: Any, nodes: Any, keep: Any) -> Any:
+    """Mark the columns that contain a kept node."""
+    is_paid = np.zeros(len(start) - 1, np.bool_)
+    for c in range(len(is_paid)):
+        for use in range(start[c], start[c + 1]):
+            if keep[nodes[use]]:
+                is_paid[c] = True
                 break
-    return paid
+    return is_paid
 
 
 class RowUses(NamedTuple):
-    """Working arrays of a row's first uses."""
+    """Working arrays for the first uses of one row."""
 
-    item: Any  # (n_uses,)
-    node: Any  # (n_uses,)
-    last_path: Any  # (n_items,): the last path that has acquired each item
+    item: Any  # (max_uses,): item that is acquired
+    node: Any  # (max_uses,): node that acquires it
+    last_path: Any  # (n_items,): the last path on which each item was acquired
 
 
 @numba.njit(cache=True, nogil=True)
-def _columns(x: Any, paths: Any, prices: Any) -> Any:
-    """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
-    n_items = len(prices)
+def _list_columns(x: Any, paths: Any, item_prices: Any) -> Any:
+    """List the acquisitions of each row, with the nodes that make them.
+
+    Returns `column_start`, `column_nodes` and `column_price` of :class:`PruneProblem`, and the
+    share of the rows that visit each node.
+    """
+    n_items = len(item_prices)
     n_trees = len(paths.roots)
-    share = 1.0 / len(x)
-    most_uses = min(len(paths.feature) * np.diff(paths.item_start).max(), n_trees * n_items)
+    row_share = 1.0 / len(x)
+    max_uses = min(len(paths.feature) * np.diff(paths.item_start).max(), n_trees * n_items)
     uses = RowUses(
-        np.empty(most_uses, np.int64),
-        np.empty(most_uses, np.int32),
+        np.empty(max_uses, np.int64),
+        np.empty(max_uses, np.int32),
         np.full(n_items, -1, np.int64),
     )
-    # count columns and uses, and the share of the rows that pass each node
-    passes = np.zeros(len(paths.feature))
+    # first pass over the rows: count columns and uses, and sum the visits of each node
+    visit_shares = np.zeros(len(paths.feature))
     last_row = np.full(n_items, -1, np.int64)
     n_columns = 0
     n_uses = 0
     for i in range(len(x)):
-        n = _first_uses(x[i], paths, i * n_trees, uses, passes, share)
-        n_uses += n
-        for e in range(n):
-            if last_row[uses.item[e]] != i:
-                last_row[uses.item[e]] = i
+        n_row_uses = _write_first_uses(x[i], paths, i * n_trees, uses, visit_shares, row_share)
+        n_uses += n_row_uses
+        for use in range(n_row_uses):
+            if last_row[uses.item[use]] != i:
+                last_row[uses.item[use]] = i
                 n_columns += 1
-    # fill the columns of each row
+    # second pass over the rows: fill the columns of each row
     start = np.zeros(n_columns + 1, np.int64)
     nodes = np.empty(n_uses, np.int32)
     price = np.empty(n_columns)
     row_column = np.empty(n_items, np.int64)
-    count = np.zeros(n_items, np.int64)
+    use_count = np.zeros(n_items, np.int64)
     column = 0
     uses.last_path[:] = -1
     for i in range(len(x)):
-        n = _first_uses(x[i], paths, i * n_trees, uses, passes, 0.0)
+        n_row_uses = _write_first_uses(x[i], paths, i * n_trees, uses, visit_shares, 0.0)
         first_column = column
-        for e in range(n):
-            item = uses.item[e]
-            if count[item] == 0:
+        for use in range(n_row_uses):
+            item = uses.item[use]
+            if use_count[item] == 0:
                 row_column[item] = column
-                price[column] = share * prices[item]
+                price[column] = row_share * item_prices[item]
                 column += 1
-            count[item] += 1
+            use_count[item] += 1
             start[row_column[item] + 1] += 1
         for c in range(first_column, column):
             start[c + 1] += start[c]
-        for e in range(n):
-            item = uses.item[e]
-            count[item] -= 1
-            nodes[start[row_column[item]] + count[item]] = uses.node[e]
-    return start, nodes, price, passes
+        for use in range(n_row_uses):
+            item = uses.item[use]
+            use_count[item] -= 1
+            nodes[start[row_column[item]] + use_count[item]] = uses.node[use]
+    return start, nodes, price, visit_shares
 
 
 @numba.njit(cache=True, nogil=True)
-def _first_uses(row: Any, paths: Any, path: int, uses: Any, passes: Any, share: float) -> int:
-    """Write the items that a row acquires on each path, numbered from `path`; get their number."""
-    n = 0
+def _write_first_uses(
+    row: Any, paths: Any, first_path: int, uses: Any, visit_shares: Any, row_share: float
+) -> int:
+    """Write the items that a row acquires on each of its paths, and return their number.
+
+    The paths of the row are numbered from `first_path`. `row_share` is added to each visited node.
+    """
+    n_uses = 0
+    path = first_path
     for root in paths.roots:
         h = root
         while paths.feature[h] >= 0:
-            passes[h] += share
+            visit_shares[h] += row_share
             k = paths.feature[h]
-            for e in range(paths.item_start[k], paths.item_start[k + 1]):
-                item = paths.items[e]
+            for entry in range(paths.item_start[k], paths.item_start[k + 1]):
+                item = paths.items[entry]
                 if uses.last_path[item] != path:
                     uses.last_path[item] = path
-                    uses.item[n] = item
-                    uses.node[n] = h
-                    n += 1
-            v = row[k]
-            goes_left = v <= paths.threshold[h] or (np.isnan(v) and paths.nan_left[h])
+                    uses.item[n_uses] = item
+                    uses.node[n_uses] = h
+                    n_uses += 1
+            value = row[k]
+            goes_left = value <= paths.threshold[h] or (np.isnan(value) and paths.nan_left[h])
             h = paths.left[h] if goes_left else paths.right[h]
         path += 1
-    return n
+    return n_uses

@@ -1,4 +1,4 @@
-"""The public function of the package: all optimal prunings of a forest for rows and prices."""
+"""The function :func:`prune`, which finds all optimal prunings of a forest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.path import PruningPath, Solve, breakpoints, breakpoints_by
+from gatewise_training.prune.path import PruningPath, Solve, breakpoints, breakpoints_by_solver
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, primal_dual
 
@@ -20,7 +20,7 @@ _SOLVERS: dict[str, Solve] = {
     "dantzig_wolfe": dantzig_wolfe.solve,
     "primal_dual": primal_dual.solve,
 }
-"""Solvers for one price of cost; the minimum cut solves all prices together."""
+"""Solvers for one price of cost. The minimum cut is missing, because it solves all prices."""
 
 SOLVERS = ("mincut", *_SOLVERS)
 """Names of the solvers; all but the last are exact."""
@@ -37,25 +37,26 @@ def prune(
     training: tuple[ArrayLike, ArrayLike] | None = None,
     **settings: Any,
 ) -> PruningPath:
-    """Find every optimal pruning of a forest, from the whole one to single leaves.
+    """Find every optimal pruning of a forest, from the whole forest to single leaves.
 
     Parameters
     ----------
     forest : Forest, fitted RandomForestClassifier or ExtraTreesClassifier, or an estimator with
         ``forest_``
     X_val : array-like of shape (n, n_features)
-        Instances whose mean cost counts.
+        Instances over which the cost is averaged.
     y_val : array-like of shape (n,), or None
-        Their labels, for the accuracies of :meth:`PruningPath.frontier` alone.
+        Labels of these instances. Only the accuracies of :meth:`PruningPath.frontier` need them.
     costs : FeatureCosts
     solver : {"mincut", "lp", "dantzig_wolfe", "primal_dual"}, default "mincut"
-        The others solve the whole problem again for each price, and serve as checks.
+        The solvers other than "mincut" solve the whole problem again for each price. They serve as
+        checks.
     depth_cost : float, default 0.0
-        Price of a unit of expected depth: of passing one node in every tree.
+        Price of one unit of expected depth, which is one node passed in every tree.
     training : pair (X, y), optional
-        Training rows whose errors count at the nodes, as in "Optimally pruning decision tree
-        ensembles with feature cost", 2016. By default each tree's own bootstrap sample counts, as
-        in BudgetPrune.
+        Training rows from which the node errors are counted, as in "Optimally pruning decision
+        tree ensembles with feature cost", 2016. By default they are counted from each tree's own
+        bootstrap sample, as in BudgetPrune.
     **settings
         Settings of the solver.
 
@@ -79,7 +80,7 @@ def prune(
     True
     """
     if solver not in SOLVERS:
-        raise InputError(f"no solver {solver!r}; there are {', '.join(SOLVERS)}")
+        raise InputError(f"no solver {solver!r}; the solvers are {', '.join(SOLVERS)}")
     trees = forest_of(forest)
     classes = np.asarray(getattr(forest, "classes_", np.arange(trees.n_classes)))
     x = _as_rows(X_val)
@@ -90,10 +91,10 @@ def prune(
         training_counts = trees.recounted(_as_rows(training[0]), labels).counts
     problem = build_problem(trees, x, costs, depth_cost=depth_cost, training_counts=training_counts)
     if solver == "mincut":
-        until = breakpoints(problem)
+        prices = breakpoints(problem)
     else:
-        until = breakpoints_by(partial(_SOLVERS[solver], **settings), problem)
-    return PruningPath(trees, problem, until, x, y, costs)
+        prices = breakpoints_by_solver(partial(_SOLVERS[solver], **settings), problem)
+    return PruningPath(trees, problem, prices, x, y, costs)
 
 
 def _as_rows(X: ArrayLike) -> NDArray[np.float32]:
@@ -101,7 +102,7 @@ def _as_rows(X: ArrayLike) -> NDArray[np.float32]:
 
 
 def _class_indices(classes: NDArray[Any], y: ArrayLike, name: str) -> NDArray[np.int64]:
-    """Index of each label among the forest's classes."""
+    """Find the index of each label among the forest's classes."""
     labels = np.asarray(y)
     index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     is_unknown = classes[index] != labels
@@ -119,6 +120,6 @@ def forest_of(estimator: Any) -> Forest:
     if not hasattr(estimator, "estimators_") or not hasattr(estimator, "classes_"):
         raise InputError(
             "forest must be a Forest, a fitted RandomForestClassifier or ExtraTreesClassifier, or "
-            f"an estimator with a forest_, not {type(estimator).__name__}"
+            f"an estimator with the attribute forest_, not {type(estimator).__name__}"
         )
     return Forest.from_sklearn(estimator)

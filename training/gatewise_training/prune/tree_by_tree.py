@@ -1,14 +1,15 @@
-"""Prune each tree separately: all prices of cost at once, by weakest links.
+"""Separate pruning of each tree for all prices of cost, by weakest links.
 
-:func:`per_tree` is the papers' "ind.pru." ("Optimally pruning decision tree ensembles with feature
-cost", 2016, table 1): the same exact program for each tree alone. A tree then pays for a feature
-even if other trees have acquired it for the row.
+:func:`prune_each_tree` is "ind.pru." of the papers ("Optimally pruning decision tree ensembles with
+feature cost", 2016, table 1), which solves the exact program for each tree alone. A tree then pays
+for a feature even if other trees have already acquired it for the row.
 
-Where each node has its own price, the best pruning at price ``lam`` keeps the nodes whose
-part of the tree earns more than its price. Solutions are nested in ``lam``, and each node has one
-breakpoint: Breiman's weakest links ("Classification and regression trees", 1984, chapter 3). They
-are computed bottom up: each node is merged with the nodes below it that earn more per unit of price
-than it does, as pooling adjacent violators does on a line. O(n log n).
+If each node has its own price, the best pruning at price ``lam`` keeps the nodes whose part of the
+tree earns more than its price. The solutions are nested in ``lam``, and each node has one
+breakpoint, as in Breiman's weakest-link pruning ("Classification and regression trees", 1984,
+chapter 3). The breakpoints are computed bottom up. Each node is merged with the nodes below it that
+earn more per unit of price than it does, as in the pool-adjacent-violators algorithm. This takes
+O(n log n) time.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.problem import PruneProblem
 
 
-def per_tree(problem: PruneProblem) -> PruneSequence:
+def prune_each_tree(problem: PruneProblem) -> PruneSequence:
     """Prune each tree alone, for all prices of cost.
 
-    Within one tree a row's first use of a feature is at one node, so every node has its own price
-    and the problem has a closed solution.
+    Within one tree, a row first uses a feature at one node. Each node therefore has its own price,
+    and weakest links solve the problem.
     """
     use_price = problem.column_price[problem.use_column]
     node_price = np.bincount(problem.column_nodes, use_price, problem.n_nodes)
-    until = weakest_links(problem.parent, problem.profit, node_price + problem.depth_price)
-    return PruneSequence(problem, np.where(problem.inner, until, -np.inf))
+    breakpoints = weakest_links(problem.parent, problem.profit, node_price + problem.depth_price)
+    return PruneSequence(problem, np.where(problem.inner, breakpoints, -np.inf))
 
 
 @numba.njit(cache=True, nogil=True)
 def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
-    """Largest price of cost up to which each node stays.
+    """Find the breakpoint of each node: the largest price of cost up to which it stays.
 
     Shapes: `parent` (n_nodes,), int32; `profit, price` (n_nodes,), float64; returns (n_nodes,).
 
-    A root that earns 1 for 2, above nodes that earn 3 for 2 and 1 for 4:
+    The root of this example earns 1 at a price of 2. Its children earn 3 at 2 and 1 at 4:
 
     >>> weakest_links(np.array([-1, 0, 0], np.int32), np.array([1.0, 3, 1]), np.array([2.0, 2, 4]))
     array([1.  , 1.  , 0.25])
@@ -49,13 +50,15 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     profit = profit.copy()
     price = price.copy()
     ratio = np.empty(n)
-    heap = np.full(n, -1, np.int32)  # top of the heap of the blocks directly below a node's block
-    left = np.full(n, -1, np.int32)  # children in the heaps
+    # a block is a node with the nodes that are merged into it; each block has a heap of the blocks
+    # directly below it
+    heap = np.full(n, -1, np.int32)  # top of each heap
+    left = np.full(n, -1, np.int32)  # children in the heaps, not in the trees
     right = np.full(n, -1, np.int32)
     merged_into = np.full(n, -1, np.int32)
     for h in range(n - 1, -1, -1):
         ratio[h] = _ratio(profit[h], price[h])
-        # merge with the best block below while it earns more per unit of price
+        # merge with the best block below as long as it earns more per unit of price
         while heap[h] >= 0 and ratio[heap[h]] >= ratio[h]:
             top = heap[h]
             heap[h] = _meld(left[top], right[top], ratio, left, right)
@@ -78,13 +81,13 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
 def _ratio(profit: float, price: float) -> float:
     if price > 0.0:
         return profit / price
-    # a free block stays at every price if it earns anything
+    # a free block stays at every price if it has a profit
     return np.inf if profit > 0.0 else 0.0
 
 
 @numba.njit(cache=True, nogil=True)
 def _meld(a: int, b: int, ratio: Any, left: Any, right: Any) -> int:
-    """Merge two skew heaps, the largest ratio on top; returns the top."""
+    """Merge two skew heaps with the tops `a` and `b`; return the top, the largest ratio."""
     top = -1
     bottom = -1
     while a >= 0 and b >= 0:

@@ -1,19 +1,21 @@
-"""Trees pruned one by one, when acquisitions are charged node by node.
+"""Optimal pruning of each tree when every node is charged for its part in acquisitions.
 
-The solvers that split the problem by trees share this module. A multiplier ``beta[h, c] >= 0``
-charges node h for its part in acquisition c. With fixed charges trees share nothing, and the best
-pruning of each comes bottom up (the shortest path of BudgetPrune, NIPS 2016, section 6.2)::
+The solvers that decompose the problem by trees share this module. A multiplier
+``beta[h, c] >= 0`` charges node h for its part in acquisition c. With fixed charges the trees share
+nothing, and a recursion from the leaves up finds the best pruning of each tree (the shortest path
+of BudgetPrune, NIPS 2016, section 6.2)::
 
     cost(h) = min(e_h, charge_h + lam * depth_price_h + cost(left) + cost(right))
 
-where ``charge_h`` is the sum of the multipliers of the first uses at h. With ``profit_h = e_h -
-e_left - e_right`` the gain ``e_h - cost(h)`` obeys an equivalent recursion that needs only the
-parents::
+Here ``charge_h`` is the sum of the multipliers of the first uses at h. With
+``profit_h = e_h - e_left - e_right`` the gain ``e_h - cost(h)`` follows an equivalent recursion
+that needs only the parents::
 
     gain(h) = max(0, profit_h - charge_h - lam * depth_price_h + gain(left) + gain(right))
 
-If the multipliers of every acquisition add up to at most ``lam * price``, the sum of the trees'
-costs is a lower bound of the optimum (Lagrangian duality), whatever the multipliers.
+Multipliers are feasible if those of each acquisition add up to at most ``lam * price``. The summed
+cost of the trees under any feasible multipliers is a lower bound on the optimum, by Lagrangian
+duality.
 """
 
 from __future__ import annotations
@@ -27,32 +29,32 @@ import numpy as np
 from gatewise_training.prune.problem import Floats, Keep, PruneProblem
 
 MAX_REPAIRS = 3
-"""Most rounds of :func:`improved`."""
+"""Maximum number of rounds of :func:`repair`."""
 
 
 @dataclass(frozen=True, eq=False)
 class PricedTrees:
-    """The trees of a problem at one price of cost."""
+    """Trees of a pruning problem at one price of cost."""
 
     problem: PruneProblem
     lam: float
 
     @property
     def full_price(self) -> Floats:
-        """``lam * price`` of each acquisition, the bound on the sum of its multipliers."""
+        """``lam * price`` of each acquisition, shape (n_columns,)."""
         return self.lam * self.problem.column_price
 
     def charges(self, beta: Floats) -> Floats:
-        """Sum the multipliers of each node's first uses, shape (n_nodes,)."""
+        """Sum of the multipliers of each node's first uses, shape (n_nodes,)."""
         nodes = self.problem.column_nodes
         charge = np.bincount(nodes, weights=beta, minlength=self.problem.n_nodes)
         return np.asarray(charge, np.float64)
 
-    def feasible(self, beta: Floats) -> Floats:
+    def make_feasible(self, beta: Floats) -> Floats:
         """Make the multipliers of each acquisition add up to ``lam * price``.
 
-        Sums that are too large are scaled down. What a sum lacks is divided equally among the
-        nodes, which only raises the bound.
+        Multipliers whose sum is too large are scaled down. If the sum is too small, the difference
+        is divided equally among the nodes, which can only raise the bound.
         """
         column = self.problem.use_column
         size = np.diff(self.problem.column_start)
@@ -64,34 +66,37 @@ class PricedTrees:
         addition = np.maximum(full_price - total, 0.0) / size
         return np.asarray(beta * scale[column] + addition[column])
 
-    def best(self, charge: Floats) -> tuple[Keep, Floats]:
-        """Prune every tree alone under a charge of each node's first uses; get keep and gain."""
+    def prune(self, charge: Floats) -> tuple[Keep, Floats]:
+        """Prune every tree alone under a charge of each node, (n_nodes,).
+
+        Returns the mask of the inner nodes and the gain of each node, both of shape (n_nodes,).
+        """
         problem = self.problem
         gain = problem.profit - self.lam * problem.depth_price - charge
         keep = np.empty(problem.n_nodes, np.bool_)
-        _prune(problem.parent, gain, keep)
+        _prune_by_gain(problem.parent, gain, keep)
         return keep, gain
 
     def bound(self, gain: Floats) -> float:
-        """Lower bound of the optimum that the gains of :meth:`best` prove."""
+        """Lower bound on the optimum, from the gains that :meth:`prune` returns."""
         # sum over trees of cost(root) = e_root - gain(root)
         roots = self.problem.parent < 0
         return float(self.problem.base_error - gain[roots].sum())
 
     def lower_bound(self, beta: Floats) -> float:
-        """Lower bound of the optimum that any multipliers prove, made feasible first."""
-        return self.bound(self.best(self.charges(self.feasible(beta)))[1])
+        """Lower bound on the optimum, from any multipliers after :meth:`make_feasible`."""
+        return self.bound(self.prune(self.charges(self.make_feasible(beta)))[1])
 
 
-def merged(problem: PruneProblem) -> PruneProblem:
-    """Merge acquisitions that are made at the same nodes; the optimum is the same."""
+def merge_columns(problem: PruneProblem) -> PruneProblem:
+    """Merge acquisitions that the same nodes make, which does not change the optimum."""
     if not problem.n_columns:
         return problem
     start = problem.column_start
-    # a sum of random numbers identifies a column's set of nodes
-    names = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
-    key = np.add.reduceat(names[problem.column_nodes], start[:-1])
-    _, representative, inverse = np.unique(key, return_index=True, return_inverse=True)
+    # the sum of the random keys of its nodes identifies a column
+    node_keys = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
+    column_keys = np.add.reduceat(node_keys[problem.column_nodes], start[:-1])
+    _, representative, inverse = np.unique(column_keys, return_index=True, return_inverse=True)
     size = np.diff(start)[representative]
     merged_start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
     uses = np.repeat(start[representative] - merged_start[:-1], size) + np.arange(merged_start[-1])
@@ -105,34 +110,35 @@ def merged(problem: PruneProblem) -> PruneProblem:
 
 
 def even_shares(problem: PruneProblem, lam: float) -> Floats:
-    """Multipliers that divide each price equally among the nodes that share it."""
+    """Multipliers that divide each price equally among the nodes that share it, (n_uses,)."""
     # lam c_k / (N |nodes of the column|)
     share = lam * problem.column_price / np.diff(problem.column_start)
     return np.asarray(share[problem.use_column])
 
 
-def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, float]:
-    """Best of the prunings that a fractional solution mixes, and its objective.
+def best_level_set(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, float]:
+    """Find the best level set of a fractional solution, and its objective.
 
-    The objective of a fractional solution is an average over thresholds of the objectives of
-    ``{h : share_h > threshold}``, so the best of these is no worse than the mixture. `share`, of
-    shape (n_nodes,), is in [0, 1]; no child's is above its parent's.
+    A level set is the pruning ``{h : share_h > threshold}``. The objective of the fractional
+    solution is an average of the objectives of its level sets, so the best level set is at least as
+    good. `share`, of shape (n_nodes,), is in [0, 1], and no node's share is above its parent's. At
+    most 20 level sets are compared.
     """
     share = np.round(share, 9)
     thresholds = np.unique(share.clip(0.0, 1.0))
     thresholds = thresholds[thresholds < 1.0] if len(thresholds) > 1 else np.array([0.5])
-    numbers = np.unique(np.linspace(0, len(thresholds) - 1, 20).round().astype(int))
-    prunings = [share > threshold for threshold in thresholds[numbers]]
+    indices = np.unique(np.linspace(0, len(thresholds) - 1, 20).round().astype(int))
+    prunings = [share > threshold for threshold in thresholds[indices]]
     objectives = [problem.objective(keep, lam) for keep in prunings]
     best = int(np.argmin(objectives))
     return prunings[best], float(objectives[best])
 
 
-def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float]:
-    """Improve a pruning; returns it with its objective.
+def repair(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float]:
+    """Improve a pruning by dropping and adding nodes, and return it with its objective.
 
-    Each round drops nodes that earn less than the acquisitions that only they make, and then adds
-    nodes that earn more than the acquisitions that are not made yet. The objective cannot rise.
+    Each round first drops nodes that earn less than the acquisitions that only they make. It then
+    adds nodes that earn more than the new acquisitions that they make. The objective cannot rise.
     """
     start, nodes = problem.column_start, problem.column_nodes
     objective = float(problem.objective(keep, lam))
@@ -144,7 +150,7 @@ def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float
             if not adding:
                 gain[~repaired] = -np.inf
             repaired = np.empty_like(keep)
-            _prune(problem.parent, gain, repaired)
+            _prune_by_gain(problem.parent, gain, repaired)
         new_objective = float(problem.objective(repaired, lam))
         if new_objective >= objective - 1e-15:
             break
@@ -154,8 +160,11 @@ def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float
 
 
 @numba.njit(cache=True, nogil=True)
-def _prune(parent: Any, gain: Any, keep: Any) -> None:
-    """Add up gains from the leaves to the roots, then mark the inner nodes from the roots down."""
+def _prune_by_gain(parent: Any, gain: Any, keep: Any) -> None:
+    """Add up the gains from the leaves to the roots, and mark the inner nodes from the roots down.
+
+    `gain` holds the gain of each node alone and is changed to the gain of its subtree.
+    """
     for h in range(len(parent) - 1, -1, -1):
         if gain[h] > 0:
             if parent[h] >= 0:
@@ -168,7 +177,11 @@ def _prune(parent: Any, gain: Any, keep: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _charge_changes(start: Any, nodes: Any, price: Any, keep: Any, adding: bool, gain: Any) -> None:
-    """Charge each node for acquisitions that adding it makes, or that dropping it saves."""
+    """Subtract prices of acquisitions from the gains of nodes, in place.
+
+    When adding, each node pays for the acquisitions that no kept node makes yet. Otherwise, a kept
+    node pays for the acquisitions that only this node makes.
+    """
     for c in range(len(price)):
         n_kept = 0
         for j in range(start[c], start[c + 1]):

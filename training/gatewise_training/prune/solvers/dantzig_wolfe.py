@@ -1,20 +1,21 @@
-"""The pruning problem by column generation over trees: HiGHS as master, trees as sub-problems.
+"""Dantzig-Wolfe decomposition of the pruning problem: column generation over trees.
 
-"Optimally pruning decision tree ensembles with feature cost" (2016), section 5. A master program
-combines the prunings of each tree that are known so far, and pays for their acquisitions. The
-multipliers of its ``y_h <= w_c`` charge first uses in the sub-problems: each tree's best pruning
-then comes bottom up (:mod:`.tree_recursion`), and enters the master if it is new. The sum of the
-sub-problems' optima is a lower bound, so the gap is proved at every step. As the master's optimum
-may mix prunings, the best level set of the mixture is taken, which is an integral optimum.
+The method is in "Optimally pruning decision tree ensembles with feature cost" (2016), section 5. A
+master program, which HiGHS solves, combines the known prunings of each tree and pays for their
+acquisitions. The multipliers of its constraints ``y_h <= w_c`` charge first uses in the
+sub-problems. The sub-problem of a tree is to find its best pruning under these charges
+(:mod:`.tree_recursion`), which enters the master if it is new. The sum of the sub-problems' optima
+is a lower bound, so the gap is proved at every step. The master's optimum may be a mixture of
+prunings. The best level set of the mixture is then an integral optimum.
 
 Two masters choose a fractional pruning ``y``:
 
-- :class:`ConvexMaster`: convex combinations of a tree's prunings, as Dantzig and Wolfe's and the
-  paper's (LP3);
-- :class:`PartitionMaster`, beyond the paper: any closed ``y`` that is constant on each class of
-  nodes that no pruning distinguishes (Bienstock & Zuckerberg, "Solving LP relaxations of
-  large-scale precedence constrained problems", 2010). It holds every convex combination and more,
-  so far fewer prunings are needed.
+- :class:`ConvexMaster` uses convex combinations of a tree's prunings, as Dantzig and Wolfe and the
+  paper (LP3) do.
+- :class:`PartitionMaster`, which goes beyond the paper, uses any closed ``y`` that is constant on
+  each class of nodes that no pruning distinguishes (Bienstock & Zuckerberg, "Solving LP relaxations
+  of large-scale precedence constrained problems", 2010). These include all convex combinations and
+  more, so the master needs far fewer prunings.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from gatewise_training.prune.solvers.highs import (
 )
 from gatewise_training.prune.tree_recursion import (
     PricedTrees,
+    best_level_set,
     even_shares,
-    improved,
-    level_sets,
-    merged,
+    merge_columns,
+    repair,
 )
 
 
@@ -49,37 +50,37 @@ def solve(
     tolerance: float = 1e-11,
     max_iterations: int = 1000,
 ) -> Solution:
-    """Prune by Dantzig-Wolfe decomposition."""
+    """Prune by Dantzig-Wolfe decomposition; `iterations` counts the master programs."""
     lam = check_price(lam)
     if master not in _MASTERS:
         raise InputError(f"master must be one of {', '.join(_MASTERS)}, not {master!r}")
-    problem = merged(problem)
+    problem = merge_columns(problem)
     trees = PricedTrees(problem, lam)
     program = _MASTERS[master](problem, lam)
-    keep, gain = trees.best(trees.charges(even_shares(problem, lam)))
+    keep, gain = trees.prune(trees.charges(even_shares(problem, lam)))
     program.add(keep)
-    best = np.zeros(problem.n_nodes, np.bool_)
+    best_keep = np.zeros(problem.n_nodes, np.bool_)
     objective = problem.base_error
     bound = trees.bound(gain)
     step = 0
     while step < max_iterations and objective - bound > tolerance:
         step += 1
         share, multipliers = program.solve()
-        for keep, value in (level_sets(problem, share, lam), improved(problem, best, lam)):
+        candidates = best_level_set(problem, share, lam), repair(problem, best_keep, lam)
+        for keep, value in candidates:
             if value < objective:
-                best = keep
+                best_keep = keep
                 objective = value
-        keep, gain = trees.best(trees.charges(trees.feasible(multipliers)))
+        keep, gain = trees.prune(trees.charges(trees.make_feasible(multipliers)))
         bound = max(bound, trees.bound(gain))
-        if not program.add(
-            keep
-        ):  # the master spans the best pruning under its multipliers: optimal
+        # the master is optimal if it spans the best pruning under its multipliers
+        if not program.add(keep):
             break
-    return Solution(best, objective, min(bound, objective), lam, step)
+    return Solution(best_keep, objective, min(bound, objective), lam, step)
 
 
 class Master(ABC):
-    """Base of the two master programs."""
+    """Base class of the two master programs."""
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         self.problem = problem
@@ -88,19 +89,22 @@ class Master(ABC):
 
     @abstractmethod
     def add(self, keep: Keep) -> bool:
-        """Add a pruning of all trees; returns whether the master did not span it."""
+        """Add a pruning of all trees; return whether it is new to the master."""
 
     @abstractmethod
     def solve(self) -> tuple[Floats, Floats]:
-        """Solve the master: get `share` (n_nodes,) and `multipliers` (len(column_nodes),)."""
+        """Solve the master; return `share` (n_nodes,) and `multipliers` (n_uses,)."""
 
 
 class ConvexMaster(Master):
-    """Convex combinations of the prunings of each tree; one pruning of each keeps no node."""
+    """Convex combinations of the prunings of each tree.
+
+    The pruning of a tree that keeps no node is always included.
+    """
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         super().__init__(problem, lam)
-        self._prunings: dict[bytes, NDArray[np.intp]] = {}  # inner nodes of prunings of one tree
+        self._prunings: dict[bytes, NDArray[np.intp]] = {}  # inner nodes of each tree's prunings
 
     def add(self, keep: Keep) -> bool:
         n_before = len(self._prunings)
@@ -112,19 +116,22 @@ class ConvexMaster(Master):
 
     def solve(self) -> tuple[Floats, Floats]:
         prunings = list(self._prunings.values())
-        number = np.arange(len(prunings))
+        pruning_index = np.arange(len(prunings))
         node_matrix = incidence(
             np.concatenate(prunings),
-            np.repeat(number, [len(nodes) for nodes in prunings]),
+            np.repeat(pruning_index, [len(nodes) for nodes in prunings]),
             (self.problem.n_nodes, len(prunings)),
         )
         tree = self.tree[[nodes[0] for nodes in prunings]]
-        tree_rows = incidence(tree, number, (self.tree[-1] + 1, len(prunings)))
+        tree_rows = incidence(tree, pruning_index, (self.tree[-1] + 1, len(prunings)))
         return minimise_shares(self.problem, self.lam, node_matrix, tree_rows, 1.0)[:2]
 
 
 class PartitionMaster(Master):
-    """Closed fractional prunings that are constant on each class of nodes."""
+    """Closed fractional prunings that are constant on each class of nodes.
+
+    Two nodes of a tree are in one class if every pruning that was added keeps both or neither.
+    """
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         super().__init__(problem, lam)
@@ -132,27 +139,28 @@ class PartitionMaster(Master):
         self._set_classes(self.tree[self.inner])
 
     def _set_classes(self, label: NDArray[np.intp]) -> None:
-        names, number = np.unique(label, return_inverse=True)
-        self.n_classes = len(names)
-        self.label = np.full(self.problem.n_nodes, -1)  # class of each inner node
-        self.label[self.inner] = number
+        unique_labels, class_index = np.unique(label, return_inverse=True)
+        self.n_classes = len(unique_labels)
+        self.node_class = np.full(self.problem.n_nodes, -1)  # -1 at leaves
+        self.node_class[self.inner] = class_index
 
     def add(self, keep: Keep) -> bool:
         n_before = self.n_classes
-        self._set_classes(2 * self.label[self.inner] + keep[self.inner])
+        self._set_classes(2 * self.node_class[self.inner] + keep[self.inner])
         return self.n_classes > n_before
 
     def solve(self) -> tuple[Floats, Floats]:
         problem = self.problem
         shape = problem.n_nodes, self.n_classes
-        node_matrix = incidence(self.inner, self.label[self.inner], shape)
+        node_matrix = incidence(self.inner, self.node_class[self.inner], shape)
         share, multipliers, _ = minimise_shares(
             problem, self.lam, node_matrix, closure_rows(problem, node_matrix), 0.0
         )
-        # nodes of one class pay for an acquisition in equal parts, because they do not differ
-        pairs = np.stack([problem.use_column, self.label[problem.column_nodes]])
-        _, pair, count = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
-        return share, (np.bincount(pair, multipliers) / count)[pair]
+        # the nodes of a class are alike in the master, so they share an acquisition's multipliers
+        # equally
+        pairs = np.stack([problem.use_column, self.node_class[problem.column_nodes]])
+        _, pair_index, count = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+        return share, (np.bincount(pair_index, multipliers) / count)[pair_index]
 
 
 _MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}

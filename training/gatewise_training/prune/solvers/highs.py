@@ -1,4 +1,4 @@
-"""Linear programs of the pruning problem, solved by HiGHS through scipy."""
+"""Linear programs of the pruning problem, which HiGHS solves through scipy."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gatewise_training.prune.problem import Floats, PruneProblem
 def minimise(
     cost: Floats, *, time_limit: float | None = None, **program: Any
 ) -> tuple[Floats, Floats, int]:
-    """Solve a linear program; get `x`, the inequalities' multipliers, and the iterations.
+    """Solve a linear program; return `x`, the multipliers of the inequalities, and the iterations.
 
-    HiGHS's tolerances are absolute, and one row's share of the error may be below them, so costs
-    are scaled to a mean size of 1.
+    Costs are scaled to a mean magnitude of 1. HiGHS's tolerances are absolute, and the part of one
+    row in the training error may be below them.
     """
     magnitude = np.abs(cost)
     scale = float(magnitude[magnitude > 0].mean()) if magnitude.any() else 1.0
     options = {} if time_limit is None else {"time_limit": time_limit}
-    run: Any = linprog  # its overloads do not know sparse programs in parts
-    result = run(cost / scale, method="highs", options=options, **program)
+    untyped_linprog: Any = linprog  # its overloads lack sparse matrices among the keywords
+    result = untyped_linprog(cost / scale, method="highs", options=options, **program)
     if result.status != 0:
         raise RuntimeError(f"HiGHS found no optimum of the pruning problem: {result.message}")
     multipliers = -np.asarray(result.ineqlin.marginals) * scale
@@ -39,15 +39,15 @@ def minimise_shares(
     bound: float,
     **settings: Any,
 ) -> tuple[Floats, Floats, int]:
-    """Solve the relaxed problem, which keeps the share ``y_h`` of node h: ``y = node_matrix @ x``.
+    """Solve the relaxed problem, which keeps a share ``y_h`` of each node h.
 
-    The program is ::
+    With ``y = node_matrix @ x`` the program is ::
 
         min  lam (sum price_c w_c + sum depth_price_h y_h) - sum profit_h y_h
         s.t. y_h <= w_c for each first use h in c,   rows @ x <= bound,   0 <= x, w <= 1
 
-    Shapes: `node_matrix` (n_nodes, n_variables), `rows` (any, n_variables); returns `share`
-    (n_nodes,), `multipliers` (len(column_nodes),) of the first uses, and HiGHS's iterations.
+    Shapes: `node_matrix` (n_nodes, n_variables), `rows` (n_rows, n_variables). Returns ``y``
+    (n_nodes,), the multipliers of the first uses (n_uses,), and the iterations of HiGHS.
     """
     nodes = problem.column_nodes
     inequalities = sp.block_array(
@@ -63,18 +63,18 @@ def minimise_shares(
 
 
 def closure_rows(problem: PruneProblem, node_matrix: sp.csr_array) -> sp.csr_array:
-    """Rows of ``y_child - y_parent``, for all nodes that have both a parent and children."""
+    """Make rows of ``y_child - y_parent`` for all inner nodes that have a parent."""
     children = np.flatnonzero(problem.inner & (problem.parent >= 0))
     rows: sp.csr_array = node_matrix[children] - node_matrix[problem.parent[children]]
     return rows
 
 
 def acquisitions(problem: PruneProblem) -> sp.csr_array:
-    """Mark the acquisition of each first use, shape (len(column_nodes), n_columns)."""
-    n = len(problem.column_nodes)
-    return incidence(np.arange(n), problem.use_column, (n, problem.n_columns))
+    """Mark the acquisition of each first use, shape (n_uses, n_columns)."""
+    n_uses = len(problem.column_nodes)
+    return incidence(np.arange(n_uses), problem.use_column, (n_uses, problem.n_columns))
 
 
 def incidence(rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]) -> sp.csr_array:
-    """Make a matrix of zeros with ones at some rows and columns."""
+    """Make a sparse matrix with ones at pairs of rows and columns."""
     return sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)

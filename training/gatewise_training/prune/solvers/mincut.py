@@ -1,14 +1,15 @@
-"""The exact solver: one minimum cut, by push-relabel on the implicit graph.
+"""The exact solver of the pruning problem at one price: a minimum cut by push-relabel.
 
-A maximum closure is a minimum cut (Picard, 1976): profits flow from the source into the nodes,
-without limit from a node to its parent and to its acquisitions, and out to the sink up to the
-prices. The nodes from which the sink cannot be reached any more pay for themselves, and stay.
+A maximum closure is a minimum cut (Picard, 1976). Profits flow from the source into the nodes.
+A node passes flow without limit to its parent and to its acquisitions, which pass it to the sink
+up to their prices. Nodes from which the sink can no longer be reached earn more than they cost, and
+stay.
 
-Push-relabel (Goldberg & Tarjan, 1988) with a first-in first-out queue, gaps and global relabelling
-(:mod:`.push_relabel`); its first phase suffices, because the cut is needed and not the flow. Before
-it, profits flow greedily from the leaves upwards, or the flow of a cut at another price is used.
-The flow proves the optimum: the amount that reaches the sink is the value of the cut, so ``bound``
-is computed from the flow and not assumed.
+:mod:`.push_relabel` implements the algorithm of Goldberg & Tarjan (1988) with a first-in first-out
+queue, the gap heuristic and global relabelling. Its first phase suffices, because only the cut is
+needed. It starts from a greedy flow from the leaves upwards, or from the flow at another price. The
+flow proves the optimum: the amount that reaches the sink is the value of the cut, and ``bound`` is
+computed from it.
 """
 
 from __future__ import annotations
@@ -18,46 +19,52 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.presolve import FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.push_relabel import ClosureGraph, fill, improve_flow
+from gatewise_training.prune.solvers.push_relabel import (
+    ClosureGraph,
+    improve_flow,
+    make_greedy_flow,
+)
 
 TOLERANCE = 1e-12
-"""Share of the profits that may stay unsent although the sink can be reached: rounding."""
+"""Share of the profits that may fail to reach the sink because of rounding."""
 
 
 def solve(problem: PruneProblem, lam: float) -> Solution:
-    """Find the optimal pruning for one price; `iterations` are relabellings."""
+    """Find the optimal pruning for one price; `iterations` counts the global relabellings."""
     lam = check_price(lam)
     closure, number = reduce_problem(problem)
-    closure_keep, reached, iterations = best_closure(closure, lam)
+    closure_keep, cut_value, iterations = best_closure(closure, lam)
     keep = np.append(closure_keep, [False, True])[number]
     free_profit = float(problem.profit[number == FREE].sum())
-    bound = problem.base_error - free_profit - (closure.worth - reached)
+    bound = problem.base_error - free_profit - (closure.worth - cut_value)
     return Solution(keep, problem.objective(keep, lam), bound, lam, iterations)
 
 
 def best_closure(
     closure: Closure, lam: float, flow: Flow | None = None
 ) -> tuple[NDArray[np.bool_], float, int]:
-    """Find the closure (n_nodes,) of greatest profit less ``lam`` times price.
+    """Find the nodes with the largest profit less ``lam`` times price.
 
-    A `flow` of this closure at another price is the start, and is changed in place.
+    The search starts from `flow`, a flow of this closure at another price, and changes it in place.
+    Returns the mask of the nodes, shape (n_nodes,), the value of the minimum cut, and the number of
+    global relabellings.
     """
     flow = first_flow(closure, lam) if flow is None else flow
-    keep, reached, rounds = improve_flow(
-        _graph(closure, lam), flow.acquired, flow.up, TOLERANCE * closure.worth
+    keep, cut_value, n_rounds = improve_flow(
+        _closure_graph(closure, lam), flow.to_columns, flow.to_parent, TOLERANCE * closure.worth
     )
-    return keep, float(reached), int(rounds)
+    return keep, float(cut_value), int(n_rounds)
 
 
 def first_flow(closure: Closure, lam: float) -> Flow:
-    """Make a good flow in one pass: nodes pay what they can, and parents get the remainder."""
-    flow = Flow.none(closure)
-    fill(_graph(closure, lam), flow.acquired, flow.up)
+    """Make a flow greedily: each node pays as much as it can, and its parent gets the rest."""
+    flow = Flow.zero(closure)
+    make_greedy_flow(_closure_graph(closure, lam), flow.to_columns, flow.to_parent)
     return flow
 
 
-def _graph(closure: Closure, lam: float) -> ClosureGraph:
-    """Edges, inflows and capacities of the closure problem, prices times ``lam``."""
+def _closure_graph(closure: Closure, lam: float) -> ClosureGraph:
+    """Make the graph of a closure problem, with prices multiplied by ``lam``."""
     return ClosureGraph(
         parent=closure.parent,
         profit=closure.profit,

@@ -1,21 +1,23 @@
-"""BudgetPrune's primal-dual method: ascent on the multipliers, a tree recursion a step.
+"""BudgetPrune's primal-dual method: dual ascent with one tree recursion per step.
 
-Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, algorithm 1.
-A multiplier ``beta[h, c] >= 0`` charges node h for its part in the acquisition c. Given the
-multipliers, the best pruning of each tree comes bottom up (:mod:`.tree_recursion`), and
-``beta <- beta + gamma (y_h - w_c)`` goes uphill on a concave bound of the optimum.
+The method is algorithm 1 of Nan, Wang & Saligrama, "Pruning random forests for prediction on a
+budget", NIPS 2016. A multiplier ``beta[h, c] >= 0`` charges node h for its part in acquisition c.
+Given the multipliers, a recursion finds the best pruning of each tree (:mod:`.tree_recursion`). The
+step ``beta <- beta + gamma (y_h - w_c)`` then ascends a concave lower bound on the optimum.
 
-Beyond the paper, all of it safe because any feasible multipliers prove their bound:
+The implementation differs from the paper as follows. The changes cannot invalidate the bound,
+because any feasible multipliers prove one.
 
-- w is eliminated: the multipliers of an acquisition add up to ``lam * price`` (more is never worse
-  up to there), so that a step is projected onto a simplex for each acquisition;
-- the step length is Polyak's, from the gap itself, on steps weighted by the prices;
-- the direction is an average over steps, whose limit is the fractional optimum (Barahona & Anbil,
-  "The volume algorithm", 2000); its level sets, and the trees' own prunings, are repaired
-  (:func:`.tree_recursion.improved`).
+- w is eliminated. The multipliers of an acquisition always add up to ``lam * price``, because a
+  smaller sum never gives a better bound. Each step is therefore projected onto a simplex for each
+  acquisition.
+- The step length is Polyak's, computed from the gap, and the steps are weighted by the prices.
+- The direction is an average over steps, whose limit is the fractional optimum (Barahona & Anbil,
+  "The volume algorithm", 2000). Its level sets, and the prunings of the recursion, are repaired
+  (:func:`.tree_recursion.repair`).
 
-The method proves the gap between `objective` and `bound`. Where the frontier is steep, many
-prunings are nearly optimal and the gap closes slowly: the minimum cut is the solver to use.
+The method proves the gap between `objective` and `bound`. If the frontier is steep, many prunings
+are nearly optimal and the gap closes slowly. The minimum cut is then the better solver.
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ import numpy as np
 from gatewise_training.prune.problem import Floats, PruneProblem, Solution, check_price
 from gatewise_training.prune.tree_recursion import (
     PricedTrees,
+    best_level_set,
     even_shares,
-    improved,
-    level_sets,
-    merged,
+    merge_columns,
+    repair,
 )
 
-AVERAGING = 0.15
-"""Weight of the newest pruning in the average."""
+NEWEST_WEIGHT = 0.15
+"""Weight of the newest pruning in the average of the prunings."""
 
 PATIENCE = 8
-"""Steps without a better bound after which steps become shorter."""
+"""Number of steps without a better bound after which the step length is halved."""
 
-REPAIR_EVERY = 10
-"""Steps between repairs of the average's level sets."""
+REPAIR_INTERVAL = 10
+"""Number of steps between two repairs."""
 
 
 def solve(
@@ -51,10 +53,11 @@ def solve(
     tolerance: float = 1e-4,
     max_iterations: int = 500,
 ) -> Solution:
-    """Prune by dual ascent; not exact, but its gap is proved. Acquisitions are merged first."""
+    """Prune by dual ascent, which is not exact but proves its gap."""
     lam = check_price(lam)
-    problem = merged(problem)
-    start, nodes = problem.column_start, problem.column_nodes
+    problem = merge_columns(problem)
+    start = problem.column_start
+    nodes = problem.column_nodes
     trees = PricedTrees(problem, lam)
     price = trees.full_price
     beta = even_shares(problem, lam)
@@ -63,30 +66,33 @@ def solve(
     best_keep = np.zeros(problem.n_nodes, np.bool_)
     objective = float(problem.objective(best_keep, lam))
     average: Floats | None = None
-    length = 1.0
-    n_waited = step = 0
+    step_scale = 1.0
+    n_stalled = 0
+    step = 0
     for step in range(1, max_iterations + 1):
-        keep, gain = trees.best(trees.charges(beta))
+        keep, gain = trees.prune(trees.charges(beta))
         value = trees.bound(gain)
-        # longer steps while the bound rises; else, again from the best multipliers, shorter ones
+        # lengthen the steps while the bound rises; otherwise return to the best multipliers with
+        # shorter steps
         if value > bound + 1e-3 * max(objective - bound, 0.0):
-            length = min(1.1 * length, 2.0)
-            n_waited = 0
+            step_scale = min(1.1 * step_scale, 2.0)
+            n_stalled = 0
         else:
-            n_waited += 1
-            if n_waited >= PATIENCE:
-                length *= 0.5
-                n_waited = 0
+            n_stalled += 1
+            if n_stalled >= PATIENCE:
+                step_scale *= 0.5
+                n_stalled = 0
                 beta = best_beta.copy()
         if value > bound:
             bound = value
             best_beta[:] = beta
-        # prunings from this step and, now and then, from the average of the steps
+        # candidates are the pruning of this step or, every REPAIR_INTERVAL steps, its repair and
+        # the repair of the average's best level set
         share = keep.astype(np.float64)
-        average = share if average is None else average + AVERAGING * (share - average)
-        if step % REPAIR_EVERY == 1:
-            mixture, _ = level_sets(problem, average, lam)
-            candidates = [improved(problem, keep, lam), improved(problem, mixture, lam)]
+        average = share if average is None else average + NEWEST_WEIGHT * (share - average)
+        if step % REPAIR_INTERVAL == 1:
+            level_set, _ = best_level_set(problem, average, lam)
+            candidates = [repair(problem, keep, lam), repair(problem, level_set, lam)]
         else:
             candidates = [(keep, float(problem.objective(keep, lam)))]
         for candidate, candidate_objective in candidates:
@@ -96,14 +102,15 @@ def solve(
         gap = objective - bound
         if gap <= tolerance * abs(objective) or gap <= 1e-14:
             break
-        # Polyak's step: length * gap / |slope|^2
-        square = _squared_slope(start, nodes, price, average)
-        if square <= 0.0:
+        # Polyak's step length: step_scale * gap / |slope|^2
+        squared_slope = _squared_slope(start, nodes, price, average)
+        if squared_slope <= 0.0:
             average = share
-            square = _squared_slope(start, nodes, price, average)
-        if square <= 0.0:  # every acquisition's nodes agree: the bound is the objective
+            squared_slope = _squared_slope(start, nodes, price, average)
+        if squared_slope <= 0.0:  # the nodes of every acquisition agree, so the gap is 0
             break
-        _climb(start, nodes, price, average, length * (objective - value) / square, beta)
+        length = step_scale * (objective - value) / squared_slope
+        _ascend(start, nodes, price, average, length, beta)
     return Solution(best_keep, objective, min(bound, objective), lam, step)
 
 
@@ -127,8 +134,11 @@ def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _climb(start: Any, nodes: Any, price: Any, share: Any, length: float, beta: Any) -> None:
-    """Add ``length * price * share``, and project each acquisition's onto its simplex."""
+def _ascend(start: Any, nodes: Any, price: Any, share: Any, length: float, beta: Any) -> None:
+    """Add ``length * price * share`` to the multipliers, and project them onto the simplices.
+
+    The multipliers of an acquisition are at least 0 and add up to its price.
+    """
     for c in range(len(price)):
         begin = start[c]
         end = start[c + 1]
@@ -148,7 +158,7 @@ def _climb(start: Any, nodes: Any, price: Any, share: Any, length: float, beta: 
                 if beta[j] > cut:
                     n_above += 1
                     sum_above += beta[j]
-            if n_above >= n_positive:  # above by rounding at a tie, which would never end
+            if n_above >= n_positive:  # rounding at a tie may raise the number, without end
                 break
             n_positive = n_above
             cut = (sum_above - price[c]) / n_positive

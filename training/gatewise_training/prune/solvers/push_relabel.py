@@ -1,15 +1,17 @@
-"""Push-relabel on the implicit graph of a closure problem: nodes, parents, acquisitions.
+"""Push-relabel on the implicit graph of a closure problem.
 
-Profits enter at the nodes. A node sends without limit to its parent and to the acquisitions that
-it makes; an acquisition, and a node for its own price, sends up to its price to the sink. Flow can
+Profits enter at the nodes. A node can send any amount to its parent and to the acquisitions that it
+makes. An acquisition can send its price to the sink, and so can a node for its own price. Flow can
 be taken back.
 
-Only nodes hold excess. An acquisition passes on at once the flow that it gets: into the capacity
-that its price leaves, and, by taking back their flow, to other nodes that make it. So an
-acquisition never gets more than it can pass on, and hubs (the roots, which thousands of
-acquisitions need) do not send their whole excess to and fro. Labels are distances to the sink,
-counted in nodes. ``near`` is a lower bound of the smallest label that an acquisition can pass on
-to, 0 where it has capacity.
+Only nodes hold excess. An acquisition passes flow on as soon as it gets it: first to the sink, as
+far as its price allows, and then to other nodes that make it, by giving their flow back. An
+acquisition therefore never gets more than it can pass on. This matters for roots, which thousands
+of acquisitions share, because otherwise they would send their whole excess back and forth.
+
+The label of a node is its distance to the sink, counted in nodes. The label of an acquisition is a
+lower bound on the smallest label of a node to which it can give flow back. It is 0 as long as the
+acquisition has capacity left.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-FAR = 2**30
+UNREACHABLE = 2**30
 """Label of a node from which the sink cannot be reached."""
 
-EFFORT = 2
-"""Steps between two global relabellings, as a multiple of the edges."""
+STEPS_PER_EDGE = 2
+"""Number of steps between two global relabellings, per edge of the graph."""
 
 HEAD, TAIL, SIZE, WORK = 0, 1, 2, 3
-"""State of the queue, and steps since the last global relabelling."""
+"""Indices into the state of the queue; WORK counts the steps since the last global relabelling."""
 
 
 class ClosureGraph(NamedTuple):
-    """Edges, inflows and capacities; arrays as of :class:`.Closure`."""
+    """Edges, inflows and capacities, in the arrays of :class:`.Closure`."""
 
     parent: Any
     profit: Any
@@ -41,33 +43,33 @@ class ClosureGraph(NamedTuple):
 
 
 class ColumnEdges(NamedTuple):
-    """Edges of each acquisition: their numbers and nodes, from `begin` on."""
+    """Edges of each acquisition, one acquisition after another."""
 
-    begin: Any  # (n_columns + 1,)
-    edge: Any  # (n_edges,)
-    node: Any  # (n_edges,)
+    start: Any  # (n_columns + 1,): where each acquisition's edges begin
+    edges: Any  # (n_edges,)
+    nodes: Any  # (n_edges,): node of each edge
 
 
 class Network(NamedTuple):
-    """The graph with its edges from both sides."""
+    """The graph, with its edges by node and by acquisition."""
 
     parent: Any  # (n_nodes,)
-    child: Any  # (n_nodes,): first child, -1 for none
-    sibling: Any  # (n_nodes,): next sibling, -1 for none
+    child: Any  # (n_nodes,): first child, or -1
+    sibling: Any  # (n_nodes,): next sibling, or -1
     start: Any  # (n_nodes + 1,): where each node's edges begin
     columns: Any  # (n_edges,): acquisition of each edge
-    begin: Any  # of :class:`ColumnEdges`
-    edge: Any
-    node: Any
+    column_start: Any  # of :class:`ColumnEdges`
+    column_edges: Any
+    column_nodes: Any
 
 
 class Residual(NamedTuple):
-    """Flow, and capacities that it leaves."""
+    """Flow, and the capacities that it leaves."""
 
-    flow: Any  # (n_edges,): from nodes to acquisitions
-    up: Any  # (n_nodes,): to the parent
-    own: Any  # (n_nodes,): capacity of each node to the sink
-    capacity: Any  # (n_columns,): capacity of each acquisition to the sink
+    to_columns: Any  # (n_edges,): flow from nodes to acquisitions
+    to_parent: Any  # (n_nodes,): flow to the parent
+    node_capacity: Any  # (n_nodes,): remaining capacity of each node to the sink
+    column_capacity: Any  # (n_columns,): remaining capacity of each acquisition to the sink
     excess: Any  # (n_nodes,)
 
 
@@ -75,41 +77,46 @@ class Labels(NamedTuple):
     """Distances to the sink."""
 
     label: Any  # (n_nodes,)
-    near: Any  # (n_columns,)
-    arc: Any  # (n_nodes,): edges before it lead nowhere at the node's label
-    count: Any  # (n_nodes + 2,): nodes of each label
+    column_label: Any  # (n_columns,)
+    # (n_nodes,): first edge that may admit flow; with its present label the node cannot send
+    # anything along the edges before it
+    current_edge: Any
+    label_count: Any  # (n_nodes + 2,): number of nodes with each label
 
 
 class NodeQueue(NamedTuple):
-    """Nodes with excess, first in, first out."""
+    """Queue of the nodes with excess, first in, first out."""
 
     nodes: Any  # (n_nodes + 1,)
-    waiting: Any  # (n_nodes,), bool
+    is_queued: Any  # (n_nodes,), bool
     state: Any  # (4,): HEAD, TAIL, SIZE, WORK
 
 
 @numba.njit(cache=True, nogil=True)
-def by_column(start: Any, columns: Any, n_columns: int) -> Any:
-    """List the edges of each column."""
-    begin = np.zeros(n_columns + 1, np.int64)
+def list_column_edges(start: Any, columns: Any, n_columns: int) -> Any:
+    """List the edges of each acquisition."""
+    column_start = np.zeros(n_columns + 1, np.int64)
     for c in columns:
-        begin[c + 1] += 1
-    begin = np.cumsum(begin)
-    next_place = begin[:-1].copy()
-    edge = np.empty(len(columns), np.int32)
-    node = np.empty(len(columns), np.int32)
+        column_start[c + 1] += 1
+    column_start = np.cumsum(column_start)
+    next_place = column_start[:-1].copy()
+    edges = np.empty(len(columns), np.int32)
+    nodes = np.empty(len(columns), np.int32)
     for v in range(len(start) - 1):
         for e in range(start[v], start[v + 1]):
             place = next_place[columns[e]]
-            edge[place] = e
-            node[place] = v
+            edges[place] = e
+            nodes[place] = v
             next_place[columns[e]] += 1
-    return ColumnEdges(begin, edge, node)
+    return ColumnEdges(column_start, edges, nodes)
 
 
 @numba.njit(cache=True, nogil=True)
-def fill(graph: Any, flow: Any, up: Any) -> None:
-    """Make a first flow from the leaves upwards; nodes send unused profit to their parents."""
+def make_greedy_flow(graph: Any, to_columns: Any, to_parent: Any) -> None:
+    """Write a flow from the leaves upwards into the arrays of a flow of 0.
+
+    Each node pays for its acquisitions as far as it can, and sends the rest to its parent.
+    """
     capacity = graph.column_price.copy()
     received = np.zeros(len(graph.parent))
     for v in range(len(graph.parent) - 1, -1, -1):
@@ -119,71 +126,76 @@ def fill(graph: Any, flow: Any, up: Any) -> None:
                 break
             amount = min(excess, capacity[graph.columns[e]])
             capacity[graph.columns[e]] -= amount
-            flow[e] += amount
+            to_columns[e] += amount
             excess -= amount
         if excess > 0.0 and graph.parent[v] >= 0:
-            up[v] = excess
+            to_parent[v] = excess
             received[graph.parent[v]] += excess
 
 
 @numba.njit(cache=True, nogil=True)
-def improve_flow(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
-    """Improve a flow until no more than `tolerance` of excess can reach the sink.
+def improve_flow(graph: Any, to_columns: Any, to_parent: Any, tolerance: float) -> Any:
+    """Improve a flow, in place, until at most `tolerance` of excess can still reach the sink.
 
-    Returns the nodes that stay, (n_nodes,), the flow to the sink, and the global relabellings.
+    Returns the mask of the nodes that stay, shape (n_nodes,), the flow to the sink, and the number
+    of global relabellings.
     """
     n = len(graph.parent)
-    network, residual, labels, queue = _prepare(graph, flow, up)
-    small = tolerance / max(n, 1)
+    network, residual, labels, queue = _make_records(graph, to_columns, to_parent)
+    min_excess = tolerance / max(n, 1)
     n_rounds = 0
     while True:
         _relabel_all(network, residual, labels, queue.nodes)
         n_rounds += 1
-        if _enqueue_active(network, residual, labels, queue, small) <= tolerance:
+        if _enqueue_active(network, residual, labels, queue, min_excess) <= tolerance:
             break
-        most_work = EFFORT * len(network.columns) + 8 * n
-        while queue.state[SIZE] > 0 and queue.state[WORK] < most_work:
+        max_work = STEPS_PER_EDGE * len(network.columns) + 8 * n
+        while queue.state[SIZE] > 0 and queue.state[WORK] < max_work:
             v = _dequeue(queue)
-            if labels.label[v] == FAR:
+            if labels.label[v] == UNREACHABLE:
                 continue
             if labels.label[v] == 1:
                 _send_to_sink(v, residual)
             _send_to_columns(v, network, residual, labels, queue)
             _send_along_tree(v, network, residual, labels, queue)
-            if residual.excess[v] > small:
+            if residual.excess[v] > min_excess:
                 _relabel(v, network, residual, labels, queue.state)
-                labels.arc[v] = network.start[v]
-                if labels.label[v] < FAR:
+                labels.current_edge[v] = network.start[v]
+                if labels.label[v] < UNREACHABLE:
                     _enqueue(v, queue)
-    reached = 0.0
+    cut_value = 0.0
     for v in range(n):
-        reached += graph.price[v] - residual.own[v]
-    for c in range(len(residual.capacity)):
-        reached += graph.column_price[c] - residual.capacity[c]
-    return labels.label == FAR, reached, n_rounds
+        cut_value += graph.price[v] - residual.node_capacity[v]
+    for c in range(len(residual.column_capacity)):
+        cut_value += graph.column_price[c] - residual.column_capacity[c]
+    return labels.label == UNREACHABLE, cut_value, n_rounds
 
 
 @numba.njit(cache=True, nogil=True)
-def _prepare(graph: Any, flow: Any, up: Any) -> Any:
-    """Make the records of :func:`improve_flow` from a graph and a flow."""
+def _make_records(graph: Any, to_columns: Any, to_parent: Any) -> Any:
+    """Make the network, residual, labels and queue from a graph and a flow."""
     n = len(graph.parent)
     n_columns = len(graph.column_price)
-    edges = by_column(graph.start, graph.columns, n_columns)
-    child, sibling = _siblings(graph.parent)
+    edges = list_column_edges(graph.start, graph.columns, n_columns)
+    child, sibling = _find_relatives(graph.parent)
     network = Network(
         parent=graph.parent,
         child=child,
         sibling=sibling,
         start=graph.start,
         columns=graph.columns,
-        begin=edges.begin,
-        edge=edges.edge,
-        node=edges.node,
+        column_start=edges.start,
+        column_edges=edges.edges,
+        column_nodes=edges.nodes,
     )
-    own = graph.price.copy()
-    capacity = graph.column_price.copy()
-    residual = Residual(flow, up, own, capacity, graph.profit - up)
-    _take_outflows(network, residual)
+    residual = Residual(
+        to_columns=to_columns,
+        to_parent=to_parent,
+        node_capacity=graph.price.copy(),
+        column_capacity=graph.column_price.copy(),
+        excess=graph.profit - to_parent,
+    )
+    _subtract_outflows(network, residual)
     labels = Labels(
         np.empty(n, np.int32),
         np.empty(n_columns, np.int32),
@@ -195,8 +207,8 @@ def _prepare(graph: Any, flow: Any, up: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _siblings(parent: Any) -> Any:
-    """Each node's first child and next sibling, -1 for none."""
+def _find_relatives(parent: Any) -> Any:
+    """Find the first child and the next sibling of each node, or -1."""
     child = np.full(len(parent), -1, np.int32)
     sibling = np.full(len(parent), -1, np.int32)
     for v in range(len(parent) - 1, -1, -1):
@@ -207,99 +219,109 @@ def _siblings(parent: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _take_outflows(network: Any, residual: Any) -> None:
-    """Take the flow out of capacities and excess, which holds ``profit - up`` at first."""
-    flow, up, own, capacity, excess = residual
-    for c in range(len(capacity)):
+def _subtract_outflows(network: Any, residual: Any) -> None:
+    """Subtract the flow from the capacities and the excess.
+
+    At first the capacities are the prices and the excess is ``profit - to_parent``. Flow to an
+    acquisition that exceeds its price is taken back.
+    """
+    to_columns, to_parent, node_capacity, column_capacity, excess = residual
+    for c in range(len(column_capacity)):
         sent = 0.0
-        for a in range(network.begin[c], network.begin[c + 1]):
-            sent += flow[network.edge[a]]
-        if sent <= capacity[c]:
-            capacity[c] -= sent
+        for a in range(network.column_start[c], network.column_start[c + 1]):
+            sent += to_columns[network.column_edges[a]]
+        if sent <= column_capacity[c]:
+            column_capacity[c] -= sent
             continue
-        # too much is taken back edge by edge: whole numbers stay whole, unlike shares
-        surplus = sent - capacity[c]
-        a = network.begin[c + 1] - 1
-        while surplus > 0.0 and a >= network.begin[c]:
-            amount = min(surplus, flow[network.edge[a]])
-            flow[network.edge[a]] -= amount
+        # take the surplus back edge by edge rather than in proportion, so that integers stay exact
+        surplus = sent - column_capacity[c]
+        a = network.column_start[c + 1] - 1
+        while surplus > 0.0 and a >= network.column_start[c]:
+            amount = min(surplus, to_columns[network.column_edges[a]])
+            to_columns[network.column_edges[a]] -= amount
             surplus -= amount
             a -= 1
-        capacity[c] = 0.0
-    for v in range(len(own)):
+        column_capacity[c] = 0.0
+    for v in range(len(node_capacity)):
         if network.parent[v] >= 0:
-            excess[network.parent[v]] += up[v]
+            excess[network.parent[v]] += to_parent[v]
         for e in range(network.start[v], network.start[v + 1]):
-            excess[v] -= flow[e]
-    for v in range(len(own)):
-        amount = max(0.0, min(excess[v], own[v]))
-        own[v] -= amount
+            excess[v] -= to_columns[e]
+    for v in range(len(node_capacity)):
+        amount = max(0.0, min(excess[v], node_capacity[v]))
+        node_capacity[v] -= amount
         excess[v] -= amount
 
 
 @numba.njit(cache=True, nogil=True)
-def _relabel_all(network: Any, residual: Any, labels: Any, queue: Any) -> None:
-    """Compute exact distances, breadth first from the sink backwards."""
-    label, near = labels.label, labels.near
-    label[:] = FAR
-    for c in range(len(near)):
-        near[c] = 0 if residual.capacity[c] > 0.0 else FAR
-    # nodes that can send to the sink, or to an acquisition that can
+def _relabel_all(network: Any, residual: Any, labels: Any, node_queue: Any) -> None:
+    """Compute the exact labels by breadth-first search backwards from the sink.
+
+    `node_queue` is a working array for the search.
+    """
+    label = labels.label
+    column_label = labels.column_label
+    label[:] = UNREACHABLE
+    for c in range(len(column_label)):
+        column_label[c] = 0 if residual.column_capacity[c] > 0.0 else UNREACHABLE
+    # label 1: nodes that can send to the sink directly or through an acquisition
     tail = 0
     for v in range(len(label)):
-        is_close = residual.own[v] > 0.0
+        is_close = residual.node_capacity[v] > 0.0
         for e in range(network.start[v], network.start[v + 1]):
             if is_close:
                 break
-            is_close = near[network.columns[e]] == 0
+            is_close = column_label[network.columns[e]] == 0
         if is_close:
             label[v] = 1
-            queue[tail] = v
+            node_queue[tail] = v
             tail += 1
     head = 0
     while head < tail:
-        w = queue[head]
+        w = node_queue[head]
         head += 1
         distance = label[w] + 1
         # a child can send to its parent
         v = network.child[w]
         while v >= 0:
-            if label[v] == FAR:
+            if label[v] == UNREACHABLE:
                 label[v] = distance
-                queue[tail] = v
+                node_queue[tail] = v
                 tail += 1
             v = network.sibling[v]
-        # a parent can give back
+        # a parent can give flow back to its child
         v = network.parent[w]
-        if v >= 0 and residual.up[w] > 0.0 and label[v] == FAR:
+        if v >= 0 and residual.to_parent[w] > 0.0 and label[v] == UNREACHABLE:
             label[v] = distance
-            queue[tail] = v
+            node_queue[tail] = v
             tail += 1
-        # other nodes can take over paid acquisitions
+        # other nodes can pay for an acquisition instead of w
         for e in range(network.start[w], network.start[w + 1]):
             c = network.columns[e]
-            if residual.flow[e] > 0.0 and near[c] == FAR:
-                near[c] = label[w]
-                for a in range(network.begin[c], network.begin[c + 1]):
-                    v = network.node[a]
-                    if label[v] == FAR:
+            if residual.to_columns[e] > 0.0 and column_label[c] == UNREACHABLE:
+                column_label[c] = label[w]
+                for a in range(network.column_start[c], network.column_start[c + 1]):
+                    v = network.column_nodes[a]
+                    if label[v] == UNREACHABLE:
                         label[v] = distance
-                        queue[tail] = v
+                        node_queue[tail] = v
                         tail += 1
 
 
 @numba.njit(cache=True, nogil=True)
-def _enqueue_active(network: Any, residual: Any, labels: Any, queue: Any, small: float) -> float:
-    """Start a round: enqueue nodes with excess that can reach the sink; get its sum."""
+def _enqueue_active(
+    network: Any, residual: Any, labels: Any, queue: Any, min_excess: float
+) -> float:
+    """Start a round: enqueue nodes with excess that can reach the sink; return the total excess."""
     queue.state[:] = 0
-    labels.count[:] = 0
+    labels.label_count[:] = 0
     active_excess = 0.0
     for v in range(len(labels.label)):
-        labels.arc[v] = network.start[v]
-        queue.waiting[v] = False
-        if labels.label[v] < FAR:
-            labels.count[labels.label[v]] += 1
-            if residual.excess[v] > small:
+        labels.current_edge[v] = network.start[v]
+        queue.is_queued[v] = False
+        if labels.label[v] < UNREACHABLE:
+            labels.label_count[labels.label[v]] += 1
+            if residual.excess[v] > min_excess:
                 active_excess += residual.excess[v]
                 _enqueue(v, queue)
     return active_excess
@@ -307,12 +329,12 @@ def _enqueue_active(network: Any, residual: Any, labels: Any, queue: Any, small:
 
 @numba.njit(cache=True, nogil=True)
 def _enqueue(v: int, queue: Any) -> None:
-    """Put a node at the end of the queue, unless it is in it."""
+    """Put a node at the end of the queue, unless it is already queued."""
     state = queue.state
-    if not queue.waiting[v]:
-        queue.waiting[v] = True
+    if not queue.is_queued[v]:
+        queue.is_queued[v] = True
         queue.nodes[state[TAIL]] = v
-        state[TAIL] = state[TAIL] + 1 if state[TAIL] < len(queue.waiting) else 0
+        state[TAIL] = state[TAIL] + 1 if state[TAIL] < len(queue.is_queued) else 0
         state[SIZE] += 1
 
 
@@ -321,79 +343,89 @@ def _dequeue(queue: Any) -> Any:
     """Take the node at the head of the queue."""
     state = queue.state
     v = queue.nodes[state[HEAD]]
-    state[HEAD] = state[HEAD] + 1 if state[HEAD] < len(queue.waiting) else 0
+    state[HEAD] = state[HEAD] + 1 if state[HEAD] < len(queue.is_queued) else 0
     state[SIZE] -= 1
-    queue.waiting[v] = False
+    queue.is_queued[v] = False
     return v
 
 
 @numba.njit(cache=True, nogil=True)
 def _send_to_sink(v: int, residual: Any) -> None:
-    amount = min(residual.excess[v], residual.own[v])
-    residual.own[v] -= amount
+    amount = min(residual.excess[v], residual.node_capacity[v])
+    residual.node_capacity[v] -= amount
     residual.excess[v] -= amount
 
 
 @numba.njit(cache=True, nogil=True)
 def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
-    """Send a node's excess to its acquisitions: into their capacity, then instead of others."""
-    flow, capacity, excess = residual.flow, residual.capacity, residual.excess
-    label, near, state = labels.label, labels.near, queue.state
+    """Send a node's excess to its acquisitions.
+
+    It first uses the remaining capacity of an acquisition. It then pays instead of other nodes,
+    which get their flow back as excess.
+    """
+    to_columns = residual.to_columns
+    column_capacity = residual.column_capacity
+    excess = residual.excess
+    label = labels.label
+    column_label = labels.column_label
+    state = queue.state
     node_label = label[v]
     remaining = excess[v]
-    e = labels.arc[v]
+    e = labels.current_edge[v]
     while e < network.start[v + 1] and remaining > 0.0:
         c = network.columns[e]
-        # into the column's own capacity
-        if near[c] < node_label and capacity[c] > 0.0:
-            amount = min(remaining, capacity[c])
-            capacity[c] -= amount
-            flow[e] += amount
+        # use the remaining capacity of the acquisition
+        if column_label[c] < node_label and column_capacity[c] > 0.0:
+            amount = min(remaining, column_capacity[c])
+            column_capacity[c] -= amount
+            to_columns[e] += amount
             remaining -= amount
-            if capacity[c] <= 0.0:
-                near[c] = 1
-        # instead of nodes nearer to the sink, which get their flow back as excess
-        if near[c] < node_label and remaining > 0.0:
-            lowest = FAR
-            for a in range(network.begin[c], network.begin[c + 1]):
-                other_edge = network.edge[a]
-                w = network.node[a]
-                if flow[other_edge] > 0.0:
+            if column_capacity[c] <= 0.0:
+                column_label[c] = 1
+        # pay instead of nodes nearer to the sink
+        if column_label[c] < node_label and remaining > 0.0:
+            lowest = UNREACHABLE
+            for a in range(network.column_start[c], network.column_start[c + 1]):
+                other_edge = network.column_edges[a]
+                w = network.column_nodes[a]
+                if to_columns[other_edge] > 0.0:
                     if label[w] < node_label and remaining > 0.0:
-                        amount = min(remaining, flow[other_edge])
-                        flow[other_edge] -= amount
-                        flow[e] += amount
+                        amount = min(remaining, to_columns[other_edge])
+                        to_columns[other_edge] -= amount
+                        to_columns[e] += amount
                         excess[w] += amount
                         remaining -= amount
                         _enqueue(w, queue)
-                    if flow[other_edge] > 0.0:
+                    if to_columns[other_edge] > 0.0:
                         lowest = min(lowest, label[w])
-            state[WORK] += network.begin[c + 1] - network.begin[c]
+            state[WORK] += network.column_start[c + 1] - network.column_start[c]
             if remaining > 0.0:
-                near[c] = lowest
+                column_label[c] = lowest
         if remaining > 0.0:
             e += 1
-    state[WORK] += e - labels.arc[v] + 4
-    labels.arc[v] = e
+    state[WORK] += e - labels.current_edge[v] + 4
+    labels.current_edge[v] = e
     excess[v] = remaining
 
 
 @numba.njit(cache=True, nogil=True)
 def _send_along_tree(v: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
     """Send a node's excess to its parent, or give it back to its children."""
-    up, excess, label = residual.up, residual.excess, labels.label
+    to_parent = residual.to_parent
+    excess = residual.excess
+    label = labels.label
     remaining = excess[v]
     w = network.parent[v]
     if remaining > 0.0 and w >= 0 and label[w] < label[v]:
-        up[v] += remaining
+        to_parent[v] += remaining
         excess[w] += remaining
         remaining = 0.0
         _enqueue(w, queue)
     w = network.child[v]
     while w >= 0 and remaining > 0.0:
-        if up[w] > 0.0 and label[w] < label[v]:
-            amount = min(remaining, up[w])
-            up[w] -= amount
+        if to_parent[w] > 0.0 and label[w] < label[v]:
+            amount = min(remaining, to_parent[w])
+            to_parent[w] -= amount
             excess[w] += amount
             remaining -= amount
             _enqueue(w, queue)
@@ -403,29 +435,33 @@ def _send_along_tree(v: int, network: Any, residual: Any, labels: Any, queue: An
 
 @numba.njit(cache=True, nogil=True)
 def _relabel(v: int, network: Any, residual: Any, labels: Any, state: Any) -> None:
-    """Give a node the least label that lets it send; above a gap in the labels all are far."""
-    label, count = labels.label, labels.count
+    """Raise a node's label to the lowest one with which it can send.
+
+    If no node with the old label is left, the sink cannot be reached from any higher label.
+    """
+    label = labels.label
+    label_count = labels.label_count
     old_label = label[v]
-    lowest = 0 if residual.own[v] > 0.0 else FAR
+    lowest = 0 if residual.node_capacity[v] > 0.0 else UNREACHABLE
     for e in range(network.start[v], network.start[v + 1]):
-        lowest = min(lowest, labels.near[network.columns[e]])
+        lowest = min(lowest, labels.column_label[network.columns[e]])
     if network.parent[v] >= 0:
         lowest = min(lowest, label[network.parent[v]])
     w = network.child[v]
     while w >= 0:
-        if residual.up[w] > 0.0:
+        if residual.to_parent[w] > 0.0:
             lowest = min(lowest, label[w])
         w = network.sibling[w]
     state[WORK] += network.start[v + 1] - network.start[v]
-    count[old_label] -= 1
+    label_count[old_label] -= 1
     if lowest >= len(label):
-        label[v] = FAR
-    elif count[old_label] == 0:
-        label[v] = FAR
+        label[v] = UNREACHABLE
+    elif label_count[old_label] == 0:
+        label[v] = UNREACHABLE
         for w in range(len(label)):
-            if old_label < label[w] < FAR:
-                count[label[w]] -= 1
-                label[w] = FAR
+            if old_label < label[w] < UNREACHABLE:
+                label_count[label[w]] -= 1
+                label[w] = UNREACHABLE
     else:
         label[v] = lowest + 1
-        count[lowest + 1] += 1
+        label_count[lowest + 1] += 1
