@@ -45,14 +45,9 @@ def figures(
     }
     search = shared | {"n_penalties": n_penalties}
     fixed = search | {"patience": None, "num_leaves": 16}
-    # from few features to no effect
-    lowest, highest = 1e-5, 0.1
-    penalties = [
-        highest * (lowest / highest) ** (i / (n_penalties - 1)) for i in range(n_penalties)
-    ]
     misers = [
         GreedyMiser(
-            penalties=penalties,
+            penalties=miser_penalties(n_penalties),
             newton=False,
             max_depth=4,
             learning_rate=rate,
@@ -88,6 +83,14 @@ def figures(
         "fit_cpu": fits,
         "curves": curves,
     }
+
+
+def miser_penalties(n_penalties: int) -> list[float]:
+    """Space GreedyMiser's penalties evenly on a log scale, from few features to no effect."""
+    highest = 0.1
+    lowest = 1e-5
+    n_steps = max(n_penalties - 1, 1)
+    return [highest * (lowest / highest) ** (i / n_steps) for i in range(n_penalties)]
 
 
 def _at(points: Sequence[Point], budget: float) -> dict[str, float] | None:

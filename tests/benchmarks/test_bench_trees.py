@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from benchmarks import bench_trees
 from benchmarks.data import problems
 from benchmarks.data.fetching import find_file
-from benchmarks.trees import budget_prune, cegb_prices, maxflow, pages, pruning, timing
+from benchmarks.trees import budget_prune, cegb, cegb_prices, maxflow, pages, pruning, timing
 from benchmarks.trees.curves import Curve, Made, at_budgets, cheapest_within, measured
 from gatewise_training.prune import build_problem
 from gatewise_training.prune.forest import Forest
@@ -42,6 +42,11 @@ def fixed(validation, test, fold):
     made = Made(lambda: None, fold, None)
     vars(made).update(validation=validation, test=test)  # instead of working them out
     return made
+
+
+def test_miser_penalties_are_evenly_spaced_for_any_number():
+    assert cegb.miser_penalties(1) == [0.1]
+    np.testing.assert_allclose(cegb.miser_penalties(3), [1e-1, 1e-3, 1e-5])
 
 
 def test_validation_chooses_and_test_only_reports(bundled):
