@@ -19,7 +19,7 @@ from benchmarks.data.folds import Fold
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.cegb.growth import TreeGrowth, grow
-from gatewise_training.cegb.objectives import Measured
+from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 
 Image = NDArray[np.float64]
@@ -64,7 +64,7 @@ def _ranked(
     fold: Fold, strength: float, costs: FeatureCosts, prices: FeatureCosts, n_rounds: int
 ) -> tuple[float, float]:
     x, y = fold.train
-    target = Measured.standardised(y.astype(np.float64), np.ones(len(y)))
+    target = ValueTarget.standardised(y.astype(np.float64), np.ones(len(y)))
     growth = TreeGrowth(num_leaves=15, learning_rate=0.1, patience=None)
     charge = Charge(SplitPrices(costs, "lazy", 0.0), strength, x)
     trees, _ = grow(x, target, growth, charge, rounds=n_rounds)
@@ -88,7 +88,7 @@ def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[
     # as many pixels of flies as others
     rows = [rng.choice(np.flatnonzero(y == c), n_rows // 2, replace=False) for c in (False, True)]
     x, y = x[np.concatenate(rows)], y[np.concatenate(rows)]
-    target = Measured.standardised(2.0 * y - 1.0, np.ones(len(y)))
+    target = ValueTarget.standardised(2.0 * y - 1.0, np.ones(len(y)))
     split = np.repeat([1 / b**2 for b in BLOCKS], x.shape[1] // len(BLOCKS))
     free = SplitPrices(FeatureCosts(np.zeros(x.shape[1])), "lazy", split)
     points = []

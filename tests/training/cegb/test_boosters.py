@@ -1,4 +1,4 @@
-"""Trees under all prices of CEGB's equation 13, against a grower in plain Python."""
+"""Trees under all prices of CEGB's equation 13, compared with a grower in plain Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training import CEGBClassifier, CEGBRegressor
 from gatewise_training.cegb.growth import TreeGrowth, grow
-from gatewise_training.cegb.objectives import Measured
+from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 
 MIN_ROWS = 5
@@ -25,38 +25,43 @@ def table(seed):
 
 
 class PlainGrower:
-    """Best-first trees of squares by equations 12 and 13, every price written out."""
+    """Best-first trees for squared errors, which charge equation 13 term by term."""
 
     def __init__(self, x, costs, accounting, split, coupled, penalty, n_leaves):
         unit = penalty / (costs.total / costs.n_features)
-        self.x, self.n_leaves, self.group = x, n_leaves, costs.group
+        is_lazy = float(accounting == "lazy")
+        n_groups = len(costs.shared)
+        self.x = x
+        self.n_leaves = n_leaves
+        self.group = costs.group
         self.alpha = unit * np.broadcast_to(split, 4)
-        lazy, once = (1.0, 0.0) if accounting == "lazy" else (0.0, 1.0)
-        self.beta, self.beta_group = lazy * unit * costs.own, lazy * unit * costs.shared
-        self.gamma = once * unit * costs.own + unit * np.asarray(coupled)
-        self.gamma_group = once * unit * costs.shared
+        self.beta = is_lazy * unit * costs.own
+        self.beta_group = is_lazy * unit * costs.shared
+        self.gamma = (1.0 - is_lazy) * unit * costs.own + unit * np.asarray(coupled)
+        self.gamma_group = (1.0 - is_lazy) * unit * costs.shared
         self.has_feature = np.zeros((len(x), 4), bool)
-        self.has_group = np.zeros((len(x), len(costs.shared)), bool)
-        self.used, self.used_group = np.zeros(4, bool), np.zeros(len(costs.shared), bool)
+        self.has_group = np.zeros((len(x), n_groups), bool)
+        self.is_used = np.zeros(4, bool)
+        self.is_group_used = np.zeros(n_groups, bool)
 
     def price(self, rows, k):
-        """Equation 13."""
+        """Compute equation 13 for a split of some rows on feature k."""
         g = self.group[k]
         price = len(rows) * self.alpha[k]
         price += self.beta[k] * (~self.has_feature[rows, k]).sum()
-        price += len(self.x) * self.gamma[k] * (not self.used[k])
+        price += len(self.x) * self.gamma[k] * (not self.is_used[k])
         if g >= 0:
             price += self.beta_group[g] * (~self.has_group[rows, g]).sum()
-            price += len(self.x) * self.gamma_group[g] * (not self.used_group[g])
+            price += len(self.x) * self.gamma_group[g] * (not self.is_group_used[g])
         return price
 
     def best_split(self, rows, gradient):
-        """Equation 12, for hessians of 1."""
+        """Find the split with the largest gain of equation 12, with hessians of 1."""
         best = (1e-9, None)
         for k in range(4):
             for value in np.unique(self.x[rows, k])[:-1]:
-                left = self.x[rows, k] <= value
-                sides = rows[left], rows[~left]
+                goes_left = self.x[rows, k] <= value
+                sides = rows[goes_left], rows[~goes_left]
                 if min(map(len, sides)) < MIN_ROWS:
                     continue
                 gain = sum(gradient[side].sum() ** 2 / len(side) for side in sides)
@@ -66,19 +71,21 @@ class PlainGrower:
         return best
 
     def tree(self, gradient):
-        """Features and rows of the splits, in their order, and each row's step."""
-        leaves, splits = [np.arange(len(self.x))], []
+        """Grow a tree; return feature and number of rows of each split, and each row's step."""
+        leaves = [np.arange(len(self.x))]
+        splits = []
         while len(leaves) < self.n_leaves:
-            found = [self.best_split(rows, gradient) for rows in leaves]
-            leaf = max(range(len(leaves)), key=lambda i: found[i][0])
-            if found[leaf][1] is None:
+            candidates = [self.best_split(rows, gradient) for rows in leaves]
+            leaf = max(range(len(leaves)), key=lambda i: candidates[i][0])
+            if candidates[leaf][1] is None:
                 break
-            k, sides = found[leaf][1]
+            k, sides = candidates[leaf][1]
             splits.append((k, len(leaves[leaf])))
-            self.has_feature[leaves[leaf], k] = self.used[k] = True
+            self.has_feature[leaves[leaf], k] = True
+            self.is_used[k] = True
             if self.group[k] >= 0:
                 self.has_group[leaves[leaf], self.group[k]] = True
-                self.used_group[self.group[k]] = True
+                self.is_group_used[self.group[k]] = True
             leaves[leaf : leaf + 1] = [sides[0]]
             leaves.append(sides[1])
         step = np.zeros(len(self.x))
@@ -97,23 +104,23 @@ PLAIN = FeatureCosts([0.5, 1.0, 0.3, 2.0])
     ("accounting", "coupled"),
     [("lazy", (0, 0, 0, 0)), ("lazy", (0.5, 0.1, 3.0, 0.2)), ("coupled", (0, 0, 0, 0))],
 )
-def test_trees_of_splits_with_prices_by_feature_are_those_of_equation_13(
-    accounting, coupled, costs, seed
-):
+def test_trees_with_split_prices_by_feature_follow_equation_13(accounting, coupled, costs, seed):
     x, y = table(seed)
-    split, penalty = (0.05, 0.4, 0.1, 0.0), 0.15
+    split = (0.05, 0.4, 0.1, 0.0)
+    penalty = 0.15
     growth = TreeGrowth(patience=None, num_leaves=8, learning_rate=RATE)
     prices = SplitPrices(
         costs, accounting, np.array(split), np.array(coupled) if any(coupled) else None
     )
-    target = Measured(y, np.ones(N), 1.0)
+    target = ValueTarget(y, np.ones(N), 1.0)
     plain = PlainGrower(x, costs, accounting, split, coupled, penalty, 8)
-    margins, n_splits = np.zeros(N), 0
+    margins = np.zeros(N)
+    n_splits = 0
     for n_rounds in (1, 2, 3):
-        trees, kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=n_rounds)
+        trees, n_kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=n_rounds)
         splits, step = plain.tree(margins - y)
         margins = margins + step
-        if kept < n_rounds:  # nothing is worth its price any more
+        if n_kept < n_rounds:  # no further split is worth its price
             assert not splits
             break
         np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
@@ -123,30 +130,34 @@ def test_trees_of_splits_with_prices_by_feature_are_those_of_equation_13(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_lightgbm_charges_lazy_and_coupled_prices_at_once(seed):
-    """Stumps: below the root LightGBM credits other leaves too highly on a first use."""
+def test_lightgbm_charges_lazy_and_coupled_prices_together(seed):
+    """Stumps, because LightGBM overestimates other leaves at first uses below the root."""
     x, y = table(seed)
-    costs, coupled, penalty = PLAIN, (0.5, 0.1, 3.0, 0.2), 0.05
+    costs = PLAIN
+    coupled = (0.5, 0.1, 3.0, 0.2)
+    penalty = 0.05
     growth = TreeGrowth(patience=None, num_leaves=2, learning_rate=RATE)
     prices = SplitPrices(costs, "lazy", 0.3, np.array(coupled))
-    target = Measured(y, np.ones(N), 1.0)
+    target = ValueTarget(y, np.ones(N), 1.0)
     plain = PlainGrower(x, costs, "lazy", 0.3, coupled, penalty, 2)
-    margins, features = np.zeros(N), []
+    margins = np.zeros(N)
+    features = []
     for _ in range(12):
         splits, step = plain.tree(margins - y)
         if not splits:
             break
         margins = margins + step
         features.append(splits[0][0])
-    trees, kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=12)
-    assert kept == len(features) >= 3
+    trees, n_kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=12)
+    assert n_kept == len(features) >= 3
     assert trees.feature[trees.roots].tolist() == features
     np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
 
 
-def test_a_report_counts_splits_by_feature_and_coupled_prices():
+def test_cost_report_counts_split_prices_by_feature_and_coupled_prices():
     x, y = table(0)
-    alpha, gamma = np.array([0.1, 0.2, 0.3, 0.4]), np.array([1.0, 2.0, 4.0, 8.0])
+    alpha = np.array([0.1, 0.2, 0.3, 0.4])
+    gamma = np.array([1.0, 2.0, 4.0, 8.0])
     model = CEGBRegressor(
         penalty_split=alpha.tolist(), coupled_costs=gamma.tolist(), n_rounds=8, max_loss=0.0,
         penalties=(), random_state=0,
@@ -166,7 +177,7 @@ def test_a_report_counts_splits_by_feature_and_coupled_prices():
 
 
 @pytest.mark.parametrize("coupled", [None, (0.5, 0.1, 0.4, 0.2)], ids=["lazy", "coupled prices"])
-def test_a_budget_may_count_splits_and_coupled_prices(coupled):
+def test_budgets_can_include_splits_and_coupled_prices(coupled):
     x, y = table(1)
     label = (y > 0).astype(int)
     settings = {"penalty_split": 0.2, "budget_counts": "total", "n_rounds": 15, "random_state": 0}
@@ -177,11 +188,11 @@ def test_a_budget_may_count_splits_and_coupled_prices(coupled):
     )
     assert len(model.frontier_.points) >= 2
     for point in model.frontier_.points:
-        moved = model.at(budget=point.cost)
-        report = moved.cost_report(x[160:])
+        point_model = model.at(budget=point.cost)
+        report = point_model.cost_report(x[160:])
         total = report.features + report.evaluation + report.coupled
         assert point.cost == pytest.approx(total.mean())
-        np.testing.assert_allclose(moved.cost(x[160:]), total)
+        np.testing.assert_allclose(point_model.cost(x[160:]), total)
     assert model.operating_point_.cost <= 3.0
     with pytest.raises(InputError, match="guarantee"):
         CEGBClassifier(guarantee=0.9, **settings).fit(x, label)
@@ -196,7 +207,7 @@ def test_a_budget_may_count_splits_and_coupled_prices(coupled):
         ({"prefixes": (0.0, 1.0)}, "prefixes must be shares"),
     ],
 )
-def test_prices_that_cannot_be_used_are_refused(settings, message):
+def test_invalid_prices_are_refused(settings, message):
     x, y = table(0)
     with pytest.raises(InputError, match=message):
         CEGBRegressor(n_rounds=2, **settings).fit(x, y)

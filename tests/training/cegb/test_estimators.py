@@ -1,4 +1,4 @@
-"""CEGB's estimators: what each instance pays, counted by hand; budgets and frontiers."""
+"""CEGB's estimators: costs per instance counted from the trees, budgets and frontiers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewise_training.adapt import gated_trees
 from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
 from gatewise_training.cegb.growth import TreeGrowth
-from gatewise_training.cegb.objectives import Classes
+from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.cegb.penalties import SplitPrices
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
@@ -23,63 +23,65 @@ from tests.support.tree_walks import counted
 
 pytestmark = pytest.mark.slow
 
-FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
+SETTINGS = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 
 
-def by_class(X, y, seed=0):
+def shuffled_split(X, y, seed=0):
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(X))
-    cut = int(0.6 * len(X))
-    return (X[rows[:cut]], y[rows[:cut]]), (X[rows[cut:]], y[rows[cut:]])
+    n_train = int(0.6 * len(X))
+    train, validation = rows[:n_train], rows[n_train:]
+    return (X[train], y[train]), (X[validation], y[validation])
 
 
-# -- what instances pay ----------------------------------------------------------------------
+# -- costs of instances ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("accounting", "load"), [("lazy", load_wine), ("coupled", load_breast_cancer)]
 )
-def test_costs_are_those_of_the_paths(accounting, load):
-    (X, y), held = by_class(*load(return_X_y=True))
-    X_val, y_val = (part[:70] for part in held)
+def test_costs_equal_the_prices_on_the_paths(accounting, load):
+    (X, y), validation = shuffled_split(*load(return_X_y=True))
+    X_val, y_val = (array[:70] for array in validation)
     k = X.shape[1]
     own = (0.5 + np.arange(k) % 4).tolist()
     group = [None if i % 3 == 0 else f"g{i % 5}" for i in range(k)]
     shared = {f"g{g}": 1.0 + g for g in range(5)}
     costs = FeatureCosts(own, group=group, shared=shared)
-    model = CEGBClassifier(costs, accounting=accounting, penalty_split=0.01, **FEW)
+    model = CEGBClassifier(costs, accounting=accounting, penalty_split=0.01, **SETTINGS)
     model.fit(X, y, validation=(X_val, y_val))
     assert len(model.frontier_.points) >= 2
     for point in model.frontier_.points:
-        moved = model.at(budget=point.cost)
-        row_costs, splits = counted(moved, X_val, costs)
-        np.testing.assert_allclose(moved.cost(X_val), row_costs)
-        # the frontier has what the models that were fitted do on the validation rows
+        point_model = model.at(budget=point.cost)
+        row_costs, splits = counted(point_model, X_val, costs)
+        np.testing.assert_allclose(point_model.cost(X_val), row_costs)
+        # the frontier equals the figures of the fitted models on the validation rows
         assert point.cost == pytest.approx(row_costs.mean())
-        assert point.accuracy == pytest.approx(moved.score(X_val, y_val))
-        report = moved.cost_report(X_val)
+        assert point.accuracy == pytest.approx(point_model.score(X_val, y_val))
+        report = point_model.cost_report(X_val)
         assert report.splits.tolist() == splits.tolist()
         np.testing.assert_allclose(report.total, row_costs + 0.01 * splits)
 
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 @pytest.mark.parametrize("budget", [0.0, 2.0])
-def test_a_budget_is_met_on_validation_rows(accounting, budget):
-    (X, y), (X_val, y_val) = by_class(*load_breast_cancer(return_X_y=True))
-    model = CEGBClassifier(accounting=accounting, budget=budget, **FEW)
+def test_budget_is_met_on_validation_rows(accounting, budget):
+    (X, y), (X_val, y_val) = shuffled_split(*load_breast_cancer(return_X_y=True))
+    model = CEGBClassifier(accounting=accounting, budget=budget, **SETTINGS)
     model.fit(X, y, validation=(X_val, y_val))
     row_costs, _ = counted(model, X_val, FeatureCosts.uniform(30))
     assert row_costs.mean() <= budget + 1e-9
-    if budget == 0.0:  # no feature: the more frequent class
+    if budget == 0.0:  # without features the model predicts the more frequent class
         assert len(set(model.predict(X_val))) == 1
     else:
         assert model.score(X_val, y_val) > 0.85
 
 
 @pytest.mark.parametrize(("budget", "max_loss"), [(3.3, 0.01), (None, 0.02)])
-def test_the_search_covers_the_range_and_closes_in_on_its_goal(budget, max_loss):
+def test_search_covers_the_range_of_costs_and_reaches_its_goal(budget, max_loss):
     X, y = load_breast_cancer(return_X_y=True)
-    X, target = X.astype(np.float32), Classes(y.astype(np.int64), np.ones(len(y)), 2)
+    X = X.astype(np.float32)
+    target = ClassTarget(y.astype(np.int64), np.ones(len(y)), 2)
     growth = TreeGrowth(n_rounds=30, patience=None, num_leaves=15)
     prices = SplitPrices(FeatureCosts.uniform(30), "lazy")
     task = Task(X, target, prices, growth, prefixes=(1.0,), seed=0)
@@ -98,72 +100,75 @@ def test_the_search_covers_the_range_and_closes_in_on_its_goal(budget, max_loss)
     if budget is not None:
         assert any(0.9 * budget <= cost <= budget for cost in costs)
     else:
-        cheap = min(f.cost for f in fits if f.score >= fits[-1].score - max_loss)
-        assert cheap < 0.3 * costs[-1]
+        lowest_cost = min(f.cost for f in fits if f.score >= fits[-1].score - max_loss)
+        assert lowest_cost < 0.3 * costs[-1]
 
 
 def test_cross_fitting_scores_on_rows_that_are_not_fitted():
     X, y = load_breast_cancer(return_X_y=True)
-    flip = np.random.default_rng(0).random(len(y)) < 0.5
-    model = CEGBClassifier(penalties=(0.01,), max_loss=0.0, **FEW).fit(X, np.where(flip, y, 1 - y))
-    assert all(p.accuracy < 0.6 for p in model.frontier_.points)  # noise can't be learned
+    random_labels = np.random.default_rng(0).integers(0, 2, len(y))
+    model = CEGBClassifier(penalties=(0.01,), max_loss=0.0, **SETTINGS).fit(X, random_labels)
+    assert all(point.accuracy < 0.6 for point in model.frontier_.points)
 
 
 # -- GreedyMiser is a special case -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("load", "penalty"), [(load_breast_cancer, 0.02), (load_wine, 0.003)])
-def test_greedy_miser_grows_cegbs_first_order_coupled_trees(load, penalty, monkeypatch):
-    """CEGB, section 4.3: with these settings both grow the same trees, on one engine."""
+def test_greedy_miser_grows_first_order_coupled_trees_of_cegb(load, penalty, monkeypatch):
+    """CEGB, section 4.3: both grow the same trees when both run on LightGBM."""
     monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
     X, y = load(return_X_y=True)
     group = [f"g{k // 3}" for k in range(X.shape[1])]
     costs = FeatureCosts(np.ones(len(group)), group=group, shared=dict.fromkeys(set(group), 2.0))
-    same = {
+    settings = {
         "penalties": (penalty,), "n_rounds": 25, "max_depth": 4, "newton": False,
         "learning_rate": 0.3, "random_state": 0,
     }  # fmt: skip
-    miser = GreedyMiser(costs, num_leaves=16, **same).fit(X, y)
+    miser = GreedyMiser(costs, num_leaves=16, **settings).fit(X, y)
     cegb = CEGBClassifier(
-        costs, accounting="coupled", growth="breadth-first", patience=None, **same
+        costs, accounting="coupled", growth="breadth-first", patience=None, **settings
     ).fit(X, y)
-    of_miser, of_cegb = (
-        {s.model.n_nodes: s for (s,) in m.chains_ if s.n_trees > 1} for m in (miser, cegb)
+    stages_of_miser, stages_of_cegb = (
+        {stage.model.n_nodes: stage for (stage,) in system.chains_ if stage.n_trees > 1}
+        for system in (miser, cegb)
     )
-    assert of_miser
-    both = set(of_miser) & set(of_cegb)
-    assert both == set(of_miser)
-    for size in both:
-        for array in ("feature", "threshold", "left", "right", "value", "base"):
+    assert stages_of_miser
+    assert set(stages_of_miser) <= set(stages_of_cegb)
+    for size, stage in stages_of_miser.items():
+        cegb_stage = stages_of_cegb[size]
+        for name in ("feature", "threshold", "left", "right", "value", "base"):
             np.testing.assert_array_equal(
-                getattr(of_miser[size].model, array), getattr(of_cegb[size].model, array)
+                getattr(stage.model, name), getattr(cegb_stage.model, name)
             )
-        assert of_miser[size].features.tolist() == of_cegb[size].features.tolist()
-        assert _deepest(of_miser[size].model) <= 4
+        assert stage.features.tolist() == cegb_stage.features.tolist()
+        assert max_depth(stage.model) <= 4
 
 
-def _deepest(trees):
-    level, depth = trees.roots, -1
-    while len(level):
-        inner = level[trees.feature[level] >= 0]
-        level, depth = np.concatenate([trees.left[inner], trees.right[inner]]), depth + 1
+def max_depth(trees):
+    nodes = trees.roots
+    depth = -1
+    while len(nodes):
+        inner_nodes = nodes[trees.feature[nodes] >= 0]
+        nodes = np.concatenate([trees.left[inner_nodes], trees.right[inner_nodes]])
+        depth += 1
     return depth
 
 
-# -- surface ---------------------------------------------------------------------------------
+# -- missing values and settings -------------------------------------------------------------
 
 
-def test_missing_values_are_values_where_they_are_allowed():
+def test_missing_values_need_allow_missing():
     X, y = load_breast_cancer(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
     with pytest.raises(InputError, match="allow_missing"):
-        CEGBClassifier(**FEW).fit(X, y)
-    model = CEGBClassifier(allow_missing=True, budget=6.0, penalties=(0.01,), **FEW).fit(X, y)
+        CEGBClassifier(**SETTINGS).fit(X, y)
+    model = CEGBClassifier(allow_missing=True, budget=6.0, penalties=(0.01,), **SETTINGS).fit(X, y)
     assert model.score(X, y) > 0.85
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"accounting": "both"}, "accounting"),
         ({"penalty_split": -1.0}, "penalty_split"),
@@ -176,63 +181,69 @@ def test_missing_values_are_values_where_they_are_allowed():
         ({"n_rounds": 0}, "n_rounds"),
     ],
 )
-def test_settings_are_checked(changes, says):
+def test_invalid_settings_are_refused(changes, message):
     X, y, qid = queries(0)
-    with pytest.raises(InputError, match=says):
-        CEGBRanker(**FEW | changes).fit(X, y, qid=qid)
+    with pytest.raises(InputError, match=message):
+        CEGBRanker(**SETTINGS | changes).fit(X, y, qid=qid)
 
 
-# -- values ----------------------------------------------------------------------------------
+# -- the regressor ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
-def test_the_regressors_frontier_is_r2_against_cost(accounting):
-    (X, y), (X_val, y_val) = by_class(*load_diabetes(return_X_y=True))
+def test_frontier_of_the_regressor_relates_r2_to_cost(accounting):
+    (X, y), (X_val, y_val) = shuffled_split(*load_diabetes(return_X_y=True))
     own = [1.0, 0.2, 2.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 1.0]
-    model = CEGBRegressor(FeatureCosts(own), accounting=accounting, budget=6.0, **FEW)
+    model = CEGBRegressor(FeatureCosts(own), accounting=accounting, budget=6.0, **SETTINGS)
     model.fit(X, y, validation=(X_val, y_val))
     assert model.operating_point_.cost <= 6.0
     assert model.score(X_val, y_val) > 0.2
     for point in model.frontier_.points:
-        moved = model.at(budget=point.cost)
-        row_costs, _ = counted(moved, X_val, FeatureCosts(own))
-        np.testing.assert_allclose(moved.cost(X_val), row_costs)
+        point_model = model.at(budget=point.cost)
+        row_costs, _ = counted(point_model, X_val, FeatureCosts(own))
+        np.testing.assert_allclose(point_model.cost(X_val), row_costs)
         assert point.cost == pytest.approx(row_costs.mean())
-        assert point.accuracy == pytest.approx(r2_score(y_val, moved.predict(X_val)), abs=1e-6)
+        assert point.accuracy == pytest.approx(
+            r2_score(y_val, point_model.predict(X_val)), abs=1e-6
+        )
     assert model.frontier_.points[0].cost == 0.0
-    least = model.at(max_loss=0.05).operating_point_
-    assert least.accuracy >= model.frontier_.reference_accuracy - 0.05 or (
-        least is model.frontier_.points[-1]
+    point = model.at(max_loss=0.05).operating_point_
+    assert point.accuracy >= model.frontier_.reference_accuracy - 0.05 or (
+        point is model.frontier_.points[-1]
     )
 
 
-def test_penalties_mean_the_same_in_any_unit():
-    (X, y), validation = by_class(*load_diabetes(return_X_y=True))
+def test_penalties_do_not_depend_on_the_unit_of_the_values():
+    (X, y), validation = shuffled_split(*load_diabetes(return_X_y=True))
     fits = []
     for scale in (1.0, 1024.0):
-        model = CEGBRegressor(penalties=(0.01,), **FEW)
+        model = CEGBRegressor(penalties=(0.01,), **SETTINGS)
         fits.append(model.fit(X, scale * y, validation=(validation[0], scale * validation[1])))
-    plain, scaled = fits
-    assert [p.cost for p in plain.frontier_.points] == [p.cost for p in scaled.frontier_.points]
-    np.testing.assert_allclose(1024 * plain.predict(X), scaled.predict(X), rtol=1e-5)
+    original, scaled = fits
+    assert [p.cost for p in original.frontier_.points] == [p.cost for p in scaled.frontier_.points]
+    np.testing.assert_allclose(1024 * original.predict(X), scaled.predict(X), rtol=1e-5)
 
 
-def test_weights_count_in_the_loss():
+def test_rows_without_weight_do_not_change_the_fit():
     X, y = load_diabetes(return_X_y=True)
-    half = np.where(np.arange(len(y)) % 2, y, y + 1000.0)
-    weight = np.where(np.arange(len(y)) % 2, 1.0, 0.0)
-    model = CEGBRegressor(budget=5.0, **FEW).fit(X, half, weight)
+    has_weight = np.arange(len(y)) % 2 == 1
+    shifted = np.where(has_weight, y, y + 1000.0)
+    weight = has_weight.astype(np.float64)
+    model = CEGBRegressor(budget=5.0, **SETTINGS).fit(X, shifted, weight)
     assert abs(model.predict(X).mean() - y.mean()) < 20
 
 
+# -- guarantees ------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("bound", [{"budget": 4.0}, {"max_loss": 0.05}])
-def test_a_guarantee_takes_the_boldest_model_that_keeps_it(bound):
-    """Single models are certified one after another; a test on 456 rows must stay inside."""
+def test_guarantee_chooses_the_last_model_that_passes_its_tests(bound):
+    """Models are certified one after another on 456 calibration rows, within the bound."""
     X, y = load_breast_cancer(return_X_y=True)
     rng = np.random.default_rng(0)
     X = np.tile(X, (4, 1)) * rng.normal(1.0, 0.01, size=(4 * len(X), X.shape[1]))
-    grid = (0.1, 0.05, 0.03, 0.01, 0.003)
-    model = CEGBClassifier(guarantee=0.9, penalties=grid, n_rounds=20, random_state=0, **bound)
+    penalties = (0.1, 0.05, 0.03, 0.01, 0.003)
+    model = CEGBClassifier(guarantee=0.9, penalties=penalties, n_rounds=20, random_state=0, **bound)
     point = model.fit(X, np.tile(y, 4)).operating_point_
     assert point.guarantee["confidence"] == 0.9
     if "budget" in bound:

@@ -1,4 +1,4 @@
-"""Groups and times of the regressor: whole groups fit or validate, and errors are theirs."""
+"""Validation of the regressor on whole groups and on later rows."""
 
 from __future__ import annotations
 
@@ -8,48 +8,52 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_training.cegb.regressor import CEGBRegressor
 
-FEW = {"n_rounds": 15, "penalties": (0.02,), "max_loss": 0.2, "random_state": 0}
+SETTINGS = {"n_rounds": 15, "penalties": (0.02,), "max_loss": 0.2, "random_state": 0}
 
 
-def machines(n=300, k=12):
-    """Each machine's values have a level that its rows' first column gives away."""
+def machine_rows(n=300, n_machines=12):
+    """Make rows in which the first column identifies the machine, and so its mean value."""
     rng = np.random.default_rng(0)
-    groups = np.repeat([f"machine {i}" for i in range(k)], n // k)
-    level = np.repeat(rng.normal(size=k), n // k)
-    x = np.column_stack([level, rng.normal(size=(n, 3))])
-    return x, rng.normal(size=k).repeat(n // k) * 3 + x[:, 1], groups
+    n_rows_each = n // n_machines
+    groups = np.repeat([f"machine {i}" for i in range(n_machines)], n_rows_each)
+    machine_column = np.repeat(rng.normal(size=n_machines), n_rows_each)
+    x = np.column_stack([machine_column, rng.normal(size=(n, 3))])
+    return x, rng.normal(size=n_machines).repeat(n_rows_each) * 3 + x[:, 1], groups
 
 
-def test_whole_groups_are_held_out_and_give_the_errors():
-    x, y, groups = machines()
-    shuffled = CEGBRegressor(**FEW).fit(x, y)
-    grouped = CEGBRegressor(**FEW).fit(x, y, groups=groups)
-    point = grouped.operating_point_
-    assert point.validation_groups == 12
+def test_groups_are_not_split_between_fit_and_validation():
+    x, y, groups = machine_rows()
+    shuffled = CEGBRegressor(**SETTINGS).fit(x, y)
+    grouped = CEGBRegressor(**SETTINGS).fit(x, y, groups=groups)
+    assert grouped.operating_point_.validation_groups == 12
     assert shuffled.operating_point_.validation_groups is None
-    best = [max(m.frontier_.points, key=lambda p: p.accuracy) for m in (shuffled, grouped)]
-    assert best[0].accuracy > best[1].accuracy + 0.3  # a machine that is new is not known
-    again = CEGBRegressor(**FEW).fit(x, y, groups=groups, sample_weight=(y > -9).astype(float))
-    np.testing.assert_array_equal(again.predict(x), grouped.predict(x))
+    # the values of new machines cannot be predicted, those of known machines can
+    best_r2 = [max(p.accuracy for p in model.frontier_.points) for model in (shuffled, grouped)]
+    assert best_r2[0] > best_r2[1] + 0.3
+    all_ones = np.ones(len(y))
+    weighted = CEGBRegressor(**SETTINGS).fit(x, y, groups=groups, sample_weight=all_ones)
+    np.testing.assert_array_equal(weighted.predict(x), grouped.predict(x))
 
 
-def test_the_last_fifth_validates_in_time():
-    x, y, _ = machines()
+def test_last_fifth_in_time_is_used_for_validation():
+    x, y, _ = machine_rows()
     time = np.arange(300)[::-1]
-    model = CEGBRegressor(**FEW).fit(x, y, time=time)
-    early = CEGBRegressor(**FEW).fit(x[60:], y[60:], validation=(x[:60], y[:60]))
-    assert [p.accuracy for p in model.frontier_.points] == pytest.approx(
-        [p.accuracy for p in early.frontier_.points]
+    by_time = CEGBRegressor(**SETTINGS).fit(x, y, time=time)
+    explicit = CEGBRegressor(**SETTINGS).fit(x[60:], y[60:], validation=(x[:60], y[:60]))
+    assert [p.accuracy for p in by_time.frontier_.points] == pytest.approx(
+        [p.accuracy for p in explicit.frontier_.points]
     )
 
 
-def test_given_validation_rows_have_groups_of_their_own():
-    x, y, groups = machines()
-    new = groups >= "machine 7"
-    held = (x[new], y[new], groups[new])
-    model = CEGBRegressor(**FEW).fit(x[~new], y[~new], groups=groups[~new], validation=held)
+def test_validation_rows_need_groups_if_training_rows_have_groups():
+    x, y, groups = machine_rows()
+    is_validation = groups >= "machine 7"
+    training = x[~is_validation], y[~is_validation]
+    training_groups = groups[~is_validation]
+    validation = x[is_validation], y[is_validation], groups[is_validation]
+    model = CEGBRegressor(**SETTINGS).fit(*training, groups=training_groups, validation=validation)
     assert model.operating_point_.validation_groups == 3
     with pytest.raises(InputError, match="groups are given for training rows"):
-        CEGBRegressor(**FEW).fit(x[~new], y[~new], groups=groups[~new], validation=held[:2])
+        CEGBRegressor(**SETTINGS).fit(*training, groups=training_groups, validation=validation[:2])
     with pytest.raises(InputError, match="one value for each of the 300 rows"):
-        CEGBRegressor(**FEW).fit(x, y, groups=groups[:9])
+        CEGBRegressor(**SETTINGS).fit(x, y, groups=groups[:9])

@@ -1,4 +1,4 @@
-"""Penalties spread by what their models cost."""
+"""Search for penalties that spread the costs of their models."""
 
 from __future__ import annotations
 
@@ -13,44 +13,53 @@ from sklearn.preprocessing import StandardScaler
 
 from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT
-from gatewise_training.cegb.penalty_search import CLOSE, spread_penalties
+from gatewise_training.cegb.penalty_search import MIN_RATIO, spread_penalties
 
-WORTH = st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=6)
+VALUES = st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=6)
 
 
-@given(WORTH, st.lists(st.floats(0.1, 50.0), min_size=6, max_size=6))
-def test_every_set_of_features_is_found(worth, prices):
-    """Of a model that uses the features worth the penalty, the search meets each such set."""
-    own, worth = np.array(prices[: len(worth)]), np.array(worth)
-    tried = []
+@given(VALUES, st.lists(st.floats(0.1, 50.0), min_size=6, max_size=6))
+def test_search_reaches_every_set_of_features(values, prices):
+    """The model of a penalty uses the features with a value above the penalty."""
+    own = np.array(prices[: len(values)])
+    feature_values = np.array(values)
+    fitted_penalties = []
 
     def cost_at(penalty):
-        tried.append(penalty)
-        return float(own[worth > penalty].sum())
+        fitted_penalties.append(penalty)
+        return float(own[feature_values > penalty].sum())
 
-    found = spread_penalties(cost_at, FeatureCosts(own), 400)
-    assert sorted(found) == sorted(set(tried))
-    assert found[-1] == 0.0
-    assert found == sorted(found, reverse=True)
-    costs = [cost_at(p) for p in found]
+    penalties = spread_penalties(cost_at, FeatureCosts(own), 400)
+    assert sorted(penalties) == sorted(set(fitted_penalties))
+    assert penalties[-1] == 0.0
+    assert penalties == sorted(penalties, reverse=True)
+    costs = [cost_at(penalty) for penalty in penalties]
     assert costs == sorted(costs)
-    apart = np.sort(worth)[:-1] * CLOSE**2 < np.sort(worth)[1:]
-    assert len({c for c in costs if c > 0}) >= 1 + apart.sum()
+    sorted_values = np.sort(feature_values)
+    is_separable = sorted_values[:-1] * MIN_RATIO**2 < sorted_values[1:]
+    assert len({cost for cost in costs if cost > 0}) >= 1 + is_separable.sum()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-def test_searches_make_at_most_the_requested_fits(n):
-    calls = []
-    found = spread_penalties(
-        lambda p: calls.append(p) or float(np.ceil(5 / (1 + 100 * p))), FeatureCosts.uniform(5), n
-    )
-    assert len(found) == len(calls) == n
-    # without a price there is nothing to spread
-    assert len(spread_penalties(lambda p: 0.0, FeatureCosts(np.zeros(3)), n)) == min(n, 3)
+@pytest.mark.parametrize("n_penalties", [1, 2, 3, 8])
+def test_search_makes_the_requested_number_of_fits(n_penalties):
+    fitted_penalties = []
+
+    def cost_at(penalty):
+        fitted_penalties.append(penalty)
+        return float(np.ceil(5 / (1 + 100 * penalty)))
+
+    penalties = spread_penalties(cost_at, FeatureCosts.uniform(5), n_penalties)
+    assert len(penalties) == len(fitted_penalties) == n_penalties
+
+
+@pytest.mark.parametrize("n_penalties", [1, 2, 3, 8])
+def test_search_ends_after_the_first_penalties_if_features_are_free(n_penalties):
+    penalties = spread_penalties(lambda _penalty: 0.0, FeatureCosts(np.zeros(3)), n_penalties)
+    assert len(penalties) == min(n_penalties, 3)
 
 
 @pytest.mark.slow
-def test_adapt_has_stages_of_few_features_and_of_many():
+def test_adapt_gbrt_has_stages_of_few_and_of_many_features():
     X, y = load_wine(return_X_y=True)
     f0 = make_pipeline(StandardScaler(), LogisticRegression())
     system = AdaptGBRT(

@@ -106,7 +106,7 @@ def grow(
         derivatives = partial(_derivatives, sample, target, base, bound, growth.newton)
         for _ in range(n_rounds if can_split else 0):
             finished = booster.update(fobj=objective_of(derivatives))
-            prices.after(booster)
+            prices.update(booster)
             if finished:
                 break
     trees = TreeEnsemble.from_lightgbm(booster)

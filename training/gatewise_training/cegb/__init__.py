@@ -1,1 +1,1 @@
-"""Cost-efficient gradient boosting (CEGB, NIPS 2017) on LightGBM, one idea per file."""
+"""Cost-efficient gradient boosting (CEGB, NIPS 2017) on LightGBM."""

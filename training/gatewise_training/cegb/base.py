@@ -1,8 +1,8 @@
-"""Bases of CEGB's estimators: shared settings and cost report; interface of regressor and ranker.
+"""Base classes of CEGB's estimators, which hold their settings and their cost report.
 
-The classifier has the interface of every budgeted model (:class:`.BudgetedClassifier`). Regressor
-and ranker have the same one with a score instead of accuracy: `frontier_`, `operating_point_`,
-`at`, `cost`.
+The classifier has the interface of every budgeted classifier (:class:`.BudgetedClassifier`). The
+regressor and the ranker have the same members `frontier_`, `operating_point_`, `at` and `cost`, but
+with a score in place of accuracy.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting, SplitPrices
 from gatewise_training.cegb.sweep import (
-    Fitted,
     Folds,
     Goal,
+    ScoredFit,
     Task,
     evaluation_cost,
     sweep_penalties,
@@ -44,20 +44,20 @@ class CostReport:
     """Costs of each instance, in the unit of the feature costs."""
 
     acquired: NDArray[np.bool_]  # (n, n_features): features that each instance acquires
-    features: NDArray[np.float64]  # (n,): their own prices, and the shared price of each group
-    splits: NDArray[np.int64]  # (n,): splits that the instance passes, over all trees
+    features: NDArray[np.float64]  # (n,): own prices of these features and prices of their groups
+    splits: NDArray[np.int64]  # (n,): number of splits that the instance passes in all trees
     evaluation: NDArray[np.float64]  # (n,): price of these splits (CEGB, equation 6)
     coupled: float = 0.0  # sum of `coupled_costs` over the features that some tree uses
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """Features, evaluation and coupled prices together, shape (n,)."""
+        """Sum of feature, evaluation and coupled costs, shape (n,)."""
         return self.features + self.evaluation + self.coupled
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CostEfficient(TreeGrowth, BudgetedModel):
-    """Settings of a CEGB fit (documented at :class:`CEGBClassifier`), and its cost report."""
+class CostEfficientModel(TreeGrowth, BudgetedModel):
+    """Settings of a CEGB fit, which :class:`CEGBClassifier` documents, and its cost report."""
 
     feature_costs: CostsLike | None = field(default=None, kw_only=False)
     accounting: Accounting = "lazy"
@@ -82,7 +82,7 @@ class CostEfficient(TreeGrowth, BudgetedModel):
     }
 
     def cost_report(self, X: ArrayLike) -> CostReport:
-        """Count each instance's features, their price, its splits and their price.
+        """Count the features and splits of each instance, and their prices.
 
         Parameters
         ----------
@@ -96,8 +96,7 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         prices = self._split_prices(self.feature_costs_)
         (stage,) = self.stages_
         assert isinstance(stage.model, TreeEnsemble)
-        acquired = np.zeros(x.shape, np.bool_)
-        acquired |= stage.acquired(x)
+        acquired = np.broadcast_to(stage.acquired(x), x.shape).copy()
         return CostReport(
             acquired=acquired,
             features=self.feature_costs_.per_instance(acquired),
@@ -107,7 +106,6 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         )
 
     def _split_prices(self, costs: FeatureCosts) -> SplitPrices:
-        """Prices of equation 13."""
         return SplitPrices.of_settings(
             costs, self.accounting, self.penalty_split, self.coupled_costs
         )
@@ -121,7 +119,8 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         seed: int,
         report: Progress,
         best_leaves: int | None = None,
-    ) -> list[Fitted]:
+    ) -> list[ScoredFit]:
+        """Fit the models of all penalties; `best_leaves` replaces `num_leaves` if it is known."""
         task = Task(
             x=x,
             target=target,
@@ -149,7 +148,7 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         return self.budget_counts == "total"
 
     def _costs_of_report(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Cost of each row, counted as `budget_counts` sets."""
+        """Cost of each row, which includes what `budget_counts` says, shape (n,)."""
         report = self.cost_report(X)
         return report.total if self._counts_splits else report.features
 
@@ -158,17 +157,17 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         check_prefixes(self.prefixes)
         if self.growth == "breadth-first" and (self.max_depth or 0) > 16:
             raise InputError(
-                f"max_depth of breadth-first trees must not be above 16, is {self.max_depth}"
+                f"max_depth of breadth-first trees must be at most 16, not {self.max_depth}"
             )
 
 
-class Scored(CostEfficient):
-    """Base of regressor and ranker; `accuracy` of an operating point is the score."""
+class ScoredModel(CostEfficientModel):
+    """Base class of the regressor and the ranker; `accuracy` of their points is the score."""
 
     high_cost_model_ = None
     cloud_prices_ = CloudPrices()
 
-    def _settle(
+    def _fit_frontier(
         self,
         x: NDArray[np.float32],
         target: Target,
@@ -176,11 +175,11 @@ class Scored(CostEfficient):
         seed: int,
         groups: NDArray[np.int64] | None = None,
     ) -> None:
-        """Fit at all penalties; keep the models that reach the frontier."""
+        """Fit the models of all penalties, and keep those that reach the frontier."""
         self._measure_ranges(x, x)
         self._check_costs()
         title = f"fit {type(self).__name__}"
-        # one thread per fit: more would mostly wait for each other, and joblib spreads the fits
+        # one thread per fit, because joblib runs several fits at a time
         with threadpool_limits(1), progress(title) as report:
             fits = self._sweep(x, target, folds, self.feature_costs_, seed, report)
         points = [
@@ -193,16 +192,16 @@ class Scored(CostEfficient):
                 validation_groups=None if groups is None else len(np.unique(groups)),
                 trees=float(fit.stage.n_trees),
                 nbytes=fit.stage.nbytes,
-                chain=number,
+                chain=index,
             )
-            for number, fit in enumerate(fits)
+            for index, fit in enumerate(fits)
         ]
         frontier = Frontier.from_points(points, reference_accuracy=fits[-1].score)
         self._keep([(fit.stage,) for fit in fits], frontier)
         self.operating_point_ = self._pick()
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Stage at which each row is answered: the only one, 0.
+        """Index of the stage that answers each row, which is always 0.
 
         Parameters
         ----------
@@ -215,7 +214,7 @@ class Scored(CostEfficient):
         return np.zeros(len(self._rows(X)), np.int64)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Predict a value for each row, or a document's score.
+        """Predict the value of each row or, when ranking, the score of each document.
 
         Parameters
         ----------
@@ -230,7 +229,7 @@ class Scored(CostEfficient):
     def cost(self, X: ArrayLike) -> NDArray[np.float64]:
         """Cost of each row, in the unit of the feature costs.
 
-        Splits and `coupled_costs` are added where `budget_counts` is "total".
+        With `budget_counts` "total" it includes the prices of splits and `coupled_costs`.
 
         Parameters
         ----------

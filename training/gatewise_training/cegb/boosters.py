@@ -1,8 +1,8 @@
-"""Boosters that grow one round of trees at a time: LightGBM's, and a compiled one of our own.
+"""Boosters that grow one round of trees at a time, by LightGBM or by a compiled grower.
 
-LightGBM has one price of a split for all features. Where splits have prices by feature (CEGB, NIPS
-2017, section 5.2), trees grow on codes instead (:mod:`gatewise_training.learners.boost_kernel`),
-and all prices of equation 13 are exact, also the prices of groups.
+LightGBM has the same price of a split for all features. If the prices differ by feature (CEGB, NIPS
+2017, section 5.2), the compiled grower of :mod:`gatewise_training.learners.boost_kernel` is used
+instead. It charges all prices of equation 13 exactly, including the prices of groups.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Array = NDArray[np.float64]
 Derivatives = Callable[[Array], tuple[Array, Array]]
 
 MAX_BINS = 255
-"""Most codes of a column, as LightGBM's bins."""
+"""Maximum number of codes of a column, the same as LightGBM's default number of bins."""
 
 
 class LightGBMBooster:
-    """LightGBM under a charge, round by round, an output's tree after the other."""
+    """LightGBM under a charge; a round grows one tree for each output."""
 
     def __init__(
         self,
@@ -51,27 +51,30 @@ class LightGBMBooster:
         self._n_rounds = 0
 
     def update(self) -> bool:
-        """Grow a round; returns whether there was nothing more to split."""
+        """Grow a round; return whether no tree could be split."""
         if self._booster.update(fobj=self._objective):
             return True
-        self._charge.after(self._booster, self._n_rounds)
+        self._charge.update_group_prices(self._booster, self._n_rounds)
         self._n_rounds += 1
         return False
 
     def round_margins(self, x: NDArray[np.float32], round_number: int) -> Array:
-        """Margins that a round adds, shape (n, n_outputs)."""
+        """Compute the margins that a round adds, shape (n, n_outputs)."""
         margins = self._booster.predict(
             x, raw_score=True, start_iteration=round_number, num_iteration=1
         )
         return np.reshape(np.asarray(margins), (len(x), -1))
 
     def trees(self, n_rounds: int) -> TreeEnsemble:
-        """The trees of the first rounds."""
+        """Get the trees of the first rounds."""
         return TreeEnsemble.from_lightgbm(self._booster, num_iteration=n_rounds)
 
 
 class CodedBooster:
-    """Trees on codes, under every price of equation 13; methods as :class:`LightGBMBooster`'s."""
+    """Compiled boosting on codes under all prices of equation 13.
+
+    Its methods are those of :class:`LightGBMBooster`.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,8 @@ class CodedBooster:
         self._rounds: list[list[TreeEnsemble]] = []
 
     def update(self) -> bool:
-        gradient, hessian = (np.ascontiguousarray(d.T) for d in self._derivatives(self._scores.T))
+        derivatives = self._derivatives(self._scores.T)
+        gradient, hessian = (np.ascontiguousarray(values.T) for values in derivatives)
         trees = []
         for output, scores in enumerate(self._scores):
             tree = self._grow(gradient[output], hessian[output], scores, output)
@@ -118,7 +122,7 @@ class CodedBooster:
     def _grow(
         self, gradient: Array, hessian: Array, scores: Array, output: int
     ) -> TreeEnsemble | None:
-        """Grow the tree of one output, and add it to the scores; None without a split."""
+        """Grow the tree of one output, and add it to the scores; None if no split is worth it."""
         max_nodes = 2 * self._settings.n_leaves - 1
         nodes = unsplit_nodes(max_nodes)
         value = np.zeros(max_nodes, np.float32)
@@ -149,7 +153,11 @@ Booster = LightGBMBooster | CodedBooster
 
 
 def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
-    """Prices of equation 13 as the compiled grower takes them."""
+    """Convert the prices of equation 13 to the records of the compiled grower.
+
+    Prices that all rows pay once are multiplied by the number of rows, because gains are sums over
+    the rows.
+    """
     prices = charge.prices
     costs = prices.costs
     n_features, n_groups = costs.n_features, len(costs.shared)

@@ -1,4 +1,4 @@
-"""CEGBClassifier: boosted trees with prices on evaluation and features (NIPS 2017, section 3)."""
+"""CEGBClassifier: boosted trees with prices on splits and features (NIPS 2017, section 3)."""
 
 from __future__ import annotations
 
@@ -12,91 +12,97 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.errors import InputError
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.cegb.base import CostEfficient
-from gatewise_training.cegb.objectives import Classes
+from gatewise_training.cegb.base import CostEfficientModel
+from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.learners.boosting import LARGE_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
 from gatewise_training.learners.row_acquisitions import Accounting
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CEGBClassifier(CostEfficient, BudgetedClassifier):
-    """Cost-efficient gradient boosting: one model; each instance pays for the paths it takes.
+class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
+    """Cost-efficient gradient boosting, where each instance pays for its paths through the trees.
 
-    Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, section 3, on
-    LightGBM's own implementation. A split is worth its decrease of the loss less ``penalty *`` its
-    cost (equations 12 and 13). One model is fitted for each penalty. The model and its first rounds
-    give operating points, without a cloud.
+    Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, section 3, in
+    LightGBM's implementation. The gain of a split is the decrease of the loss less ``penalty``
+    times the cost of the split (equations 12 and 13). One model is fitted for each penalty. Each
+    model, and the models of its first rounds, give operating points. There is no cloud.
 
     Parameters
     ----------
     feature_costs : FeatureCosts, optional
-        Prices; 1 per feature by default. Groups' shared prices change between rounds
-        (:mod:`gatewise_training.cegb.penalties`).
+        Prices; 1 per feature by default. LightGBM updates the shared prices of groups between
+        rounds (:mod:`gatewise_training.cegb.penalties`).
     accounting : {"lazy", "coupled"}
-        Lazy: each instance pays once for the features on its paths (beta in the paper). Coupled:
-        every instance pays for each feature that some tree uses (gamma), as in GreedyMiser.
+        With "lazy", each instance pays once for each feature on its paths (beta in the paper). With
+        "coupled", every instance pays for each feature that some tree uses (gamma), as in
+        GreedyMiser.
     coupled_costs : sequence of n_features floats, optional
-        With lazy accounting: prices that every instance pays in addition once some tree uses the
-        feature (gamma and beta of equation 13), such as its share of installing a sensor. Growth
-        and :meth:`cost_report` count them; budget, frontier and `cost` count them with
-        ``budget_counts="total"``.
+        Prices that every instance pays in addition to lazy ones once some tree uses the feature
+        (gamma in equation 13), such as a share of the price of installing a sensor. They require
+        lazy accounting. Growth and :meth:`cost_report` count them. Budget, frontier and `cost`
+        count them with ``budget_counts="total"``.
     budget : float, optional
         Mean cost per instance that may be spent, met on validation rows.
     budget_counts : {"features", "total"}, default "features"
-        Costs of budget, frontier and `cost`: features alone, which is the cost on devices, or
-        features, `penalty_split` and `coupled_costs`. Not with a guarantee.
+        Costs that budget, frontier and `cost` include. "features" includes features only, as the
+        device does. "total" adds `penalty_split` and `coupled_costs`; it excludes a guarantee.
     max_loss : float, default 0.01
-        Without a budget: the cheapest operating point within this accuracy loss of the
-        unpenalised model.
+        Without a budget, the cheapest operating point within this accuracy loss of the unpenalised
+        model is chosen.
     guarantee : float, optional
-        Confidence with which budget or `max_loss` holds on new instances; as for
+        Confidence with which `budget` or `max_loss` holds on new instances, as for
         :class:`StagedCascade`.
     min_recall, min_precision, class_weight
         As for :class:`StagedCascade`.
     penalty_split : float or sequence of n_features floats, default 0
-        Price of a split that an instance passes (alpha), in the unit of the feature costs, which
-        makes paths short. By feature (section 5.2 of the paper) trees grow in a grower of our own,
-        and the prices of groups are exact. :meth:`cost_report` counts it.
+        Price of each split that an instance passes (alpha), in the unit of the feature costs. It
+        makes paths shorter. If the prices differ by feature (section 5.2 of the paper), a compiled
+        grower replaces LightGBM and charges the prices of groups exactly. :meth:`cost_report`
+        counts it.
     penalties : sequence of float, optional
-        Nats of mean loss that a feature of mean price must save; the unpenalised model is
-        always fitted as well. By default they are searched so that the costs cover the range and
-        close in on the budget.
+        Nats of mean loss that a feature of mean price must save. The unpenalised model is always
+        fitted as well. By default a search chooses penalties whose costs cover the whole range and
+        come close to the budget.
     n_penalties : int, default 12
-        Fits of that search.
+        Number of fits of that search.
     prefixes : sequence of float, default (0.0625, 0.125, 0.25, 0.5, 1.0)
-        Shares of a fit's rounds: the models of its first rounds give operating points as well.
+        Shares of the rounds of a fit. The models of these first rounds are operating points as
+        well.
     growth : {"best-first", "breadth-first"}
-        Order in which a tree's nodes are split; the paper compares them in figure 3b.
-        Breadth-first trees are full to `max_depth`, or to the depth that `num_leaves` fill,
-        wherever splits are worth their price.
+        Order in which the nodes of a tree are split, as compared in figure 3b of the paper.
+        Breadth-first trees are full to `max_depth`, or to the depth that `num_leaves` leaves fill,
+        except for splits that are not worth their price.
     n_rounds : int, default 200
-        Most boosting rounds; each grows a tree for every margin.
+        Maximum number of boosting rounds. Each round grows one tree per margin.
     patience : int or None, default 20
-        Rounds without improvement on validation rows that end a fit; None never does.
+        A fit ends after this many rounds without improvement on validation rows. With None it runs
+        all rounds.
     num_leaves : int, optional
-        By default 31; on more than 5,000 training rows as many as are best, on validation rows,
-        without penalties.
+        Maximum number of leaves of a tree. By default 31 or, on more than 5,000 training rows, the
+        number that is best for an unpenalised model on validation rows.
     max_depth : int, optional
-        Bound on the trees' depth; none by default.
+        Maximum depth of a tree; no bound by default.
     learning_rate : float, optional
         By default 0.1, or 0.2 for two classes on more than 5,000 training rows.
     newton : bool, default True
-        Second-order steps; False gives first-order ones. With ``accounting="coupled"``,
-        ``growth="breadth-first"`` and ``max_depth=4`` that is GreedyMiser (section 4.3).
+        Whether steps are second-order or first-order. First-order steps with
+        ``accounting="coupled"``, ``growth="breadth-first"`` and ``max_depth=4`` are GreedyMiser
+        (section 4.3).
     allow_missing, random_state
         As for :class:`StagedCascade`.
 
     Raises
     ------
     InputError
-        In ``fit``: with lazy prices for 2**31 rows times features, which LightGBM cannot count.
+        In ``fit``, with lazy prices, if the number of rows times the number of features is 2**31 or
+        more, which LightGBM cannot count.
 
     Notes
     -----
-    LightGBM credits the other open leaves of a tree too highly when a coupled feature is first
-    used below the root; about 3 % of splits differ for it. Reported costs are counted on the
-    finished trees and exact.
+    When a coupled feature is first used below the root, LightGBM overestimates the gains of the
+    other open leaves of the tree, which changes about 3 % of the splits. Reported costs are counted
+    on the finished trees and are exact.
 
     Examples
     --------
@@ -117,10 +123,10 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
-        target = Classes(plan.y, plan.weight, problem.n_classes)
+        target = ClassTarget(plan.y, plan.weight, problem.n_classes)
         leaves = None
         if self.num_leaves is None and len(plan.fit_rows) > LARGE_ROWS:
-            problem.report(0, 1, "choosing the trees' size")
+            problem.report(0, 1, "choosing the size of the trees")
             leaves = tree_shape(plan, problem.n_classes, problem.seed).leaves
         fits = self._sweep(
             plan.x,
@@ -144,13 +150,13 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
         """Cost of each row, in the unit of the feature costs.
 
-        Splits and `coupled_costs` are added where `budget_counts` is "total".
+        With `budget_counts` "total" it includes the prices of splits and `coupled_costs`.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
         accounting : {"union", "paper", "paths", "paper-paths"}, optional
-            Of no effect without a cloud.
+            Ignored, because there is no cloud.
 
         Returns
         -------
@@ -163,4 +169,7 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     def _check_settings(self) -> None:
         super()._check_settings()
         if self._counts_splits and self.guarantee is not None:
-            raise InputError("a guarantee is about feature costs: budget_counts='features'")
+            raise InputError(
+                "a guarantee counts feature costs only: set budget_counts='features' or leave out "
+                "guarantee"
+            )

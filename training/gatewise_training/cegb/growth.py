@@ -1,13 +1,13 @@
-"""Growth of trees under a charge: best-first or breadth-first, and when it stops.
+"""Growth of boosted trees under a charge, best-first or breadth-first.
 
-LightGBM grows best-first, as CEGB does (section 4.3): the next split is the one that is worth most
-after its price, wherever it lies, until the tree has all its leaves. Breadth-first growth (figure
-3b, and GreedyMiser's trees) comes from the same grower: with a bound d on the depth and 2^d leaves
-no split is ever postponed for lack of a leaf, so every node of every level that is worth its price
-is split.
+LightGBM grows best-first, as CEGB does (section 4.3): the next split is the one with the largest
+gain after its price in the whole tree, until the tree has all its leaves. Breadth-first growth
+(figure 3b, and GreedyMiser's trees) comes from the same grower. With a maximum depth of d and 2^d
+leaves, the number of leaves never limits growth. Every node up to the maximum depth is then split
+if its split is worth the price.
 
-LightGBM's own sampling of rows (bagging, GOSS) makes lazy prices silently wrong, so that every tree
-is fitted to all rows.
+Every tree is fitted to all rows, because LightGBM's sampling of rows (bagging, GOSS) makes lazy
+prices wrong without an error.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Order = Literal["best-first", "breadth-first"]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TreeGrowth(Growth):
-    """Settings of the growth, as parameters of CEGB's estimators."""
+    """Settings of the growth, which are parameters of CEGB's estimators."""
 
     growth: Order = "best-first"
     n_rounds: int = 200
-    # rounds without improvement on validation rows that end the growth; None grows them all
+    # growth ends after this many rounds without improvement on validation rows; None: never
     patience: int | None = 20
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -48,7 +48,7 @@ class TreeGrowth(Growth):
 
 
 def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """LightGBM's settings for `n_rows` rows; breadth-first trees may be full to their depth.
+    """Make LightGBM's settings for `n_rows` rows; breadth-first trees get 2^depth leaves.
 
     >>> cegb_settings(TreeGrowth(growth="breadth-first", num_leaves=31), 1000, 2)
     {'num_leaves': 16, 'max_depth': 4, 'learning_rate': 0.1}
@@ -72,30 +72,37 @@ def grow(
     rounds: int | None = None,
     seed: int = 0,
 ) -> tuple[TreeEnsemble, int]:
-    """Grow one model, ended by the loss on validation rows; get its trees and number of rounds."""
+    """Grow one model; return its trees and its number of rounds.
+
+    The loss on validation rows ends the growth, and the rounds after the best one are dropped.
+    `rounds` replaces the maximum number of rounds of `growth`.
+    """
     if not varies(x):
-        return constant(target, x.shape[1]), 0
+        return constant_model(target, x.shape[1]), 0
     start = target.start()
-    booster = _booster(x, target, growth, charge, seed)
-    watch = None if validation is None or growth.patience is None else _Watch(*validation, start)
-    n_grown = n_kept = 0
+    booster = _make_booster(x, target, growth, charge, seed)
+    monitor = None
+    if validation is not None and growth.patience is not None:
+        monitor = _LossMonitor(*validation, start)
+    n_grown = 0
+    n_kept = 0
     while n_grown < (rounds or growth.n_rounds):
         if booster.update():
             break
         n_grown += 1
-        if watch is None or watch.improves(booster, n_grown - 1):
+        if monitor is None or monitor.improves(booster, n_grown - 1):
             n_kept = n_grown
         elif growth.patience is not None and n_grown - n_kept >= growth.patience:
             break
     if not n_kept:  # LightGBM keeps a first tree even if it could not split
-        return constant(target, x.shape[1]), 0
+        return constant_model(target, x.shape[1]), 0
     return target.finish(booster.trees(n_kept), start), n_kept
 
 
-def _booster(
+def _make_booster(
     x: NDArray[np.float32], target: Target, growth: TreeGrowth, charge: Charge, seed: int
 ) -> Booster:
-    """Make the booster of a fit; splits that have prices by feature need our own."""
+    """Make the booster of a fit; LightGBM's has no prices of splits by feature."""
     start = target.start()
 
     def derivatives(scores: Array) -> tuple[Array, Array]:
@@ -110,8 +117,8 @@ def _booster(
     return LightGBMBooster(data, params, charge, derivatives)
 
 
-class _Watch:
-    """The loss on validation rows, round by round."""
+class _LossMonitor:
+    """Loss on validation rows, updated after each round."""
 
     def __init__(self, x: NDArray[np.float32], target: Target, start: Array) -> None:
         self._x = x
@@ -120,6 +127,7 @@ class _Watch:
         self._best = target.loss(self._margins)
 
     def improves(self, booster: Booster, round_number: int) -> bool:
+        """Add a round; return whether the loss is lower than after any earlier round."""
         self._margins += booster.round_margins(self._x, round_number)
         loss = self._target.loss(self._margins)
         if loss >= self._best:
@@ -128,8 +136,8 @@ class _Watch:
         return True
 
 
-def constant(target: Target, n_features: int) -> TreeEnsemble:
-    """Make the model without features: a leaf of 0 for each output, above the best constant."""
+def constant_model(target: Target, n_features: int) -> TreeEnsemble:
+    """Make the best constant model, with a single leaf of 0 for each output."""
     outputs = np.arange(target.n_outputs, dtype=np.int32)
     no_node = np.full(len(outputs), -1, np.int32)
     trees = TreeEnsemble(

@@ -1,14 +1,17 @@
-"""Learning targets of the trees: classes, measured values, or the order of a query's documents.
+"""Learning targets of CEGB's trees: classes, measured values, and rankings of documents.
 
-Each target of n rows has the same members, so that classifier, regressor and ranker share growth
-and sweep:
+All targets have the same members, so that the classifier, the regressor and the ranker share the
+growth and the sweep:
 
-- `n_outputs`, the trees of a round, and `link`, from outputs to predictions;
-- `weight`, (n,), of the rows' costs; `take`, which keeps some rows;
-- `start`, the margins of the best constant model; `loss`, the mean loss of margins, (n, n_outputs);
-- `derivatives`, the gradient and hessian of the summed loss by the margins;
-- `finish`, which brings trees that were grown on margins above `start` to the unit of the answers;
-- `merits` of answers or of rankings, with weights; their mean is the score.
+- `n_outputs` is the number of trees per round, and `link` maps outputs to predictions.
+- `weight`, (n,), holds the weights of the rows.
+- `take` selects rows.
+- `start` gives the margins of the best constant model.
+- `loss` gives the mean loss of margins, (n, n_outputs).
+- `derivatives` gives the gradient and the hessian of the summed loss with respect to the margins.
+- `finish` converts trees that were grown on margins above `start` to the unit of the predictions.
+- `merits` gives a figure of merit for each prediction or ranking, and its weight. The weighted mean
+  of the merits is the score.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ Array = NDArray[np.float64]
 Outputs = NDArray[np.float32]
 
 DEPTH = 5
-"""Number of a query's documents that count: Average Precision@5."""
+"""Number of documents of a query that Average Precision@5 counts."""
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
-    """Class labels under the log loss; the merit of an answer is whether it is right."""
+class ClassTarget:
+    """Class labels under the log loss; the merit of a prediction is 1 if it is correct, else 0."""
 
     y: NDArray[np.int64]  # (n,): class indices
     weight: Array  # (n,)
@@ -64,9 +67,9 @@ class Classes:
     def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
         weight = (self.weight / self.weight.mean())[:, None]
         gradient = weight * log_loss_gradient(margins, one_hot(self.y, self.n_classes))
-        if not newton:  # trees fitted to the negative gradient by least squares
+        if not newton:  # least squares on the negative gradient
             return gradient, np.ones_like(gradient)
-        # LightGBM's own factor for classes that share one softmax: M / (M - 1)
+        # LightGBM multiplies the hessian of a softmax by M / (M - 1)
         factor = 1.0 if self.n_outputs == 1 else self.n_outputs / (self.n_outputs - 1)
         return gradient, np.maximum(weight * factor * log_loss_hessian(margins), HESSIAN_FLOOR)
 
@@ -82,22 +85,22 @@ class Classes:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class ValueTarget:
     """Measured values under half the squared error, in units of their standard deviation.
 
-    Hence a penalty means the same whatever the values' unit: a price must explain twice the
-    penalty as a share of the variance. The score is R².
+    A penalty therefore means the same in every unit of the values: a feature of mean price must
+    explain twice the penalty as a share of the variance. The score is R².
     """
 
     y: Array  # (n,)
     weight: Array  # (n,)
-    scale: float  # standard deviation of all rows' values
+    scale: float  # standard deviation of the values of all rows
     n_outputs: ClassVar[int] = 1
     link: ClassVar[Link] = "identity"
 
     @classmethod
-    def standardised(cls, y: Array, weight: Array) -> Measured:
-        """Take values and weights; constant values have scale 1."""
+    def standardised(cls, y: Array, weight: Array) -> ValueTarget:
+        """Make a target with the standard deviation of the values as scale, or 1 if they agree."""
         return cls(y, weight, float(y.std()) or 1.0)
 
     def take(self, rows: Rows) -> Self:
@@ -123,19 +126,22 @@ class Measured:
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
         mean = np.average(self.y, weights=self.weight)
         variance = float(np.average((self.y - mean) ** 2, weights=self.weight))
-        square = (outputs[:, 0].astype(np.float64) - self.y) ** 2
-        return 1.0 - square / (variance or 1.0), self.weight
+        squared_error = (outputs[:, 0].astype(np.float64) - self.y) ** 2
+        return 1.0 - squared_error / (variance or 1.0), self.weight
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking(Measured):
-    """Grades of queries' documents under the squared error; merits are Average Precisions@5."""
+class RankingTarget(ValueTarget):
+    """Relevance grades of documents under the squared error.
 
-    qid: NDArray[np.int64]  # (n,): query of each document; a query's documents lie together
+    The merit of a query is the Average Precision@5 of its documents.
+    """
+
+    qid: NDArray[np.int64]  # (n,): query of each document; documents of a query are adjacent
 
     @classmethod
-    def by(cls, grade: NDArray[np.int64], qid: NDArray[np.int64]) -> Self:
-        """Take grades of relevance, of which 0 is irrelevant, and queries."""
+    def of_grades(cls, grade: NDArray[np.int64], qid: NDArray[np.int64]) -> Self:
+        """Make a target of relevance grades, where 0 means irrelevant, and queries."""
         y = grade.astype(np.float64)
         return cls(y, np.ones(len(y)), float(y.std()) or 1.0, qid)
 
@@ -147,5 +153,5 @@ class Ranking(Measured):
         return precisions, np.ones(len(precisions))
 
 
-Target = Classes | Measured
-"""Any learning target; a ranking measures grades."""
+Target = ClassTarget | ValueTarget
+"""Any learning target; a RankingTarget is a ValueTarget of grades."""

@@ -1,7 +1,8 @@
-"""A search for penalties: the costs of their models cover the range from no feature to all.
+"""Search for penalties, so that the costs of their models cover the whole range.
 
-Where a fixed list of penalties has a model of one feature and then one of five, the search goes on
-in between: the next penalty always goes into the widest gap between costs, on a log scale.
+With a fixed list of penalties, the cheapest model may use one feature and the next one five. The
+search always places the next penalty in the widest gap between the costs of known models, on a log
+scale.
 """
 
 from __future__ import annotations
@@ -13,52 +14,63 @@ from typing import Final
 
 from gatewise.costs import FeatureCosts
 
-#: Penalties that every search starts with, in addition to 0: nats per feature of mean price.
-FIRST: Final = (3e-2, 1e-3)
-#: Beyond the outermost penalties the search goes on by this factor, and no further than these.
-STEP: Final = 4.0
-SMALLEST: Final = 1e-8
-LARGEST: Final = 1e3
-#: Penalties nearer to each other than this factor are not parted.
-CLOSE: Final = 1.02
+#: Penalties that every search starts with in addition to 0, in nats per feature of mean price.
+FIRST_PENALTIES: Final = (3e-2, 1e-3)
+#: Beyond the smallest and the largest penalty so far, the search continues by this factor.
+STEP_FACTOR: Final = 4.0
+#: Bounds of the search.
+MIN_PENALTY: Final = 1e-8
+MAX_PENALTY: Final = 1e3
+#: Smallest ratio of two neighbouring penalties between which another one is tried.
+MIN_RATIO: Final = 1.02
 
 
 def spread_penalties(
     cost_at: Callable[[float], float], costs: FeatureCosts, n_penalties: int
 ) -> list[float]:
-    """Find `n_penalties` penalties, from the highest down to 0, by the costs of their fits."""
-    cost_of = {p: cost_at(p) for p in (0.0, *FIRST[: n_penalties - 1])} | {math.inf: 0.0}
+    """Find at most `n_penalties` penalties by the costs of their fits, from the highest down to 0.
+
+    `cost_at` fits a penalty and returns the cost of the model.
+    """
+    first_penalties = (0.0, *FIRST_PENALTIES[: n_penalties - 1])
+    cost_of = {penalty: cost_at(penalty) for penalty in first_penalties} | {math.inf: 0.0}
     while len(cost_of) <= n_penalties and cost_of[0.0] > 0:
-        penalty = in_widest_gap(cost_of, costs)
+        penalty = penalty_in_widest_gap(cost_of, costs)
         if penalty is None:
             break
         cost_of[penalty] = cost_at(penalty)
-    return sorted((p for p in cost_of if p < math.inf), reverse=True)
+    return sorted((penalty for penalty in cost_of if penalty < math.inf), reverse=True)
 
 
-def in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float | None:
-    """Get a penalty in the widest gap between costs of 0 and infinity; None if all are closed."""
+def penalty_in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float | None:
+    """Find a penalty in the widest gap between the known costs; None if no gap is left.
+
+    `cost_of` maps penalties, which include 0 and infinity, to the costs of their models.
+    """
     prices = costs.alone[costs.alone > 0]
     half_price = float(prices.min()) / 2.0 if len(prices) else 1.0
 
-    def height(penalty: float) -> float:
+    def log_cost(penalty: float) -> float:
         return math.log(max(cost_of[penalty], half_price))
 
-    pairs = list(pairwise(sorted(cost_of)))
-    for gap, a, b in sorted(((height(a) - height(b), a, b) for a, b in pairs), reverse=True):
-        middle = between(a, b, cost_of)
+    gaps = [
+        (log_cost(lower) - log_cost(higher), lower, higher)
+        for lower, higher in pairwise(sorted(cost_of))
+    ]
+    for gap, lower, higher in sorted(gaps, reverse=True):
+        middle = middle_penalty(lower, higher, cost_of)
         if gap > 0 and middle is not None:
             return middle
     return None
 
 
-def between(a: float, b: float, penalties: Iterable[float]) -> float | None:
-    """Get a penalty between two neighbours among `penalties`; None if they are near enough."""
-    finite = [p for p in penalties if 0 < p < math.inf]
+def middle_penalty(lower: float, higher: float, penalties: Iterable[float]) -> float | None:
+    """Find a penalty between two neighbours among `penalties`; None if they are too close."""
+    finite = [penalty for penalty in penalties if 0 < penalty < math.inf]
     if not finite:
         return None
-    if a == 0.0:
-        return min(finite) / STEP if min(finite) > SMALLEST else None
-    if math.isinf(b):
-        return max(finite) * STEP if max(finite) < LARGEST else None
-    return math.sqrt(a * b) if b > CLOSE * a else None
+    if lower == 0.0:
+        return min(finite) / STEP_FACTOR if min(finite) > MIN_PENALTY else None
+    if math.isinf(higher):
+        return max(finite) * STEP_FACTOR if max(finite) < MAX_PENALTY else None
+    return math.sqrt(lower * higher) if higher > MIN_RATIO * lower else None

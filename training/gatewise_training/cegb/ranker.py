@@ -1,4 +1,4 @@
-"""CEGBRanker: boosted trees that rank a query's documents under feature cost."""
+"""CEGBRanker: boosted trees that rank the documents of a query under feature cost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from gatewise.errors import InputError
-from gatewise_training.cegb.base import Scored
-from gatewise_training.cegb.objectives import Ranking
+from gatewise_training.cegb.base import ScoredModel
+from gatewise_training.cegb.objectives import RankingTarget
 from gatewise_training.data.input_checks import check_values
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.row_splitter import RowSplitter
@@ -19,16 +19,16 @@ from gatewise_training.data.validation_split import after, folds_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CEGBRanker(Scored):
+class CEGBRanker(ScoredModel):
     """Cost-efficient gradient boosting for ranking, by Average Precision@5.
 
     Peter, Diego, Hamprecht & Nadler, NIPS 2017, section 3.
 
-    As :class:`CEGBClassifier`, with the papers' Average Precision@5
-    (:func:`gatewise_training.data.metrics.average_precision_at`) instead of accuracy: `frontier_`
-    holds it against the mean cost of a document of the validation queries, and `max_loss` is a loss
-    of it. The trees learn the grades by squared error, as in the paper. A document is relevant if
-    its grade is above 0. Queries are held out whole.
+    The ranker works like :class:`CEGBClassifier`, but uses the paper's Average Precision@5
+    (:func:`gatewise_training.data.metrics.average_precision_at`) instead of accuracy. `frontier_`
+    relates it to the mean cost per document of the validation queries, and `max_loss` is a loss of
+    Average Precision@5. The trees learn the grades by squared error, as in the paper. A document is
+    relevant if its grade is above 0. All documents of a query are in the same fold.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class CEGBRanker(Scored):
     penalties, n_penalties, prefixes, growth
         As for :class:`CEGBClassifier`.
     n_rounds, patience, num_leaves, max_depth, learning_rate, newton
-        As for :class:`CEGBClassifier`, but with 15 leaves and a learning rate of 0.1 at any size,
-        because grades are noisy.
+        As for :class:`CEGBClassifier`. The defaults are 15 leaves and a learning rate of 0.1 for
+        any number of rows, because grades are noisy.
     allow_missing, random_state
         As for :class:`CEGBClassifier`.
 
@@ -64,19 +64,20 @@ class CEGBRanker(Scored):
         qid: ArrayLike | None = None,
         validation: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     ) -> Self:
-        """Fit all models and find the frontier.
+        """Fit the models of all penalties and find the frontier.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-            Documents: numbers, taken as float32.
+            Features of the documents, converted to float32.
         y : array-like of shape (n,)
-            Grades of relevance: whole numbers, 0 is irrelevant.
+            Relevance grades: whole numbers, where 0 means irrelevant.
         qid : array-like of shape (n,)
-            Query of each document; a query's documents need not lie together.
+            Query of each document. The documents of a query need not be adjacent.
         validation : triple (X_val, y_val, qid_val), optional
-            Validation queries. By default up to 5,000 documents are cross-fitted in five folds, so
-            that every query validates; of more documents, a fifth of the queries is held out.
+            Validation queries. By default, up to 5,000 documents are cross-fitted in five folds, so
+            that every query is used for validation. Of more documents, a fifth of the queries is
+            used for validation.
 
         Returns
         -------
@@ -85,7 +86,7 @@ class CEGBRanker(Scored):
         Raises
         ------
         InputError
-            For data, queries, prices or a budget that cannot be used; it says which and why.
+            If the data, queries, prices or budget are invalid. The message names the cause.
         """
         self._check_settings()
         x, grade = check_values(self, X, y)
@@ -105,11 +106,12 @@ class CEGBRanker(Scored):
             query = np.append(query, query.max() + 1 + query_val[order_val])
         else:
             folds = folds_of(query, seed)
-        self._settle(x, Ranking.by(_grades(grade), query), folds, seed)
+        target = RankingTarget.of_grades(_checked_grades(grade), query)
+        self._fit_frontier(x, target, folds, seed)
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, *, qid: ArrayLike | None = None) -> float:
-        """Average Precision@5, averaged over queries.
+        """Compute the Average Precision@5, averaged over queries.
 
         Parameters
         ----------
@@ -125,20 +127,20 @@ class CEGBRanker(Scored):
 
 
 def _queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
-    """Number of each document's query, shape (n,)."""
+    """Number the queries from 0, and get the number of each document's query, shape (n,)."""
     if qid is None:
-        raise InputError("a ranking needs its queries: give qid, the query of each document")
+        raise InputError("a ranking needs queries: give qid, the query of each document")
     if np.shape(qid) != (n_rows,):
         raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
     names = RowSplitter.values("qid", qid, n_rows)
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def _grades(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Check grades of relevance."""
-    is_wrong = (values < 0) | (values != np.floor(values))
-    if is_wrong.any():
+def _checked_grades(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Convert relevance grades to integers, and refuse invalid ones."""
+    is_invalid = (values < 0) | (values != np.floor(values))
+    if is_invalid.any():
         raise InputError(
-            f"relevance must be whole numbers of at least 0, not {values[is_wrong][0]:g}"
+            f"relevance must be whole numbers of at least 0, not {values[is_invalid][0]:g}"
         )
     return values.astype(np.int64)

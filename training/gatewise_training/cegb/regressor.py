@@ -10,32 +10,33 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 
-from gatewise_training.cegb.base import Scored
-from gatewise_training.cegb.objectives import Measured
+from gatewise_training.cegb.base import ScoredModel
+from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.data.input_checks import Validation, check_values, checked_splits
 from gatewise_training.data.validation_split import after, chosen_folds, folds_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CEGBRegressor(RegressorMixin, Scored):
+class CEGBRegressor(RegressorMixin, ScoredModel):
     """Cost-efficient gradient boosting of measured values, by squared error.
 
     Peter, Diego, Hamprecht & Nadler, NIPS 2017, section 3.
 
-    As :class:`CEGBClassifier`, with R² instead of accuracy: `frontier_` holds R² against mean
-    cost on validation rows, and `max_loss` is a loss of R².
+    The regressor works like :class:`CEGBClassifier`, but uses R² instead of accuracy. `frontier_`
+    relates R² to the mean cost on validation rows, and `max_loss` is a loss of R².
 
     Parameters
     ----------
     penalties : sequence of float, optional
-        Share of half the values' variance that a feature of mean price must explain. Searched by
-        default.
+        Share of half the variance of the values that a feature of mean price must explain. By
+        default the penalties are searched.
     feature_costs, accounting, coupled_costs, budget, budget_counts, max_loss, penalty_split
         As for :class:`CEGBClassifier`.
     n_penalties, prefixes, growth, n_rounds
         As for :class:`CEGBClassifier`.
     patience, num_leaves, max_depth, learning_rate, newton
-        As for :class:`CEGBClassifier`, but for 31 leaves and a learning rate of 0.1 at any size.
+        As for :class:`CEGBClassifier`. The defaults are 31 leaves and a learning rate of 0.1 for
+        any number of rows.
     allow_missing, random_state
         As for :class:`CEGBClassifier`.
 
@@ -62,24 +63,24 @@ class CEGBRegressor(RegressorMixin, Scored):
         groups: ArrayLike | None = None,
         time: ArrayLike | None = None,
     ) -> Self:
-        """Fit all models and find the frontier.
+        """Fit the models of all penalties and find the frontier.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-            Numbers; taken as float32.
+            Features, converted to float32.
         y : array-like of shape (n,)
             Measured values.
         sample_weight : array-like of shape (n,), optional
             Weight of each row; 1 by default.
         validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
-            Validation rows. By default a fifth of the rows is held out, or on up to 5,000 rows
-            five-fold cross-fitting makes every row one.
+            Validation rows. By default, up to 5,000 rows are cross-fitted in five folds, so that
+            every row is used for validation. Of more rows, a fifth is used for validation.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row: whole groups fit or validate, and
-            `max_loss` keeps a margin of two standard errors between groups.
+            Subject, machine or recording of each row. No group is split between fit and
+            validation, and `max_loss` keeps a margin of two standard errors between groups.
         time : array-like of shape (n,), optional
-            Numbers or dates: the earlier rows fit and the last fifth validates.
+            Numbers or dates. The last fifth of the rows is used for validation.
 
         Returns
         -------
@@ -88,13 +89,13 @@ class CEGBRegressor(RegressorMixin, Scored):
         Raises
         ------
         InputError
-            For data, prices or a budget that cannot be used; it says which and why.
+            If the data, prices or budget are invalid. The message names the cause.
         """
         self._check_settings()
         x, value = check_values(self, X, y)
         weight, validation, splitter = checked_splits(x, sample_weight, groups, time, validation)
-        counts = weight > 0
-        x, value, weight = x[counts], value[counts], weight[counts]
+        has_weight = weight > 0
+        x, value, weight = x[has_weight], value[has_weight], weight[has_weight]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if validation is None and splitter.is_random:
             folds = folds_of(np.arange(len(x)), seed)
@@ -109,6 +110,6 @@ class CEGBRegressor(RegressorMixin, Scored):
         validation_groups = None
         if splitter.groups is not None:
             validation_groups = splitter.groups[np.concatenate([rows for _, rows in folds])]
-        target = Measured.standardised(value, weight)
-        self._settle(x, target, folds, seed, validation_groups)
+        target = ValueTarget.standardised(value, weight)
+        self._fit_frontier(x, target, folds, seed, validation_groups)
         return self

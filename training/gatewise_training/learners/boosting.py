@@ -186,7 +186,7 @@ class FirstUsePrices:
         if price.any():
             self.params = {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": price.tolist()}
 
-    def after(self, booster: lgb.Booster) -> None:
+    def update(self, booster: lgb.Booster) -> None:
         """Renew the prices after a round."""
         if self._groups_open:
             used = np.asarray(booster.feature_importance("split") > 0)
