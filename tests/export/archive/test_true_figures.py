@@ -116,3 +116,25 @@ def test_a_refused_choice_writes_no_file_and_takes_no_instance(tmp_path, capsys)
     assert not out.exists()
     assert main(command) == 0
     assert read_label_csv(out.read_text()) is not None
+
+
+def test_instances_that_no_choice_covered_yet_do_not_enter_the_estimate(labelled, tmp_path):
+    """The high-cost model's answers to them would count without a correction by labels."""
+    path, *_ = labelled
+    before = monitor(path)
+    later = archived(500, seed=3)
+    later.probabilities[:] = [0.001, 0.999]  # the model became sure, and wrong
+    later.cloud_label[:] = 1
+    folder(path).add(later, FACTS, NOW + 5)
+    after = monitor(path)
+    assert after.figures == before.figures
+    assert (after.n_rows, after.n_labels) == (before.n_rows, before.n_labels)
+    out = tmp_path / "later.csv"
+    choice = ["labels", "choose", str(path), "--n", "60", "--out", str(out), "--seed", "1"]
+    assert main(choice) == 0
+    lines = out.read_text().splitlines()
+    out.write_text("\n".join([lines[0], *(line.replace(",,", ",a,", 1) for line in lines[1:])]))
+    assert main(["labels", "add", str(path), str(out)]) == 0
+    covered = monitor(path)
+    assert covered.n_rows == before.n_rows + len(later)
+    assert covered.figures[0].value < before.figures[0].value
