@@ -1,6 +1,6 @@
 """Run a bundle on a device: sensors, stages, answers in time, and the cloud over MQTT.
 
-Importing this package loads nothing but the standard library; its names load what they need.
+Importing this package loads only the standard library. Each name loads its module on first use.
 """
 
 import lazy_loader

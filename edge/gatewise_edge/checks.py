@@ -1,4 +1,4 @@
-"""Checks of ids, names, numbers and texts, in messages of both directions and in settings."""
+"""Checks of ids, names, numbers and texts, for messages and settings."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from gatewise.errors import InputError
 from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_edge.errors import WireError
 
-#: Largest number of bytes of a name: every name is a level of a topic and a label of a metric.
+#: Largest size of a name in bytes. Names are levels of topics and labels of metrics.
 MAX_NAME: Final = 64
-#: Largest number of bytes of a message.
+#: Largest size of a message in bytes.
 MAX_PAYLOAD: Final = MAX_REQUEST_BYTES
 
 #: Separators and wildcards of topics (MQTT 3.1.1, section 4.7), and control characters.
-_NOT_IN_A_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
-#: Levels that stand where a device's id does: gw/v1/model/... and gw/v1/dead/...
+_FORBIDDEN_CHARACTERS: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
+#: Ids that would make topics ambiguous, because of gw/v1/model/... and gw/v1/dead/...
 _RESERVED_IDS: Final = frozenset({"model", "dead"})
 
 
 def check_id(value: object) -> bytes:
-    """Return a message's 16-byte id, or raise WireError."""
+    """Return the id of a message if it has 16 bytes, or raise WireError."""
     if type(value) is not bytes or len(value) != 16:
         raise WireError("id", "a message's id must be 16 bytes")
     return value
 
 
 def check_size(payload: bytes) -> None:
-    """Refuse a message that is too large, by WireError."""
+    """Raise WireError if a message is too large."""
     if len(payload) > MAX_PAYLOAD:
         raise WireError(
             "size", f"a message of {len(payload)} bytes: the largest allowed is {MAX_PAYLOAD}"
@@ -47,7 +47,7 @@ def check_int(what: str, value: object, low: int, high: int) -> int:
 
 
 def check_text(what: str, value: object, shortest: int, longest: int) -> str:
-    """Return a text within its limits of length, or raise WireError."""
+    """Return a text of `shortest` to `longest` bytes, or raise WireError."""
     if type(value) is not str:
         raise WireError("type", f"{what} must be a text, not {type(value).__name__}")
     try:
@@ -60,20 +60,23 @@ def check_text(what: str, value: object, shortest: int, longest: int) -> str:
 
 
 def check_level(what: str, value: str) -> str:
-    """Return a topic level of 1 to 64 bytes without ``/ + #`` and controls, or raise WireError."""
+    """Return a topic level of 1 to 64 bytes without ``/ + #`` and control characters.
+
+    Raises WireError.
+    """
     return _level(what, value) if type(value) is str else check_text(what, value, 1, MAX_NAME)
 
 
-@lru_cache(maxsize=4096)  # the same names come in each message
+@lru_cache(maxsize=4096)  # most messages have the same names
 def _level(what: str, value: str) -> str:
     check_text(what, value, 1, MAX_NAME)
-    if _NOT_IN_A_LEVEL.search(value):
-        raise WireError("name", f"{what} {value!r} holds '/', '+', '#' or a control character")
+    if _FORBIDDEN_CHARACTERS.search(value):
+        raise WireError("name", f"{what} {value!r} contains '/', '+', '#' or a control character")
     return value
 
 
 def check_device(device: str) -> str:
-    """Return a device id: a topic level, not ``model`` and not ``dead``; or raise WireError."""
+    """Return a device id, which is a topic level but not a reserved one, or raise WireError."""
     check_level("device id", device)
     if device in _RESERVED_IDS:
         raise WireError("name", f"device id {device!r} is reserved")
@@ -81,7 +84,7 @@ def check_device(device: str) -> str:
 
 
 def check_model(name: str, what: str = "model name") -> str:
-    """Return a model's name or version: a topic level; or raise WireError."""
+    """Return a model's name or version, which is a topic level, or raise WireError."""
     return check_level(what, name)
 
 

@@ -3,12 +3,12 @@
 ::
 
     GatewiseError
-    ├── WireError       a message that cannot be used      (.reason, .id)
-    ├── SensorError     a feature that cannot be acquired  (.sensor, .why)
-    ├── SelfTestError   a bundle that computes otherwise   (.differences)
-    └── LinkError       a cloud that cannot be reached     (.url)
+    ├── WireError       an invalid message, topic or name         (.reason, .id)
+    ├── SensorError     a feature that cannot be acquired         (.sensor, .why)
+    ├── SelfTestError   a bundle that gives other results here    (.differences)
+    └── LinkError       a broker or server that is unreachable    (.url)
 
-A bundle that cannot be read at all is a :class:`gatewise_export.bundle.bundle.BundleError`.
+A bundle that cannot be read raises :class:`gatewise_export.bundle.errors.BundleError`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from gatewise.errors import GatewiseError
 
 
 class WireError(GatewiseError):
-    """A message, a topic or a name that the wire does not allow.
+    """A message, a topic or a name that the protocol does not allow.
 
-    `reason` is a short code, fit for a counter and for the dead-letter topic: ``size``, ``cbor``,
-    ``json``, ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``,
-    ``missing``, ``checksum``, ``hash``. `id` is the message's, where one could be read, so that an
-    error can be answered.
+    Attributes
+    ----------
+    reason : str
+        Short code, for counters and for the dead-letter topic: ``size``, ``cbor``, ``json``,
+        ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``, ``missing``,
+        ``checksum`` or ``hash``.
+    id : bytes or None
+        Id of the message, with which an error response can be sent; None if it cannot be read.
     """
 
     def __init__(self, reason: str, message: str, *, id: bytes | None = None) -> None:  # noqa: A002
@@ -39,10 +43,10 @@ class SensorError(GatewiseError):
     Attributes
     ----------
     sensor : str
-        Name of the feature, or of the feature group that was read.
+        Name of the feature or of the feature group.
     why : {"sensor", "sensor-late", "missing", "infinite"}
-        It failed; it blocked until it was too late; its value is NaN where the model allows
-        none; its value is infinite or beyond float32.
+        Cause: the sensor failed, it did not return in time, its value is NaN and the model does not
+        allow missing values, or its value is infinite or beyond float32.
     """
 
     def __init__(
@@ -58,9 +62,9 @@ class SensorError(GatewiseError):
 
 
 class SelfTestError(GatewiseError):
-    """A bundle that computes other outputs here than where it was packed.
+    """A bundle that computes other outputs on this machine than where it was packed.
 
-    `differences`: what differed (an array's name in ``sample.npz``) and in how many rows.
+    `differences` maps the name of each array of ``sample.npz`` that differs to the number of rows.
     """
 
     def __init__(self, message: str, differences: dict[str, int]) -> None:
@@ -69,7 +73,7 @@ class SelfTestError(GatewiseError):
 
 
 class LinkError(GatewiseError):
-    """A cloud, or its broker, that cannot be reached; `url` is without user name and password."""
+    """A broker or a server that cannot be reached, or refuses; `url` has no user and password."""
 
     def __init__(self, url: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Stop on SIGTERM and Ctrl-C: finish instances under way, wake threads that wait."""
+"""Requests to stop by SIGTERM or Ctrl-C, after which the started instances are still answered."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """Whether a stop was requested; a context manager for the main thread.
+    """A context manager for the main thread that records a request to stop.
 
-    An exception out of a signal handler may come between any two steps, and lose the value that
-    the first has just read. Therefore it is raised only within :meth:`interrupts`, around waits
-    that lose nothing; other code checks :attr:`requested`. A second signal ends the program at
-    once.
+    An exception from a signal handler may come between any two steps, so that a value which was
+    just read could be lost. Therefore the handler raises only within :meth:`interrupts`, which
+    encloses waits that can lose nothing. Other code checks :attr:`requested`. A second signal ends
+    the program at once.
 
     Attributes
     ----------
     requested : str
-        Name of the signal that came; empty before.
+        Name of the received signal; empty while there is none.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Stop:
 
     @contextmanager
     def interrupts(self) -> Iterator[None]:
-        """Let a signal end a wait within the block, with Stopped."""
+        """Let a signal raise Stopped within the block."""
         self._may_interrupt = True
         try:
             if self.requested:
@@ -53,7 +53,7 @@ class Stop:
             self._may_interrupt = False
 
     def pause(self, seconds: float) -> None:
-        """Sleep, unless a stop is requested."""
+        """Sleep; a request to stop ends the sleep with Stopped."""
         with self.interrupts():
             time.sleep(max(0.0, seconds))
 

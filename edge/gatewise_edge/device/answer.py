@@ -1,4 +1,4 @@
-"""The answer to an instance, and the state that a custom policy decides by."""
+"""The answer to an instance, and the state on which a custom policy decides."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ Decision = Literal["stop", "continue", "offload"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecisionPoint:
-    """State of a device and an instance when one of its stages has answered.
+    """State of a device and an instance after a stage has run.
 
-    A custom policy is a function of it that returns ``stop`` (this stage's answer is given),
-    ``continue`` (the next stage runs; from the last one the instance is offloaded) or ``offload``.
+    A custom policy is a function of this state. It returns ``stop`` to give the stage's answer,
+    ``continue`` to run the next stage, or ``offload``. After the last stage ``continue`` offloads
+    the instance as well.
 
     Attributes
     ----------
     stage : int
-        The stage that has answered.
+        Index of the stage that has run.
     last : bool
-        Whether it is the last one on the device.
+        Whether it is the last stage on the device.
     score : float
-        Its stop score.
+        Stop score of the stage.
     threshold : float or None
-        Score from which on the operating point stops here; None: never.
+        Smallest score at which the operating point stops here; None if it never stops.
     probabilities : ndarray of float64, shape (n_classes,)
-        Class probabilities of its answer; empty if the bundle answers with values.
+        Class probabilities of the stage's answer; empty if the bundle answers with values.
     cost : float
-        Price of the features acquired so far.
+        Cost of the features acquired so far.
     left_ms : float
-        Milliseconds until the answer is due.
+        Time until the answer is due, in milliseconds.
     connected : bool
-        Whether the link is up, as far as the device knows.
+        Whether the link can send, as far as the device knows.
     round_trip_ms : float
-        Usual time from request to response in ms; 0: not known yet.
+        Smoothed time from request to response in milliseconds; 0 before the first response.
     outstanding : int
-        Requests of the device that are in flight.
+        Number of the device's requests in flight.
     """
 
     stage: int
@@ -65,9 +66,9 @@ class DecisionPoint:
         return self.threshold is not None and self.score >= self.threshold
 
     def decide(self, policy: OwnPolicy) -> Decision:
-        """Decision of `policy`; on the last stage to continue is to offload.
+        """Ask `policy` for its decision; after the last stage replace ``continue`` by ``offload``.
 
-        Raises InputError if it returns no decision.
+        Raises InputError if the policy returns anything else than a decision.
         """
         decision = policy(self)
         if decision not in get_args(Decision):
@@ -80,42 +81,45 @@ OwnPolicy: TypeAlias = Callable[[DecisionPoint], Decision]
 
 
 class Answer(msgspec.Struct, eq=False):
-    """The one answer to an instance.
+    """The answer to an instance.
 
     Attributes
     ----------
     label : int, float, str or bool
-        The class, as the user's data names it; of a bundle that answers with values (tasks
-        ``regress`` and ``rank``) the value, a float.
+        The class, with its name in the training data. A bundle that answers with values (tasks
+        ``regress`` and ``rank``) gives the value, a float.
     class_index : int
-        Its index among the bundle's classes; -1 for a value.
+        Index of the label among the bundle's classes; -1 for a value.
     probabilities : ndarray of float64, shape (n_classes,)
-        Empty for a value.
+        Class probabilities; empty for a value.
     route : {"edge", "cloud", "fallback"}
-        A stage stopped here; the cloud answered; the cloud, or a sensor, was needed and failed,
-        and the last finished stage answers instead.
+        ``edge`` if a stage of the device stopped, ``cloud`` if the cloud answered, and ``fallback``
+        if the cloud or a sensor failed, so that the last finished stage answers.
     stage : int
-        The stage that gave the answer; the number of stages for the high-cost model's.
+        Index of the stage that gave the answer; the number of stages for the high-cost model.
     cost : float
-        Features acquired, and the price of the offload if one was made.
+        Cost of the acquired features, plus the price of the offload if the instance was offloaded.
     feature_cost : float
-        Cost of the acquired features alone.
+        Cost of the acquired features only.
     latency_ms : float
-        From the call to the answer, in milliseconds.
+        Time from the call to the answer, in milliseconds.
     reason : str
-        Why this route. edge: ``stopped``, ``last-stage``, ``edge-only``. cloud: ``offloaded``,
-        ``missing``, ``cloud-only``, or a failed sensor (below). Both: ``implausible:<name>``, of
-        the first column or channel with a value far outside of those in training. fallback:
-        ``no-link``, ``link-down``, ``breaker-open``, ``offload-limit`` (the bound on offloads over
-        time), ``full``, ``unsent``, ``too-large``, ``deadline``, ``timeout``,
-        ``cloud:<error code>``, or a column's failure as ``missing:<name>``, ``infinite:<name>``,
-        ``sensor:<name>``, ``sensor-late:<name>``.
+        Reason for the route. The reasons of each route are:
+
+        - ``edge``: ``stopped``, ``last-stage`` or ``edge-only``;
+        - ``cloud``: ``offloaded``, ``missing``, ``cloud-only``, or a failed sensor as below;
+        - ``edge`` and ``cloud``: ``implausible:<name>``, where the name is that of the first column
+          or channel with a value far outside the training range;
+        - ``fallback``: ``no-link``, ``link-down``, ``breaker-open``, ``offload-limit`` (the bound
+          on the rate of offloads), ``full``, ``unsent``, ``too-large``, ``deadline``, ``timeout``,
+          ``cloud:<error code>``, or the failure of a column: ``missing:<name>``,
+          ``infinite:<name>``, ``sensor:<name>`` or ``sensor-late:<name>``.
     acquired : tuple of int
-        Features acquired, as indices.
+        Indices of the acquired features.
     request : str
-        Id of the request that the cloud answered, with a hyphen and the row if it is not the first
-        of the request; of a fallback that is kept, its late request (:class:`.LateRequests`); else
-        empty.
+        Id of the request that the cloud answered, followed by a hyphen and the row if that is not
+        the first one. Of a stored fallback, the id of its late request (:class:`.LateRequests`).
+        Otherwise empty.
     """
 
     label: Hashable

@@ -1,6 +1,6 @@
-"""Audits: a random share of a device's own answers is sent to the high-cost model as well.
+"""Audits: a device also sends a random share of its own answers to the high-cost model.
 
-The worker compares them and tests how often they agree; a device only chooses and sends them.
+The device chooses and sends them. The worker compares the answers and tests how often they agree.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gatewise_edge.sensors.blocking_reader import BlockingReader
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for the response to an audit; no instance waits for it.
+#: Longest wait for the response to an audit, in seconds; no instance waits for it.
 AUDIT_PATIENCE: Final = 10.0
 
 
 class Auditor:
     """The audits of a device. Thread-safe.
 
-    `sampler` chooses the answers that are audited. `late` keeps those that cannot be sent now.
+    `sampler` chooses the answers to audit. `late` stores the audits that cannot be sent now.
     """
 
     def __init__(
@@ -51,53 +51,53 @@ class Auditor:
         self._sums = {"audit_instances": 0.0, "audit_weighted": 0.0, "audit_cost": 0.0}
 
     def close(self) -> None:
-        """End the thread that acquires what audits need."""
+        """End the thread that acquires features for audits."""
         self._reader.close()
 
     @property
     def counters(self) -> dict[str, int]:
-        """``audits`` that were answered and ``audits_disagreed``."""
+        """Numbers of answered ``audits`` and of disagreements (``audits_disagreed``)."""
         with self._lock:
             return dict(self._counts)
 
     @property
     def gauges(self) -> dict[str, float]:
-        """Sums over the audits that were answered, and their cost.
+        """Sums over the answered audits, and their cost.
 
-        ``audit_instances`` are the instances that they stand for, of which about ``audit_weighted``
-        had another answer than the high-cost model's; ``audit_cost`` is the cost of features
-        acquired for audits alone.
+        ``audit_instances`` is the number of instances that the audits represent.
+        ``audit_weighted`` estimates how many of these the high-cost model would answer differently.
+        ``audit_cost`` is the cost of the features that were acquired only for audits.
         """
         with self._lock:
             return dict(self._sums)
 
     def audit(self, pending: Pending, answer: Answer) -> None:
-        """Send an answered instance to the high-cost model if it is chosen.
+        """Send an answered instance to the high-cost model if the sampler chooses it.
 
-        Features that were not acquired are read on another thread: neither the answer nor a
-        later instance waits for them. While that thread is busy nothing is audited.
+        Another thread reads the features that the instance has not acquired, so that neither its
+        answer nor a later instance waits for them. While that thread is busy nothing is audited.
         """
         installed = pending.installed
         reading = pending.reading
         classes = installed.manifest.classes
         if not installed.has_cloud or not classes:
             return
-        keeps = not self._uplink.ready and self._late is not None
-        if not keeps and not self._uplink.admit_audit():
+        is_late = not self._uplink.ready and self._late is not None
+        if not is_late and not self._uplink.admit_audit():
             return
-        at_hand = reading.has(installed.request_inputs)
-        if not at_hand and not keeps and self._reader.busy:
+        is_complete = reading.has(installed.request_inputs)
+        if not is_complete and not is_late and self._reader.busy:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         with self._lock:
             mark = self._sampler.choose(answer.route, answer.class_index, confidence)
         if mark is None:
             return
-        if keeps and self._late is not None:
+        if is_late and self._late is not None:
             self._late.keep(pending, mark)
             return
         send = partial(self._send, pending, mark, answer.feature_cost)
-        if at_hand:
+        if is_complete:
             send()
         else:
             reading.lift_deadline()
@@ -118,7 +118,7 @@ class Auditor:
                 on_answer=partial(self._count, mark),
             )
         except SensorError:
-            return  # no evidence: a sensor fails for right and wrong answers alike
+            return  # no bias: a sensor fails for right and wrong answers alike
         except Exception:
             _LOG.exception("an answer could not be audited")
         finally:
@@ -126,7 +126,7 @@ class Auditor:
                 self._sums["audit_cost"] += reading.cost - feature_cost
 
     def _count(self, mark: AuditMark, response: Response) -> None:
-        """Add an audit: with ``1 / p``, which takes back that it was chosen with probability p."""
+        """Count an answered audit, weighted with ``1 / p`` for its probability p."""
         disagrees = int(response.labels[0]) != mark.class_index
         with self._lock:
             self._counts["audits"] += 1

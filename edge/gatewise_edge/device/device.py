@@ -1,12 +1,12 @@
-"""A device: exactly one answer to each instance, before its deadline.
+"""A device, which gives exactly one answer to each instance, before its deadline.
 
-The stages run one after the other and acquire their features as they come. An instance that no
-stage stops for goes to the cloud; if no usable response is there in time, the last stage's
-answer is given and marked ``fallback``.
+The stages run in order, and each acquires its features when it runs. If no stage stops, the
+instance is offloaded to the cloud. If no usable response arrives in time, the device gives the last
+stage's answer and marks it ``fallback``.
 
-Deciding is event-driven: :meth:`Device.begin` runs the stages and sends what must be sent,
-:meth:`Device.advance` retries or ends a request. :meth:`Device.answer` is the two with real
-waiting between; a simulator in virtual time calls them itself.
+The decisions are event-driven. :meth:`Device.begin` runs the stages and sends a request if
+necessary, and :meth:`Device.advance` retries or ends the request. :meth:`Device.answer` calls both
+and waits in real time between them; a simulator in virtual time calls them itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stages import Runner
 from gatewise_edge.device.unseen_cells import UnseenCells
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.messages import most_rows
+from gatewise_edge.link.messages import max_rows
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.uplink import Uplink
 from gatewise_edge.sensors.blocking_reader import BlockingReader
@@ -44,76 +44,77 @@ from gatewise_export.bundle.bundle import Bundle
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
-_GUARD: Final = 0.005
-#: Rows that :meth:`Device.answer_many` begins before it waits for the first, and the part of the
-#: deadline that beginning them may take.
-_MOST_BEGUN: Final = 256
-_BEGINNING: Final = 0.25
+#: Time in seconds that is reserved before the deadline to write the answer.
+_GUARD_SECONDS: Final = 0.005
+#: Largest number of rows that :meth:`Device.answer_many` begins before it waits for the first.
+_MAX_BEGUN_ROWS: Final = 256
+#: Part of the deadline that it may take to begin them.
+_BEGIN_SHARE: Final = 0.25
 
 Observe = Callable[[Answer | Exception], None]
 
 
 class Device:
-    """Classify instances with a bundle's stages and, for the hard ones, the cloud.
+    """Classify instances with a bundle's stages, and offload the hard ones to the cloud.
 
     Parameters
     ----------
     bundle : Bundle or path
         Models, prices and thresholds.
     link : Link, optional
-        The way to the cloud; the device opens and closes it. Without one every hard instance
-        is a fallback.
+        Link to the cloud; the device opens and closes it. Without a link every hard instance gets a
+        fallback.
     sensors : Sensors, optional
-        Sensors that :meth:`answer` reads without a row. The device closes them.
+        Sensors that :meth:`answer` reads if it gets no row. The device closes them.
     blocks : mapping of str to callable, optional
-        Functions of the blocks that are Python functions, by the block's name: a bundle names them
-        and holds no code. Each gets windows of shape (1, ...) on its own thread; one that has not
-        returned at the deadline is left, and the last finished stage answers. An audit calls them
-        on another thread, perhaps at the same time as the next instance.
+        Python functions that compute blocks, by the name of the block, because a bundle holds no
+        code. Each is called with windows of shape (1, ...) on another thread. If it has not
+        returned at the deadline, the last finished stage answers. An audit calls it on a third
+        thread, perhaps at the same time as the next instance.
     row_names : sequence of str, optional
-        Features of the rows given to :meth:`answer`, in their order. They are matched by name with
-        each bundle, so that an adopted one may list them otherwise. By default rows are in the
-        order of the active bundle.
+        Names of the features in the rows for :meth:`answer`. They are matched by name with each
+        bundle, so that an adopted bundle may have another order of features. By default rows are in
+        the order of the active bundle.
     deadline_ms : float, default 500
-        Milliseconds from the call within which an answer is given.
+        Longest time from the call to the answer, in milliseconds.
     policy : {"system", "edge-only", "cloud-only"} or callable, default "system"
-        For measurements: ``edge-only`` never offloads, the last stage always answers;
-        ``cloud-only`` acquires the cloud model's features and offloads every instance at once.
-        A function gets a :class:`.DecisionPoint` after each stage and returns ``"stop"``,
-        ``"continue"`` or ``"offload"``; the operating point's guarantee is then void.
+        Policy that decides on instances. ``edge-only`` never offloads, so that the last stage
+        always answers. ``cloud-only`` acquires the cloud model's features and offloads every
+        instance at once. Both are for measurements. A function gets a :class:`.DecisionPoint` after
+        each stage and returns ``"stop"``, ``"continue"`` or ``"offload"``; it makes the operating
+        point's guarantee void.
     offloading : OffloadRules, optional
-        When an instance may be offloaded: requests in flight, circuit breaker, bound over time,
-        implausible values.
+        Rules for offloads: requests in flight, circuit breaker, bound on the rate, and implausible
+        values.
     runner : {"auto", "onnxruntime", "numpy"}, default "auto"
-        What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy.
-        Both give the same bits; numpy takes less memory and, for large trees, more time.
+        Runner of the stages' graphs; auto is onnxruntime if it can be imported, otherwise numpy.
+        Both give the same bits. numpy takes less memory and, for large trees, more time.
     provider : str, default "cpu"
-        onnxruntime's execution provider, such as ``cuda``, for stages that are given graphs. On the
+        Execution provider of onnxruntime for stages that are given graphs, such as ``cuda``. On the
         sample they must give the same labels there, and probabilities within
-        :data:`gatewise.imports.PROVIDER_TOLERANCE`. Stages of flat models always run on the CPU,
-        where their bits are equal.
+        :data:`gatewise.imports.PROVIDER_TOLERANCE`. Stages of flat models always run on the CPU.
     audit : float or AuditSampler, optional
-        Share of the stages' answers, above 0 and up to 1, that is sent to the high-cost model as
-        well, so that workers can test how often they agree; or what chooses them.
+        Share of the stages' answers, above 0 and up to 1, that the device also sends to the
+        high-cost model, so that workers can test how often they agree; or a sampler that chooses
+        them.
     late : LateRequests, optional
-        Keeps the instances that the cloud could not be asked about, and sends them later; the
-        device closes it.
+        Stores the instances that could not be offloaded, and sends them later. The device closes
+        it.
     observe : callable, optional
-        Gets each Answer, and each error that took the place of one, once, on the caller's thread.
-        What it raises is logged.
+        Called once for each instance with its Answer or its error, on the caller's thread. Its
+        exceptions are logged.
     clock : callable, default time.monotonic
-        Seconds, steady.
+        Returns the time in seconds; must never go backwards.
 
     Raises
     ------
     BundleError
         If the bundle cannot be read or run.
     SelfTestError
-        If it gives other results here than where it was packed.
+        If the bundle gives other results here than where it was packed.
     InputError
-        If a setting is out of range, the sensors do not fit the bundle, or a block's function is
-        not there.
+        If a setting is out of range, the sensors do not match the bundle, or `blocks` lacks a
+        function.
 
     Examples
     --------
@@ -144,8 +145,8 @@ class Device:
             names = ", ".join(get_args(Policy))
             raise InputError(f"policy {policy!r}; choose one of {names}, or give a function")
         if audit is not None and (policy != "system" or link is None):
-            raise InputError("an audit needs a link and policy system: there is nothing to audit")
-        # settings and counts
+            raise InputError("an audit needs a link and the policy system")
+        # Settings and counts.
         self.policy = policy
         self._check_ranges = offloading.implausible != "ignore"
         self._observe = observe
@@ -160,11 +161,11 @@ class Device:
         self._runner = runner
         self._provider = provider
         self._adopting = threading.Lock()
-        # the bundle and the way to the cloud
+        # The bundle and the offloads.
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
         self._installed = self._install(opened)
         self._clock = clock
-        self._guard = min(_GUARD, self.deadline_ms / 1e4)
+        self._guard = min(_GUARD_SECONDS, self.deadline_ms / 1e4)
         self._uplink = Uplink(link, offloading, clock)
         self._flow = RowFlow(
             self._uplink,
@@ -181,26 +182,25 @@ class Device:
         if late is not None:
             late.start(self._uplink, opened.manifest)
 
-    # -- life ------------------------------------------------------------------------------
+    # -- the bundle, closing, and counts ---------------------------------------------------
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle that new instances are answered with."""
+        """The active bundle, which answers new instances."""
         return self._installed.bundle
 
     def adopt(self, bundle: Bundle) -> None:
-        """Replace the bundle: prove `bundle`, then answer all further instances with it.
+        """Test another bundle, and make it the active one.
 
-        An instance under way ends with the bundle that it began with; each request names the
-        version that it is meant for. It raises the errors of making a device; the active bundle
-        then stays.
+        Instances that were begun before end with the bundle before. Raises the errors of the
+        constructor; the active bundle is then not replaced.
         """
         with self._adopting:
             self._installed = self._install(bundle)
         _LOG.debug("%s is active", bundle.manifest.release)
 
     def _install(self, bundle: Bundle) -> InstalledBundle:
-        """Load a bundle's models and prices; InputError if it does not fit the policy."""
+        """Load a bundle; InputError if it does not allow the policy."""
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
         installed = InstalledBundle.load(
@@ -243,13 +243,13 @@ class Device:
     def counters(self) -> dict[str, int]:
         """Counts so far.
 
-        ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances, ``implausible`` are
-        answers to instances with a value far outside of those in training, ``unseen`` with a
-        category that training has not seen; ``bytes_up`` and
-        ``bytes_down`` are payload bytes; the rest are the counts of
-        :class:`gatewise_edge.link.offload.OffloadCounts` and
-        :class:`gatewise_edge.link.breaker.BreakerCounts`, and those of :class:`.Auditor` and
-        :class:`.LateRequests` where there are such.
+        ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the number of instances.
+        ``implausible`` counts instances with a value far outside the training range, and ``unseen``
+        instances with a category that was not in the training rows. ``bytes_up`` and ``bytes_down``
+        are payload bytes. The others are the counts of
+        :class:`gatewise_edge.link.offload.OffloadCounts`,
+        :class:`gatewise_edge.link.breaker.BreakerCounts` and, if used, of :class:`.Auditor` and
+        :class:`.LateRequests`.
         """
         with self._counting:
             counts = dict(self._counts)
@@ -261,9 +261,9 @@ class Device:
     def gauges(self) -> dict[str, float]:
         """Current state.
 
-        ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1),
-        ``unseen_columns`` (columns all of whose categories so far are unseen) and, with audits, the
-        gauges of :class:`.Auditor`.
+        ``outstanding`` (requests in flight), ``round_trip_ms``, ``breaker_open`` (0 or 1),
+        ``unseen_columns`` (columns with only unseen categories) and, if used, the gauges of
+        :class:`.Auditor` and :class:`.LateRequests`.
         """
         audits = {} if self._auditor is None else self._auditor.gauges
         with self._counting:
@@ -279,60 +279,67 @@ class Device:
         Parameters
         ----------
         row : array-like of shape (n_features,), or of an instance that is an array, optional
-            All values, in the order of `row_names`, or else the manifest's, or a mapping (or
-            Series) by name, in which an absent feature is missing; only needed features are
-            read and paid. Without it the sensors are read. For a bundle with encoders, the cells of
-            its raw columns; without `row_names` an array of floats holds features.
+            All values in the order of `row_names`, by default of the manifest; or a mapping or
+            Series by name, in which an absent feature is missing. Only the features that are needed
+            are charged. If the bundle has encoders, the values are the cells of its raw columns,
+            except that without `row_names` an array of floats has features. Without a row the
+            sensors are read.
 
         Raises
         ------
         SensorError
-            If a value that the first stage needs cannot be had or is refused: the one case
-            with no local answer to fall back on.
+            If a value that the first stage needs cannot be acquired or is refused, so that there is
+            no local answer to fall back on.
         InputError
-            If the row does not fit the bundle, or there are neither a row nor sensors.
+            If the row does not match the bundle, or there is neither a row nor a sensor.
         """
         return self.finish(self.begin(row))
 
     def answer_many(self, rows: ArrayLike | Sequence[RawRow]) -> list[Answer | Exception]:
-        """Classify instances that are at hand; hard ones share requests.
+        """Classify several instances; hard ones share requests.
 
         Parameters
         ----------
         rows : array-like of shape (n, n_features), or (n, ...) of instances that are arrays
-            Each has the device's deadline, from when its turn comes. Raw ones as in
-            :meth:`answer`.
+            Instances in the forms of :meth:`answer`. The deadline of each counts from the moment
+            when the device begins it.
 
         Returns
         -------
         list of Answer or Exception, length n
-            The error of :meth:`answer` takes the place of an answer that cannot be given.
+            The answers. If :meth:`answer` would raise an error for an instance, the list contains
+            that error.
 
         Raises
         ------
         InputError
-            If the rows together do not fit the bundle; none is begun then.
+            If the rows do not match the bundle; then the device begins no instance.
         """
         checked = self._installed.checked_rows(rows)
         answers: list[Answer | Exception] = []
         while len(answers) < len(checked):
-            answers += self._answer_group(checked[len(answers) : len(answers) + _MOST_BEGUN])
+            answers += self._answer_group(checked[len(answers) : len(answers) + _MAX_BEGUN_ROWS])
         return answers
 
     def _answer_group(self, rows: Sequence[Any] | NDArray[Any]) -> list[Answer | Exception]:
-        """Answer as many of the first rows as begin within a part of the time, in one request."""
-        until = time.monotonic() + _BEGINNING * self.deadline_ms / 1000.0
+        """Answer the first rows with one request; stop to add rows when a part of the time is over.
+
+        Returns the answers of the rows that were added.
+        """
+        # Begin rows until the request is full or _BEGIN_SHARE of the deadline has passed.
+        until = time.monotonic() + _BEGIN_SHARE * self.deadline_ms / 1000.0
         installed = self._installed
-        n_rows_left = most_rows(len(installed.request_inputs), len(installed.manifest.classes))
+        max_group_rows = max_rows(len(installed.request_inputs), len(installed.manifest.classes))
         group: list[Pending] = []
         steps: list[Answer | Pending | Exception] = []
         for row in rows:
             try:
                 steps.append(self._begin(row, installed, group))
-            except Exception as error:  # it ends this row alone
+            except Exception as error:  # it ends only this row
                 steps.append(error)
-            if len(group) == n_rows_left or time.monotonic() >= until:
+            if len(group) == max_group_rows or time.monotonic() >= until:
                 break
+        # Send the request, and wait for the answers.
         if group:
             self._flow.send_group(group)
         answers: list[Answer | Exception] = []
@@ -344,10 +351,11 @@ class Device:
         return answers
 
     def begin(self, row: ArrayLike | RawRow | None = None) -> Answer | Pending:
-        """Run the stages; send the instance to the cloud if none stops. Errors as :meth:`answer`.
+        """Run the stages, and send the instance to the cloud if no stage stops.
 
-        `row` as for :meth:`answer`. Returns the answer, or what to :meth:`advance` at its
-        ``wake_at``, or when the link has delivered.
+        Parameter and errors are those of :meth:`answer`. Returns the answer or a pending instance.
+        The caller passes the pending instance to :meth:`advance` at its ``wake_at``, and whenever
+        the link has delivered a response.
         """
         return self._begin(row, self._installed, None)
 
@@ -364,27 +372,30 @@ class Device:
         deadline = started + self.deadline_ms / 1000.0 - self._guard
         reading = Reading(source, installed.meter, lambda: deadline - clock())
         pending = Pending(installed, reading, started, deadline, [], group)
-        return self._counted(pending, self._flow.start)
+        return self._count_step(pending, self._flow.start)
 
     def advance(self, pending: Pending) -> Answer | Pending:
-        """Retry an instance's request, end it, or leave it; SensorError as :meth:`answer`.
+        """Retry an instance's request or end it, whichever is due.
 
-        Returns `pending` itself while the outcome is open.
+        Returns the answer, or `pending` while there is none. Raises SensorError as :meth:`answer`.
         """
-        return self._counted(pending, self._flow.proceed)
+        return self._count_step(pending, self._flow.proceed)
 
     def finish(self, step: Answer | Pending) -> Answer:
-        """Wait for the answer after a `step` of :meth:`begin`; SensorError as :meth:`answer`."""
+        """Wait for the answer of an instance that :meth:`begin` returned.
+
+        Raises SensorError as :meth:`answer`.
+        """
         while isinstance(step, Pending):
             if step.request is not None:
                 self._uplink.wait(step.request)
             step = self.advance(step)
         return step
 
-    def _counted(
+    def _count_step(
         self, pending: Pending, step: Callable[[Pending], Answer | Pending]
     ) -> Answer | Pending:
-        """Take a step towards an instance's answer, and count it once it is there."""
+        """Call a `step` of the flow; count and report the instance if the step answers it."""
         try:
             result = step(pending)
         except Exception as error:
@@ -410,9 +421,9 @@ class Device:
             self._counts["errors"] += 1
         self._report(error)
 
-    def _report(self, end: Answer | Exception) -> None:
+    def _report(self, outcome: Answer | Exception) -> None:
         if self._observe is not None:
             try:
-                self._observe(end)
+                self._observe(outcome)
             except Exception:
                 _LOG.exception("an answer's observer failed")

@@ -1,6 +1,6 @@
-"""Decide one instance: run the stages, offload it if none stops, answer in every case.
+"""The decisions about one instance: run the stages, offload it if no stage stops, and answer it.
 
-Event-driven: :meth:`RowFlow.start` runs the stages and sends what must be sent,
+Event-driven: :meth:`RowFlow.start` runs the stages and sends a request if necessary, and
 :meth:`RowFlow.proceed` retries the request or ends it.
 """
 
@@ -19,7 +19,7 @@ from gatewise_edge.link.uplink import Uplink
 
 
 class RowFlow:
-    """The decisions about instances, from the first stage to the answer."""
+    """The decisions of a device about its instances, from the first stage to the answer."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class RowFlow:
         self._clock = clock
 
     def start(self, pending: Pending) -> Answer | Pending:
-        """Run the stages; send the instance to the cloud if none stops.
+        """Run the stages, and send the instance to the cloud if no stage stops.
 
-        Raises SensorError if there is neither a stage's answer nor a way to the cloud.
+        Raises SensorError if no stage has answered and the instance cannot be offloaded.
         """
         installed = pending.installed
         if self._policy == "cloud-only":
@@ -54,7 +54,7 @@ class RowFlow:
             failure = _reason(pending.error)
             if pending.error.why == "infinite" or not may_offload:
                 return self._fall_back(pending, failure)
-            # The cloud may do without the feature; a feature that it needs is refused there.
+            # The cloud may not need the feature; otherwise `_offload` falls back.
             return self._offload(pending, "missing" if pending.error.why == "missing" else failure)
         if not installed.has_cloud:
             return self._local(pending, "edge", "last-stage")
@@ -63,7 +63,7 @@ class RowFlow:
         return self._offload(pending, "offloaded")
 
     def send_group(self, group: Sequence[Pending]) -> None:
-        """Send the instances of a group in one request, with the earliest of their deadlines."""
+        """Send the instances of a group in one request, with their earliest deadline."""
         installed = group[0].installed
         request = self._uplink.send(
             np.stack([pending.values for pending in group]),  # type: ignore[misc]
@@ -72,7 +72,7 @@ class RowFlow:
             deadline=min(pending.deadline for pending in group),
         )
         if isinstance(request, str):
-            for _ in group[1:]:  # each was admitted
+            for _ in group[1:]:  # each instance was admitted, and `send` released one
                 self._uplink.release()
         for row, pending in enumerate(group):
             pending.row = row
@@ -82,12 +82,12 @@ class RowFlow:
                 pending.request = request
 
     def proceed(self, pending: Pending) -> Answer | Pending:
-        """Retry an instance's request or end it; return `pending` itself while the outcome is open.
+        """Retry an instance's request or end it; return `pending` while it has no answer.
 
-        Raises SensorError as :meth:`start`.
+        Raises SensorError as :meth:`start` does.
         """
         request = pending.request
-        if request is None:  # its group was not sent
+        if request is None:  # the request of its group was not sent
             return self._fall_back(pending, _reason(pending.error, pending.reason))
         if not self._uplink.poll(request):
             return pending
@@ -102,7 +102,7 @@ class RowFlow:
     # -- the stages ------------------------------------------------------------------------
 
     def _run_stages(self, pending: Pending) -> bool:
-        """Run the stages until one stops, all are done, or a feature cannot be acquired."""
+        """Run the stages until one stops or a feature cannot be acquired; return if one stops."""
         installed = pending.installed
         outputs = pending.outputs
         takes_nan = installed.stages_take_nan
@@ -122,7 +122,7 @@ class RowFlow:
         return False
 
     def _point(self, pending: Pending, output: StageOutput) -> DecisionPoint:
-        """State of device and instance now that a stage has answered."""
+        """State of device and instance after a stage has run."""
         link = self._uplink.gauges
         stage = output.stage
         _, probabilities = stage.rule.row_outcome(output.outputs, stage.spec.link)
@@ -144,7 +144,7 @@ class RowFlow:
     def _offload(self, pending: Pending, reason: str) -> Answer | Pending:
         installed = pending.installed
         reading = pending.reading
-        # Without a chance of a response the request's features are not acquired either.
+        # If no request may be sent, its features are not acquired either.
         refusal = self._uplink.admit(pending.deadline)
         if refusal is not None:
             return self._fall_back(pending, _reason(pending.error, refusal))
@@ -195,7 +195,7 @@ class RowFlow:
     # -- local answers ---------------------------------------------------------------------
 
     def _fall_back(self, pending: Pending, reason: str, extra_cost: float = 0.0) -> Answer:
-        """Answer with the last finished stage; run the stages first if none has run."""
+        """Answer with the last finished stage; run the stages first if no stage has run."""
         if not pending.outputs and pending.error is None:
             self._run_stages(pending)
         if not pending.outputs:
@@ -212,7 +212,7 @@ class RowFlow:
         label, probabilities = stage.rule.row_outcome(output.outputs, stage.spec.link)
         feature_cost, acquired = _charge(pending)
         return Answer(
-            label=classes[int(label)] if classes else label,  # a value of a bundle without classes
+            label=classes[int(label)] if classes else label,  # without classes it is a value
             class_index=int(label) if classes else -1,
             probabilities=probabilities,
             route=route,
@@ -226,16 +226,16 @@ class RowFlow:
 
 
 def _charge(pending: Pending) -> tuple[float, tuple[int, ...]]:
-    """Cost of the acquired features, and their indices."""
+    """Compute the cost of the acquired features, and list their indices."""
     return pending.installed.meter.charge(pending.reading.acquired.tobytes())
 
 
-def _implausible(pending: Pending, otherwise: str) -> str:
-    """Reason of an answer: the implausible value, or `otherwise` where every value is plausible."""
+def _implausible(pending: Pending, default: str) -> str:
+    """Reason of an answer: an implausible value, or `default` if every value is plausible."""
     name = pending.reading.implausible
-    return f"implausible:{name}" if name else otherwise
+    return f"implausible:{name}" if name else default
 
 
-def _reason(error: SensorError | None, otherwise: str = "") -> str:
-    """Reason of an answer: the failure of a sensor, or `otherwise` without a failure."""
-    return otherwise if error is None else f"{error.why}:{error.sensor}"
+def _reason(error: SensorError | None, default: str = "") -> str:
+    """Reason of an answer: the failure of a sensor, or `default` without a failure."""
+    return default if error is None else f"{error.why}:{error.sensor}"

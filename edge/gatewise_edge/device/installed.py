@@ -1,8 +1,7 @@
-"""An installed bundle: the bundle that a device answers with, and all that follows from it.
+"""An installed bundle: the bundle that a device runs, and everything that it derives from it.
 
-Each instance holds the object that it began with. To take over a new bundle, a device replaces the
-object; an instance under way ends with the stages, prices, sensors and model version that it began
-with.
+To adopt a new bundle, a device replaces this object. Each instance refers to the object with which
+it began, so that it ends with the same stages, prices, sensors and model version.
 """
 
 from __future__ import annotations
@@ -40,40 +39,40 @@ NO_FUNCTIONS: Final[Mapping[str, BlockFunction]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class InstalledBundle:
-    """A bundle with all that follows from it at its active operating point.
+    """A bundle with its loaded models, prices and inputs at the active operating point.
 
     Attributes
     ----------
     bundle : Bundle
     manifest : Manifest
-        The bundle's.
+        Manifest of the bundle.
     stages : tuple of DeviceStage
-        Stages that run. The manifest's cap on the cost of an instance may leave out the last
-        stages, and the cloud.
+        Stages that an instance may reach. The manifest's cap on the cost of an instance may exclude
+        the last stages and the cloud.
     n_stages : int
-        Number of the bundle's stages; as an exit it stands for the high-cost model.
+        Number of the bundle's stages, which is also the exit of the high-cost model.
     has_cloud : bool
         Whether an instance may be offloaded.
     stages_take_nan, cloud_takes_nan : bool
-        Whether NaN is a value to the stages, and to the high-cost model.
+        Whether the stages and the high-cost model allow missing values.
     request_inputs : ndarray of intp
-        Features that a request carries, in this order.
+        Features in a request, in this order.
     dtype : dtype
         Type of a request's values.
     offload_price, request_price : float
-        Price of an offload without its features, if it is answered and if it is not.
+        Price of an offload without its features, with and without a response.
     meter : Meter
-        Prices of features.
+        Costs of features.
     source : FeatureSource or None
-        The device's sensors.
+        Sensors of the device.
     row_names : tuple of str or None
-        Names of the values of rows; None: rows of the encoder's columns, or of float features.
+        Names of the values in rows; None if rows have the encoder's columns or float features.
     columns : ndarray of intp or None
-        Positions of the bundle's features in a row; None if the row has these features, in order.
+        Positions of the bundle's features in a row; None if the row has these features in order.
     row_shape : tuple of int or None
-        Shape of a row of float32 features; None where such an array may be something else.
+        Shape of a row of float32 features; None if an array of that shape may be something else.
     block_reader : BlockingReader or None
-        Runs the functions that are blocks.
+        Runs the blocks that are functions.
     channels : ChannelLimits or None
         Plausible values of a window's channels.
     """
@@ -112,48 +111,48 @@ class InstalledBundle:
         block_reader: BlockingReader | None = None,
         check_ranges: bool = True,
     ) -> Self:
-        """Load a bundle and check that it computes the same here as where it was packed.
+        """Load a bundle and check that it gives the same results here as where it was packed.
 
-        If the device `offloads` instances, their features need sensors and must fit a message. Rows
-        have the features `row_names`, by default the bundle's. If `functions` is None, rows hold
-        features that were computed elsewhere, and no block is run or tested. With `check_ranges`
-        values are compared with the ranges of the training rows.
+        If the device `offloads` instances, the features of requests need sensors and must fit one
+        message. Rows have the features `row_names`, by default the bundle's. If `functions` is
+        None, rows have features that were computed elsewhere, and no block is run or tested. With
+        `check_ranges` values are compared with the ranges of the training rows.
 
-        Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes other
-        outputs here, InputError if sensors or rows do not fit it, `functions` lacks a block's
-        function, or a request would be too large.
+        Raises BundleError if the bundle cannot be read or run, and SelfTestError if it gives other
+        results here. Raises InputError if sensors or rows do not match it, if `functions` lacks a
+        block's function, or if a request would be too large.
         """
+        # Load the models, and check the size of a request.
         if functions is not None:
             bundle = bundle.with_functions(functions)
-        # the models, also those that are blocks of the manifest's signal, and the request that
-        # carries features to the cloud
         stages = load_stages(bundle, runner, provider)
         manifest = bundle.manifest
         inputs = manifest.cloud_inputs()
         dtype = manifest.request_dtype
         if offloads and dtype.itemsize * len(inputs) > MAX_VALUE_BYTES:
             raise InputError(
-                f"a request carries {len(inputs)} values, more than the {MAX_VALUE_BYTES} bytes "
-                "that it can hold"
+                f"a request has {len(inputs)} values, which take more than the {MAX_VALUE_BYTES} "
+                "bytes of a message"
             )
         if check:
             self_test(bundle, stages, blocks=functions is not None, provider=provider)
-        # sensors are needed for the stages that an instance may reach
-        visited = stages[: manifest.last_exit + 1]
+        # Bind the sensors that requests and the stages that an instance may reach need.
+        reachable = stages[: manifest.last_exit + 1]
         costs = manifest.feature_costs()
         source = None
         if sensors is not None:
-            needed = {k for stage in visited for k in stage.columns}
+            needed = {k for stage in reachable for k in stage.columns}
             needed |= set(inputs.tolist()) if offloads else set()
             source = sensors.bind(costs, sorted(needed), manifest.encoder)
-        own_names, columns = _row_columns(bundle, row_names)
+        # Collect what rows and requests need.
+        value_names, columns = _row_columns(bundle, row_names)
         limits, channels = _limits(bundle) if check_ranges else (None, None)
         prices = manifest.cloud_prices()
         stages_take_nan = manifest.missing.stages == "allowed"
         return cls(
             bundle=bundle,
             manifest=manifest,
-            stages=visited,
+            stages=reachable,
             n_stages=len(stages),
             has_cloud=manifest.last_exit >= len(stages),
             stages_take_nan=stages_take_nan,
@@ -164,15 +163,15 @@ class InstalledBundle:
             request_price=prices.of_message(len(inputs)),
             meter=Meter(costs, manifest.names_of_columns, limits),
             source=source,
-            row_names=own_names,
+            row_names=value_names,
             columns=columns,
-            row_shape=_row_shape(bundle, own_names),
+            row_shape=_row_shape(bundle, value_names),
             block_reader=block_reader,
             channels=channels,
         )
 
     def typed(self, X: NDArray[np.float32]) -> NDArray[Any]:
-        """Cast values to the type of a request, unless a value would change."""
+        """Cast values to the type of a request, unless that would change a value."""
         if self.dtype == X.dtype:
             return X
         with np.errstate(all="ignore"):
@@ -181,46 +180,48 @@ class InstalledBundle:
 
     @property
     def _width(self) -> int:
-        """Values of a row of features."""
-        named = self.manifest.encoder is None and self.row_names is not None
-        return len((self.row_names or ()) if named else self.manifest.features)
+        """Number of values in a row of features."""
+        has_names = self.manifest.encoder is None and self.row_names is not None
+        return len((self.row_names or ()) if has_names else self.manifest.features)
 
-    def _holds_features(self, rows: object) -> bool:
-        """Whether rows hold features, not the raw columns of an encoder.
+    def _has_features(self, rows: object) -> bool:
+        """Whether rows have features, not the raw columns of an encoder.
 
-        Rows with names of their own are of those columns, even if all of them are numbers.
+        Rows with `row_names` have raw columns, even if all values are numbers.
         """
         if self.manifest.encoder is None:
             return True
-        floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
-        return floats and self.row_names is None
+        has_floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
+        return has_floats and self.row_names is None
 
     def checked_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
-        """Check instances' features together, as a matrix; raw rows one by one.
+        """Check the features of all instances, and return them as a matrix.
 
-        Raises InputError if they do not fit the bundle.
+        Windows are checked together as well. Raw rows are returned as they are, because each is
+        checked when it is encoded. Raises InputError if the instances do not match the bundle.
         """
+        # Convert tables.
         instances: Any = rows
-        for records in ("to_dicts", "to_pylist"):  # a table of polars, of Arrow
-            if hasattr(instances, records):
-                return self.checked_rows(getattr(instances, records)())
+        for method in ("to_dicts", "to_pylist"):  # of polars and of Arrow
+            if hasattr(instances, method):
+                return self.checked_rows(getattr(instances, method)())
         if hasattr(instances, "to_dict"):  # a DataFrame of pandas
-            named = any(isinstance(name, str) for name in instances.columns)
-            instances = instances.to_dict("records") if named else instances.to_numpy()
-        # windows, whose features are computed, unless they come as features
+            has_names = any(isinstance(name, str) for name in instances.columns)
+            instances = instances.to_dict("records") if has_names else instances.to_numpy()
+        # Check windows, unless their features were computed before.
         signal = self.manifest.signal
         if signal is not None:
             is_array = isinstance(instances, np.ndarray) and instances.ndim
             first_instance = next(iter(instances), None) if is_array else None
             if not signal.is_features(first_instance):
                 return signal.checked(instances)
-        # raw rows are checked one by one
-        if not self._holds_features(instances):
+        # Leave raw rows as they are.
+        if not self._has_features(instances):
             return instances  # type: ignore[no-any-return]
         if isinstance(instances, list):
             names = self.row_names or ()
             instances = [in_order(i, names) if isinstance(i, Mapping) else i for i in instances]
-        # features, as one matrix
+        # Check features as one matrix.
         try:
             with np.errstate(over="ignore"):
                 X = np.asarray(instances, np.float32)
@@ -234,13 +235,16 @@ class InstalledBundle:
         return X
 
     def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource | Values:
-        """Values of a row, or the source that they are read from: without a row, the sensors.
+        """Return the features of a row, or the source from which to read them.
 
-        Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
+        Without a row these are the sensors. Raises InputError if the row does not match the bundle,
+        or if there is neither a row nor a sensor.
         """
         instance: Any = row
+        # The most frequent form comes first, because this runs for each instance.
         if isinstance(row, np.ndarray) and row.shape == self.row_shape and row.dtype == np.float32:
             return row if self.columns is None else row[self.columns]
+        # Sensors, a row with fetched values, or a Series of pandas.
         if instance is None:
             if self.source is None:
                 raise InputError("no instance: give a row, or give the device sensors")
@@ -249,10 +253,11 @@ class InstalledBundle:
             return instance.bind(self.manifest.feature_names, self.manifest.encoder)
         if hasattr(instance, "to_dict") and np.ndim(instance) == 1:  # a Series
             cells = instance.to_dict()
-            named = any(isinstance(name, str) for name in cells)
-            instance = cells if named else instance.to_numpy()
+            has_names = any(isinstance(name, str) for name in cells)
+            instance = cells if has_names else instance.to_numpy()
+        # Raw cells, a window, or features.
         encoder = self.manifest.encoder
-        if encoder is not None and not self._holds_features(instance):
+        if encoder is not None and not self._has_features(instance):
             return RawRowSource(instance, encoder, self.row_names)
         signal = self.manifest.signal
         spec = self.manifest.instance
@@ -266,7 +271,7 @@ class InstalledBundle:
 
 
 def _limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits | None]:
-    """Plausible values of the features and of a window's channels; None if any value is."""
+    """Read the plausible values of the features and of a window's channels; None if unknown."""
     ranges = bundle.ranges()
     if ranges is None:
         return None, None
@@ -279,7 +284,7 @@ def _limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits
     signal = manifest.signal
     if signal is None or ranges.channels is None or ranges.varies is None:
         return (lowest, highest), None
-    # values of a raw window are checked with their channels
+    # Values of a raw window are checked with their channels.
     n_values = n_features - len(lowest)
     lowest = np.concatenate([lowest, np.full(n_values, -np.inf, np.float32)])
     highest = np.concatenate([highest, np.full(n_values, np.inf, np.float32)])
@@ -290,20 +295,20 @@ def _limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits
 def _row_columns(
     bundle: Bundle, row_names: Sequence[str] | None
 ) -> tuple[tuple[str, ...] | None, NDArray[np.intp] | None]:
-    """Names of the values of rows, and the positions of the bundle's features among them."""
+    """Return the names of the values in rows, and the positions of the bundle's features."""
     manifest = bundle.manifest
     if manifest.encoder is not None:
         names = None if row_names is None else tuple(row_names)
         _positions(names or manifest.encoder.names, manifest.encoder.names)
         return names, None
-    # A window has no names: its features are computed.
+    # A window has no names, because its features are computed.
     if row_names is None or manifest.signal is not None:
         return manifest.feature_names, None
     return tuple(row_names), _positions(tuple(row_names), manifest.feature_names)
 
 
 def _row_shape(bundle: Bundle, row_names: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    """Shape of a row of float32 features, unless such an array holds raw cells or is a window."""
+    """Shape of a row of float32 features; None if such an array may be raw cells or a window."""
     manifest = bundle.manifest
     if manifest.encoder is not None:
         return None if row_names is not None else (len(manifest.features),)
@@ -312,7 +317,7 @@ def _row_shape(bundle: Bundle, row_names: tuple[str, ...] | None) -> tuple[int, 
 
 
 def _positions(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
-    """Positions of the features among the names of a row; None where the orders are the same."""
+    """Find the features among the names of a row; None if the names are the same."""
     if names == features:
         return None
     missing = [name for name in features if name not in names]

@@ -1,8 +1,8 @@
-"""Store instances that the cloud could not be asked about, and send them once it replies again.
+"""Late requests: store instances that could not be offloaded, and send them when the cloud replies.
 
-A late request never changes an answer that was given. It carries that answer in an audit mark, with
-the probability 1 for a fallback, so that a worker that keeps instances knows what the system had
-answered. One late request at a time is in flight, and none while a live request is.
+A late request never changes the answer that the device gave. It carries that answer in an audit
+mark, with probability 1 for a fallback, so that a worker that stores instances also has the
+device's answer. At most one late request is in flight, and only while no live request is.
 """
 
 from __future__ import annotations
@@ -32,38 +32,44 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Reasons of fallbacks for which no worker may have seen the instance.
-_REASONS: Final = frozenset({"link-down", "breaker-open", "unsent", "timeout"})
-#: Answered instances that wait to be written; more are dropped.
-_MOST_WAITING: Final = 256
-#: Seconds to wait for a response, between two looks at the link, and after a failure.
-_PATIENCE: Final = 10.0
-_POLL: Final = 0.2
-_PAUSE: Final = 5.0
+#: Reasons of fallbacks whose instance perhaps no worker has seen.
+_UNSENT_REASONS: Final = frozenset({"link-down", "breaker-open", "unsent", "timeout"})
+#: Largest number of answered instances that wait to be written; beyond it the oldest is dropped.
+_MAX_WAITING: Final = 256
+#: Longest wait for a response, in seconds.
+_PATIENCE_SECONDS: Final = 10.0
+#: Time between two checks of the link, in seconds.
+_POLL_SECONDS: Final = 0.2
+#: Pause after a failure, in seconds.
+_PAUSE_SECONDS: Final = 5.0
 
 Correct = Callable[[dict[str, Any]], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Instance:
-    """An answered instance that is not written yet; `request` is its future request's id."""
+    """An answered instance that is not written yet.
+
+    `request_id` is the id that its request will have; `answered_at` is the Unix time of its answer.
+    """
 
     pending: Pending
     mark: AuditMark
-    request: bytes
-    at: float
+    request_id: bytes
+    answered_at: float
 
 
 class LateRequests:
-    """The late requests of a device, on a thread of their own. Thread-safe.
+    """The late requests of a device; its own thread stores and sends them. Thread-safe.
 
     Parameters
     ----------
     store : UnsentStore
-        Closed with the device.
+        Store of the requests; closed with the device.
     correct : callable, optional
-        Gets each late answer to a fallback, as a mapping: ``request`` as in the fallback's line,
-        ``label``, ``probabilities``, the ``answered`` label, ``model``, ``version`` and ``late_s``.
+        Called with each late answer to a fallback. The argument is a mapping with the keys
+        ``request`` (as in :attr:`.Answer.request`), ``label``, ``probabilities``, ``answered`` (the
+        label of the fallback), ``model``, ``version`` and ``late_s``.
     """
 
     def __init__(self, store: UnsentStore, correct: Correct | None = None) -> None:
@@ -79,19 +85,19 @@ class LateRequests:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Requests kept, sent, refused by a worker, dropped, expired, and lost by the disk."""
+        """Numbers of requests: stored, sent, refused by a worker, dropped, expired and lost."""
         return self._store.counts | self._counts
 
     @property
     def gauges(self) -> dict[str, float]:
-        """Requests and bytes in the store now."""
+        """Numbers of requests and bytes in the store."""
         return {
             "unsent": float(len(self._store)),
             "unsent_bytes": float(self._store.n_bytes),
         }
 
     def start(self, uplink: Uplink, manifest: Manifest) -> None:
-        """Begin to store instances and to send them over `uplink`; `manifest` is the active one."""
+        """Start the thread that sends over `uplink`; `manifest` is that of the active bundle."""
         self._classes[manifest.name, manifest.version] = manifest.classes
         self._thread = threading.Thread(
             target=self._run, args=(uplink,), name="gatewise-late", daemon=True
@@ -99,46 +105,46 @@ class LateRequests:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, end the thread and close the store."""
+        """Write the waiting instances, end the thread and close the store."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         if self._thread is not None:
-            # A request in flight ends as a timeout; it stays in the store.
-            self._thread.join(_PATIENCE + 1.0)
+            # A request in flight ends as a timeout and stays in the store.
+            self._thread.join(_PATIENCE_SECONDS + 1.0)
         self._store.close()
 
     def keep_fallback(self, pending: Pending, answer: Answer) -> None:
-        """Keep the instance of a fallback that no worker has seen; name its request in `answer`."""
+        """Store the instance of a fallback if perhaps no worker saw it; set ``answer.request``."""
         classes = pending.installed.manifest.classes
-        if answer.route != "fallback" or answer.reason not in _REASONS or not classes:
+        if answer.route != "fallback" or answer.reason not in _UNSENT_REASONS or not classes:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         mark = AuditMark(answer.class_index, 1.0, 0, confidence)
         answer.request = self.keep(pending, mark)
 
     def keep(self, pending: Pending, mark: AuditMark) -> str:
-        """Keep an answered instance; its features are acquired on this object's thread.
+        """Store an answered instance, whose missing features this object's thread acquires.
 
-        Returns the id of its request, in hexadecimal digits.
+        Returns the id of its request in hexadecimal digits.
         """
         instance = _Instance(pending, mark, new_id(), time.time())
         with self._changed:
-            if len(self._instances) >= _MOST_WAITING:
+            if len(self._instances) >= _MAX_WAITING:
                 self._instances.popleft()
                 self._counts["late_lost"] += 1
             self._instances.append(instance)
             self._changed.notify_all()
-        return instance.request.hex()
+        return instance.request_id.hex()
 
     # -- the thread ------------------------------------------------------------------------
 
     def _run(self, uplink: Uplink) -> None:
-        sent = 0  # number of the latest request that was sent
+        last_number = 0  # number of the latest request that was sent
         while True:
             with self._changed:
                 if not self._instances and not self._is_closed:
-                    self._changed.wait(_POLL if len(self._store) else None)
+                    self._changed.wait(_POLL_SECONDS if len(self._store) else None)
                 instance = self._instances.popleft() if self._instances else None
                 if instance is None and self._is_closed:
                     return
@@ -146,10 +152,10 @@ class LateRequests:
                 if instance is not None:
                     self._write(instance, uplink.private)
                 elif uplink.idle:
-                    sent = self._send_next(uplink, sent)
-            except Exception:  # no failure here may cost a later answer
-                _LOG.exception("late requests failed; they go on in %g s", _PAUSE)
-                self._wait(_PAUSE)
+                    last_number = self._send_next(uplink, last_number)
+            except Exception:  # the thread must survive, so that later requests are sent
+                _LOG.exception("late requests failed; the next try is in %g s", _PAUSE_SECONDS)
+                self._wait(_PAUSE_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
@@ -166,58 +172,59 @@ class LateRequests:
                 installed.request_inputs, allow_missing=takes_nan, spare=takes_nan
             )
             request = Request(
-                id=instance.request,
+                id=instance.request_id,
                 model=manifest.name,
                 version=manifest.version,
-                ttl_ms=int(1000 * _PATIENCE),
+                ttl_ms=int(1000 * _PATIENCE_SECONDS),
                 X=installed.typed(x)[np.newaxis],
                 audit=instance.mark,
                 private=private,
             )
-            self._store.add(encode_request(request), instance.at)
+            self._store.add(encode_request(request), instance.answered_at)
         except (SensorError, WireError, sqlite3.Error) as error:
-            _LOG.warning("an instance cannot be kept for later: %s", error)
+            _LOG.warning("an instance cannot be stored for a late request: %s", error)
             self._counts["late_lost"] += 1
             return
         self._classes[manifest.name, manifest.version] = manifest.classes
 
-    def _send_next(self, uplink: Uplink, sent: int) -> int:
-        """Send the request after number `sent` and wait for its outcome; return its number."""
-        unsent = self._store.next(sent)
-        if unsent is None:  # begin with the oldest again
+    def _send_next(self, uplink: Uplink, last_number: int) -> int:
+        """Send the request after `last_number` and wait for its outcome; return its number."""
+        unsent = self._store.next(last_number)
+        if unsent is None:  # start again with the oldest request
             return 0
         try:
             request = decode_request(unsent.payload, allow_missing=True)
         except WireError as error:
-            _LOG.warning("a kept request cannot be read: %s", error)
+            _LOG.warning("a stored request cannot be read: %s", error)
             self._store.remove(unsent)
             self._counts["late_refused"] += 1
             return unsent.number
-        # A request on the wire is late by at least a second: 0 is a live one.
+        # A late request has at least 1 here, because 0 marks a live request.
         request.late_s = min(max(1, round(time.time() - unsent.at)), MAX_LATE_S)
-        flight = uplink.send_late(request, _PATIENCE)
+        flight = uplink.send_late(request, _PATIENCE_SECONDS)
         self._settle(unsent, request, flight)
         if flight.state != "answered":
-            self._wait(_PAUSE)
+            self._wait(_PAUSE_SECONDS)
         return unsent.number
 
     def _settle(self, unsent: UnsentRequest, request: Request, flight: InFlight) -> None:
-        """Remove a request that has its answer, or that workers will never answer."""
+        """Remove a request from the store if it was answered or refused for good."""
         response = flight.response
         if flight.state == "answered" and response is not None:
             self._store.remove(unsent)
             self._counts["late_sent"] += 1
-            self._publish(request, response)
+            self._report_answer(request, response)
         elif flight.state == "refused" and response is not None and not response.retryable:
             self._store.remove(unsent)
             self._counts["late_refused"] += 1
 
-    def _publish(self, request: Request, response: Response) -> None:
+    def _report_answer(self, request: Request, response: Response) -> None:
+        """Call `correct` with the late answer to a fallback."""
         mark = request.audit
         classes = self._classes.get((request.model, request.version))
         if self.correct is None or mark is None or mark.probability < 1:
             return
-        # After a restart the labels of a version that was replaced are not known.
+        # After a restart the labels of a replaced version are not known.
         if classes is None or len(classes) != response.probabilities.shape[1]:
             return
         self.correct(

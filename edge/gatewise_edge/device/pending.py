@@ -1,4 +1,4 @@
-"""State of an instance between its start on a device and its answer."""
+"""State of an instance that a device has begun and not answered yet."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from gatewise_edge.sensors.feature_reader import Reading
 
 
 class Pending(msgspec.Struct, eq=False):
-    """An instance without an answer. Times in seconds on the device's clock.
+    """An instance without an answer. Times are in seconds on the device's clock.
 
     Attributes
     ----------
     installed : InstalledBundle
-        The bundle that it began with.
+        The bundle that answers the instance.
     reading : Reading
-        Its features, as far as they are acquired.
+        The features acquired so far.
     started, deadline : float
-        When it began, and when its answer is due.
+        Time of the call, and time at which the answer is due.
     outputs : list of StageOutput
-        Outputs of its finished stages.
+        Outputs of the finished stages.
     group : list of Pending or None
-        Instances that share a request; None: it has its own request.
+        Instances that share a request; None if the instance has its own request.
     error : SensorError or None
         Failure of the feature that ended the stages.
     reason : str
-        Why it is offloaded.
+        Reason for the offload.
     values : ndarray or None
-        Values of its request.
+        The row of the request.
     request : InFlight or None
-        The request that carries it.
+        The request with this instance.
     row : int
-        Its row in the request.
+        Index of the instance's row in the request.
     """
 
     installed: InstalledBundle
@@ -55,6 +55,6 @@ class Pending(msgspec.Struct, eq=False):
 
     @property
     def wake_at(self) -> float:
-        """When to advance next if no response comes before, in seconds on the device's clock."""
+        """Time to call :meth:`.Device.advance` if no response arrives before."""
         request = self.request
         return self.deadline if request is None else min(request.wake_at, self.deadline)

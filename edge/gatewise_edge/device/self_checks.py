@@ -1,4 +1,4 @@
-"""Self-test of a bundle: check that this device computes what packing computed."""
+"""Self-test of a bundle: check that this device gives the same results as packing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import unlike_features
 
-#: Relative and absolute tolerance for the margins of a given graph on another machine.
+#: Relative and absolute tolerance for the margins of a given graph on another kind of machine.
 MARGIN_TOLERANCE: Final = 1e-3
-#: Rows of the sample on which a flat model runs row by row, in addition to all rows together.
-N_VISITED_ROWS: Final = 4
+#: Number of sample rows on which a flat model runs one by one, in addition to all rows together.
+N_SINGLE_ROWS: Final = 4
 
 
 def self_test(
@@ -31,34 +31,36 @@ def self_test(
 ) -> int:
     """Run the sample of `bundle`, compare with the packed outputs, and return the number of rows.
 
-    A flat model runs all rows together, and the first :data:`N_VISITED_ROWS` one by one as well: a
-    graph's sums have one order, but onnxruntime has other code for a single row. Given graphs
-    and trees that acquire node by node run one row at a time, as instances come to a device.
+    A flat model runs all rows together and the first :data:`N_SINGLE_ROWS` one by one, because
+    onnxruntime has other code for a single row. Given graphs and trees that acquire node by node
+    run one row at a time, as on a device.
 
-    Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires node
-    by node must acquire the same features. A given graph has its own order of sums: on another
-    kind of machine its margins may differ by :data:`MARGIN_TOLERANCE`, and such rows may exit
-    elsewhere.
+    Margins must be equal bit for bit, and exits and labels follow from them. A stage that acquires
+    node by node must acquire the same features. A given graph may sum in another order on another
+    kind of machine, so that its margins may differ by :data:`MARGIN_TOLERANCE`, and rows with such
+    a difference may exit at another stage.
 
     Parameters
     ----------
     bundle : Bundle
     stages : sequence of DeviceStage, optional
-        Loaded from the bundle by default.
+        Stages of the bundle; by default they are loaded.
     blocks : bool, default True
         Whether to compute the features of the sample's windows as well.
     provider : str, default "cpu"
-        Execution provider of given graphs. With another than the CPU each of them must give every
-        row its label, and probabilities within :data:`.PROVIDER_TOLERANCE`; its margins are free.
+        Execution provider of given graphs. On another provider than the CPU the margins may differ,
+        but every row must get the same label, and probabilities within
+        :data:`.PROVIDER_TOLERANCE`.
 
     Raises
     ------
     SelfTestError
-        If anything differs; the message names the number of rows.
+        If anything differs. The message says in how many rows.
     BundleError
         If the bundle has no usable sample.
     """
-    sample = bundle.sample()  # read and checked before any graph is opened
+    # Run the stages on the sample, which is read and checked before any graph is opened.
+    sample = bundle.sample()
     stages = load_stages(bundle) if stages is None else stages
     X = sample["X"]
     meter = Meter(bundle.manifest.feature_costs())
@@ -69,7 +71,7 @@ def self_test(
     labels = np.array(
         [_label(row[min(e, len(row) - 1)]) for row, e in zip(outputs, exits, strict=True)]
     )
-    # outputs of each stage must be equal bit for bit, except for given graphs
+    # Compare the features and the outputs of each stage.
     differences: dict[str, int] = {}
     has_equal_margins = np.ones(len(X), np.bool_)
     if blocks:
@@ -77,9 +79,9 @@ def self_test(
     for s, stage in enumerate(stages):
         margins = np.array([output.outputs for output in runs[s].outputs], np.float32)
         expected = sample[f"stage_{s}"]
-        differs = _unlike(margins, expected)
+        differs = _differ_in_bits(margins, expected)
         single_row_margins = runs[s].single_row_margins
-        differs[: len(single_row_margins)] |= _unlike(
+        differs[: len(single_row_margins)] |= _differ_in_bits(
             single_row_margins, expected[: len(single_row_margins)]
         )
         if stage.spec.kind == "graph":
@@ -90,12 +92,12 @@ def self_test(
                 )
                 differs &= ~is_close.all(axis=1)
             else:
-                differs = ~_have_like_answers(stage, margins, expected)
+                differs = ~_have_equal_answers(stage, margins, expected)
         differences[f"stage_{s}"] = int(np.count_nonzero(differs))
         if f"bought_{s}" in sample:
             differs = (runs[s].acquired != sample[f"bought_{s}"]).any(axis=1)
             differences[f"bought_{s}"] = int(np.count_nonzero(differs))
-    # the decisions that follow from them
+    # Compare the decisions, in rows with equal margins.
     differences["exit"] = int(np.count_nonzero((exits != sample["exit"]) & has_equal_margins))
     on_device = (exits < len(stages)) & has_equal_margins
     differences["label"] = int(np.count_nonzero((labels != sample["label"]) & on_device))
@@ -114,8 +116,9 @@ def self_test(
 class _StageRun(NamedTuple):
     """A stage's outputs for the n sample rows.
 
-    `single_row_margins`: margins of the rows that ran one by one, which come first, (n_single_rows,
-    n_outputs). `acquired`: inputs that the stage acquires of each row, bool (n, n_inputs).
+    `single_row_margins` are the margins of the first rows, which ran one by one, shape
+    (n_single_rows, n_outputs). `acquired` marks the inputs that the stage acquires in each row,
+    shape (n, n_inputs).
     """
 
     outputs: list[StageOutput]
@@ -124,12 +127,12 @@ class _StageRun(NamedTuple):
 
 
 def _run(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
-    """Run a stage on all sample rows, as if it were the first; see :func:`self_test`."""
+    """Run a stage on all sample rows, without the stages before it; see :func:`self_test`."""
     readings = [Reading(x, meter, lambda: math.inf) for x in X]
     is_flat = stage.spec.kind not in ("lazy", "graph")
     outputs = [
         stage.visit(reading, allow_missing=True)
-        for reading in (readings[:N_VISITED_ROWS] if is_flat else readings)
+        for reading in (readings[:N_SINGLE_ROWS] if is_flat else readings)
     ]
     single_row_margins = np.array([output.outputs for output in outputs], np.float32)
     if is_flat:
@@ -140,7 +143,7 @@ def _run(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
 
 
 def _exit(outputs: Sequence[StageOutput]) -> int:
-    """First stage that stops for one instance; the number of stages if none does."""
+    """Index of the first stage that stops for one instance; the number of stages if none stops."""
     return next((s for s, output in enumerate(outputs) if output.stops), len(outputs))
 
 
@@ -148,23 +151,25 @@ def _label(output: StageOutput) -> int | float:
     return output.stage.rule.row_outcome(output.outputs, output.stage.spec.link)[0]
 
 
-def _have_like_answers(
+def _have_equal_answers(
     stage: DeviceStage, margins: NDArray[np.float32], expected: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
     """Mark rows with the same label and with probabilities within the tolerance of a provider."""
     link = stage.spec.link
     row_outcome = stage.rule.row_outcome
-    is_like = np.zeros(len(margins), np.bool_)
+    is_equal = np.zeros(len(margins), np.bool_)
     for i, (row, expected_row) in enumerate(zip(margins.tolist(), expected.tolist(), strict=True)):
-        label, chances = row_outcome(row, link)
-        expected_label, expected_chances = row_outcome(expected_row, link)
-        errors = np.abs(chances - expected_chances)
-        is_like[i] = label == expected_label and (errors <= PROVIDER_TOLERANCE).all()
-    return is_like
+        label, probabilities = row_outcome(row, link)
+        expected_label, expected_probabilities = row_outcome(expected_row, link)
+        errors = np.abs(probabilities - expected_probabilities)
+        is_equal[i] = label == expected_label and (errors <= PROVIDER_TOLERANCE).all()
+    return is_equal
 
 
-def _unlike(margins: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Mark rows that differ in any bit; one NaN is as good as another."""
+def _differ_in_bits(
+    margins: NDArray[np.float32], expected: NDArray[np.float32]
+) -> NDArray[np.bool_]:
+    """Mark rows that differ in any bit; all NaN are equal."""
     same = margins.view(np.uint32) == expected.view(np.uint32)
     same |= np.isnan(margins) & np.isnan(expected)
     different: NDArray[np.bool_] = ~same.all(axis=1)

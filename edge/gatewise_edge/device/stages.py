@@ -1,13 +1,13 @@
-"""The stages of a bundle: load their models, run them one after the other until one stops.
+"""The stages of a bundle: load their models, and run them in order until one stops.
 
-A device decides one row at a time, in plain floats: numpy's calls for one row would take several
-times as long as the model. Stop score, label and probabilities are computed by
-:mod:`gatewise.decision`, as in training.
+A device decides one row at a time with plain floats, because numpy's calls for one row would take
+several times as long as the model. :mod:`gatewise.decision` computes stop score, label and
+probabilities, as in training.
 
-A flat model's graph is written here, from the arrays that were checked, and its hash compared with
-the manifest's: no graph of ours is parsed to be trusted. A graph that was given is trusted by its
-hash, and by the signature where a key is configured; a child process loads it first, under limits
-of memory and time.
+The graph of a flat model is written here from its checked arrays, and its hash is compared with the
+manifest, so that no graph from the bundle has to be trusted. A given graph, such as a user's
+network, is trusted because of its hash and, with a configured key, of the signature. A child
+process loads it first, under limits of memory and time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gatewise_signals.blocks.block import OnnxBlock
 _LOG = logging.getLogger("gatewise_edge")
 
 Runner = Literal["auto", "onnxruntime", "numpy"]
-"""What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy."""
+"""Runner of the stages' graphs; auto is onnxruntime if it can be imported, otherwise numpy."""
 
 Matrix = NDArray[np.float32]
 Row = NDArray[np.float32]
@@ -54,20 +54,23 @@ class GraphSession:
         self._thread = threading.local()
 
     def run(self, x: Matrix) -> Matrix:
-        """Margins of rows, float32 (n, n_outputs)."""
+        """Compute the margins of rows, shape (n, n_outputs)."""
         margins: Matrix = self._session.run([MARGINS], {"x": x})[0]
         return margins
 
     def run_row(self, x: Row) -> list[float]:
-        """Margins of one row (n_inputs,), in buffers bound once a thread: half the time of run."""
+        """Compute the margins of one row, shape (n_inputs,).
+
+        Each thread binds its buffers once, which takes half the time of :meth:`run`.
+        """
         try:
             row, margins, binding = self._thread.bound
         except AttributeError:
             row, margins, binding = self._thread.bound = self._bind()
         row[:] = x
         self._session.run_with_iobinding(binding)
-        listed: list[float] = margins.tolist()
-        return listed
+        numbers: list[float] = margins.tolist()
+        return numbers
 
     def _bind(self) -> tuple[Row, Row, Any]:
         row, margins = (np.zeros(width, np.float32) for width in self._widths)
@@ -85,13 +88,13 @@ class FlatRunner:
         self._walker = Walker(model) if isinstance(model, TreeEnsemble) else None
 
     def run_row(self, x: Row) -> list[float]:
-        """Margins of one row (n_inputs,)."""
+        """Compute the margins of one row, shape (n_inputs,)."""
         if self._walker is None:
             margins = self.run(x[np.newaxis])
-        else:  # plain Python beats numpy's calls for every level of a tree
+        else:  # plain Python is faster than numpy's calls for each level of a tree
             margins = self._walker.walk(x.tolist().__getitem__)
-        listed: list[float] = margins[0].tolist()
-        return listed
+        numbers: list[float] = margins[0].tolist()
+        return numbers
 
 
 StageModel = GraphSession | FlatRunner | Walker
@@ -100,8 +103,8 @@ StageModel = GraphSession | FlatRunner | Walker
 class StageOutput:
     """Output of a stage for one instance.
 
-    `outputs` are the float32 values of its graph or trees, `score` is the stop score that the
-    stage's rule makes of them.
+    `outputs` are the float32 margins, and `score` is the stop score that the stage's rule computes
+    from them.
     """
 
     __slots__ = ("outputs", "score", "stage")
@@ -113,34 +116,35 @@ class StageOutput:
 
     @property
     def stops(self) -> bool:
-        """Whether the instance stops here; a stage without a threshold never stops one."""
+        """Whether the instance stops here; it never does at a stage without a threshold."""
         threshold = self.stage.threshold
         return threshold is not None and self.score >= threshold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceStage:
-    """A stage ready to be run, by several threads.
+    """A loaded stage; several threads may run it at the same time.
 
-    A stage of kind ``lazy`` is walked tree after tree and acquires a feature when a node tests it;
-    any other acquires all its features and runs its model.
+    A stage of kind ``lazy`` walks its trees one after the other and acquires a feature when a node
+    tests it. Any other stage acquires all its features and runs its model.
 
     Attributes
     ----------
     index : int
-        Its place among the stages.
+        Index of the stage.
     spec : StageSpec
-        The manifest's description of it.
+        Description of the stage in the manifest.
     rule : StopRule
-        What makes the stop score of its outputs.
+        Computes the stop score.
     inputs : ndarray of intp, shape (k,)
-        Its features, all that it may acquire, in the order of its model's columns.
+        Features that the stage may acquire, in the order of its model's columns.
     threshold : float or None
-        The active operating point's, rounded to float32 as scores are; None never stops.
+        Threshold of the active operating point, rounded to float32 like the scores; None if the
+        stage never stops.
     model : StageModel
-        What gives its margins.
+        Computes the margins.
     columns : list of int
-        The `inputs` as Python's numbers.
+        The `inputs` as Python integers.
     """
 
     index: int
@@ -152,10 +156,10 @@ class DeviceStage:
     columns: list[int]
 
     def visit(self, reading: Reading, *, allow_missing: bool) -> StageOutput:
-        """Run the stage for one instance; `reading` acquires its features.
+        """Run the stage for one instance, whose features `reading` acquires.
 
         `allow_missing` says whether values may be NaN. Raises SensorError if a feature cannot be
-        acquired or is refused; features acquired before it are paid.
+        acquired or is refused; the features acquired before are still charged.
         """
         model = self.model
         if not isinstance(model, Walker):
@@ -165,7 +169,7 @@ class DeviceStage:
         return StageOutput(self, model.walk(value_of)[0].tolist())
 
     def run(self, x: Matrix) -> Matrix:
-        """Run the stage for instances with all inputs at hand; shapes (n, k) to (n, n_outputs)."""
+        """Compute the margins, shape (n, n_outputs), for given values of all inputs, (n, k)."""
         return self.model.run(x)
 
 
@@ -194,12 +198,11 @@ def run_stages(
 def load_stages(
     bundle: Bundle, runner: Runner = "auto", provider: str = CPU
 ) -> tuple[DeviceStage, ...]:
-    """Load the stages of a bundle's active operating point, and the networks that are blocks.
+    """Load the stages of a bundle's active operating point, and the networks among its blocks.
 
-    The execution `provider` runs the stages that are given graphs; a warning says where there are
-    none. BundleError if a file is not fit to be run, or has other inputs or outputs than the
-    manifest says; InputError if this machine lacks the `runner` or the `provider`, or it is
-    unknown.
+    The execution `provider` runs only given graphs; without one, a warning is logged. Raises
+    BundleError if a file cannot be run or does not match the manifest, and InputError if the
+    `runner` or the `provider` is unknown or not available on this machine.
     """
     check_provider(provider)
     if runner not in get_args(Runner):
@@ -210,8 +213,8 @@ def load_stages(
     if provider != CPU and not any(spec.kind == "graph" for spec in manifest.stages):
         _LOG.warning("provider %s has no stage to run: flat models run on the CPU", provider)
     thresholds = manifest.active_point.thresholds
-    # all files are checked before the first graph is opened
-    loaders = [_checked(bundle, spec, runner, provider) for spec in manifest.stages]
+    # Check all files before the first graph is opened.
+    loaders = [_check_stage(bundle, spec, runner, provider) for spec in manifest.stages]
     stages = []
     for s, (spec, load) in enumerate(zip(manifest.stages, loaders, strict=True)):
         inputs = manifest.stage_inputs(s)
@@ -230,7 +233,7 @@ def load_stages(
 
 
 def _load_networks(bundle: Bundle) -> None:
-    """Load the networks that are blocks, each with a first run."""
+    """Load the networks among the blocks, and run each once."""
     signal = bundle.manifest.signal
     for block in () if signal is None else signal.graph.blocks:
         if not isinstance(block, OnnxBlock):
@@ -243,49 +246,49 @@ def _load_networks(bundle: Bundle) -> None:
             raise BundleError(f"bundle {bundle.path}: {error}") from None
 
 
-def _checked(
+def _check_stage(
     bundle: Bundle, spec: StageSpec, runner: Runner, provider: str
 ) -> Callable[[], StageModel]:
-    """Read and check a stage's file; return what loads its model."""
+    """Read and check a stage's file; return a function that loads its model."""
     if spec.kind == "graph":
-        return lambda: _load_given(bundle, spec, runner, provider)
+        return lambda: _load_given_graph(bundle, spec, runner, provider)
     model = bundle.read_model(spec)
     if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
         return lambda: Walker(model)
     if not _uses_onnxruntime(runner):
         return lambda: FlatRunner(model)
-    return lambda: _load_flat(bundle, spec, model)
+    return lambda: _load_flat_model(bundle, spec, model)
 
 
-def _load_flat(bundle: Bundle, spec: StageSpec, model: FlatModel) -> GraphSession:
-    """Write the graph of a model, and open it if it is the one that was packed."""
+def _load_flat_model(bundle: Bundle, spec: StageSpec, model: FlatModel) -> GraphSession:
+    """Write the graph of a flat model, and open it if its hash is in the manifest."""
     assert spec.graph is not None
     content = write_graph(model)
     if hashlib.sha256(content).hexdigest() != bundle.manifest.files[spec.graph].sha256:
         raise DamagedFileError(
             spec.graph,
-            f"bundle {bundle.path}: {spec.graph} is not the graph of {spec.arrays}: pack it again",
+            f"bundle {bundle.path}: {spec.graph} does not match {spec.arrays}: pack it again",
         )
     return GraphSession(_session(content, spec.graph), len(spec.inputs), spec.outputs)
 
 
-def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner, provider: str) -> StageModel:
-    """Load a given graph, and run it once to see that it is of the sizes that the manifest says."""
+def _load_given_graph(bundle: Bundle, spec: StageSpec, runner: Runner, provider: str) -> StageModel:
+    """Load a given graph, and run it once to compare its outputs with the manifest."""
     assert spec.graph is not None
     file = f"stage file {spec.graph}"
     if not _uses_onnxruntime(runner):
-        raise BundleError(f"{file} was given as a graph: it needs onnxruntime, install it")
+        raise BundleError(f"{file} is a given graph and needs onnxruntime: install it")
     content = bundle.read(spec.graph, most=MAX_BYTES)
     x = np.zeros((1, len(spec.inputs)), np.float32)
     try:
         check_loads(content, x, bundle.manifest.loading)
     except GraphLoadError as error:
-        raise BundleError(f"{file} is not a model that runs here: {error}") from None
+        raise BundleError(f"{file} cannot be run on this device: {error}") from None
     session = GraphSession(_session(content, file, provider), len(spec.inputs), spec.outputs)
     try:
         margins = session.run(x)
-    except Exception as error:  # onnxruntime's errors have no common base of their own
-        raise BundleError(f"{file} does not run here: {one_line(error)}") from None
+    except Exception as error:  # onnxruntime's errors have no common base class
+        raise BundleError(f"{file} cannot be run on this device: {one_line(error)}") from None
     if margins.shape != (1, spec.outputs) or margins.dtype != np.float32:
         raise BundleError(
             f"{file} gives {margins.dtype} {margins.shape}, not float32 (1, {spec.outputs})"
@@ -294,7 +297,7 @@ def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner, provider: str) 
 
 
 def _uses_onnxruntime(runner: Runner) -> bool:
-    """Whether onnxruntime runs the graphs, not numpy the arrays."""
+    """Whether onnxruntime runs flat models, instead of numpy."""
     if runner == "numpy":
         return False
     try:
@@ -312,7 +315,7 @@ def _uses_onnxruntime(runner: Runner) -> bool:
 def _session(content: bytes, file: str, provider: str = CPU) -> Any:
     try:
         return open_session(content, provider=provider)
-    except InputError:  # the provider does not start
+    except InputError:  # the provider cannot be used
         raise
-    except Exception as error:  # onnxruntime's errors have no common base of their own
-        raise BundleError(f"{file} is not a model that runs here: {one_line(error)}") from None
+    except Exception as error:  # onnxruntime's errors have no common base class
+        raise BundleError(f"{file} cannot be run on this device: {one_line(error)}") from None

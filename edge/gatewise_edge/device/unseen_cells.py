@@ -1,4 +1,4 @@
-"""Counts of categories that training has not seen, and the columns that have no others."""
+"""Counts of the categories that training has not seen, with a warning about suspicious columns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gatewise_edge.sensors.feature_reader import Reading
 _LOG = logging.getLogger(__name__)
 
 FIRST_CELLS: Final = 20
-"""Cells of a column after which one that has only unseen categories is named."""
+"""Number of cells after which a column with only unseen categories is reported."""
 
 
 class UnseenCells:
-    """Cells of each column of categories, and how many of them training has not seen.
+    """Counts of the cells and of the unseen cells in each column of categories.
 
-    A column with unseen categories alone tells a model nothing: its texts are spelled differently
-    than in training, or come from another source. Not thread-safe.
+    A column with only unseen categories tells a model nothing. Usually its texts are spelled
+    differently than in training, or come from another source. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class UnseenCells:
                 self._unseen[name] = self._unseen.get(name, 0) + 1
             if self._cells[name] == FIRST_CELLS and name in self.columns:
                 _LOG.warning(
-                    "column %r: none of its first %d cells has a category of the training rows; "
-                    "check that its texts are spelled as in training",
+                    "column %r: no category of its first %d cells was in the training rows; check "
+                    "that its texts are spelled as in training",
                     name,
                     FIRST_CELLS,
                 )
@@ -48,7 +48,7 @@ class UnseenCells:
 
     @property
     def columns(self) -> list[str]:
-        """Columns with FIRST_CELLS cells or more, all of them unseen."""
+        """Columns with at least FIRST_CELLS cells, if all of these are unseen."""
         return [
             name
             for name, n_cells in self._cells.items()

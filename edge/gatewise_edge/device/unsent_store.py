@@ -1,6 +1,6 @@
-"""Requests that could not be sent, in a SQLite file that is bounded by bytes and by age.
+"""A SQLite file of requests that could not be sent, bounded by size and by age.
 
-SQLite's journal makes each change atomic: after a crash the file holds whole requests alone.
+SQLite's journal makes each change atomic, so that a crash leaves no partial request in the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCHEMA = (
 
 
 class UnsentRequest(NamedTuple):
-    """An encoded request, and the time of its answer in Unix seconds."""
+    """An encoded request, with its number in the file and the Unix time of the device's answer."""
 
     number: int
     at: float
@@ -30,23 +30,24 @@ class UnsentRequest(NamedTuple):
 
 
 class UnsentStore:
-    """Unsent requests, the oldest first; safe across threads.
+    """A store of unsent requests in the order of their addition. Thread-safe.
 
     Parameters
     ----------
     path : Path
-        The file; only its user may read it.
+        The file; only its owner may read it.
     max_bytes : int
-        Largest sum of payloads in bytes. For a new request the oldest ones are dropped.
+        Largest sum of the payloads in bytes. A new request replaces the oldest ones.
     max_age : float
         Seconds after which a request is dropped.
     clock : callable
-        Unix seconds.
+        Returns Unix seconds.
 
     Attributes
     ----------
     counts : dict of str to int
-        Requests ``late_kept``, ``late_dropped`` for want of room, and ``late_expired``.
+        Numbers of requests that were stored (``late_kept``), dropped because the file was full
+        (``late_dropped``) and dropped because of their age (``late_expired``).
 
     Raises
     ------
@@ -63,7 +64,7 @@ class UnsentStore:
         self._lock = threading.Lock()
         self.counts = dict.fromkeys(("late_kept", "late_dropped", "late_expired"), 0)
         try:
-            # SQLite gives its journal the rights of the file.
+            # SQLite gives its journal the permissions of the file.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -83,7 +84,7 @@ class UnsentStore:
         return int(self._n_bytes)
 
     def add(self, payload: bytes, at: float) -> None:
-        """Store a request; `at` is the time of its instance's answer.
+        """Store a request; `at` is the Unix time of the device's answer to its instance.
 
         Raises sqlite3.Error if the disk is full.
         """
@@ -106,10 +107,9 @@ class UnsentStore:
             self.counts["late_kept"] += 1
 
     def next(self, after: int) -> UnsentRequest | None:
-        """Get the first request with a number above `after`; drop those that are too old."""
+        """Return the first request with a number above `after`; drop requests that are too old."""
         with self._lock:
             while (request := self._first(after)) is not None:
-                # A clock that was set back gives no negative age.
                 if self._clock() - request.at <= self._max_age:
                     return request
                 self._delete(request)
@@ -117,7 +117,7 @@ class UnsentStore:
         return None
 
     def remove(self, request: UnsentRequest) -> None:
-        """Remove a request, unless it was dropped meanwhile."""
+        """Remove a request; do nothing if it was dropped meanwhile."""
         with self._lock:
             self._delete(request)
 

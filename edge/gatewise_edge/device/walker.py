@@ -1,8 +1,9 @@
 """Walk the trees of a stage for one instance, and acquire a feature only when a node tests it.
 
-One row in plain Python beats numpy's one-row calls. Comparisons of float32 values are exact in
-Python's floats; the sums are numpy's in float32, in the order of the trees, so that margins have
-the bits that training saw. No numba, no compiler: a device may have neither.
+For one row plain Python is faster than numpy, whose calls take longer than the tests of a tree, and
+a device may have neither numba nor a compiler. Python's floats compare float32 values exactly. The
+leaves are summed in float32 in the order of the trees, so that margins have the same bits as in
+training.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
-#: Largest number of nodes kept in Python lists, which are a quarter faster than arrays, but six
-#: times as large.
+#: Largest number of nodes to store in Python lists. Lists are a quarter faster than arrays, but
+#: six times as large.
 _MAX_LIST_NODES: Final = 1 << 16
 
 Matrix = NDArray[np.float32]
 
 
 class Walker:
-    """The trees of one stage, ready to be walked; several threads may walk at a time.
+    """The trees of one stage. Several threads may walk them at the same time.
 
-    One tree tests column 1 and, if that is above 0.5, column 0:
+    The tree of this example tests column 1 and, if its value is above 0.5, column 0:
 
     >>> tree = TreeEnsemble(
     ...     feature=np.array([1, -1, 0, -1, -1], np.int32),
@@ -51,7 +52,8 @@ class Walker:
             for array in (trees.feature, trees.threshold, trees.left, trees.right, trees.nan_left)
         )
         self._roots: list[int] = trees.roots.tolist()
-        # trees that add to one output, and that output: indices into an array (n_trees, n_outputs)
+        # Trees that add to a single output, and that output, as indices into an array of shape
+        # (n_trees, n_outputs).
         single_output_trees = np.flatnonzero(trees.output >= 0)
         adds_to_single_outputs = trees.n_outputs > 1 and len(single_output_trees) > 0
         self._single = (
@@ -63,10 +65,10 @@ class Walker:
         self._all_output_trees = np.flatnonzero(trees.output < 0)
 
     def walk(self, acquire: Callable[[int], float]) -> Matrix:
-        """Walk all trees for one instance; its float32 margins (1, n_outputs) have training's bits.
+        """Walk all trees for one instance; return its float32 margins, shape (1, n_outputs).
 
-        `acquire` gives the value of an input, float32 or NaN, by its column. It is called once
-        for each tested input, in the order of the first tests. An exception from it ends the walk.
+        ``acquire(column)`` returns the value of an input, float32 or NaN. It is called once for
+        each tested input, in the order of the first tests. Its exceptions end the walk.
         """
         feature = self._feature
         threshold = self._threshold
@@ -77,12 +79,12 @@ class Walker:
         for node in self._roots:
             column = feature[node]
             while column >= 0:
-                v = values[column]
-                if v is None:
-                    v = values[column] = acquire(column)
-                if v <= threshold[node]:
+                value = values[column]
+                if value is None:
+                    value = values[column] = acquire(column)
+                if value <= threshold[node]:
                     node = left[node]
-                elif v == v or not self._nan_left[node]:
+                elif value == value or not self._nan_left[node]:  # not NaN, or NaN goes right
                     node = right[node]
                 else:
                     node = left[node]
@@ -91,28 +93,28 @@ class Walker:
         return self._sum(leaves)
 
     def run(self, x: Matrix) -> Matrix:
-        """Margins of many rows."""
+        """Compute the margins of several rows."""
         return self.trees.run(x)
 
     def _sum(self, leaves: list[int]) -> Matrix:
-        """Add up in float32, one tree after another: ``accumulate`` adds in no other order."""
+        """Sum the leaves in float32 in the order of the trees, which ``accumulate`` preserves."""
         trees = self.trees
         if not leaves:
             return self._base[np.newaxis].copy()
         terms = leaf_values = trees.value.take(leaves, axis=0)
         if self._single is not None:
-            # an output that a tree does not add to gets a 0, which changes no sum
+            # A tree adds 0 to its other outputs, which does not change their sums.
             terms = np.zeros((len(leaves), trees.n_outputs), np.float32)
             terms[self._single] = leaf_values[self._single[0], 0]
             if len(self._all_output_trees):
                 terms[self._all_output_trees] = leaf_values[self._all_output_trees]
-        # training starts from 0, and 0 + -0 is 0; adding the base last gives the same, because the
-        # base is never -0
+        # Training starts from 0, so that a sum of -0 becomes 0. Adding the base last has the same
+        # effect, because the base is never -0.
         margins: Matrix = np.add.accumulate(terms)[-1:] + self._base
         return margins
 
 
 def _indexable(array: NDArray[Any]) -> Sequence[Any]:
-    """Items as Python's own numbers: a list, or a view where a list would be large."""
-    listed: Sequence[Any] = array.tolist() if len(array) <= _MAX_LIST_NODES else array.data
-    return listed
+    """Sequence of the array's items as Python numbers: a list or, for a large array, a view."""
+    items: Sequence[Any] = array.tolist() if len(array) <= _MAX_LIST_NODES else array.data
+    return items

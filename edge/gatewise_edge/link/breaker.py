@@ -1,7 +1,7 @@
-"""The circuit breaker: no requests while the cloud does not reply.
+"""The circuit breaker, which blocks requests while the cloud does not reply.
 
-While it is open, hard instances are fallbacks at once and the features that only the cloud reads
-are not acquired. Pure logic: no clock, no thread; times are seconds on any steady clock.
+While it is open, hard instances get a fallback at once, and the features that only the cloud reads
+are not acquired. Pure logic without clock or thread; times are seconds on any monotonic clock.
 
 ::
 
@@ -10,10 +10,10 @@ are not acquired. Pure logic: no clock, no thread; times are seconds on any stea
       └──────────────(a reply, even an error)──────────┼──── one real request, a probe ─┤
                                                        └──── no reply: a longer pause ──┘
 
-Only silence counts: a request without a reply by its deadline, or that the link did not take. An
-error such as ``busy``, ``no-model`` or ``failed`` is a reply: a worker busy now may have room for
-the next request. A slow reply in time is a reply. Pauses grow and are jittered, so that a fleet
-does not come back in step.
+A request fails only if it gets no reply by its deadline or the link refuses it. An error such as
+``busy``, ``no-model`` or ``failed`` is a reply, because a worker that is busy now may have room for
+the next request. Pauses grow and are drawn at random, so that the devices of a fleet do not send
+their probes all at once.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class BreakerCounts:
     Attributes
     ----------
     breaker_opened : int
-        How often it opened from closed.
+        Changes from closed to open.
     breaker_probes : int
-        Requests let through to see whether the cloud is back.
+        Requests admitted to test whether the cloud replies again.
     breaker_blocked : int
-        Requests that it blocked.
+        Blocked requests.
     """
 
     breaker_opened: int = 0
@@ -49,21 +49,24 @@ class BreakerCounts:
 
 @dataclass(slots=True)
 class Breaker:
-    """Decide whether a request may be made.
+    """Decide whether a request may be sent.
 
     Parameters
     ----------
     failures : int, default 5
-        Requests in a row without a reply that open it.
-    share, window : float and int, default 0.8 and 20
-        It also opens when this share of the latest requests had no reply.
-    pause, longest : float, default 1 and 30
-        Mean seconds of the first pause, and of the longest; each is twice as long as the one
-        before.
+        Number of requests in a row without a reply that opens the breaker.
+    share : float, default 0.8
+        The breaker also opens when this share of the latest `window` requests got no reply.
+    window : int, default 20
+        Number of the latest requests that `share` refers to.
+    pause : float, default 1
+        Mean length of the first pause in seconds. Each further pause is twice as long.
+    longest : float, default 30
+        Mean length of the longest pause in seconds.
     draw : callable, default random.random
-        Draws from [0, 1): a pause lasts ``mean * (0.5 + draw())`` seconds.
+        Draws from [0, 1). A pause lasts ``mean * (0.5 + draw())`` seconds.
     counts : BreakerCounts
-        Counts of its states.
+        Counts so far.
 
     Raises
     ------
@@ -106,14 +109,14 @@ class Breaker:
         if not 0 < self.pause <= self.longest < math.inf:
             raise InputError(
                 f"breaker: pause {self.pause} and longest {self.longest} must be positive seconds, "
-                "the longest not below the first"
+                "and longest must not be below pause"
             )
         self._silent = deque(maxlen=self.window)
 
     def admit(self, now: float, until: float) -> bool:
-        """Whether a request may be made at `now`. All times are in steady seconds.
+        """Return whether a request may be sent at `now`.
 
-        A probe blocks others `until` its outcome is known.
+        A probe blocks other requests `until` its outcome is known at the latest.
         """
         if self.state == "closed":
             return True
@@ -128,15 +131,18 @@ class Breaker:
         return True
 
     def release(self, now: float) -> None:
-        """Take back at `now` an admitted request that was not made after all."""
+        """Undo the admission of a request that was not sent."""
         if self.state == "half-open":
             self.counts.breaker_probes -= 1
             self._paused_until = now
 
     def record(self, replied: bool, *, sent: float, now: float) -> None:
-        """Record at `now` whether a request `sent` then was `replied` to; an error is a reply."""
+        """Record whether a request got a reply; an error is a reply.
+
+        `sent` is the time of the request, and `now` the time of the reply or of the deadline.
+        """
         if replied:
-            # However old the request is, the reply came now.
+            # The reply shows that the cloud works now, even if the request is old.
             self._n_silent_in_a_row = 0
             self._silent.append(False)
             if self.state != "closed":

@@ -1,7 +1,7 @@
-"""A broker's address, and a client tuned for it.
+"""A broker's address, and an MQTT client with the settings that devices and workers need.
 
-What paho-mqtt does by default and neither device nor worker must have: Nagle's delay (44 ms per
-request instead of 1), and a dead peer that is noticed only by the keepalive.
+Two defaults of paho-mqtt are changed: Nagle's algorithm, which delays a request by 44 ms instead of
+1 ms, and the detection of a dead peer by the keepalive alone.
 """
 
 from __future__ import annotations
@@ -21,21 +21,36 @@ from gatewise_edge.link.packet_limit import limited_context
 
 _LOG = logging.getLogger(__name__)
 
-_FORM: Final = "mqtt://[user:password@]host[:port]"
-_ENCODED: Final = (
+_URL_FORM: Final = "mqtt://[user:password@]host[:port]"
+_ENCODING_HINT: Final = (
     "in a user or password write # as %23, / as %2F, ? as %3F, @ as %40, : as %3A, [ as %5B"
 )
+#: Time after which a peer that does not acknowledge data is dead, in ms.
 _USER_TIMEOUT_MS: Final = 3000
 
 
 class Endpoint:
-    """A broker's address and credentials, read from a URL.
+    """A broker's address and credentials.
 
-    `url`: ``mqtt://[user:password@]host[:1883]`` or, over TLS, ``mqtts://[...]host[:8883]``. User
-    and password are percent-encoded where they hold ``:``, ``/`` or ``@``. `ca_file`: certificates
-    of the authorities trusted for TLS; the system's if left out. `cert_file`, `key_file`: the
-    client's own certificate and key. The attribute `url` has no user and password: it is fit for
-    logs. Raises InputError if the URL is malformed, or a file is missing or cannot be used.
+    Parameters
+    ----------
+    url : str
+        ``mqtt://[user:password@]host[:1883]`` or, over TLS, ``mqtts://[...]host[:8883]``. Special
+        characters of user and password are percent-encoded.
+    ca_file : str or Path, optional
+        Certificates of the authorities to trust for TLS; by default the system's.
+    cert_file, key_file : str or Path, optional
+        The client's certificate and private key.
+
+    Attributes
+    ----------
+    url : str
+        The URL without user and password, for logs.
+
+    Raises
+    ------
+    InputError
+        If the URL is malformed, or a file is missing or cannot be used.
     """
 
     def __init__(
@@ -48,9 +63,9 @@ class Endpoint:
     ) -> None:
         try:
             address = urlsplit(url)
-        except ValueError:  # a bracket without its other half, or no address in a pair
+        except ValueError:  # brackets that do not match or do not hold an IPv6 address
             raise InputError(
-                f"the broker's URL must be {_FORM}, an IPv6 address in []; {_ENCODED}"
+                f"the broker's URL must be {_URL_FORM}, an IPv6 address in []; {_ENCODING_HINT}"
             ) from None
         self.host, self.port = _host_and_port(address)
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -63,33 +78,36 @@ class Endpoint:
         files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
         for option, path in files.items():
             if path is not None and not self.tls:
-                raise InputError(f"{option} is for TLS; the broker's URL must begin with mqtts://")
+                raise InputError(f"{option} needs TLS: the broker's URL must begin with mqtts://")
             if path is not None and not Path(path).is_file():
                 raise InputError(f"{option} {path} does not exist")
-        self._own = None if cert_file is None else (str(cert_file), key_file)
+        self._certificate = None if cert_file is None else (str(cert_file), key_file)
         self._context = self._tls_context(ca_file, cert_file, key_file) if self.tls else None
 
     @property
     def certificate_expires(self) -> float | None:
-        """When the client's own certificate expires, in Unix seconds; None without one."""
-        if self._own is None:
+        """Expiry time of the client's certificate in Unix seconds; None without a certificate.
+
+        0.0 if the file cannot be read.
+        """
+        if self._certificate is None:
             return None
         from cryptography import x509
 
         try:
-            content = Path(self._own[0]).read_bytes()
+            content = Path(self._certificate[0]).read_bytes()
             return x509.load_pem_x509_certificate(content).not_valid_after_utc.timestamp()
         except (OSError, ValueError):
             return 0.0
 
     def reload_certificate(self) -> None:
-        """Use the certificate that its file holds now from the next connection on."""
-        if self._context is None or self._own is None:
+        """Read the certificate file again, for the following connections."""
+        if self._context is None or self._certificate is None:
             return
         try:
-            self._context.load_cert_chain(*self._own)
+            self._context.load_cert_chain(*self._certificate)
         except (ssl.SSLError, OSError) as error:
-            _LOG.warning("certificate %s cannot be read again: %s", self._own[0], error)
+            _LOG.warning("certificate %s cannot be reloaded: %s", self._certificate[0], error)
 
     @staticmethod
     def _tls_context(
@@ -105,40 +123,40 @@ class Endpoint:
         return context
 
     def prepare(self, client: paho.Client) -> None:
-        """Give `client` the credentials and TLS settings."""
+        """Set the credentials and the TLS context of `client`."""
         if self.user is not None:
             client.username_pw_set(self.user, self.password)
         client.tls_set_context(limited_context(self._context))
 
 
 def _host_and_port(parts: SplitResult) -> tuple[str, int]:
-    text = f"{parts.scheme}://{parts.hostname or ''}"
+    safe_url = f"{parts.scheme}://{parts.hostname or ''}"  # without user and password
     if parts.scheme not in ("mqtt", "mqtts"):
         raise InputError(
-            "the broker's URL must begin with mqtt:// or mqtts://, as mqtt://localhost"
+            "the broker's URL must begin with mqtt:// or mqtts://, such as mqtt://localhost"
         )
-    # of user:p#ss@host all behind the # is no part of the address
-    if any("@" in rest for rest in (parts.path, parts.query, parts.fragment)):
-        raise InputError(f"the broker's URL must be {_FORM}; {_ENCODED}")
+    # In user:p#ss@host the part behind the # is parsed as a fragment.
+    if any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+        raise InputError(f"the broker's URL must be {_URL_FORM}; {_ENCODING_HINT}")
     try:
         port = parts.port
     except ValueError:
-        raise InputError(f"broker {text}: the port is not a number up to 65535") from None
+        raise InputError(f"broker {safe_url}: the port is not a number up to 65535") from None
     host = parts.hostname or ""
     try:
-        host.encode("idna")  # as a look-up does; paho's thread would not survive its error
+        host.encode("idna")  # a look-up does the same, but its error would end the network thread
     except UnicodeError:
         host = ""
     if not host or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
-        raise InputError(f"broker {text}: the URL must be {_FORM}")
+        raise InputError(f"broker {safe_url}: the URL must be {_URL_FORM}")
     return host, port or (8883 if parts.scheme == "mqtts" else 1883)
 
 
 def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
-    """Make a paho client for 3.1.1 with a clean session and no Nagle delay.
+    """Make a paho client for MQTT 3.1.1 with a clean session and without Nagle's algorithm.
 
-    At most `max_inflight` QoS 1 messages are unacknowledged at a time; none is queued beyond them.
-    A packet above :data:`.MAX_PACKET` ends its connection at its header.
+    At most `max_inflight` messages of QoS 1 may be unacknowledged; further ones are refused. The
+    header of a packet above :data:`.MAX_PACKET` ends the connection.
     """
     client = paho.Client(
         CallbackAPIVersion.VERSION2,
@@ -153,8 +171,8 @@ def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> pah
     return client
 
 
-def why_lost(reason: object) -> str:
-    """Why a connection ended, from paho's reason: it has no word for one that was closed."""
+def disconnect_reason(reason: object) -> str:
+    """Describe why a connection ended; paho says "Unspecified error" if the broker closed it."""
     text = str(reason)
     return "the broker closed the connection" if text == "Unspecified error" else text
 
@@ -162,5 +180,5 @@ def why_lost(reason: object) -> str:
 def _tune_socket(client: object, userdata: object, sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A dead peer is noticed after this, not after the keepalive's one and a half periods.
+        # Without this a dead peer is noticed only after one and a half keepalive periods.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

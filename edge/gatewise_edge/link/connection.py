@@ -1,10 +1,10 @@
-"""A client's connection to a broker, made again whenever it is lost, and its network thread.
+"""A client's connection to a broker, its network thread, and its reconnects.
 
-paho-mqtt speaks the protocol. Its own network thread would write the messages of other threads
-later, after a change of threads, and would end at a packet that it cannot read. Therefore this
-module has its own loop, on paho's calls for foreign event loops: every thread writes its messages
-at once, an unreadable packet ends the connection, and no message of an old connection is sent on a
-new one.
+paho-mqtt implements the protocol, but its network thread has two faults: it writes the messages of
+other threads only after a change of threads, and it ends at a packet that it cannot parse. This
+module therefore runs its own loop, with the methods that paho offers to external event loops.
+Every thread writes its messages at once, an invalid packet ends only the connection, and no message
+of an old connection is sent on a new one.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from typing import Any, Final
 import paho.mqtt.client as paho
 from paho.mqtt.reasoncodes import ReasonCode
 
-from gatewise_edge.link.broker_url import Endpoint, make_client, why_lost
+from gatewise_edge.link.broker_url import Endpoint, disconnect_reason, make_client
 
 _LOG = logging.getLogger(__name__)
 
-_KEEPALIVE: Final = 10
-#: Longest time between two looks at the keepalive, in seconds.
-_TICK: Final = 1.0
-#: Mean seconds before the first attempt to connect again; doubled each time, up to the longest.
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
+_KEEPALIVE_SECONDS: Final = 10
+#: Longest time between two calls of paho's keepalive, in seconds.
+_TICK_SECONDS: Final = 1.0
+#: Mean seconds before the first attempt to reconnect; doubled each time, up to the largest.
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_MAX_PAUSE_SECONDS: Final = 60.0
 
 
 class BrokerConnection:
-    """A connection with a clean session, kept up by its own thread. Thread-safe.
+    """A connection with a clean session; its own thread reconnects it. Thread-safe.
 
-    All callbacks are called on the network thread, one at a time and without a lock held; their
+    All callbacks are called on the network thread, one at a time and without a lock held. Their
     errors are logged.
 
     Parameters
@@ -49,11 +49,11 @@ class BrokerConnection:
     client_id : str
         The client's id, unique at the broker.
     max_unacked : int
-        Largest number of messages of QoS 1 without acknowledgement; further ones are refused.
+        Largest number of unacknowledged messages of QoS 1; further ones are refused.
     on_connect : callable
-        Called when the broker has accepted a connection: subscribe here.
+        Called when the broker has accepted a connection; it should subscribe to the topics.
     on_subscribe : callable
-        Called with the id of a SUBSCRIBE and its reason codes.
+        Called with the id and the reason codes of a SUBACK.
     on_message : callable
         Called with each message.
     on_disconnect : callable
@@ -88,15 +88,18 @@ class BrokerConnection:
         client.on_publish = self._on_publish
         client.on_message = self._on_message
         client.on_disconnect = self._on_disconnect
-        # With this callback paho queues messages and leaves the writing to this class.
+        # With this callback paho queues messages and lets this class write them.
         client.on_socket_register_write = lambda *_: None
         self._client = client
-        #: Held for every write, and for reads of TLS: OpenSSL's connections take one thread.
+        #: Held during writes and during reads of TLS, because an OpenSSL connection may be used by
+        #: one thread at a time only.
         self._writing = threading.RLock()
         self._reading: Any = self._writing if endpoint.tls else contextlib.nullcontext()
-        #: What to call when a message or an UNSUBSCRIBE is acknowledged, by its id.
+        #: Callbacks of unacknowledged messages and UNSUBSCRIBEs, by packet id.
         self._pending_acks: dict[int, Callable[[], None]] = {}
+        #: Events that paho reported and that no callback has handled yet.
         self._events: deque[Callable[[], None]] = deque()
+        #: Why the connection ended; empty while it is not known.
         self._reason = ""
         #: Whether the last attempt to connect reached a broker.
         self.reached = False
@@ -108,28 +111,28 @@ class BrokerConnection:
 
     @property
     def connected(self) -> bool:
-        """Whether the broker has accepted the connection and it stands."""
+        """Whether the broker has accepted the connection, and it has not ended."""
         return self._client.is_connected()
 
     @property
     def alive(self) -> bool:
-        """Whether the network thread runs."""
+        """Whether the network thread is running."""
         return self._thread.is_alive()
 
     @property
     def n_unacked(self) -> int:
-        """Messages published with :meth:`publish` that the broker has not acknowledged."""
+        """Number of published messages that the broker has not acknowledged."""
         return len(self._pending_acks)
 
     @property
     def unread(self) -> bool:
-        """Whether more has come in than was handled; on the network thread."""
+        """Whether there are events or bytes to handle; for calls on the network thread."""
         connection: Any = self._client.socket()
         if self._events or connection is None:
             return bool(self._events)
         if self._endpoint.tls and connection.pending() > 0:
             return True
-        # select() refuses descriptors from 1,024 on.
+        # Poll, because select() refuses descriptors from 1,024 on.
         poller = select.poll()
         poller.register(connection, select.POLLIN)
         return bool(poller.poll(0))
@@ -139,18 +142,18 @@ class BrokerConnection:
         self._thread.start()
 
     def subscribe(self, topics: Sequence[str]) -> int | None:
-        """Send one SUBSCRIBE at QoS 1 for some topics; return its id, None if it was not sent."""
+        """Send one SUBSCRIBE at QoS 1; return its packet id, or None if it was not sent."""
         with self._writing:
             _, packet_id = self._client.subscribe([(topic, 1) for topic in topics])
             self._write()
         return packet_id
 
-    def unsubscribe(self, topics: Sequence[str], confirmed: Callable[[], None]) -> None:
-        """Send one UNSUBSCRIBE; `confirmed` is called once the broker has acknowledged it."""
+    def unsubscribe(self, topics: Sequence[str], on_ack: Callable[[], None]) -> None:
+        """Send one UNSUBSCRIBE; `on_ack` is called once the broker has acknowledged it."""
         with self._writing:
             _, packet_id = self._client.unsubscribe(list(topics))
             if packet_id is not None:
-                self._pending_acks[packet_id] = confirmed
+                self._pending_acks[packet_id] = on_ack
             self._write()
 
     def publish(
@@ -160,12 +163,12 @@ class BrokerConnection:
         *,
         qos: int = 1,
         retain: bool = False,
-        acknowledged: Callable[[], None] | None = None,
+        on_ack: Callable[[], None] | None = None,
     ) -> bool:
-        """Publish on this connection or not at all (False), written before this returns.
+        """Write a message before returning; return False if the connection refuses it.
 
-        `acknowledged` is called once the broker has the message; never if the connection ends
-        before.
+        `on_ack` is called once the broker has acknowledged the message. It is not called if the
+        connection ends before.
         """
         with self._writing:
             if not self._client.is_connected():
@@ -174,7 +177,7 @@ class BrokerConnection:
             if message.rc != paho.MQTT_ERR_SUCCESS:
                 return False
             if qos:
-                self._pending_acks[message.mid] = acknowledged or _nothing
+                self._pending_acks[message.mid] = on_ack or _ignore_ack
             self._write()
         return True
 
@@ -201,27 +204,27 @@ class BrokerConnection:
             self._wake_sender = None
 
     def _keep_connected(self, wake_receiver: socket.socket) -> None:
-        pause = _FIRST_PAUSE
+        pause = _FIRST_PAUSE_SECONDS
         while not self._closing.is_set():
             self._reason = ""
             self.reached = self._connect()
             if self.reached and self._serve(wake_receiver):
-                pause = _FIRST_PAUSE
+                pause = _FIRST_PAUSE_SECONDS
             self._pending_acks.clear()
             self._dispatch()
             if self._closing.is_set():
                 return
             self._call(partial(self._handle_disconnect, self._reason))
-            # Drawn, so that a fleet does not come back in step.
+            # Draw the pause, so that the devices of a fleet do not reconnect all at once.
             self._closing.wait(pause * random.uniform(0.5, 1.5))
-            pause = min(2.0 * pause, _LONGEST_PAUSE)
+            pause = min(2.0 * pause, _MAX_PAUSE_SECONDS)
 
     def _connect(self) -> bool:
-        """Open the socket and send CONNECT; False with a reason if the broker is out of reach."""
+        """Open the socket and send CONNECT; False, with a reason, if the broker is unreachable."""
         self._endpoint.reload_certificate()
         try:
             with self._writing:
-                self._client.connect(self._endpoint.host, self._endpoint.port, _KEEPALIVE)
+                self._client.connect(self._endpoint.host, self._endpoint.port, _KEEPALIVE_SECONDS)
                 self._write()
         except (OSError, ValueError) as error:
             self._reason = getattr(error, "strerror", None) or str(error) or "no connection"
@@ -229,37 +232,38 @@ class BrokerConnection:
         return True
 
     def _serve(self, wake_receiver: socket.socket) -> bool:
-        """Read and write until the connection ends; return whether the broker had accepted it."""
-        accepted = False
+        """Read and write until the connection ends; return whether the broker accepted it."""
+        is_accepted = False
         poller = select.poll()
         poller.register(wake_receiver, select.POLLIN)
         connection: Any = self._client.socket()
         if connection is None:
             return False
         descriptor = connection.fileno()
-        next_tick = time.monotonic() + _TICK
+        next_tick = time.monotonic() + _TICK_SECONDS
         while self._client.socket() == connection:
             events = select.POLLIN | (select.POLLOUT if self._client.want_write() else 0)
             poller.register(descriptor, events)
-            unread = self._endpoint.tls and connection.pending() > 0
-            ready = dict(poller.poll(0 if unread else 1000.0 * _TICK))
+            # TLS may have decrypted bytes that poll() does not see.
+            has_decrypted = self._endpoint.tls and connection.pending() > 0
+            ready = dict(poller.poll(0 if has_decrypted else 1000.0 * _TICK_SECONDS))
             if wake_receiver.fileno() in ready:
                 wake_receiver.recv(4096)
-            if (descriptor in ready or unread) and not self._read():
+            if (descriptor in ready or has_decrypted) and not self._read():
                 break
-            accepted = accepted or self._client.is_connected()
+            is_accepted = is_accepted or self._client.is_connected()
             self._dispatch()
             if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + _TICK
+                next_tick = time.monotonic() + _TICK_SECONDS
                 with self._writing:
                     self._client.loop_misc()
             if self._client.want_write():
                 with self._writing:
                     self._client.loop_write()
-        return accepted
+        return is_accepted
 
     def _read(self) -> bool:
-        """Handle received bytes; False if they are not MQTT: the connection cannot go on."""
+        """Handle received bytes; return False if they are not MQTT and the connection was ended."""
         connection: Any = self._client.socket()
         try:
             with self._reading:
@@ -267,9 +271,9 @@ class BrokerConnection:
             if connection is not None and connection.oversized:
                 self.n_oversized += 1
                 self._reason = f"the broker sent a packet of {connection.oversized} bytes or more"
-                _LOG.warning("warning: %s: connecting again", self._reason)
+                _LOG.warning("warning: %s; reconnecting", self._reason)
         except Exception:
-            _LOG.exception("a packet from the broker cannot be read: connecting again")
+            _LOG.exception("cannot read a packet from the broker; reconnecting")
             self._reason = self._reason or "the broker sent a packet that cannot be read"
             with self._writing:
                 self._client.disconnect()
@@ -278,7 +282,7 @@ class BrokerConnection:
         return True
 
     def _write(self) -> None:
-        """Write queued packets; the network thread writes the rest where the socket is full."""
+        """Write queued packets; if the socket is full, the network thread writes the rest."""
         self._client.loop_write()
         if self._client.want_write() or self._client.socket() is None:
             self._wake()
@@ -286,7 +290,7 @@ class BrokerConnection:
     def _wake(self) -> None:
         sender = self._wake_sender
         if sender is not None:
-            with contextlib.suppress(OSError):  # of a thread that has ended meanwhile
+            with contextlib.suppress(OSError):  # the thread has ended meanwhile
                 sender.send(b"\0")
 
     def _dispatch(self) -> None:
@@ -299,7 +303,8 @@ class BrokerConnection:
         except Exception:
             _LOG.exception("an event of the connection could not be handled")
 
-    # -- paho's callbacks: they note an event; it is handled without a lock of paho's -------
+    # -- paho's callbacks -------------------------------------------------------------------
+    # They only queue an event, because paho calls them with its locks held.
 
     def _on_connect(
         self,
@@ -309,7 +314,7 @@ class BrokerConnection:
         reason: ReasonCode,
         _properties: object,
     ) -> None:
-        # paho would send the packets of the last connection again: by now they are stale.
+        # paho would send the packets of the last connection again, but they are stale by now.
         client.drop_out_messages()
         if reason.is_failure:
             self._reason = str(reason)
@@ -338,15 +343,15 @@ class BrokerConnection:
     def _on_disconnect(
         self, _client: object, _data: object, _flags: object, reason: object, _p: object
     ) -> None:
-        # A connection that was refused has its reason already.
-        self._reason = self._reason or why_lost(reason)
+        # A refused connection already has its reason.
+        self._reason = self._reason or disconnect_reason(reason)
 
     def _acknowledge(self, packet_id: int) -> None:
-        with self._writing:  # `publish` holds it until the id is entered
-            acknowledged = self._pending_acks.pop(packet_id, None)
-        if acknowledged is not None:
-            acknowledged()
+        with self._writing:  # `publish` holds it until the id is in the table
+            on_ack = self._pending_acks.pop(packet_id, None)
+        if on_ack is not None:
+            on_ack()
 
 
-def _nothing() -> None:
-    """Ignore an acknowledgement."""
+def _ignore_ack() -> None:
+    """Do nothing when a message is acknowledged."""

@@ -1,9 +1,9 @@
-"""Detection of two devices with one id, which take each other's connection over.
+"""Detection of two devices with the same id, which disconnect each other in turn.
 
-A broker ends a connection when another one comes with its client id (MQTT 3.1.1, section 3.1.4);
-the client connects again, and the two take turns, each losing half of its answers. Each process
-retains a random mark on its session topic. A process that has read its own mark there, and later
-reads another one, shares its id.
+A broker ends a client's connection when another client connects with the same id (MQTT 3.1.1,
+section 3.1.4). The first client then reconnects and ends the other's connection, so that each loses
+half of its answers. To detect this, each process publishes a retained random mark on its session
+topic. A process that has read its own mark there, and then reads another one, shares its id.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from typing import Final
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds since the last takeover after which the trouble is over: reconnects take up to a minute.
+#: Seconds since the last takeover after which the trouble is over. It is above the longest pause
+#: of a reconnect, which is a minute.
 _TROUBLE_SECONDS: Final = 120.0
-#: The first may be a broker that came back with messages retained long ago.
+#: Number of takeovers from which on there is trouble. One alone may come from a broker that was
+#: restarted with messages retained long ago.
 _MIN_TAKEOVERS: Final = 2
 
 
 class DeviceIdentity:
-    """Mark of a process on its device's session topic; counts marks of other processes there.
+    """The mark of a process on its device's session topic, and the number of takeovers.
 
     Attributes
     ----------
     mark : bytes
-        32 hexadecimal digits.
+        The process's mark, 32 hexadecimal digits.
     takeovers : int
-        How often another mark had taken the place of this one.
+        Number of times that another mark has replaced this one.
     """
 
     def __init__(self, device: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,24 +46,24 @@ class DeviceIdentity:
         self._reading = threading.Lock()
 
     def read(self, payload: bytes) -> None:
-        """Read a message of the session topic; messages come in order."""
+        """Read a message of the session topic, in the order in which the messages arrive."""
         with self._reading:
             if payload == self.mark:
                 self._is_on_topic = True
                 return
-            if not self._is_on_topic or not payload:  # an older process, or one that has ended
+            if not self._is_on_topic or not payload:  # an older process, or a process that ended
                 return
             self._is_on_topic = False
             self.takeovers += 1
             self._last_takeover = self._clock()
             count = self.takeovers
-        # A takeover a second would fill the log: at 2, 4, 8, ...
+        # Takeovers may come every second: log only the 2nd, 4th, 8th and so on.
         if count >= _MIN_TAKEOVERS and count & (count - 1) == 0:
             _LOG.error("%s (%d takeovers of the connection)", self._description(), count)
 
     @property
     def trouble(self) -> str | None:
-        """Description of another device that uses this id; None if none was noticed lately."""
+        """Warning that another device uses this id; None if no takeover happened lately."""
         if (
             self.takeovers < _MIN_TAKEOVERS
             or self._clock() - self._last_takeover > _TROUBLE_SECONDS
@@ -71,6 +73,6 @@ class DeviceIdentity:
 
     def _description(self) -> str:
         return (
-            f"another device uses the id {self._device}: the broker gives each the connection in "
-            "turn; give each device another id (--device)"
+            f"another device uses the id {self._device}, so that each ends the other's connection: "
+            "give each device its own id (--device)"
         )

@@ -1,13 +1,14 @@
 """Encode and decode messages between device and cloud. Pure, no I/O.
 
-A message is one CBOR map (RFC 8949) with text keys and a checksum; numbers travel as RFC 8746 typed
-arrays, never one by one. docs/wire.md lists every key, its type and its limits.
+A message is one CBOR map (RFC 8949) with text keys and a checksum. Arrays are RFC 8746 typed
+arrays, so that numbers are not encoded one by one. docs/wire.md lists every key, its type and its
+limits.
 
-A decoder checks everything. A payload has up to :data:`.MAX_PAYLOAD` bytes and is one map of up to
-32 entries, with definite lengths, distinct keys, no nested values, and no CBOR tags but those of
-typed arrays; every type, range and shape is checked. Unknown keys are ignored, so that version 1
-may grow. Infinite values are refused. NaN, the mark of a missing value, passes only where the
-caller allows it.
+A decoder checks everything. A payload must have at most :data:`.MAX_PAYLOAD` bytes and be one map
+of at most 32 entries, with definite lengths, distinct keys and no nested values. The only allowed
+CBOR tags are those of typed arrays. Every type, range and shape is checked. Unknown keys are
+ignored, so that later devices may add keys. Infinite values are refused. NaN stands for a missing
+value, and is refused unless the caller allows it.
 
 >>> import numpy as np
 >>> request = Request(id=bytes(16), model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))
@@ -46,17 +47,19 @@ from gatewise_edge.link.messages import (
     Response,
 )
 
-#: Layout of messages.
+#: Version of the messages' layout.
 WIRE_VERSION: Final = 1
 MAX_ENTRIES: Final = 32
+#: Probabilities of an audit are encoded as integers in millionths.
 _MILLION: Final = 1_000_000
-_ARRAYS: Final = {
+#: Data types of typed arrays by their tag (RFC 8746, section 2).
+_DTYPES: Final = {
     tag: np.dtype(name)
     for tag, name in {64: "u1", 69: "<u2", 72: "i1", 77: "<i2", 84: "<f2", 85: "<f4"}.items()
 }
-_TAGS: Final = {dtype: tag for tag, dtype in _ARRAYS.items()}
-#: Tags of the types of a request's values.
-_VALUES: Final = (85, 84, 64, 72, 77)
+_TAGS: Final = {dtype: tag for tag, dtype in _DTYPES.items()}
+#: Tags that the values of a request may have.
+_VALUE_TAGS: Final = (85, 84, 64, 72, 77)
 
 Decoded = TypeVar("Decoded")
 
@@ -66,14 +69,15 @@ Decoded = TypeVar("Decoded")
 
 def write_map(message: dict[str, Any]) -> bytes:
     """Encode a message with its checksum; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
-    covered = cbor2.dumps(message | {"crc": bytes(4)})[:-4]
-    payload: bytes = covered + _checksum(covered)
+    # The checksum is the last entry, and covers all bytes before its value.
+    content = cbor2.dumps(message | {"crc": bytes(4)})[:-4]
+    payload: bytes = content + _checksum(content)
     check_size(payload)
     return payload
 
 
-def _checksum(covered: bytes | memoryview) -> bytes:
-    return zlib.crc32(covered).to_bytes(4, "big")
+def _checksum(content: bytes | memoryview) -> bytes:
+    return zlib.crc32(content).to_bytes(4, "big")
 
 
 def _typed_array(array: NDArray[Any], dtype: str | np.dtype[Any]) -> cbor2.CBORTag:
@@ -115,7 +119,7 @@ def encode_response(response: Response) -> bytes:
 
 
 def response_entries(response: Response) -> dict[str, Any]:
-    """Entries of a response's message, with its arrays as they are."""
+    """Entries of a response's message; its arrays are not encoded yet."""
     message: dict[str, Any] = {"v": WIRE_VERSION, "id": response.id}
     if response.model:
         message |= {"m": response.model, "mv": response.version}
@@ -134,9 +138,9 @@ def response_entries(response: Response) -> dict[str, Any]:
 def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     """Decode a request from an untrusted sender.
 
-    A worker that serves models with and without missing values passes `allow_missing` and checks
-    :attr:`Request.has_missing` once it has the model. Raises WireError, with the message's `id`
-    where one could be read.
+    A worker that serves models with and without missing values passes `allow_missing`, and checks
+    :attr:`Request.has_missing` when it knows the model. Raises WireError, with the `id` of the
+    message if it can be read.
     """
 
     def build(message: Entries) -> Request:
@@ -146,13 +150,13 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
             model=message.text("m"),
             version=message.text("mv"),
             ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
-            X=message.array("x", shape, *_VALUES),
+            X=message.array("x", shape, *_VALUE_TAGS),
             audit=_audit(message) if message.has("a") else None,
             private=bool(message.integer("pr", 0, 1)) if message.has("pr") else False,
             late_s=message.integer("late", 0, MAX_LATE_S) if message.has("late") else 0,
         )
         if not allow_missing and request.has_missing:
-            raise WireError("missing", "the instances hold a NaN")
+            raise WireError("missing", "the instances contain a NaN")
         return request
 
     return decode_entries(payload, build)
@@ -197,7 +201,7 @@ def _audit(message: Entries) -> AuditMark:
 
 
 def decode_entries(payload: bytes, build: Callable[[Entries], Decoded]) -> Decoded:
-    """Read a message's entries and build its record; WireError has the message's id."""
+    """Read a message's entries and `build` its record; add the message's id to a WireError."""
     message = Entries(_read_map(payload))
     try:
         return build(message)
@@ -207,7 +211,7 @@ def decode_entries(payload: bytes, build: Callable[[Entries], Decoded]) -> Decod
 
 
 class Entries:
-    """Entries of a message, each checked as it is read."""
+    """The entries of a message, whose methods check the values that they return."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
@@ -220,10 +224,10 @@ class Entries:
         for key, value in entries.items():
             inner = value.value if type(value) is _Tagged else value
             if type(inner) in _NESTED:
-                raise WireError("type", f"{str(key)[:20]!r} holds a nested value", id=self.id)
+                raise WireError("type", f"{str(key)[:20]!r} has a nested value", id=self.id)
 
     def has(self, key: str) -> bool:
-        """Whether there is such an entry."""
+        """Whether the message has an entry with this key."""
         return key in self._entries
 
     def integer(self, key: str, low: int, high: int) -> int:
@@ -231,17 +235,17 @@ class Entries:
         return check_int(key, self._entries.get(key), low, high)
 
     def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
-        """Return a text within its limits of length."""
+        """Return a text of `shortest` to `longest` bytes."""
         return check_text(key, self._entries.get(key), shortest, longest)
 
     def array(self, key: str, shape: tuple[int, ...], *tags: int) -> NDArray[Any]:
-        """Return an array of one of the types, in this machine's byte order."""
+        """Return an array with one of the `tags`, in this machine's byte order."""
         typed = self._entries.get(key)
         if not isinstance(typed, _Tagged) or type(typed.value) is not bytes:
             raise WireError("type", f"{key!r} is not a typed array")
         if typed.tag not in tags:
             raise WireError("type", f"{key!r} is a typed array of tag {typed.tag}, not {tags}")
-        dtype = _ARRAYS[typed.tag]
+        dtype = _DTYPES[typed.tag]
         size = math.prod(shape) * dtype.itemsize
         if len(typed.value) != size:
             raise WireError("shape", f"{key!r} has {len(typed.value)} bytes, not {size}")
@@ -258,10 +262,11 @@ class _Tagged:
 _NESTED: Final = frozenset({list, tuple, dict, _Tagged})
 
 
-class _NoTagRuns(Mapping[int, Callable[[Any, bool], Any]]):
-    """A table of tag decoders for cbor2 that keeps every tag as data.
+class _TagsAsData(Mapping[int, Callable[[Any, bool], Any]]):
+    """A table of cbor2's tag decoders that decodes every tag to a :class:`_Tagged`.
 
-    Otherwise a sender could have dates, regular expressions, e-mails and huge decimals built.
+    Without it, a sender could make cbor2 construct dates, regular expressions, e-mails and huge
+    decimals.
     """
 
     def __getitem__(self, tag: int) -> Callable[[Any, bool], Any]:
@@ -274,17 +279,17 @@ class _NoTagRuns(Mapping[int, Callable[[Any, bool], Any]]):
         return 1
 
 
-_NO_TAG_RUNS: Final = _NoTagRuns()
+_TAGS_AS_DATA: Final = _TagsAsData()
 
 
 def _read_map(payload: bytes) -> dict[Any, Any]:
-    """Decode a message from an untrusted sender; WireError if it is malformed."""
+    """Decode the CBOR map of a message and verify its checksum."""
     check_size(payload)
     stream = io.BytesIO(payload)
     try:
         entries = cbor2.CBORDecoder(
             stream,
-            semantic_decoders=_NO_TAG_RUNS,
+            semantic_decoders=_TAGS_AS_DATA,
             max_depth=4,
             allow_indefinite=False,
             allow_duplicate_keys=False,
@@ -297,5 +302,5 @@ def _read_map(payload: bytes) -> dict[Any, Any]:
     if type(entries) is not dict or len(entries) > MAX_ENTRIES:
         raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
     if not entries.get("crc") == payload[-4:] == _checksum(memoryview(payload)[:-4]):
-        raise WireError("checksum", "a message that was damaged on its way")
+        raise WireError("checksum", "the message was damaged in transit")
     return entries

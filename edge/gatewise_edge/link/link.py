@@ -1,9 +1,9 @@
-"""The interface between a device and a transport: payloads out, payloads in.
+"""The interface between a device and a transport that carries payloads to and from the cloud.
 
-A link has no notion of requests, deadlines or retries; those are in :mod:`.offload`. It reports
-whether sending now may work, takes a payload or refuses it at once, and hands every payload that
-arrives to one function, on any thread. It never queues without a connection: a message that is sent
-later is stale.
+A link knows nothing of requests, deadlines or retries, which :mod:`.offload` handles. It reports
+whether it can send, accepts or refuses each payload at once, and passes every payload that arrives
+to one function, on any thread. Without a connection it refuses payloads instead of queueing them,
+because a request that is sent later is stale.
 """
 
 from __future__ import annotations
@@ -31,38 +31,39 @@ class Link(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether a request sent now may arrive; if False, none is sent."""
+        """Whether the link can send now. The device sends no request while this is False."""
         ...
 
     def open(self, receive: Receive) -> None:
-        """Begin; return at once. `receive` gets every response's payload, on any thread.
+        """Start to connect, and return at once.
 
-        It must not block, and may be called from within :meth:`send`.
+        The link calls `receive` with the payload of every response, on any thread, perhaps within
+        :meth:`send`. `receive` must not block.
         """
         ...
 
     def send(self, payload: bytes) -> bool:
-        """Send a request's `payload`; False if it was not taken (and never will be sent)."""
+        """Send a request's `payload`; return False if the link refuses it and will not send it."""
         ...
 
     def close(self) -> None:
-        """End; nothing is received any more. May be called twice."""
+        """Disconnect; no payload is received any more. May be called twice."""
         ...
 
 
 class InProcessLink:
-    """The cloud's model in the same process: for tests, trials and batch work.
+    """A link to a cloud model in the same process, for tests, trials and batch work.
 
     Messages are encoded and checked as on a real link.
 
     Parameters
     ----------
     answer : callable
-        ``answer(X) -> (labels, probabilities)`` for a float32 matrix `X` of shape (n, k):
-        class indices of shape (n,) and probabilities of shape (n, n_classes), as
-        ``gatewise_cloud.CloudModel.answer`` gives them.
+        ``answer(X) -> (labels, probabilities)``, where `X` is a float32 matrix of shape (n, k),
+        `labels` are class indices of shape (n,) and `probabilities` have shape (n, n_classes).
+        ``gatewise_cloud.CloudModel.answer`` is such a function.
     allow_missing : bool, default False
-        Whether requests may hold NaN.
+        Whether requests may contain NaN.
 
     Examples
     --------
@@ -83,15 +84,15 @@ class InProcessLink:
 
     @property
     def ready(self) -> bool:
-        """True between open and close."""
+        """Whether the link is open."""
         return self._receive is not None
 
     def open(self, receive: Receive) -> None:
-        """Begin; `receive` gets every response. See :meth:`Link.open`."""
+        """Open the link; see :meth:`Link.open`."""
         self._receive = receive
 
     def send(self, payload: bytes) -> bool:
-        """Answer `payload` before returning. See :meth:`Link.send`."""
+        """Answer a request before returning; see :meth:`Link.send`."""
         receive = self._receive
         if receive is None:
             return False
@@ -101,7 +102,7 @@ class InProcessLink:
         return True
 
     def close(self) -> None:
-        """Close it, as :meth:`Link.close`."""
+        """Close the link; see :meth:`Link.close`."""
         self._receive = None
 
     def _respond(self, payload: bytes) -> Response | None:
@@ -123,5 +124,5 @@ class InProcessLink:
                 worker_us=int(1e6 * (time.perf_counter() - started)),
             )
         except Exception as error:
-            # An error of the model is an outcome, as from a worker.
+            # A worker also responds to an error of its model.
             return Response.refusal(request, FAILED, f"{type(error).__name__}: {error}")

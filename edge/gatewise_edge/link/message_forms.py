@@ -1,9 +1,9 @@
-"""Forms of requests and responses: CBOR, and plain JSON for clients without it. Pure, no I/O.
+"""Forms of requests and responses: CBOR, and JSON for clients without CBOR. Pure, no I/O.
 
-A JSON request holds the fields of a CBOR one (:mod:`.wire`), by the same names: ``id`` as 32 small
-hexadecimal digits, ``x`` as a list of rows or as one row, null for a missing value; ``v``, ``n``
-and ``k`` may be left out. The same checks and limits hold. Its response has lists of numbers for
-``y`` and ``p`` (row by row). Messages have no checksum.
+A JSON request has the fields of a CBOR request (:mod:`.wire`) under the same names. Its ``id`` is
+32 lower-case hexadecimal digits. Its ``x`` is one row or a list of rows, with null for a missing
+value. ``v``, ``n`` and ``k`` are optional. The same checks and limits apply. A JSON response has
+lists of numbers for ``y`` and, row by row, for ``p``. JSON messages have no checksum.
 
 >>> request = decode_json_request(
 ...     b'{"id": "00112233445566778899aabbccddeeff", "m": "digits", "mv": "1", "ttl": 500,'
@@ -44,16 +44,16 @@ Row = list[float | None]
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """Form of a request and of its response.
+    """A form of requests and responses, as workers use it.
 
     Attributes
     ----------
     decode_request, encode_response : callable
-        Read a request, write a response.
+        Decode a request, and encode a response.
     response_topic : callable
-        Topic of the responses to a device.
+        Returns the topic of the responses to a device.
     answer_bytes : callable
-        Largest number of bytes of the answer to one instance, from the number of classes.
+        Returns the largest size of the answer to one instance for a number of classes, in bytes.
     """
 
     decode_request: Callable[..., Request]
@@ -63,7 +63,7 @@ class MessageForm:
 
 
 class _Identified(msgspec.Struct):
-    """The field by which a request is answered."""
+    """The id of a request, without which no response is possible."""
 
     id: str
 
@@ -90,20 +90,20 @@ _ENCODER: Final = msgspec.json.Encoder()
 def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     """Decode a JSON request from an untrusted sender; raises WireError as :func:`decode_request`.
 
-    The reason is ``json`` for all but a JSON object.
+    The reason is ``json`` if the payload is no JSON object.
     """
     check_size(payload)
     request_id = _request_id(payload)
     try:
         message = _REQUEST.decode(payload)
-        # msgspec keeps the last of two equal keys; another reader may keep the first.
+        # msgspec uses the last of two equal keys, and another decoder may use the first.
         unique_json(payload)
         if message.v != WIRE_VERSION:
             raise WireError("version", f"a message of layout {message.v}, not {WIRE_VERSION}")
         X = _matrix(message.x)
-        for key, announced, size in (("n", message.n, len(X)), ("k", message.k, X.shape[1])):
-            if announced not in (msgspec.UNSET, size):
-                raise WireError("shape", f"{key!r} is {announced}, but 'x' has {size}")
+        for key, stated_size, size in (("n", message.n, len(X)), ("k", message.k, X.shape[1])):
+            if stated_size not in (msgspec.UNSET, size):
+                raise WireError("shape", f"{key!r} is {stated_size}, but 'x' has {size}")
         request = Request(
             id=request_id,
             model=message.m,
@@ -114,10 +114,10 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
         )
         if X.nbytes > MAX_PAYLOAD:
             raise WireError(
-                "size", f"{X.nbytes} bytes of values: the most allowed are {MAX_PAYLOAD}"
+                "size", f"{X.nbytes} bytes of values: the largest allowed size is {MAX_PAYLOAD}"
             )
         if not allow_missing and request.has_missing:
-            raise WireError("missing", "the instances hold a missing value")
+            raise WireError("missing", "the instances contain a missing value")
         return request
     except msgspec.ValidationError as error:
         raise WireError("type", str(error)[:200], id=request_id) from None
@@ -133,7 +133,7 @@ def encode_json_response(response: Response) -> bytes:
     document = response_entries(response) | {"id": response.id.hex()}
     if "y" in document:
         document["y"] = document["y"].tolist()
-        # The shortest decimals that are read back as the same float32.
+        # str() of a float32 is the shortest decimal that is read back as the same float32.
         document["p"] = [[float(str(p)) for p in row] for row in document["p"]]
     payload = _ENCODER.encode(document)
     check_size(payload)
@@ -141,7 +141,7 @@ def encode_json_response(response: Response) -> bytes:
 
 
 def _request_id(payload: bytes) -> bytes:
-    """Read the id alone, so that an error in the rest can be answered."""
+    """Read only the id, so that an error in the other fields can be answered."""
     try:
         text = _IDENTIFIED.decode(payload).id
     except msgspec.ValidationError as error:
@@ -158,21 +158,21 @@ def _matrix(x: list[Any]) -> NDArray[np.float32]:
     """Values of a request, shape (rows, columns), from rows or one row."""
     rows = x if x and isinstance(x[0], list) else [x]
     if len(rows) > MAX_ROWS:
-        raise WireError("range", f"'x' has {len(rows)} rows: the most allowed are {MAX_ROWS}")
+        raise WireError("range", f"'x' has {len(rows)} rows: at most {MAX_ROWS} are allowed")
     if any(not isinstance(row, list) or len(row) != len(rows[0]) for row in rows):
         raise WireError("shape", "'x' has rows of different lengths")
     values = [math.nan if value is None else value for row in rows for value in row]
     if any(isinstance(value, list) for value in values):
         raise WireError("type", "'x' mixes rows and numbers")
-    with np.errstate(over="ignore"):  # beyond float32 is refused as infinite
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
         return np.array(values, np.float64).astype(np.float32).reshape(len(rows), -1)
 
 
-#: The form of devices. A label and probabilities.
+#: The form that devices use. An answer is a label (2 bytes) and float32 probabilities.
 CBOR: Final = MessageForm(
     decode_request, encode_response, response_topic, lambda classes: 4 * classes + 2
 )
-#: A float32 has at most 14 characters, a label 5, all with a comma.
+#: A float32 has at most 14 characters and a label 5, each with a comma.
 JSON: Final = MessageForm(
     decode_json_request,
     encode_json_response,

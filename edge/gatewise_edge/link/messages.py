@@ -1,4 +1,4 @@
-"""Request and response, checked when they are made."""
+"""Requests and responses, which check their fields when they are created."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gatewise_edge.checks import (
 )
 from gatewise_edge.errors import WireError
 
-#: Bytes of a request's values: they and the other fields fit one message.
+#: Largest size of a request's values in bytes; the other fields fit the message with them.
 MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
 MAX_ROWS: Final = 4096
-#: Largest number of rows of a device's request: a longer one makes other devices wait.
-MOST_SHARED: Final = 256
+#: Largest number of rows that a device puts in a request; more would make other devices wait.
+MAX_GROUP_ROWS: Final = 256
 MAX_COLUMNS: Final = 1 << 20
 MAX_CLASSES: Final = 65535
 MAX_TTL_MS: Final = 86_400_000
@@ -33,13 +33,13 @@ MAX_LATE_S: Final = 366 * 86_400
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
-#: Largest number of bytes of a response's fields without the answers.
+#: Largest size of a response's fields without the answers, in bytes.
 RESPONSE_FIELDS: Final = 256
 _DTYPES: Final = frozenset(map(np.dtype, DTYPES))
-#: Probabilities may leave 0 to 1 by this: sums of softmax in half precision do.
+#: A probability may lie outside of [0, 1] by this much, as sums of softmax in half precision do.
 _SLACK: Final = 1e-3
 
-#: Error codes of a response. Others may come; only those in RETRYABLE are worth a retry.
+#: Error codes of a response. Workers may use others; a retry can help only for RETRYABLE ones.
 BUSY: Final = "busy"
 NO_MODEL: Final = "no-model"
 BAD_REQUEST: Final = "bad-request"
@@ -49,11 +49,18 @@ RETRYABLE: Final = frozenset({BUSY, NO_MODEL})
 
 @dataclass(frozen=True, slots=True)
 class AuditMark:
-    """Mark of a request that audits an answer: a class index that the device has given already.
+    """Mark of a request that audits an answer of the device.
 
-    `probability`, above 0 to 1, is that with which it was chosen, `skipped` the number of
-    instances since the last audit that were not, and `confidence` the largest probability of the
-    device's answer, if the device states it.
+    Attributes
+    ----------
+    class_index : int
+        The device's answer.
+    probability : float
+        Probability with which the answer was chosen for an audit, above 0 and up to 1.
+    skipped : int
+        Number of instances since the last audit that were not chosen.
+    confidence : float, optional
+        Largest class probability of the device's answer.
     """
 
     class_index: int
@@ -65,14 +72,14 @@ class AuditMark:
         check_int("audit class", self.class_index, 0, MAX_CLASSES)
         check_int("audit skipped", self.skipped, 0, MAX_SKIPPED)
         if not 0 < self.probability <= 1:
-            raise WireError("range", f"an audit with a probability of {self.probability}")
+            raise WireError("range", f"audit probability {self.probability} is not in (0, 1]")
         if self.confidence is not None and not 0 <= self.confidence <= 1 + _SLACK:
-            raise WireError("range", f"an audit with a confidence of {self.confidence}")
+            raise WireError("range", f"audit confidence {self.confidence} is not in [0, 1]")
 
 
-@dataclass(slots=True, eq=False, kw_only=True)  # frozen, each would take twice as long to make
+@dataclass(slots=True, eq=False, kw_only=True)  # a frozen one takes twice as long to create
 class Request:
-    """One or several instances for the cloud.
+    """One or several instances that a device sends to the cloud.
 
     Parameters
     ----------
@@ -81,15 +88,15 @@ class Request:
     model, version : str
         The bundle's name and version.
     ttl_ms : int
-        Time left to live in milliseconds, 0 to one day: the smallest of the rows'.
+        Time until the earliest deadline of the rows in milliseconds, from 0 to one day.
     X : ndarray of float32, float16, uint8, int8 or int16, shape (rows, columns)
-        The cloud model's inputs, in its order. Other dtypes are cast to float32.
+        Inputs of the cloud model, in the manifest's order. Other dtypes are cast to float32.
     audit : AuditMark, optional
-        The one instance has been answered; no caller waits for the response.
+        Mark of an audit. The device has already answered its one instance.
     private : bool, default False
-        Workers keep nothing of the instances beyond their answer.
+        Whether workers must not store the instances.
     late_s : int, default 0
-        Seconds since the instances were answered without the cloud; no caller waits.
+        Of a late request, seconds since the device answered the instance; 0 for a live request.
 
     Raises
     ------
@@ -121,7 +128,7 @@ class Request:
         check_int("rows", X.shape[0], 1, MAX_ROWS)
         check_int("columns", X.shape[1], 1, MAX_COLUMNS)
         if X.dtype.kind == "f" and np.isinf(X).any():
-            raise WireError("infinite", "the instances hold an infinite value")
+            raise WireError("infinite", "the instances contain an infinite value")
 
     @property
     def rows(self) -> int:
@@ -130,21 +137,21 @@ class Request:
 
     @property
     def has_missing(self) -> bool:
-        """Whether a value is NaN, the mark of a missing one."""
+        """Whether a value is missing, that is, NaN."""
         return self.X.dtype.kind == "f" and bool(np.isnan(self.X).any())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Response:
-    """The cloud's response to a request: an answer for every row, or one error for all.
+    """The cloud's response to a request: an answer for every row, or one error for all rows.
 
     Parameters
     ----------
     id : bytes
         The request's id.
     model, version : str
-        The model that answered, or that was requested; both empty in an error to a request that
-        could not be read that far.
+        The model that answered, or the requested one. Both are empty in an error if the worker
+        could not read them from the request.
     labels : ndarray of int64, shape (rows,)
         Class indices.
     probabilities : ndarray of float32, shape (rows, classes)
@@ -152,17 +159,17 @@ class Response:
     worker_us : int
         Time in the worker, in microseconds.
     error : str or None
-        Error code; then `labels` and `probabilities` are empty.
+        Error code. In an error `labels` and `probabilities` are empty.
     detail : str
-        What went wrong, for people; cut to 200 bytes.
+        Description of the error, for people; cut to 200 bytes.
     wait_ms : int, default 0
-        With the error ``busy``: milliseconds to wait before the next request.
+        With the error ``busy``, milliseconds to wait before the next request.
 
     Raises
     ------
     WireError
         If a field is out of its bounds, shapes do not agree, a class index is too large, or a
-        probability is not finite or not from 0 to 1 (by more than 0.001).
+        probability is not finite or more than 0.001 outside of [0, 1].
     """
 
     id: bytes
@@ -198,12 +205,12 @@ class Response:
         check_int("classes", probabilities.shape[1], 2, MAX_CLASSES)
         if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
             raise WireError("range", "a response with a class index out of range")
-        # Both are NaN where one is.
+        # Minimum and maximum are NaN if a value is.
         if not (probabilities.min() >= -_SLACK and probabilities.max() <= 1 + _SLACK):
-            odd = probabilities.flat[np.abs(probabilities - 0.5).argmax()]
-            if not np.isfinite(odd):
+            outlier = probabilities.flat[np.abs(probabilities - 0.5).argmax()]
+            if not np.isfinite(outlier):
                 raise WireError("infinite", "a response with a probability that is not finite")
-            raise WireError("range", f"a response with a probability of {odd:g}")
+            raise WireError("range", f"a response with a probability of {outlier:g}")
 
     @property
     def rows(self) -> int:
@@ -212,23 +219,23 @@ class Response:
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may do better a little later."""
+        """Whether the same request may succeed a little later."""
         return self.error in RETRYABLE
 
     @classmethod
     def refusal(cls, request: Request, code: str, detail: str = "") -> Response:
-        """Make the response that refuses `request` with error `code`, and a `detail` for people."""
+        """Make the error response to `request`, with an error `code` and a `detail` for people."""
         return cls(
             id=request.id, model=request.model, version=request.version, error=code, detail=detail
         )
 
 
-def most_rows(columns: int, classes: int) -> int:
-    """Largest number of rows with which request and response fit a message each."""
-    most_of_request = (MAX_PAYLOAD - request_bytes(0)) // max(4 * columns, 1)
-    # Per row: probabilities and a label.
-    most_of_response = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 2)
-    return max(1, min(MOST_SHARED, most_of_request, most_of_response))
+def max_rows(columns: int, classes: int) -> int:
+    """Compute the largest number of rows for which request and response each fit one message."""
+    max_in_request = MAX_VALUE_BYTES // max(4 * columns, 1)
+    # A response has probabilities and a label per row.
+    max_in_response = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 2)
+    return max(1, min(MAX_GROUP_ROWS, max_in_request, max_in_response))
 
 
 def new_id() -> bytes:

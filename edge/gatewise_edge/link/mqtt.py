@@ -1,7 +1,7 @@
 """The link over MQTT 3.1.1, for any broker.
 
-Without a connection a request is refused at once. Requests that are in flight when the connection
-breaks are dropped, because they would be stale if they were sent later. See
+Without a connection the link refuses requests at once. When the connection breaks, it drops the
+requests that it has not sent, because they would be stale later. The connection itself is in
 :mod:`gatewise_edge.link.connection`.
 """
 
@@ -37,28 +37,30 @@ __all__ = ["Endpoint", "MqttLink", "make_client"]
 
 _LOG = logging.getLogger(__name__)
 
-_LONGEST_DETAIL: Final = 300
-_LONGEST_TOPIC: Final = 256
-#: Seconds to wait at the end until the broker has the status ``offline``.
-_FAREWELL_SECONDS: Final = 1.0
+#: Largest sizes of a status detail and of a topic, in bytes.
+_MAX_DETAIL: Final = 300
+_MAX_TOPIC: Final = 256
+#: Longest wait on closing until the broker has acknowledged the status ``offline``, in seconds.
+_OFFLINE_ACK_SECONDS: Final = 1.0
 
 
 class MqttLink:
     """A device's link to the cloud through an MQTT broker.
 
-    Publishes requests at QoS 1 on ``gw/v1/<device>/req`` and reads ``gw/v1/<device>/rsp``. The
-    retained status ``gw/v1/<device>/status`` is ``online``, with the detail that
-    :meth:`set_status` adds; the last will sets it to ``offline``. Connects in the background and
-    keeps trying, so that a device may start before its broker; :meth:`connect` waits for it.
+    The link publishes requests at QoS 1 on ``gw/v1/<device>/req`` and subscribes to
+    ``gw/v1/<device>/rsp``. The retained status ``gw/v1/<device>/status`` is ``online``, with the
+    detail that :meth:`set_status` adds; the last will sets it to ``offline``. The link connects in
+    the background and retries until it is closed, so that a device may start before its broker.
+    :meth:`connect` waits for the connection.
 
     Parameters
     ----------
     url : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``
     device : str, optional
-        The device's id: one topic level, unique in the fleet. Drawn at random if left out.
+        The device's id, one topic level, unique in the fleet; by default random.
     max_inflight : int, default 64
-        Largest number of requests that the broker has not acknowledged; further ones are refused.
+        Largest number of requests that the broker has not acknowledged. The link refuses more.
     ca_file, cert_file, key_file : str or Path, optional
         See :class:`Endpoint`.
 
@@ -91,15 +93,16 @@ class MqttLink:
         self._endpoint = Endpoint(url, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
         self.url = self._endpoint.url
         self.device = check_device(device or f"dev-{secrets.token_hex(6)}")
-        self._topic = request_topic(self.device)
-        self._responses = response_topic(self.device)
-        self._receive: Receive = _drop
-        self._open = False
+        self._request_topic = request_topic(self.device)
+        self._response_topic = response_topic(self.device)
+        self._receive: Receive = _ignore_payload
+        self._is_open = False
         self._ready = False
+        #: Set when an attempt to connect has succeeded or failed.
         self._attempt_ended = threading.Event()
         self._failure: str | None = None
         self.connection = 0
-        self._when_ready: list[Callable[[], None]] = []
+        self._ready_callbacks: list[Callable[[], None]] = []
         self._status = "online"
         self._identity = DeviceIdentity(self.device)
         self._handlers: dict[str, Receive] = {session_topic(self.device): self._identity.read}
@@ -108,7 +111,7 @@ class MqttLink:
         self._broker = BrokerConnection(
             self._endpoint,
             f"gw-{self.device}",
-            max_unacked=max_inflight + 1,  # the status is one
+            max_unacked=max_inflight + 1,  # the status is one message
             on_connect=self._on_connect,
             on_subscribe=self._on_subscribe,
             on_message=self._on_message,
@@ -122,7 +125,7 @@ class MqttLink:
         return self._ready and self._broker.connected
 
     def open(self, receive: Receive) -> None:
-        """Connect in the background; `receive` gets every response. See :meth:`.Link.open`."""
+        """Connect in the background; see :meth:`.Link.open`."""
         self._receive = receive
         self._start()
 
@@ -133,27 +136,27 @@ class MqttLink:
         ------
         LinkError
             If the broker refuses, cannot be reached, or does not answer within `timeout`
-            seconds. The link goes on trying in the background until it is closed.
+            seconds. The link continues to retry in the background until it is closed.
         """
         self._start()
         if self.ready or (self._attempt_ended.wait(timeout) and self.ready):
             return
         self._attempt_ended.clear()  # a further call waits for the next attempt
-        why = self._failure or f"no answer within {timeout:g} s"
-        raise LinkError(self.url, f"broker {self.url} cannot be used: {why}")
+        failure = self._failure or f"no answer within {timeout:g} s"
+        raise LinkError(self.url, f"broker {self.url} cannot be used: {failure}")
 
     def watch(self, topic: str, handle: Receive) -> None:
-        """Subscribe to one more topic, again on every connection; call this before opening.
+        """Subscribe to another topic on every connection; call this before opening.
 
-        `topic` may be a filter such as ``gw/v1/model/<name>/manifest``. If the broker denies it,
-        that is logged and the link works without it. `handle` gets each message's payload,
-        unchecked and perhaps more than once, on the network thread; it must not block, and its
-        errors are logged. InputError if the link is open, or the topic is watched already.
+        `topic` may be a topic filter. If the broker denies the subscription, the link logs that and
+        works without it. The network thread calls `handle` with the unchecked payload of each
+        message, perhaps more than once for the same message. `handle` must not block, and its
+        errors are logged. Raises InputError if the link is open or the topic is already watched.
         """
-        if self._open:
+        if self._is_open:
             raise InputError(f"topic {topic}: watch it before the link is opened")
         if topic in self._handlers:
-            raise InputError(f"topic {topic} is watched already")
+            raise InputError(f"topic {topic} is already watched")
         self._handlers[topic] = handle
 
     @property
@@ -173,132 +176,132 @@ class MqttLink:
 
     @property
     def certificate_expires(self) -> float | None:
-        """When its certificate expires, in Unix seconds; None without one."""
+        """Expiry time of the device's certificate in Unix seconds; None without a certificate."""
         return self._endpoint.certificate_expires
 
     def check_answers_topic(self, topic: str) -> None:
-        """Raise InputError if answers may not go on `topic`: it is malformed or reserved."""
+        """Raise InputError if `topic` is malformed or reserved, so that no answers may go there."""
         size = len(topic.encode("utf-8", "replace"))
-        if not 0 < size <= _LONGEST_TOPIC or any(c in topic for c in "+#\0"):
+        if not 0 < size <= _MAX_TOPIC or any(character in topic for character in "+#\0"):
             raise InputError(
-                f"cannot publish on topic {topic[:80]!r}: give 1 to {_LONGEST_TOPIC} bytes without "
+                f"cannot publish on topic {topic[:80]!r}: give 1 to {_MAX_TOPIC} bytes without "
                 "'+', '#' and NUL"
             )
-        own_topics = (answers_topic(self.device), corrections_topic(self.device))
-        if topic.startswith("gw/v1/") and topic not in own_topics:
-            raise InputError(f"topic {topic}: below gw/v1/ answers go on {own_topics[0]} alone")
+        allowed_topics = (answers_topic(self.device), corrections_topic(self.device))
+        if topic.startswith("gw/v1/") and topic not in allowed_topics:
+            raise InputError(f"topic {topic}: below gw/v1/ use {allowed_topics[0]} for answers")
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish `payload` on `topic` at QoS 1 if the link is ready; get whether it was accepted.
+        """Publish at QoS 1 if the link is ready; return whether the message was accepted.
 
-        With `retain` the broker keeps it for those who subscribe later.
+        With `retain` the broker also sends the message to later subscribers.
         """
         return self._ready and self._broker.publish(topic, payload, retain=retain)
 
-    def deliver(self, topic: str, payload: bytes, acknowledged: Callable[[], None]) -> bool:
-        """Publish `payload` on `topic` over this :attr:`connection`; get whether it was accepted.
+    def deliver(self, topic: str, payload: bytes, on_ack: Callable[[], None]) -> bool:
+        """Publish over the current :attr:`connection`; return whether the message was accepted.
 
-        `acknowledged` is called on the network's thread once the broker has it; never if the
-        connection ends before.
+        `on_ack` is called on the network thread once the broker has acknowledged the message. It
+        is not called if the connection ends before.
         """
-        return self._ready and self._broker.publish(topic, payload, acknowledged=acknowledged)
+        return self._ready and self._broker.publish(topic, payload, on_ack=on_ack)
 
-    def when_ready(self, call: Callable[[], None]) -> None:
-        """Have `call` called on the network's thread whenever the link becomes ready."""
-        self._when_ready.append(call)
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Register a `callback` for the network thread to call whenever the link becomes ready."""
+        self._ready_callbacks.append(callback)
 
     def set_status(self, detail: str) -> None:
         """Set the retained status to ``online <detail>``, such as ``online digits/7``.
 
-        InputError if `detail` is longer than 300 bytes.
+        Without a connection, it is published on connecting. Raises InputError if `detail` is longer
+        than 300 bytes.
         """
-        if len(detail.encode("utf-8", "replace")) > _LONGEST_DETAIL:
-            raise InputError(f"a status of more than {_LONGEST_DETAIL} bytes")
+        if len(detail.encode("utf-8", "replace")) > _MAX_DETAIL:
+            raise InputError(f"the status must have at most {_MAX_DETAIL} bytes")
         self._status = f"online {detail}".rstrip()
-        # Otherwise it is published on connecting.
         self._publish_status(self._status)
 
     def send(self, payload: bytes) -> bool:
-        """Publish a request's `payload`, if the link is ready. See :meth:`.Link.send`."""
-        return self._ready and self._broker.publish(self._topic, payload)
+        """Publish a request if the link is ready; see :meth:`.Link.send`."""
+        return self._ready and self._broker.publish(self._request_topic, payload)
 
     def close(self) -> None:
         """Publish ``offline``, disconnect, and end the network thread. May be called twice."""
-        if not self._open:
+        if not self._is_open:
             return
-        self._open = False
-        self._receive = _drop
+        self._is_open = False
+        self._receive = _ignore_payload
         if not self._identity.takeovers:
             self._broker.publish(session_topic(self.device), b"", qos=0, retain=True)
-        acknowledged = threading.Event()
-        if self._publish_status("offline", acknowledged.set):
-            acknowledged.wait(_FAREWELL_SECONDS)
+        is_acknowledged = threading.Event()
+        if self._publish_status("offline", is_acknowledged.set):
+            is_acknowledged.wait(_OFFLINE_ACK_SECONDS)
         self._broker.close()
         self._ready = False
 
-    def _publish_status(self, status: str, acknowledged: Callable[[], None] | None = None) -> bool:
+    def _publish_status(self, status: str, on_ack: Callable[[], None] | None = None) -> bool:
         topic = status_topic(self.device)
-        return self._broker.publish(topic, status, retain=True, acknowledged=acknowledged)
+        return self._broker.publish(topic, status, retain=True, on_ack=on_ack)
 
     def _start(self) -> None:
-        if not self._open:
-            self._open = True
+        if not self._is_open:
+            self._is_open = True
             self._broker.start()
 
     # -- events, on the network thread -----------------------------------------------------
 
     def _on_connect(self) -> None:
         self._pending_subacks.clear()
-        for topic in (self._responses, *self._handlers):
+        for topic in (self._response_topic, *self._handlers):
             packet_id = self._broker.subscribe([topic])
             if packet_id is not None:
                 self._pending_subacks[packet_id] = topic
-        # After the subscription, so that another process's mark is read first; at QoS 0, so
-        # that requests need not wait for its acknowledgement.
+        # Publish the mark after the subscription, so that another process's mark is read first, and
+        # at QoS 0, so that it takes no place among the unacknowledged messages.
         mark = self._identity.mark
         self._broker.publish(session_topic(self.device), mark, qos=0, retain=True)
         self._publish_status(self._status)
 
     def _on_subscribe(self, packet_id: int, reasons: Sequence[ReasonCode]) -> None:
         topic = self._pending_subacks.pop(packet_id, None)
-        denied = any(reason.is_failure for reason in reasons)
-        if topic == self._responses and not denied:
-            self._become_ready()
-        elif topic is not None and denied:
+        is_denied = any(reason.is_failure for reason in reasons)
+        if topic == self._response_topic and not is_denied:
+            self._set_ready()
+        elif topic is not None and is_denied:
             _LOG.warning("the subscription to %s is not allowed", topic)
-            if topic == self._responses:
-                self._fail(f"the subscription to {topic} is not allowed")
+            if topic == self._response_topic:
+                self._set_failure(f"the subscription to {topic} is not allowed")
 
-    def _become_ready(self) -> None:
+    def _set_ready(self) -> None:
         self.connection += 1
         self._ready = True
         if self._failure is not None:
             _LOG.info("link to %s is ready again", self.url)
         self._failure = None
         self._attempt_ended.set()
-        for call in self._when_ready:
-            call()
+        for callback in self._ready_callbacks:
+            callback()
 
-    def _on_disconnect(self, why: str) -> None:
+    def _on_disconnect(self, reason: str) -> None:
         if self._ready:
-            _LOG.info("link to %s is lost: %s", self.url, why)
+            _LOG.info("link to %s is lost: %s", self.url, reason)
         self._ready = False
-        self._fail(why)
+        self._set_failure(reason)
 
     def _on_message(self, message: paho.MQTTMessage) -> None:
         topic = message.topic
         payload = bytes(message.payload)
-        if topic == self._responses:
+        if topic == self._response_topic:
             self._receive(payload)
             return
         for topic_filter, handle in self._handlers.items():
             if paho.topic_matches_sub(topic_filter, topic):
                 handle(payload)
 
-    def _fail(self, why: str) -> None:
-        self._failure = why
+    def _set_failure(self, reason: str) -> None:
+        self._failure = reason
         self._attempt_ended.set()
 
 
-def _drop(payload: bytes) -> None:
-    """Ignore a payload: the link is closed."""
+def _ignore_payload(payload: bytes) -> None:
+    """Ignore a payload that arrives while the link is closed."""

@@ -1,12 +1,12 @@
-"""Requests from their first copy to their outcome: deadlines, and at most one retry.
+"""Requests in flight: their deadlines, at most one retry each, and their outcomes.
 
-Pure bookkeeping: no clock, no thread, no socket. Times are seconds on any steady clock and are
-passed in, so that a device on a real link and a simulator in virtual time run the same code::
+Pure bookkeeping without clock, thread or socket. The caller passes the times, in seconds on any
+monotonic clock, so that a device and a simulator in virtual time run the same code::
 
-    flight = offloads.open(id, ..., now=now)   # None: too many are in flight already
-    ... hand flight.payload to the link ...
-    offloads.poll(flight, now)                 # whether to hand the payload over once more
-    offloads.receive(response, now)            # the request that this response settles, if any
+    flight = offloads.open(id, ..., now=now)   # None if too many are in flight
+    ...                                        # send flight.payload over the link
+    offloads.poll(flight, now)                 # whether to send the payload again
+    offloads.receive(response, now)            # the request that this response settles, or None
 
 The states of a request::
 
@@ -16,11 +16,11 @@ The states of a request::
     any of these ──(an answer)──> answered
                  ──(an error, and no copy or retry is left)──> refused
                  ──(the deadline)──> timeout
-    sent ──(the link does not take it)──> unsent
+    sent ──(the link refuses it)──> unsent
 
-A retry is needed because a broker may acknowledge a request and lose it, and because a killed
-worker takes its unanswered requests with it. There is only one, with the same bytes: workers
-remember recent requests by id and content, so a request that was merely slow is computed once.
+A retry is needed because a broker may acknowledge a request and lose it, and because the requests
+of a killed worker are lost. There is at most one retry, with the same bytes. Workers remember
+recent requests by id and content, so that they compute a slow request only once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from typing import Final, Literal
 
 from gatewise_edge.link.messages import Response
 
-#: A retry waits at least this long, in seconds: below it, a worker's own time is the noise.
-_SHORTEST_RETRY: Final = 0.02
-_LARGEST_BACKOFF: Final = 4
-#: Seconds for which a busy worker may keep a device from sending.
-_LONGEST_HOLD: Final = 30.0
-#: Largest number of audits in flight at a time; they are not counted as requests.
-_MOST_AUDITS: Final = 4
+#: Shortest wait before a retry in seconds, because a worker's own time may vary by as much.
+_MIN_RETRY_SECONDS: Final = 0.02
+_MAX_BACKOFF: Final = 4
+#: Longest time for which a busy worker can stop a device from sending, in seconds.
+_MAX_HOLD_SECONDS: Final = 30.0
+#: Largest number of audits in flight; audits do not count against the bound on requests.
+_MAX_AUDITS: Final = 4
 
 Outcome = Literal["answered", "refused", "timeout", "unsent"]
 State = Literal["sent", "refused-once", "resent", "answered", "refused", "timeout", "unsent"]
@@ -52,25 +52,26 @@ class InFlight:
     Attributes
     ----------
     id, model, version, n_rows
-        As in the request: a response must agree.
+        Fields of the request, which a response must match.
     payload : bytes
         The encoded request; empty once it is settled.
     sent_at, deadline : float
-        When it was opened, and when it ends as a timeout.
+        Time of the first copy, and time at which the request ends as a timeout.
     state : str
-        See the module.
+        One of the states that the module's docstring shows.
     retry_at : float
-        When the second copy is due; infinite if none is.
+        Time at which the second copy is due; infinite without a planned retry.
     resent_at : float
-        When the second copy was sent; NaN if none was.
+        Time of the second copy; NaN if it was not sent.
     n_copies_out : int
-        Copies that no error has come for.
+        Number of copies without an error response.
     response : Response or None
         The answer, or the last error.
     settled_at : float
-        When it got its outcome; NaN while it has none.
+        Time of the outcome; NaN while the request is open.
     on_answer : callable or None
-        Of an audit, for which no instance waits and no retry is made: called with the answer.
+        Of an audit or a late request, the function to call with the answer. Such a request gets no
+        retry.
     """
 
     id: bytes
@@ -90,7 +91,7 @@ class InFlight:
 
     @property
     def settled(self) -> bool:
-        """Whether it has its outcome."""
+        """Whether the request has its outcome."""
         return self.settled_at == self.settled_at  # not NaN
 
     @property
@@ -100,7 +101,7 @@ class InFlight:
 
     @property
     def wake_at(self) -> float:
-        """When to poll next, if nothing comes before."""
+        """Time of the next poll if no response arrives before."""
         return self.settled_at if self.settled else min(self.retry_at, self.deadline)
 
 
@@ -111,9 +112,9 @@ class OffloadCounts:
     Attributes
     ----------
     sent : int
-        Requests opened; the sum of their outcomes once none is in flight.
+        Requests opened. Once no request is in flight, the outcomes sum to it.
     retries : int
-        Requests of which a second copy was sent.
+        Requests that were sent twice.
     answered, refused, timeouts, unsent : int
         Outcomes of requests.
     full : int
@@ -121,9 +122,9 @@ class OffloadCounts:
     late : int
         Responses after the deadline.
     duplicates : int
-        Responses to a request that has an answer.
+        Further responses to an answered request.
     unknown : int
-        Responses to no request.
+        Responses that match no request.
     mismatched : int
         Responses with another model, version or row count.
     invalid : int
@@ -148,13 +149,13 @@ class OffloadCounts:
 class RoundTrip:
     """Smoothed round-trip time in seconds, and the time to wait before a retry.
 
-    Jacobson's estimator with the gains of RFC 6298. A retry waits twice the round trip, or the
-    mean plus four deviations if that is longer.
+    Jacobson's estimator with the gains of RFC 6298. A retry is due after twice the smoothed time,
+    or after the smoothed time plus four deviations if that is longer.
 
-    The response to a request that was sent twice may be to either copy. If it comes too soon or too
-    late after the retry to be the second copy's, it is the first copy's and is measured from there.
-    Otherwise it is not measured (Karn's rule), but the next retry waits longer, so that a link that
-    became slower is measured before retries flood it.
+    The response to a request that was sent twice may answer either copy. If it arrives too soon or
+    too late after the retry to answer the second copy, the time since the first copy is measured.
+    Otherwise no time is measured (Karn's rule), but the next retry waits longer, so that a link
+    that became slower is measured before retries flood it.
     """
 
     smoothed: float | None = None
@@ -162,17 +163,17 @@ class RoundTrip:
     backoff: int = 1
 
     def expected(self, budget: float) -> float:
-        """Seconds that a round trip is expected to take; a quarter of `budget` at first."""
+        """Expected round-trip time; before the first measurement a quarter of the `budget`."""
         return budget / 4 if self.smoothed is None else self.smoothed
 
     def patience(self, budget: float) -> float:
         """Seconds to wait for a response before a retry."""
         expected = self.expected(budget)
-        longest = max(2 * expected, expected + 4 * self.deviation, _SHORTEST_RETRY)
-        return self.backoff * longest
+        wait = max(2 * expected, expected + 4 * self.deviation, _MIN_RETRY_SECONDS)
+        return self.backoff * wait
 
     def update(self, seconds: float) -> None:
-        """Update with one round trip."""
+        """Update the estimate with one measured round trip."""
         self.backoff = 1
         if self.smoothed is None:
             self.smoothed = seconds
@@ -183,32 +184,38 @@ class RoundTrip:
             self.smoothed += (seconds - self.smoothed) / 8
 
     def update_retried(self, since_first: float, since_retry: float) -> None:
-        """Update with the response to a request that was sent twice."""
-        usual = self.smoothed
-        if usual is None or not usual / 2 <= since_retry <= max(
-            2 * usual, usual + 4 * self.deviation
-        ):
+        """Update the estimate with the response to a request that was sent twice."""
+        if self.smoothed is None:
             self.update(since_first)
+            return
+        earliest = self.smoothed / 2
+        latest = max(2 * self.smoothed, self.smoothed + 4 * self.deviation)
+        if earliest <= since_retry <= latest:
+            # The response may answer either copy.
+            self.backoff = min(2 * self.backoff, _MAX_BACKOFF)
         else:
-            self.backoff = min(2 * self.backoff, _LARGEST_BACKOFF)
+            self.update(since_first)
 
 
 @dataclass(slots=True)
 class Offloads:
-    """Requests in flight, and the latest that are settled.
+    """The requests in flight, and the latest settled requests.
 
     Parameters
     ----------
     limit : int, default 32
         Largest number of requests in flight; audits are not counted.
     remember : int, default 256
-        Number of settled requests by which a late response is told from an unknown one.
-    round_trip, counts
-        Measured time, and counts.
+        Number of settled requests to remember, so that a late response is not taken for an unknown
+        one.
+    round_trip : RoundTrip
+        Measured round-trip time.
+    counts : OffloadCounts
+        Counts so far.
     on_outcome : callable, optional
-        Gets each request when it is settled, and the time.
+        Called with each request when it is settled, and with the time.
     hold_until : float
-        Time before which no request should be made, because the workers are busy.
+        Time before which no request should be sent, because the workers are busy.
     """
 
     limit: int = 32
@@ -235,7 +242,7 @@ class Offloads:
         payload: bytes = b"",
         on_answer: Callable[[Response], None] | None = None,
     ) -> InFlight | None:
-        """Enter a request that is about to be sent; None if `limit` are in flight."""
+        """Register a request that is about to be sent; return None if `limit` are in flight."""
         if on_answer is None and len(self) >= self.limit:
             self.counts.full += 1
             return None
@@ -248,15 +255,15 @@ class Offloads:
         return flight
 
     def admit_audit(self, now: float) -> bool:
-        """Settle audits that have no time left; return whether another may be sent."""
+        """Settle audits that are past their deadline; return whether another may be sent."""
         audits = [flight for flight in self._unsettled.values() if flight.on_answer is not None]
         for flight in audits:
             self.poll(flight, now)
         n_out = sum(not flight.settled for flight in audits)
-        return n_out < _MOST_AUDITS and now >= self.hold_until
+        return n_out < _MAX_AUDITS and now >= self.hold_until
 
     def poll(self, flight: InFlight, now: float) -> bool:
-        """End a request at its deadline; return whether it must be sent once more now."""
+        """End a request at its deadline; return whether its second copy must be sent now."""
         if not flight.settled and now >= flight.deadline:
             self._settle(flight, "timeout", now)
         if flight.settled or now < flight.retry_at:
@@ -271,7 +278,8 @@ class Offloads:
     def receive(self, response: Response, now: float) -> InFlight | None:
         """Match a response with its request; return the request if the response settles it.
 
-        None if the response is not used, or if a retry may still bring an answer.
+        Returns None if the response matches no open request, or if another copy of the request may
+        still get an answer.
         """
         flight = self._unsettled.get(response.id)
         if flight is None:
@@ -291,19 +299,19 @@ class Offloads:
             return flight
         flight.response = response
         flight.n_copies_out -= 1
-        if response.retryable and self._may_do_better(flight, response, now):
+        if response.retryable and self._await_other_copy(flight, response, now):
             return None
         self._settle(flight, "refused", now)
         return flight
 
     def abandon(self, flight: InFlight, now: float) -> None:
-        """Settle a request that the link did not take."""
+        """Settle a request that the link refused."""
         if not flight.settled:
             self._settle(flight, "unsent", now)
 
-    def _may_do_better(self, flight: InFlight, refusal: Response, now: float) -> bool:
-        """Plan the retry of a request that was refused for now, where it has none yet."""
-        wait = min(refusal.wait_ms / 1000.0, _LONGEST_HOLD)
+    def _await_other_copy(self, flight: InFlight, refusal: Response, now: float) -> bool:
+        """Plan a retry if no copy is out; return whether another copy may still get an answer."""
+        wait = min(refusal.wait_ms / 1000.0, _MAX_HOLD_SECONDS)
         if wait > 0:
             self.hold_until = max(self.hold_until, now + wait)
         if flight.n_copies_out == 0 and not flight.resent:
@@ -318,11 +326,11 @@ class Offloads:
         flight.retry_at = when if fits else math.inf
 
     def _measure(self, flight: InFlight, now: float) -> None:
-        """Update the round trip with the answer to a request that had perhaps an error before."""
+        """Update the round trip with an answer; `flight.response` is still the last error."""
         if not flight.resent:
             self.round_trip.update(now - flight.sent_at)
         elif flight.response is not None and flight.response.error is not None:
-            # The first copy was refused, so this is the second one's.
+            # The first copy was refused, so that this answers the second copy.
             self.round_trip.update(now - flight.resent_at)
         else:
             self.round_trip.update_retried(now - flight.sent_at, now - flight.resent_at)
@@ -352,12 +360,12 @@ class Offloads:
         else:
             self.counts.late += 1
             if response.error is None:
-                # Without this a link slower than the deadline would never be measured.
+                # Measure it, because otherwise a link slower than the deadline is never measured.
                 self._measure(flight, now)
 
 
 def _matches(response: Response, flight: InFlight) -> bool:
-    """Whether model, version and row count agree; an error may lack the model."""
+    """Whether model, version and row count match; an error may lack the model."""
     if response.error is not None and not response.model:
         return True
     if (response.model, response.version) != (flight.model, flight.version):

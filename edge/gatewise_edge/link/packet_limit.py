@@ -1,8 +1,8 @@
 """Sockets that refuse an MQTT packet by the length in its header, before its body is read.
 
-paho-mqtt reads a packet of any length, up to 256 MB, into memory. It makes the sockets of its
-connections with the `wrap_socket` of the TLS context that it is given, so these classes come in
-there: a context's `sslsocket_class` for TLS, and a context that does not encrypt for TCP.
+paho-mqtt reads a packet of any length, up to 256 MB, into memory. It creates its sockets with the
+`wrap_socket` method of a TLS context, so that a context can provide these classes: for TLS as its
+`sslsocket_class`, and for TCP through a context that does not encrypt.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from gatewise_edge.checks import MAX_PAYLOAD
 
-#: Largest size of a packet in bytes. A payload above :data:`MAX_PAYLOAD` in a smaller packet is
-#: answered with the reason, or counted as a dead letter, and the connection stays.
+#: Largest size of a packet in bytes. It is above :data:`MAX_PAYLOAD`, so that a payload slightly
+#: above that limit gets an error response and does not end the connection.
 MAX_PACKET: Final = 2 * MAX_PAYLOAD
 
 
@@ -25,7 +25,7 @@ class OversizedPacketError(OSError):
 class PacketLimit:
     """Mixin for a socket class that parses the headers of received packets.
 
-    `oversized` is the length of the packet that it refused, 0 before.
+    `oversized` is the length of the refused packet, or 0.
     """
 
     oversized = 0
@@ -38,10 +38,11 @@ class PacketLimit:
     def recv(self, n_bytes: int = 1024, flags: int = 0) -> bytes:
         """Receive up to `n_bytes`; OversizedPacketError at the header of a larger packet."""
         received: bytes = super().recv(n_bytes, flags)  # type: ignore[misc]
-        self._follow(received)
+        self._parse(received)
         return received
 
-    def _follow(self, received: bytes) -> None:
+    def _parse(self, received: bytes) -> None:
+        """Skip the bodies of packets, and read the length in each header."""
         position = 0
         while position < len(received):
             if self._n_body_bytes_left:
@@ -57,7 +58,10 @@ class PacketLimit:
             position += 1
 
     def _read_length(self, byte: int) -> None:
-        """Decode one byte of a length: seven bits, lowest first, and whether more bytes follow."""
+        """Decode one byte of the remaining length (MQTT 3.1.1, section 2.2.3).
+
+        Each byte holds seven bits, the lowest first. Its eighth bit says that another byte follows.
+        """
         self._length |= (byte & 127) << self._shift
         self._shift += 7
         if self._length > MAX_PACKET:
@@ -72,7 +76,7 @@ class PlainSocket(PacketLimit, socket.socket):
     """A connection over TCP."""
 
     def do_handshake(self) -> None:
-        """Do nothing, because a TCP connection is complete when it is made."""
+        """Do nothing, because TCP has no handshake after connecting."""
 
 
 class TlsSocket(PacketLimit, ssl.SSLSocket):
@@ -88,7 +92,7 @@ class PlainContext(ssl.SSLContext):
 
 
 def limited_context(context: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Make a context that refuses oversized packets; it is unencrypted without `context`."""
+    """Make a context whose sockets refuse oversized packets; without `context` a plain one."""
     if context is None:
         return PlainContext(ssl.PROTOCOL_TLS_CLIENT)
     context.sslsocket_class = TlsSocket

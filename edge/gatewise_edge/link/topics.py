@@ -1,6 +1,7 @@
-"""Topics of the wire, at most 7 slashes deep; docs/wire.md says who writes what on each.
+"""MQTT topics; docs/wire.md describes the messages on each and who publishes them.
 
-Each function raises WireError for a name that cannot be a topic level.
+Topics have at most 7 slashes, because some brokers allow no more. Each function raises WireError
+for a name that cannot be a topic level.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ def json_response_topic(device: str) -> str:
 
 
 def status_topic(device: str) -> str:
-    """Topic of a device's status, retained: ``online ...`` or (its last will) ``offline``."""
+    """Topic of a device's retained status: ``online ...``, or ``offline`` as the last will."""
     return f"{_ROOT}/{check_device(device)}/status"
 
 
 def session_topic(device: str) -> str:
-    """Topic of the mark of the process that has a device's id, retained."""
+    """Topic of the retained mark of the process that uses a device's id."""
     return f"{_ROOT}/{check_device(device)}/session"
 
 
 def answers_topic(device: str) -> str:
-    """Topic of the answers that a device passes on."""
+    """Topic on which a device publishes its answers."""
     return f"{_ROOT}/{check_device(device)}/answers"
 
 
 def corrections_topic(device: str) -> str:
-    """Topic of the late answers that a device passes on."""
+    """Topic on which a device publishes late answers."""
     return f"{_ROOT}/{check_device(device)}/corrections"
 
 
@@ -69,7 +70,7 @@ def labels_topic(sender: str) -> str:
 
 
 def manifest_topic(model: str) -> str:
-    """Topic of news of a model, retained."""
+    """Topic of the retained announcements of a model's releases."""
     return f"{_ROOT}/model/{check_model(model)}/manifest"
 
 
@@ -79,18 +80,18 @@ def dead_topic(reason: str) -> str:
 
 
 def shared(pool: str, topic_filter: str = REQUESTS) -> str:
-    """Make the shared subscription by which the workers of `pool` divide the requests."""
+    """Topic filter of the shared subscription with which the workers of `pool` share requests."""
     return f"$share/{check_level('pool', pool)}/{topic_filter}"
 
 
 @lru_cache(maxsize=4096)
 def device_of(topic: str) -> str:
-    """Device id in a topic of the form ``gw/v1/<device>/<what>``, or ``.../json``.
+    """Device id in a topic such as ``gw/v1/<device>/req`` or ``gw/v1/<device>/req/json``.
 
     >>> device_of("gw/v1/pi-7/req"), device_of("gw/v1/pi-7/req/json")
     ('pi-7', 'pi-7')
     """
     levels = topic.removesuffix("/json").split("/")
     if len(levels) != 4 or levels[:2] != _ROOT.split("/"):
-        raise WireError("name", f"topic {topic[:80]!r} is not a device's")
+        raise WireError("name", f"topic {topic[:80]!r} belongs to no device")
     return check_device(levels[2])

@@ -1,6 +1,7 @@
-"""The device's end of its link: send requests, settle them with responses, count bytes.
+"""The device's requests: admit, send, retry and settle them, and count their bytes.
 
-Thread-safe: the link delivers on its own thread, and several threads may wait for answers.
+Thread-safe, because the link delivers responses on its own thread and several threads may wait for
+answers.
 """
 
 from __future__ import annotations
@@ -31,41 +32,42 @@ from gatewise_edge.link.offload_rules import OffloadRules
 
 _LOG = logging.getLogger(__name__)
 
-#: Smallest time left until the deadline for which a request is made, in seconds.
-_SHORTEST_TIME: Final = 0.001
+#: Smallest time until the deadline with which a request is still sent, in seconds.
+_MIN_TIME_LEFT: Final = 0.001
 #: Longest time between two checks of the link while a late request is in flight, in seconds.
-_LOOK: Final = 0.5
+_LINK_CHECK_SECONDS: Final = 0.5
 
 
 class Uplink:
-    """The requests of a device; without a link, none is admitted.
+    """The requests of a device. Without a link it admits no request.
 
     Parameters
     ----------
     link : Link or None
         Link to the cloud; None for a device without one.
     rules : OffloadRules
-        When requests may be made.
+        Rules that say when requests may be sent.
     clock : callable
         Returns monotonic seconds.
 
     Attributes
     ----------
     private : bool
-        Whether requests ask workers not to keep their instances.
+        Whether requests ask workers not to store their instances.
     """
 
     def __init__(self, link: Link | None, rules: OffloadRules, clock: Callable[[], float]) -> None:
         self._link = link
         self.private = rules.private
         self._clock = clock
-        self._served = True  # whether a worker has the model, as far as is known
+        self._is_served = True  # False once a worker said that no worker has the model
         self._breaker = rules.new_breaker()
         self._budget = rules.new_budget()
         self._offloads = Offloads(rules.outstanding, on_outcome=self._inform_breaker)
         self._bytes_up = 0
         self._bytes_down = 0
-        # Guards the fields above. Never held while the link sends: the link's callback takes it.
+        # Guards the fields above. It is not held while the link sends, because the link may call
+        # `_receive` within its `send`.
         self._changed = threading.Condition()
 
     def open(self) -> None:
@@ -90,10 +92,10 @@ class Uplink:
     def gauges(self) -> dict[str, float]:
         """Current state: ``outstanding``, ``round_trip_ms`` and ``breaker_open``."""
         with self._changed:
-            trip = self._offloads.round_trip.smoothed
+            smoothed = self._offloads.round_trip.smoothed
             state = {
                 "outstanding": float(len(self._offloads)),
-                "round_trip_ms": 1000.0 * trip if trip is not None else 0.0,
+                "round_trip_ms": 1000.0 * smoothed if smoothed is not None else 0.0,
             }
             if self._breaker is not None:
                 state["breaker_open"] = float(self._breaker.state != "closed")
@@ -101,7 +103,7 @@ class Uplink:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a link, and it is up."""
+        """Whether there is a link that can send now."""
         return self._link is not None and self._link.ready
 
     @property
@@ -110,14 +112,14 @@ class Uplink:
         if not self.ready:
             return False
         with self._changed:
-            replies = self._breaker is None or self._breaker.state == "closed"
+            cloud_replies = self._breaker is None or self._breaker.state == "closed"
             is_held = self._clock() < self._offloads.hold_until
-            return replies and not is_held and len(self._offloads) == 0
+            return cloud_replies and not is_held and len(self._offloads) == 0
 
     def admit(self, deadline: float) -> str | None:
-        """Return None if an instance may be offloaded, else the reason that its answer states.
+        """Return None if an instance may be offloaded, otherwise the reason for its answer.
 
-        A caller that was admitted calls :meth:`send` or :meth:`release`.
+        After None the caller must call :meth:`send` or :meth:`release`.
         """
         if self._link is None:
             return "no-link"
@@ -133,18 +135,18 @@ class Uplink:
             if self._budget is not None and not self._budget.take(now):
                 return "offload-limit"
             if self._breaker is not None and not self._breaker.admit(now, deadline):
-                self._give_back()
+                self._return_token()
                 return "breaker-open"
         return None
 
     def release(self) -> None:
-        """Undo an admission that was not followed by a request."""
+        """Undo an admission for which no request was sent."""
         with self._changed:
             if self._breaker is not None:
                 self._breaker.release(self._clock())
-            self._give_back()
+            self._return_token()
 
-    def _give_back(self) -> None:
+    def _return_token(self) -> None:
         if self._budget is not None:
             self._budget.give_back()
 
@@ -158,12 +160,12 @@ class Uplink:
         mark: AuditMark | None = None,
         on_answer: Callable[[Response], None] | None = None,
     ) -> InFlight | str:
-        """Send one request; return it, or the reason why none was sent, which the answers state.
+        """Send one request; return it, or the reason for the answers if it was not sent.
 
-        An audit has a `mark`, needs no admission and gets no retry; `on_answer` is called on the
-        link's thread with an answer that comes by the deadline.
+        An audit has a `mark`, needs no admission and gets no retry. If its answer arrives by the
+        deadline, the link's thread calls `on_answer` with it.
         """
-        flight = self._enter(instances, model, version, deadline, mark=mark, on_answer=on_answer)
+        flight = self._register(instances, model, version, deadline, mark=mark, on_answer=on_answer)
         if isinstance(flight, InFlight):
             self._transmit(flight, flight.payload)
         elif mark is None:
@@ -171,10 +173,10 @@ class Uplink:
         return flight
 
     def send_late(self, request: Request, seconds: float) -> InFlight:
-        """Send a request for which no instance waits; return it once it is settled.
+        """Send a request for which no instance waits, and wait until it is settled.
 
-        It is given up after `seconds`, or when the link is lost. Like an audit it needs no
-        admission and gets no retry.
+        It ends after `seconds` or when the link is lost. Like an audit it needs no admission and
+        gets no retry.
         """
         payload = encode_request(request)
         with self._changed:
@@ -188,42 +190,44 @@ class Uplink:
                 payload=payload,
                 on_answer=_ignore,
             )
-        assert flight is not None  # the bound on requests in flight is for live ones
+        assert flight is not None  # only live requests count against the bound
         self._transmit(flight, payload)
         while not self.poll(flight):
             with self._changed:
                 if not self.ready:
                     self._offloads.abandon(flight, self._clock())
                 elif not flight.settled:
-                    self._changed.wait(min(_LOOK, max(0.0, flight.wake_at - self._clock())))
+                    self._changed.wait(
+                        min(_LINK_CHECK_SECONDS, max(0.0, flight.wake_at - self._clock()))
+                    )
         return flight
 
     def admit_audit(self) -> bool:
-        """Decide whether to admit an audit: the cloud replies, and few audits are in flight."""
+        """Return whether an audit may be sent: the cloud replies, and few audits are in flight."""
         if not self.ready:
             return False
         with self._changed:
-            replies = self._breaker is None or self._breaker.state == "closed"
-            return replies and self._offloads.admit_audit(self._clock())
+            cloud_replies = self._breaker is None or self._breaker.state == "closed"
+            return cloud_replies and self._offloads.admit_audit(self._clock())
 
     def poll(self, flight: InFlight) -> bool:
-        """Retry a request or end it when that is due; return whether it is settled."""
+        """Retry a request or end it, whichever is due; return whether it is settled."""
         with self._changed:
-            again = self._offloads.poll(flight, self._clock())
+            is_retry_due = self._offloads.poll(flight, self._clock())
             payload = flight.payload
-        if again:
+        if is_retry_due:
             self._transmit(flight, payload)
         return flight.settled
 
     def wait(self, flight: InFlight) -> None:
-        """Wait until something may have happened to a request."""
+        """Wait until a response may have arrived or a request must be polled."""
         with self._changed:
             if not flight.settled:  # a response may have come just now
                 self._changed.wait(max(0.0, flight.wake_at - self._clock()))
 
     # -- sending and receiving -------------------------------------------------------------
 
-    def _enter(
+    def _register(
         self,
         instances: NDArray[Any],
         model: str,
@@ -235,10 +239,10 @@ class Uplink:
     ) -> InFlight | str:
         """Encode a request and register it as in flight."""
         now = self._clock()
-        if deadline - now < _SHORTEST_TIME:
+        if deadline - now < _MIN_TIME_LEFT:
             return "deadline"
         if instances.nbytes > MAX_VALUE_BYTES:
-            return "too-large"  # sensors returned values of a wider type than the bundle's
+            return "too-large"  # sensors returned values of a wider type than the bundle expects
         ttl_ms = min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS)
         request = Request(
             id=new_id(),
@@ -264,7 +268,7 @@ class Uplink:
         return flight or "full"
 
     def _transmit(self, flight: InFlight, payload: bytes) -> None:
-        """Hand a request to the link; settle it if the link refuses it, unless it is a retry."""
+        """Pass a request to the link; if the link refuses it and it is no retry, settle it."""
         is_sent = self._link is not None and self._link.send(payload)
         with self._changed:
             if is_sent:
@@ -273,7 +277,7 @@ class Uplink:
                 self._offloads.abandon(flight, self._clock())
 
     def _receive(self, payload: bytes) -> None:
-        """Handle a response; on the link's thread."""
+        """Handle a response on the link's thread."""
         try:
             response = decode_response(payload)
         except WireError:
@@ -284,7 +288,7 @@ class Uplink:
                 self._offloads.counts.invalid += 1
                 return
             flight = self._offloads.receive(response, self._clock())
-            self._changed.notify_all()  # also if a retry is due now
+            self._changed.notify_all()  # in every case, because a retry may be due now
         if flight is None:
             return
         self._log_no_model(response)
@@ -292,23 +296,23 @@ class Uplink:
             flight.on_answer(response)
 
     def _log_no_model(self, response: Response) -> None:
-        """Log that no worker has the model: once, and again only after a worker has answered."""
-        if response.error == NO_MODEL and self._served:
+        """Log that no worker has the model; log it again only after a worker has answered."""
+        if response.error == NO_MODEL and self._is_served:
             _LOG.warning(
                 "no worker serves %s %s: start one with `gatewise cloud BUNDLE`; until then the "
-                "device answers alone",
+                "device answers without the cloud",
                 response.model,
                 response.version,
             )
         if response.error in (None, NO_MODEL):
-            self._served = response.error is None
+            self._is_served = response.error is None
 
     def _inform_breaker(self, flight: InFlight, now: float) -> None:
         """Report an outcome to the breaker; called with the lock held."""
         if self._breaker is not None and flight.on_answer is None:
-            replied = flight.response is not None
-            self._breaker.record(replied, sent=flight.sent_at, now=now)
+            has_reply = flight.response is not None
+            self._breaker.record(has_reply, sent=flight.sent_at, now=now)
 
 
 def _ignore(response: Response) -> None:
-    """Do nothing with the response to a late request: its sender reads it from the request."""
+    """Do nothing: the sender of a late request reads the response from the request."""

@@ -1,4 +1,4 @@
-"""Messages between device and cloud: their types, their encoding and their topics."""
+"""The wire protocol in one module: message types, encoding and topics, for the cloud to import."""
 
 from gatewise_edge.checks import MAX_PAYLOAD as MAX_PAYLOAD
 from gatewise_edge.checks import check_device as check_device

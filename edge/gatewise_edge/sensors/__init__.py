@@ -1,1 +1,1 @@
-"""Sources of instances: sensors, tables, streams and windows."""
+"""Sources of instances: sensors, tables, streams and windows of a signal."""

@@ -1,4 +1,4 @@
-"""A thread that reads blocking sensors, so that the caller can give up in time."""
+"""A thread that reads blocking sensors, so that its caller can stop waiting in time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ReaderCall:
     """A call on the reader's thread.
 
-    The call writes the name of the sensor that it reads to `label`, for error messages.
-    `abandoned` is true once the caller has given up and another thread has taken over.
+    The call sets `label` to the name of the sensor that it reads, for error messages. `abandoned`
+    says whether the caller has given up and another thread has replaced this one.
     """
 
     call: Callable[[ReaderCall], Any]
@@ -33,7 +33,8 @@ class ReaderCall:
 class StillReading(Exception):  # noqa: N818
     """A call that did not return in time; its result will not be used.
 
-    `label` names the sensor that blocks. `abandoned` says whether another thread has taken over.
+    `label` is the name of the blocking sensor. `abandoned` says whether another thread has replaced
+    the one of the call.
     """
 
     def __init__(self, job: ReaderCall) -> None:
@@ -43,11 +44,11 @@ class StillReading(Exception):  # noqa: N818
 
 
 class BlockingReader:
-    """A daemon thread that makes one call at a time, and a new one where a call hangs.
+    """A daemon thread that makes one call at a time, and is replaced if a call hangs.
 
-    A thread cannot be stopped. The first `max_hung` threads whose calls do not return in time are
-    left behind, and end when their calls return. While that many hang, the next call waits for the
-    one before it within its own time, so that their number is bounded.
+    Python cannot stop a thread. If a call does not return in time, its thread is abandoned and ends
+    when the call returns. At most `max_hung` threads are abandoned at a time. While that many hang,
+    a further call first waits, within its own time, for the call before it.
     """
 
     def __init__(self, max_hung: int = 0) -> None:
@@ -61,7 +62,7 @@ class BlockingReader:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way that the next one has to wait for."""
+        """Whether the next call would have to wait for a running one."""
         return self._current is not None
 
     def run(self, call: Callable[[ReaderCall], T], timeout: float) -> T:
@@ -77,12 +78,12 @@ class BlockingReader:
         return cast(T, job.future.result())
 
     def begin(self, call: Callable[[ReaderCall], object]) -> None:
-        """Begin `call` without waiting for it if the thread is free; otherwise do nothing."""
+        """Start `call` without waiting for it; do nothing if another call is running."""
         if self._free.acquire(blocking=False):
             self._start(call)
 
     def close(self) -> None:
-        """End the thread, waiting up to a second for a call under way."""
+        """End the thread; wait at most a second for a running call."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=1.0)
@@ -101,7 +102,7 @@ class BlockingReader:
         return job
 
     def _give_up(self, job: ReaderCall) -> bool:
-        """Leave a job and its thread behind, unless too many hang; False: it has just finished."""
+        """Abandon a job and its thread, unless too many hang; return False if it has finished."""
         with self._lock:
             if job.finished:
                 return False

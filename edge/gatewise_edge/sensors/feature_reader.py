@@ -1,9 +1,9 @@
 """Acquire one instance's features on demand, each once, and meter their cost.
 
-A :class:`FeatureSource` provides values; a :class:`Reading` requests from it the features that a
-stage or the cloud needs. An instance costs its acquired features: their own costs, and each
-touched group's shared cost once, as in training. A source may deliver more values than were
-requested; they cost nothing until they are acquired.
+A :class:`Reading` asks a :class:`FeatureSource` for the features that a stage or the cloud needs.
+The cost of an instance is the sum of the own costs of its acquired features and of the shared cost
+of each group with an acquired feature, as in training. A source may deliver more values than it was
+asked for; they cost nothing until they are acquired.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from gatewise.errors import InputError
 from gatewise.models.tree_sources import FLOAT32_MAX
 from gatewise_edge.errors import SensorError
 
-#: Number of values up to which Python's sum takes less time than two of numpy's calls.
-_FEW: Final = 64
-#: Number of values up to which a row at hand is checked once, and not again by each stage.
-_CHECKED_AT_ONCE: Final = 1024
-
-#: Number of stages whose limits are kept.
-_MOST_STAGES: Final = 256
+#: Number of values up to which plain Python is faster than two calls of numpy.
+_MAX_PLAIN_VALUES: Final = 64
+#: Number of values up to which a known row is checked as a whole, and not again in each stage.
+_MAX_ROW_CHECK: Final = 1024
+#: Largest number of stages whose limits are cached.
+_MAX_CACHED_STAGES: Final = 256
 
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
 class FeatureSource(Protocol):
-    """Where the values of one instance are read from."""
+    """A source of the feature values of one instance."""
 
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
         """Enter the values of `features`, and perhaps of others, in `known`.
 
-        With `spare` the failure of a sensor is entered there, and the other sensors are read.
-        Without it a failure raises SensorError, as does a sensor that does not return within
-        `timeout` seconds. The `timeout` of an audit, for which no instance waits, is infinite.
+        With `spare` the failure of a sensor is entered in `known`, and the other sensors are read.
+        Without it a failure raises SensorError. A sensor that does not return within `timeout`
+        seconds always raises it. The `timeout` is infinite in an audit, for which no instance
+        waits.
         """
         ...
 
 
 class Meter:
-    """Costs of sets of features, cached because instances acquire one of a few sets.
+    """Costs and plausible values of a bundle's features.
 
     Attributes
     ----------
@@ -58,11 +58,12 @@ class Meter:
     names : tuple of str
         Name of each feature's column.
     limits : tuple of ndarray, or None
-        Least and largest plausible value of each feature.
+        Smallest and largest plausible value of each feature.
     every : ndarray of bool, shape (n_features,)
         Mask of all features.
     charge : callable
-        Cost of a mask, given as its bytes, exactly ``costs.price(mask)``, and its indices.
+        Function of the bytes of a mask that returns its cost, ``costs.price(mask)``, and its
+        indices. It caches the results, because instances acquire one of a few sets of features.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Meter:
         self.costs = costs
         self.names = tuple(costs.names or () if names is None else names)
         self.limits = limits
-        self._limits_of: dict[int, tuple[NDArray[np.intp], Values, Values, Any, Any]] = {}
+        #: Limits of each stage's features, as arrays and as lists, by the id of the features.
+        self._stage_limits: dict[int, tuple[NDArray[np.intp], Values, Values, Any, Any]] = {}
         self.every: Mask = np.ones(costs.n_features, np.bool_)
         self.every.flags.writeable = False
         self.charge = lru_cache(maxsize=256)(self._charge)
@@ -83,29 +85,29 @@ class Meter:
         self._highest = np.minimum(highest, FLOAT32_MAX)
 
     def is_sound(self, row: Values) -> bool:
-        """Whether every value of a row is finite and plausible; False also for a long row."""
-        if len(row) > _CHECKED_AT_ONCE:
+        """Whether every value of a row is finite and plausible; False for a long row as well."""
+        if len(row) > _MAX_ROW_CHECK:
             return False
-        # no comparison holds for NaN, and no infinity lies between finite limits
+        # A comparison with NaN is false, and infinity does not lie between finite limits.
         return bool(((row >= self._lowest) & (row <= self._highest)).all())
 
     def first_outside(self, features: NDArray[np.intp], values: Values) -> int | None:
-        """First of `features` with an implausible value, or None."""
+        """Return the first of `features` with an implausible value, or None."""
         if self.limits is None:
             return None
-        # stages acquire by the same arrays again and again
-        cached = self._limits_of.get(id(features))
+        # Each stage always passes the same array of features.
+        cached = self._stage_limits.get(id(features))
         if cached is None or cached[0] is not features:
             lowest, highest = (limit[features] for limit in self.limits)
             cached = features, lowest, highest, lowest.tolist(), highest.tolist()
-            if len(features) > 1 and len(self._limits_of) < _MOST_STAGES:
-                self._limits_of[id(features)] = cached
-        if len(values) <= _FEW:
+            if len(features) > 1 and len(self._stage_limits) < _MAX_CACHED_STAGES:
+                self._stage_limits[id(features)] = cached
+        if len(values) <= _MAX_PLAIN_VALUES:
             numbers = values.tolist()
             if not (any(map(lt, numbers, cached[3])) or any(map(gt, numbers, cached[4]))):
                 return None
-        outside = (values < cached[1]) | (values > cached[2])
-        return int(features[outside.argmax()]) if outside.any() else None
+        is_outside = (values < cached[1]) | (values > cached[2])
+        return int(features[is_outside.argmax()]) if is_outside.any() else None
 
     def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:
         acquired = np.frombuffer(mask, np.bool_)
@@ -113,30 +115,31 @@ class Meter:
 
 
 class Reading:
-    """One instance with its features acquired step by step.
+    """The features of one instance, which stages acquire step by step.
 
     Parameters
     ----------
     source : FeatureSource or ndarray of float32, shape (n_features,)
-        All values, or where they are read from.
+        All values, or the source from which to read them.
     meter : Meter
+        Costs and plausible values.
     remaining : callable
-        Seconds that a read may take now.
+        Returns the seconds that a read may take now.
 
     Attributes
     ----------
     values : ndarray of float32, shape (n_features,)
-        NaN where nothing was read.
+        Values of the features; NaN if a feature was not read.
     have : ndarray of bool, shape (n_features,)
         Features that were read.
     failures : dict of int to SensorError
-        Errors of failed sensors, by feature: they are not read again for this instance.
+        Errors of failed sensors, by feature. They are not read again for this instance.
     acquired : ndarray of bool, shape (n_features,)
-        Features that are paid for. A feature with a refused value is paid for, a feature that
-        could not be read is not, however often that was tried.
+        Features to charge. A feature with a refused value is charged; a feature that could not be
+        read is not.
     implausible : str
-        Name of the first acquired column or channel with a value far outside of those in training;
-        empty without one.
+        Name of the first acquired column or channel with a value far outside the training range;
+        empty if every value is plausible.
     """
 
     def __init__(
@@ -145,22 +148,22 @@ class Reading:
         meter: Meter,
         remaining: Callable[[], float],
     ) -> None:
-        n = len(meter.every)
+        n_features = len(meter.every)
         self._source: FeatureSource | None = None
-        self._is_sound = False  # every value is at hand and may be used
+        self._is_sound = False  # whether every value is known and may be used
         if isinstance(source, np.ndarray):
             self.values = source
             self.have = meter.every
             self._is_sound = meter.is_sound(source)
         else:
             self._source = source
-            self.values = np.full(n, np.nan, np.float32)
-            self.have = np.zeros(n, np.bool_)
+            self.values = np.full(n_features, np.nan, np.float32)
+            self.have = np.zeros(n_features, np.bool_)
         self.failures: dict[int, SensorError] = {}
-        self.acquired: Mask = np.zeros(n, np.bool_)
+        self.acquired: Mask = np.zeros(n_features, np.bool_)
         self._meter = meter
         self._remaining = remaining
-        self._troubled = False
+        self._has_failed = False  # whether a sensor failed or a value was refused
         self.implausible: str = getattr(source, "implausible", "")
 
     @property
@@ -170,7 +173,7 @@ class Reading:
 
     @property
     def failure(self) -> SensorError | None:
-        """The first failure of a sensor for this instance."""
+        """The first failure of a sensor for this instance, or None."""
         return next(iter(self.failures.values()), None)
 
     def has(self, features: NDArray[np.intp]) -> bool:
@@ -178,17 +181,17 @@ class Reading:
         return bool(self.have[features].all())
 
     def lift_deadline(self) -> None:
-        """Remove the deadline, because the instance has its answer and is only audited."""
+        """Remove the deadline of an instance that has been answered."""
         self._remaining = lambda: math.inf
 
     def enter(self, features: slice | int, values: Any) -> None:
-        """Enter read values; one beyond float32 becomes infinite, which is refused later."""
+        """Enter values that were read; a value beyond float32 becomes infinite and is refused."""
         with np.errstate(over="ignore"):
             self.values[features] = values
         self.have[features] = True
 
     def fail(self, features: Iterable[int], failure: SensorError, *, spare: bool) -> None:
-        """Enter the failure of `features`, and raise it unless `spare`."""
+        """Enter the failure of `features`; raise it unless `spare`."""
         self.failures |= dict.fromkeys(features, failure)
         if not spare:
             raise failure
@@ -196,16 +199,16 @@ class Reading:
     def acquire(
         self, features: NDArray[np.intp], *, allow_missing: bool, spare: bool = False
     ) -> Values:
-        """Values of `features`, float32, each read once for the instance.
+        """Return the values of `features`, float32; each is read once for the instance.
 
-        With `allow_missing` NaN is a value. With `spare` a sensor that fails gives NaN. Raises
-        SensorError if a sensor fails or blocks, or a value is refused; for a feature that failed
-        or was refused before it raises the same error at once.
+        With `allow_missing` NaN is allowed. With `spare` the value of a failed sensor is NaN.
+        Raises SensorError if a sensor fails or blocks, or if a value is refused. A feature that
+        failed or was refused before raises the same error at once.
         """
         if self._is_sound:
             self.acquired[features] = True
             return self.values[features]
-        if self._troubled:
+        if self._has_failed:
             self._raise_again(features, allow_missing, spare)
         if self._source is not None:
             unread = features[~self.have[features]]
@@ -216,10 +219,10 @@ class Reading:
                     self._source.read(unread, self, self._remaining(), spare=spare)
                 except SensorError:
                     self.acquired[features] |= self.have[features]
-                    self._troubled = True
+                    self._has_failed = True
                     raise
         if self.failures:
-            self._troubled = True
+            self._has_failed = True
             self.acquired[features] |= self.have[features]
         else:
             self.acquired[features] = True
@@ -229,11 +232,14 @@ class Reading:
         if self._meter.limits is not None:
             feature = self._meter.first_outside(features, values)
             if feature is not None:
-                self._note_implausible(feature)
+                self._record_implausible(feature)
         return values
 
     def one_by_one(self, features: Sequence[int], *, allow_missing: bool) -> Callable[[int], float]:
-        """Function that acquires one of the `features`, given its position, as :meth:`acquire`."""
+        """Return a function that acquires the feature at a position in `features`.
+
+        It allows missing values, and raises errors, as :meth:`acquire` does.
+        """
         values = self.values
         have = self.have
         acquired = self.acquired
@@ -248,40 +254,40 @@ class Reading:
             if not math.isfinite(value) and (not allow_missing or math.isinf(value)):
                 self._refuse(np.array([k]), values[[k]], allow_missing)
             if limits is not None and (value < limits[0][k] or value > limits[1][k]):
-                self._note_implausible(k)
+                self._record_implausible(k)
             return value
 
         return value_of
 
-    def _note_implausible(self, feature: int) -> None:
+    def _record_implausible(self, feature: int) -> None:
         self.implausible = self.implausible or self._meter.names[feature]
 
     def _raise_again(self, features: NDArray[np.intp], allow_missing: bool, spare: bool) -> None:
         for k in features.tolist():
             if not spare and k in self.failures and not self.have[k]:
                 raise self.failures[k]
-        paid = features[self.acquired[features]]
-        self._refuse(paid, self.values[paid], allow_missing)
+        charged = features[self.acquired[features]]
+        self._refuse(charged, self.values[charged], allow_missing)
 
     def _refuse(self, features: NDArray[np.intp], values: Values, allow_missing: bool) -> None:
-        """Raise for the first value that must not be used, if there is one."""
+        """Raise SensorError for the first value that must not be used, if any."""
         checks: list[tuple[Mask, Literal["infinite", "missing"], str]]
         checks = [(np.isinf(values), "infinite", "is infinite, or beyond float32")]
         if not allow_missing:
             text = "is missing (NaN), which the model was not trained for"
             checks.append((np.isnan(values), "missing", text))
-        for refused, why, text in checks:
-            if refused.any():
-                self._troubled = True
-                name = self._meter.names[features[refused][0]]
+        for is_refused, why, text in checks:
+            if is_refused.any():
+                self._has_failed = True
+                name = self._meter.names[features[is_refused][0]]
                 raise SensorError(name, f"column {name!r} {text}", why=why)
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:
-    """Values of all features in a row; InputError if it does not hold `n_values` numbers.
+    """Return the values of all features in a row of `n_values` numbers.
 
-    `columns` are the positions of the bundle's features in the row; without them the row is in
-    the order of the features.
+    `columns` are the positions of the bundle's features in the row; by default the row is in the
+    order of the features. Raises InputError for anything else than such a row.
     """
     if not isinstance(row, np.ndarray) or row.dtype != np.float32:
         try:
@@ -295,7 +301,7 @@ def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None =
 
 
 def _all_finite(values: Values) -> bool:
-    """Whether no value is NaN or infinite; no sum of float32 values is too large in float64."""
-    if len(values) <= _FEW:
+    """Whether no value is NaN or infinite; the sum of float32 values cannot overflow in float64."""
+    if len(values) <= _MAX_PLAIN_VALUES:
         return math.isfinite(sum(values.tolist()))
     return bool(np.isfinite(values).all())

@@ -1,4 +1,4 @@
-"""Instances with some known values; a function fetches the others when a stage needs them."""
+"""Instances of which some values are known, and a function fetches the others on demand."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
 
 Fetch = Callable[[Sequence[str], float], Mapping[str, Any]]
-"""Gets names of columns and the seconds that are left; returns their cells by name."""
+"""A function of the names of columns and the seconds left that returns their cells by name."""
 
 
 class FetchedRow:
-    """An instance for :meth:`.Device.answer`; a function fetches its absent columns.
+    """An instance for :meth:`.Device.answer` whose absent columns a function fetches.
 
     Parameters
     ----------
     cells : mapping of str to cell
         Known cells.
     fetch : callable
-        ``fetch(names, seconds)`` returns the cells of columns that the next stage, or the request,
-        needs; a column that it leaves out is missing, and so are all of them where it raises.
+        ``fetch(names, seconds)`` returns, by name, the cells that the next stage or the request
+        needs. A column that it leaves out counts as a failed sensor, and so do all columns if it
+        raises an exception.
     """
 
     def __init__(self, cells: Mapping[str, Any], fetch: Fetch) -> None:
@@ -36,7 +37,7 @@ class FetchedRow:
         self._fetch = fetch
 
     def bind(self, names: Sequence[str], encoder: RowEncoder | None) -> FeatureSource:
-        """Get the source of a bundle's features, or of the features that its columns become."""
+        """Make the source of a bundle's features; `names` are features or, encoded, columns."""
         return _FetchedSource(self._cells, self._fetch, names, encoder)
 
 
@@ -57,19 +58,20 @@ class _FetchedSource:
     ) -> None:
         columns = dict.fromkeys(self._column_of[k] for k in features.tolist() if not known.have[k])
         absent = [self._columns[c] for c in columns if self._columns[c] not in self._cells]
-        trouble = "it was not fetched"
+        problem = "it was not fetched"
         if absent:
             try:
                 self._cells |= self._fetch(absent, timeout)
-            except Exception as error:  # of the user's function: the device must still answer
-                trouble = f"it could not be fetched: {one_line(error) or type(error).__name__}"
+            except Exception as error:  # the user's function may raise anything
+                problem = f"it could not be fetched: {one_line(error) or type(error).__name__}"
         for column in columns:
-            self._enter(column, known, trouble, spare=spare)
+            self._enter(column, known, problem, spare=spare)
 
-    def _enter(self, column: int, known: Reading, trouble: str, *, spare: bool) -> None:
+    def _enter(self, column: int, known: Reading, problem: str, *, spare: bool) -> None:
+        """Enter the values of a column, or its failure, in `known`."""
         name = self._columns[column]
         members = [column] if self._encoder is None else list(self._encoder.members(column))
-        failure = SensorError(name, f"column {name!r}: {trouble}")
+        failure = SensorError(name, f"column {name!r}: {problem}")
         if name in self._cells:
             cell = self._cells[name]
             try:

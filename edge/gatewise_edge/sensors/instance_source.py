@@ -1,4 +1,4 @@
-"""Iterators of instances, and readers of bytes and lines."""
+"""The iterator of instances that ``gatewise edge`` answers, and readers of bytes and lines."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stop_request import Stop
 
 Instance = NDArray[Any] | dict[str, Any] | list[Any] | InputError | None
-"""A row or a window; an error in its place; None where the device reads sensors."""
+"""A row or a window, the error of one that cannot be read, or None if the device reads sensors."""
 Item = tuple[Instance, dict[str, Any]]
 """An instance, and further fields of its answer's line.
 
-``kept``: columns that are passed on. In a stream ``start``, the number of its first sample,
-``time`` in seconds, and ``gap`` (true) if it follows one.
+The field ``kept`` has the columns that are copied to the answer. A window of a stream has the
+fields ``start``, the number of its first sample, ``time`` in seconds, and ``gap`` if it follows a
+gap.
 """
 
-#: Read in small pieces: instances read before a stop request are still answered.
-_PIECE: Final = 4096
+#: Number of bytes to read at a time. It is small, because all instances that were read before a
+#: request to stop are still answered.
+_PIECE_BYTES: Final = 4096
 
 
 class InstanceSource:
-    """An iterator of instances that come in batches, as a writer gives them.
+    """An iterator of instances, which are read in batches.
 
-    Where an instance is None the device reads `sensors`.
+    If an instance is None, the device reads `sensors`.
     """
 
     def __init__(self, batches: Iterable[Iterable[Item]], sensors: Sensors | None = None) -> None:
@@ -41,12 +43,12 @@ class InstanceSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts so far of the signal that windows are cut from; empty without one."""
+        """Counts of the signal from which windows are cut; empty without a signal."""
         return {}
 
     @property
     def held(self) -> int:
-        """Number of instances read from a writer and not returned yet; a stop answers them."""
+        """Number of instances that were read and not returned yet; they are answered on a stop."""
         return len(self._ready)
 
     def __iter__(self) -> Iterator[Item]:
@@ -59,12 +61,12 @@ class InstanceSource:
 
 
 def read_pieces(descriptor: int, name: str, stop: Stop) -> Iterator[bytes]:
-    """Read bytes as they come, to the end; a stop request ends the wait for them."""
+    """Read bytes as they arrive, until the end; a request to stop ends the wait for them."""
     while True:
         try:
             with stop.interrupts():
                 select.select([descriptor], [], [])
-            piece = os.read(descriptor, _PIECE)
+            piece = os.read(descriptor, _PIECE_BYTES)
         except OSError as error:
             raise InputError(f"{name} cannot be read: {error.strerror}") from None
         if not piece:
@@ -73,16 +75,16 @@ def read_pieces(descriptor: int, name: str, stop: Stop) -> Iterator[bytes]:
 
 
 def split_lines(pieces: Iterable[bytes], longest: int) -> Iterator[Sequence[str | None]]:
-    """Whole lines, as they come; None stands for one that is longer than `longest` bytes."""
+    """Split bytes into lines as they arrive; None replaces a line longer than `longest` bytes."""
     remainder = b""
-    too_long = False
+    is_too_long = False  # whether the current line is
     for piece in chain(pieces, [b"\n"]):
         *lines, remainder = (remainder + piece).split(b"\n")
         texts: list[str | None] = [line.decode("utf-8", "replace") for line in lines]
-        if too_long and texts:
+        if is_too_long and texts:
             texts[0] = None
-            too_long = False
-        if too_long or len(remainder) > longest:
+            is_too_long = False
+        if is_too_long or len(remainder) > longest:
             remainder = b""
-            too_long = True
+            is_too_long = True
         yield texts

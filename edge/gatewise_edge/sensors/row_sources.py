@@ -1,6 +1,6 @@
-"""Feature sources of a known instance: the raw cells of a row, or a window.
+"""Feature sources for an instance that is already known: the raw cells of a row, or a window.
 
-No sensor is read. Values are encoded or computed when they are acquired.
+They read no sensor. They encode or compute values when these are acquired.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gatewise_signals.signal_input import SignalInput
 
 
 class RawRowSource:
-    """A source with the raw cells of a row; a cell is encoded when its column is acquired.
+    """A source with the raw cells of a row, each of which is encoded when its column is acquired.
 
-    `row` is a mapping by column, or cells in the order `columns`, by default the encoder's. A cell
-    that cannot be encoded counts as a failed sensor, and a column that a mapping lacks as an empty
-    cell. InputError if the row has another form, or lacks all columns.
+    `row` is a mapping by column, or a sequence of cells in the order of `columns`, by default the
+    encoder's. A cell that cannot be encoded counts as a failed sensor. A column that a mapping
+    lacks counts as an empty cell. Raises InputError if the row has another form or no column.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RawRowSource:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """Read `features`, as :class:`.FeatureSource` has it."""
+        """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
         encoder = self._encoder
         for column in dict.fromkeys(encoder.column_of[k] for k in features.tolist()):
             members = encoder.members(column)
@@ -68,9 +68,9 @@ class ChannelLimits:
     names : sequence of str
         Names of the channels.
     lowest, highest : ndarray of float32, shape (n_channels,)
-        Least and largest plausible value.
+        Smallest and largest plausible value.
     varies : ndarray of bool, shape (n_channels,)
-        Whether the channel varied within each window of training.
+        Whether the channel varied within every training window.
     """
 
     names: Sequence[str]
@@ -79,22 +79,23 @@ class ChannelLimits:
     varies: Mask
 
     def first_outside(self, window: NDArray[Any]) -> str:
-        """Name the first channel of a window, (n_values, n_channels), that is implausible."""
+        """Name of the first implausible channel of a window, (n_values, n_channels), or ""."""
         low = np.fmin.reduce(window, axis=0)
         high = np.fmax.reduce(window, axis=0)
-        outside = (low < self.lowest) | (high > self.highest) | (self.varies & (low == high))
-        return self.names[outside.argmax()] if outside.any() else ""
+        is_outside = (low < self.lowest) | (high > self.highest) | (self.varies & (low == high))
+        return self.names[is_outside.argmax()] if is_outside.any() else ""
 
 
 class WindowSource:
-    """A source with one window; each block of it is computed once, when it is first read.
+    """A source with one window, each block of which is computed once, when it is first read.
 
-    The window's own values, where they are columns, cost nothing. A block that cannot be computed
-    counts as a failed sensor. A block that is a function is run by the `reader`, and counts as a
-    late sensor if it is not done in time. InputError if the window has another shape or type.
+    The values of the window itself, if they are columns, cost nothing. A block that cannot be
+    computed counts as a failed sensor. The `reader` runs a block that is a function, and the block
+    counts as a late sensor if it does not return in time. Raises InputError if the window has
+    another shape or type.
 
-    `implausible` is the name of the first channel with values far outside of those in training, or
-    without any change, where it always varied; empty: every channel is plausible.
+    `implausible` is the name of the first channel with values far outside the training range, or
+    with constant values although it varied in training. It is empty if every channel is plausible.
     """
 
     def __init__(
@@ -120,19 +121,20 @@ class WindowSource:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """Read `features`, as :class:`.FeatureSource` has it."""
+        """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
         graph = self._graph
         until = time.monotonic() + timeout
-        computed = len(graph.block_of)
-        if len(features) and features.max() >= computed:
-            known.enter(slice(computed, None), self._signal.values(self._window)[0])
-            features = features[features < computed]
+        # The values of the window itself follow the features of the blocks.
+        n_computed = len(graph.block_of)
+        if len(features) and features.max() >= n_computed:
+            known.enter(slice(n_computed, None), self._signal.values(self._window)[0])
+            features = features[features < n_computed]
         for number in dict.fromkeys(graph.block_of[features].tolist()):
             columns = graph.columns(number)
             label = graph.blocks[number].label
             members = range(columns.start, columns.stop)
             try:
-                values = self._computed(number, until)[0]
+                values = self._compute_block(number, until)[0]
             except StillReading:
                 text = f"block {label} was not computed in time"
                 known.fail(members, SensorError(label, text, why="sensor-late"), spare=False)
@@ -142,8 +144,8 @@ class WindowSource:
             else:
                 known.enter(columns, values)
 
-    def _computed(self, number: int, until: float) -> NDArray[Any]:
-        """Features of a block; StillReading if it is a function that is not done in time."""
+    def _compute_block(self, number: int, until: float) -> NDArray[Any]:
+        """Compute the features of a block; StillReading if it is a function and takes too long."""
         block = self._graph.blocks[number]
         reader = self._reader
         if reader is None or until == math.inf or not isinstance(block, FunctionBlock):

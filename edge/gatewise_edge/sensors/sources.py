@@ -188,7 +188,7 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
         more_rows = f" (and {len(errors) - 1} more rows)" if len(errors) > 1 else ""
         note(f"{errors[min(errors)]}{more_rows}: a failed sensor, where a stage needs the cell")
         errors = {}
-    rows = zip(table.rows, table.passed_on, strict=True)
+    rows = zip(table.rows, table.kept_cells, strict=True)
     return InstanceSource(
         [(errors.get(i, row), {"kept": cells} if cells else {})]
         for i, (row, cells) in enumerate(rows)

@@ -1,8 +1,8 @@
-"""Read instances from tables, arrays, JSON lines and mappings; match columns by name.
+"""Read instances from tables, arrays, JSON values and mappings, with columns matched by name.
 
 A device needs no pandas to read a table, and pyarrow only for a Parquet file. If a bundle has
-encoders, names are names of raw columns, and rows are lists of cells that the device encodes;
-otherwise names are names of features, and rows are arrays of numbers.
+encoders, the names are those of raw columns, and rows are lists of cells that the device encodes.
+Otherwise the names are those of features, and rows are arrays of numbers.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class TableRows:
     Attributes
     ----------
     rows : ndarray of float64, shape (n, n_features), or list of list
-        Features or, for an encoder, cells: texts of a CSV file, typed values of a Parquet file.
+        Features or, for an encoder, cells: texts of a CSV file or typed values of a Parquet file.
     lines : list of int
-        Line of each row in a CSV file, number of the row, from 1, in a Parquet file.
-    passed_on : list of dict
-        Cells of the columns that are passed on, by row.
+        Line number of each row in a CSV file, or row number from 1 in a Parquet file.
+    kept_cells : list of dict
+        Cells of the columns `keep`, by row.
     ignored : tuple of str
-        Columns that are not features.
+        Columns that are neither features nor kept.
     absent : tuple of str
-        Features without a column: their values are missing in all rows.
+        Features without a column; their values are missing in all rows.
     bad : dict of int to InputError
-        First cell of each row that is not of its column's kind.
+        Error of the first invalid cell in each row that has one, by row.
     """
 
     rows: Values | list[list[Any]]
     lines: list[int]
-    passed_on: list[dict[str, Any]]
+    kept_cells: list[dict[str, Any]]
     ignored: tuple[str, ...]
     absent: tuple[str, ...]
     bad: dict[int, InputError] = field(default_factory=dict)
@@ -62,13 +62,13 @@ def read_table(
 ) -> TableRows:
     """Read the columns `names` of a CSV or Parquet file, and the further columns `keep`.
 
-    With an encoder `names` are the raw columns; else rows have shape (n, len(names)), an empty cell
-    being NaN. All rows are checked before anything is returned. Raises InputError if the file is
-    missing, empty or not readable, if a column is missing or appears twice, if a row is not as long
-    as the header, or if a cell is not of its column's kind. With `partial` some of `names`, but not
-    all, may be missing, and bad cells are returned in `bad`.
+    With an encoder, `names` are raw columns. Otherwise rows have shape (n, len(names)), and an
+    empty cell is NaN. All rows are checked before the function returns. Raises InputError if the
+    file is missing, empty or not readable, if a column is missing or appears twice, if a row is not
+    as long as the header, or if a cell is invalid in its column. With `partial` some of `names`,
+    but not all, may be missing, and invalid cells are returned in `bad`.
     """
-    # the columns
+    # Find the columns.
     is_parquet = Path(path).suffix.lower() == ".parquet"
     rows_of_file = _parquet_rows(path) if is_parquet else csv_rows(path)
     _, header = next(rows_of_file)
@@ -84,17 +84,17 @@ def read_table(
         raise InputError(f"--keep {','.join(unknown_names)}: {path} has no such column")
     columns = [header.index(name) if name in header else -1 for name in names]
     kept_columns = {name: header.index(name) for name in keep}
-    # the rows
+    # Read the rows.
     lines = []
     cells = []
-    passed_on = []
+    kept_cells = []
     for line, row in rows_of_file:
         lines.append(line)
         cells.append([row[k] if k >= 0 else "" for k in columns])
-        passed_on.append({name: row[k] for name, k in kept_columns.items()})
+        kept_cells.append({name: row[k] for name, k in kept_columns.items()})
     if not cells:
         raise InputError(f"{path} has a header and no rows")
-    # their cells
+    # Check the cells.
     ignored = tuple(name for name in header if name not in names and name not in keep)
     if encoder is not None:
         rows: Values | list[list[Any]] = cells
@@ -105,13 +105,13 @@ def read_table(
     bad = {i: InputError(f"{path}, {noun} {lines[i]}: {text}") for i, text in reversed(errors)}
     if bad and not partial:
         raise bad[min(bad)]
-    return TableRows(rows, lines, passed_on, ignored, absent, bad)
+    return TableRows(rows, lines, kept_cells, ignored, absent, bad)
 
 
 def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
     """Yield the header of a Parquet file as row 0, then each row with its number.
 
-    Columns of lists and records are left out, because no cell holds one.
+    Columns of lists and records are left out, because a cell cannot be one.
     """
     try:
         from pyarrow import ArrowException, parquet, types
@@ -135,9 +135,9 @@ def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
 def _numbers(
     cells: Sequence[list[Any]], names: Sequence[str]
 ) -> tuple[Values, list[tuple[int, str]]]:
-    """Convert cells to numbers, missing and bad ones to NaN.
+    """Convert cells to numbers, and missing and invalid ones to NaN.
 
-    Also returns the row and the error of each bad cell.
+    Also returns the row and the error of each invalid cell.
     """
     values: list[list[float]] = []
     errors = []
@@ -159,11 +159,11 @@ def _numbers(
 def read_arrays(
     path: str | Path, names: Sequence[str], window: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
-    """Read instances from an .npy file, or from the array ``X`` of an .npz file, flat.
+    """Read instances from an .npy file, or from the array ``X`` of an .npz file.
 
-    With the shape of a `window`, they must have this shape, and are neither flattened nor
-    converted. Raises InputError if the file cannot be read, or if its instances have another number
-    of values or another shape.
+    They are flattened to rows of float64. If the shape of a `window` is given, they must have this
+    shape, and are neither flattened nor converted. Raises InputError if the file cannot be read, or
+    if its instances have another number of values or another shape.
     """
     path = Path(path)
     try:
@@ -176,13 +176,11 @@ def read_arrays(
         raise InputError(f"{path} has no array 'X'") from None
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is not a readable file of arrays: {error}") from None
-    has_fitting_shape = (
-        array[:1].size == len(names) if window is None else array.shape[1:] == window
-    )
-    if array.ndim < 2 or not has_fitting_shape or array.dtype.kind not in "biuf":
-        instance_text = f"{len(names)} values" if window is None else f"shape {window}"
+    is_shape_valid = array[:1].size == len(names) if window is None else array.shape[1:] == window
+    if array.ndim < 2 or not is_shape_valid or array.dtype.kind not in "biuf":
+        expected = f"{len(names)} values" if window is None else f"shape {window}"
         raise InputError(
-            f"{path} holds {array.dtype} of shape {array.shape}; an instance has {instance_text}"
+            f"{path} has {array.dtype} of shape {array.shape}; an instance must have {expected}"
         )
     if window is not None:
         return array
@@ -193,9 +191,9 @@ def read_arrays(
 def read_row(instance: object, names: Sequence[str]) -> Values:
     """Read one instance: a dict by feature name, or a list in the bundle's order.
 
-    A dict may lack features, which are missing values as None and NaN are, but not all of them;
-    other names are ignored. Nested lists are an array's, in row-major order. Raises
-    InputError if it is neither, or a value is not a number.
+    A dict may lack some features, but not all; these are missing values, like None and NaN. Other
+    keys are ignored. Nested lists are an array in row-major order. Raises InputError for anything
+    else, or if a value is not a number.
 
     >>> read_row({"b": 2, "x": 1}, ["a", "b"]).tolist()
     [nan, 2.0]
@@ -205,7 +203,7 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
     while (
         isinstance(instance, list) and len(instance) and all(isinstance(v, list) for v in instance)
     ):
-        instance = [value for values in instance for value in values]  # an array, row by row
+        instance = [value for values in instance for value in values]
     if not isinstance(instance, list) or len(instance) != len(names):
         raise InputError(
             f"an instance is an object by feature name, or an array of {len(names)} numbers"
@@ -214,9 +212,9 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
 
 
 def in_order(row: Mapping[str, Any], names: Sequence[str], noun: str = "features") -> list[Any]:
-    """Values of a mapping by `names`, None for one that it lacks; InputError if it lacks all.
+    """List the values of a mapping in the order of `names`, with None for absent ones.
 
-    `noun` names the values in the error.
+    Raises InputError if all are absent; `noun` is the word for the names in its message.
     """
     if not any(name in row for name in names):
         raise InputError(f"the instance has none of the {noun}, such as {names[0]!r}")

@@ -1,8 +1,7 @@
 """Prometheus metrics of a running device. Needs prometheus-client.
 
-The metrics of answers are counted here; the others are read from :attr:`.Device.counters`
-(``gatewise_device_total{event}``, ``gatewise_bytes_total{direction}``) and :attr:`.Device.gauges`
-(``gatewise_device_state{what}``), ``Sensors.counts`` and ``Updater.counters``.
+:class:`EdgeMetrics` counts answers itself. At each scrape it reads the other values from
+:attr:`.Device.counters`, :attr:`.Device.gauges`, ``Sensors.counts`` and ``Updater.counters``.
 """
 
 from __future__ import annotations
@@ -25,20 +24,22 @@ if TYPE_CHECKING:
     from gatewise_edge.update import Updater
     from gatewise_export.bundle.bundle import Bundle
 
-#: Seconds; a stage takes tens of microseconds, a satellite half a second.
-_BUCKETS: Final = (
+#: Upper bounds of the latency histogram, in seconds. A stage takes tens of microseconds, and a
+#: round trip by satellite half a second.
+_LATENCY_BUCKETS: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
 _ROUTES: Final = ("edge", "cloud", "fallback")
-#: Reasons with a label of their own, others are ``other``: workers choose their error codes.
-_MOST_REASONS: Final = 100
+#: Largest number of fallback reasons that get their own label; further ones are counted as
+#: ``other``, because workers choose their error codes freely.
+_MAX_REASONS: Final = 100
 
-#: Values of a metric's labels, and the metric's.
+#: The label values of a sample, and its value.
 Sample = tuple[Sequence[str], Any]
 
 
 class MeasuredDevice(Protocol):
-    """What reports and metrics need of a :class:`gatewise_edge.Device`."""
+    """The part of :class:`gatewise_edge.Device` that metrics and status reports read."""
 
     deadline_ms: float
 
@@ -51,16 +52,19 @@ class MeasuredDevice(Protocol):
 
 
 def counter(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
-    """Make a counter of values that are kept elsewhere."""
-    return _filled(CounterMetricFamily(name, text, labels=labels), samples)
+    """Make a counter from values that another object counts."""
+    return _add_samples(CounterMetricFamily(name, text, labels=labels), samples)
 
 
 def gauge(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
-    """Make a gauge of values that are kept elsewhere."""
-    return _filled(GaugeMetricFamily(name, text, labels=labels), samples)
+    """Make a gauge from values that another object holds."""
+    return _add_samples(GaugeMetricFamily(name, text, labels=labels), samples)
 
 
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, samples: Iterable[Sample]) -> Metric:
+def _add_samples(
+    family: CounterMetricFamily | GaugeMetricFamily, samples: Iterable[Sample]
+) -> Metric:
+    """Add the samples to a metric, except those without a value."""
     for labels, value in samples:
         if value is not None:
             family.add_metric(labels, float(value))
@@ -70,9 +74,8 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, samples: Iterable[S
 class EdgeMetrics(Collector):
     """Metrics of one device.
 
-    `instances` are where the device's instances come from: their sensors, or the samples that
-    windows are cut from. `troubles` gives the trouble of each part of the service, or None, by the
-    part's name.
+    `instances` is the source of the device's instances. `troubles` returns, for the name of each
+    part of the service, the description of its current problem, or None if it works.
     """
 
     def __init__(
@@ -91,21 +94,21 @@ class EdgeMetrics(Collector):
         self._updater = updater
         self._troubles = troubles
 
-        def count(name: str, text: str, *labels: str) -> Counter:
+        def new_counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"gatewise_{name}", text, labels, registry=registry)
 
-        self._answers = count("answers", "Answers: edge, cloud, fallback.", "route")
-        self._errors = count("errors", "Instances that ended in an error.")
-        self._fallbacks = count("fallbacks", "Fallbacks by their reason.", "reason")
+        self._answers = new_counter("answers", "Answers by route.", "route")
+        self._errors = new_counter("errors", "Instances that ended in an error.")
+        self._fallbacks = new_counter("fallbacks", "Fallbacks by reason.", "reason")
         text = "Answers to instances with an implausible value, by its column or channel."
-        self._implausible = count("implausible", text, "name")
-        self._late = count("late_answers", "Answers after their deadline.")
-        self._feature_cost = count("feature_cost", "Cost of the acquired features.")
-        self._cost = count("cost", "Cost of the answers, offloads included.")
+        self._implausible = new_counter("implausible", text, "name")
+        self._late = new_counter("late_answers", "Answers after their deadline.")
+        self._feature_cost = new_counter("feature_cost", "Cost of the acquired features.")
+        self._cost = new_counter("cost", "Cost of the answers, offloads included.")
         self._latency = Histogram(
             "gatewise_answer_latency_seconds",
-            "From the call to the answer.",
-            buckets=_BUCKETS,
+            "Time from the call to the answer.",
+            buckets=_LATENCY_BUCKETS,
             registry=registry,
         )
         self._reasons: set[str] = set()
@@ -113,39 +116,43 @@ class EdgeMetrics(Collector):
             self._answers.labels(route)
         registry.register(self)
 
-    def observe(self, end: Answer | Exception) -> None:
-        """Add an answer, or the error in its place."""
-        if isinstance(end, Exception):
+    def observe(self, outcome: Answer | Exception) -> None:
+        """Count an answer, or the error that an instance ended in."""
+        if isinstance(outcome, Exception):
             self._errors.inc()
             return
-        self._answers.labels(end.route).inc()
-        kind, _, name = end.reason.partition(":")
+        self._answers.labels(outcome.route).inc()
+        kind, _, name = outcome.reason.partition(":")
         if kind == "implausible":
             self._implausible.labels(name).inc()
-        if end.route == "fallback":
-            is_listed = end.reason in self._reasons or len(self._reasons) < _MOST_REASONS
-            reason = end.reason if is_listed else "other"
+        if outcome.route == "fallback":
+            is_listed = outcome.reason in self._reasons or len(self._reasons) < _MAX_REASONS
+            reason = outcome.reason if is_listed else "other"
             self._reasons.add(reason)
             self._fallbacks.labels(reason).inc()
-        self._latency.observe(end.latency_ms / 1000.0)
-        if end.latency_ms > self._device.deadline_ms:
+        self._latency.observe(outcome.latency_ms / 1000.0)
+        if outcome.latency_ms > self._device.deadline_ms:
             self._late.inc()
-        self._feature_cost.inc(end.feature_cost)
-        self._cost.inc(end.cost)
+        self._feature_cost.inc(outcome.feature_cost)
+        self._cost.inc(outcome.cost)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Write all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Read the values that the device counts itself."""
+        """Read the values that other objects count; prometheus-client calls this at a scrape."""
         link = self._link
         manifest = self._device.bundle.manifest
         # answers
         (answers,) = self._answers.collect()
-        routes = {s.labels["route"]: s.value for s in answers.samples if s.name.endswith("_total")}
-        ratio = routes["cloud"] / (sum(routes.values()) or 1)
-        yield gauge("gatewise_offload_ratio", "Answers by the cloud, of all.", [((), ratio)])
+        n_answers = {
+            sample.labels["route"]: sample.value
+            for sample in answers.samples
+            if sample.name.endswith("_total")
+        }
+        ratio = n_answers["cloud"] / (sum(n_answers.values()) or 1)
+        yield gauge("gatewise_offload_ratio", "Share of answers by the cloud.", [((), ratio)])
         text = "Offload rate of the active operating point, on validation data."
         expected = manifest.active_point.offload_rate
         yield gauge("gatewise_offload_expected", text, [((), expected)])
@@ -153,38 +160,42 @@ class EdgeMetrics(Collector):
         ready = link is not None and link.ready
         yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])
         takeovers = getattr(link, "takeovers", 0)
-        text = "Connections taken over by another device with this id."
+        text = "Connections that another device with this id took over."
         yield counter("gatewise_takeovers", text, [((), takeovers)])
-        oversized = getattr(link, "n_oversized", 0)
+        n_oversized = getattr(link, "n_oversized", 0)
         text = "Connections that ended because a message was too large."
-        yield counter("gatewise_oversized", text, [((), oversized)])
-        expires = getattr(link, "certificate_expires", None)
-        text = "When its certificate expires, in Unix seconds."
-        yield gauge("gatewise_certificate_expires", text, [((), expires)])
+        yield counter("gatewise_oversized", text, [((), n_oversized)])
+        expiry = getattr(link, "certificate_expires", None)
+        text = "Expiry time of the device's certificate, in Unix seconds."
+        yield gauge("gatewise_certificate_expires", text, [((), expiry)])
         # the bundle and the device
         model = (manifest.name, manifest.version)
         yield gauge("gatewise_model_info", "The active bundle.", [(model, 1)], "model", "version")
         counts = self._device.counters.items()
-        moved = [([k[6:]], n) for k, n in counts if k.startswith("bytes_")]
-        yield counter("gatewise_bytes", "Payload bytes, up and down.", moved, "direction")
-        route_counts = (*_ROUTES, "errors")
+        n_bytes = [
+            ([name.removeprefix("bytes_")], n) for name, n in counts if name.startswith("bytes_")
+        ]
+        yield counter("gatewise_bytes", "Payload bytes, up and down.", n_bytes, "direction")
+        answer_counts = (*_ROUTES, "errors")
         events = [
-            ([k], n) for k, n in counts if k not in route_counts and not k.startswith("bytes_")
+            ([name], n)
+            for name, n in counts
+            if name not in answer_counts and not name.startswith("bytes_")
         ]
         yield counter("gatewise_device", "Requests and responses.", events, "event")
-        state = [([k], value) for k, value in self._device.gauges.items()]
+        state = [([name], value) for name, value in self._device.gauges.items()]
         yield gauge("gatewise_device_state", "Current state.", state, "what")
         # other parts of the service
         if self._instances is not None:
-            yield from self._of_instances(self._instances)
+            yield from self._collect_instances(self._instances)
         if self._updater is not None:
             updates = [([event], n) for event, n in self._updater.counters.items()]
             yield counter("gatewise_update", "Checks and releases.", updates, "event")
-        troubles = [([what], why is not None) for what, why in self._troubles().items()]
-        yield gauge("gatewise_trouble", "What does not work.", troubles, "what")
+        troubles = [([part], trouble is not None) for part, trouble in self._troubles().items()]
+        yield gauge("gatewise_trouble", "Parts that do not work.", troubles, "what")
 
-    def _of_instances(self, instances: InstanceSource) -> Iterator[Metric]:
-        """Read from the source of instances what its sensors or samples were."""
+    def _collect_instances(self, instances: InstanceSource) -> Iterator[Metric]:
+        """Read the counts of the stream of samples and of the sensors."""
         if instances.counts:
             samples = [([event], n) for event, n in instances.counts.items()]
             yield counter("gatewise_signal", "Samples, windows, gaps and losses.", samples, "event")
@@ -196,4 +207,4 @@ class EdgeMetrics(Collector):
             ]
             yield counter("gatewise_sensor", "Reads of the sensors.", reads, "sensor", "event")
             hung = [([sensor], 1) for sensor in instances.sensors.hung]
-            yield gauge("gatewise_sensor_hung", "Sensors that do not return.", hung, "sensor")
+            yield gauge("gatewise_sensor_hung", "Sensors that are stuck.", hung, "sensor")

@@ -12,8 +12,9 @@ from typing import Any, Final, Self
 
 from gatewise.errors import InputError
 
-#: Largest number of connections at a time, and longest duration of one in seconds.
+#: Largest number of open connections.
 _MAX_CONNECTIONS: Final = 8
+#: Age in seconds after which a connection is closed when another one arrives.
 _MAX_SECONDS: Final = 5.0
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,11 +24,13 @@ _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 class Endpoints(ThreadingHTTPServer):
     """An HTTP server of two pages that runs inside a ``with`` block.
 
-    ``/metrics`` is the text that `metrics` writes. ``/healthz`` is 200 and ``ok``, or 503 and what
-    `trouble` returns. `port` is the one in use (0 takes a free one). At most 8 connections are
-    served at a time; one that takes longer than 5 s gives way to the next. No password is asked
-    for: listen on an address that only those who may read it can reach. Raises InputError if the
-    port cannot be used.
+    ``/metrics`` responds with the text that `metrics` returns. ``/healthz`` responds with status
+    200 and ``ok`` if `trouble` returns None, otherwise with status 503 and the returned text.
+    With port 0 the system chooses a free port; the attribute `port` is the actual one.
+
+    The server handles at most 8 connections at a time and closes those that take longer than 5 s
+    when another one arrives. It asks for no password, so `host` should be an address that only
+    trusted clients can reach. Raises InputError if the port cannot be used.
     """
 
     daemon_threads = True
@@ -69,7 +72,7 @@ class Endpoints(ThreadingHTTPServer):
         self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a new thread, unless there are too many."""
+        """Serve a connection on a new thread, or close it if too many are open."""
         with self._lock:
             now = time.monotonic()
             for connection, started in self._started.items():
@@ -88,7 +91,7 @@ class Endpoints(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, so that another may be served."""
+        """Close a connection and stop counting it."""
         with self._lock:
             self._started.pop(request, None)
         super().shutdown_request(request)
@@ -108,20 +111,20 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             self._respond(200, self.server.metrics(), _METRICS_TYPE)
         elif path == "/healthz":
-            why = self.server.trouble()
-            self._respond(200 if why is None else 503, f"{why or 'ok'}\n".encode())
+            trouble = self.server.trouble()
+            self._respond(200 if trouble is None else 503, f"{trouble or 'ok'}\n".encode())
         else:
-            self._respond(404, b"there are /metrics and /healthz\n")
+            self._respond(404, b"not found: this server has /metrics and /healthz\n")
 
-    do_HEAD = do_GET  # noqa: N815  the library's own name
+    do_HEAD = do_GET  # noqa: N815  http.server requires this name
 
-    def _respond(self, status: int, body: bytes, kind: str = _TEXT_TYPE) -> None:
+    def _respond(self, status: int, body: bytes, content_type: str = _TEXT_TYPE) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log nothing, because there is a request every few seconds."""
+        """Log nothing, because Prometheus sends a request every few seconds."""

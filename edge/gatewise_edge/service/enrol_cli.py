@@ -1,4 +1,4 @@
-"""``gatewise edge enrol``: a device gets its certificate."""
+"""``gatewise edge enrol``: get a certificate for a device."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from gatewise.console import print_line
 
 
 def enrol(
-    url: Annotated[str, typer.Argument(help="https://host[:port] of gatewise broker enrol.")],
+    url: Annotated[
+        str,
+        typer.Argument(help="https://host[:port] of the server that gatewise broker enrol runs."),
+    ],
     token: Annotated[
         str,
         typer.Option(
-            envvar="GATEWISE_TOKEN", prompt=True, help="The token of gatewise broker token."
+            envvar="GATEWISE_TOKEN",
+            prompt=True,
+            help="The one-time token that gatewise broker token printed.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for ca.crt, device.crt, device.key.")] = Path(
         "tls"
     ),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Make this device's key, and get a certificate for it with a one-time token.
 
-    The key is made here and stays here. The token says which server is the right one.
+    The key never leaves the device. The token tells the device which server to trust.
 
         gatewise edge enrol https://broker.example:8884 --out /etc/gatewise/tls
     """
@@ -33,8 +38,8 @@ def enrol(
 
     enrolled = enrol_device(url.rstrip("/"), token.strip(), out)
     files = f"--ca-file {out}/ca.crt --cert-file {out}/device.crt --key-file {out}/device.key"
-    text = f"enrolled as {enrolled['device']}: gatewise edge BUNDLE --broker {enrolled['broker']}"
-    print_line(f"{text} --device {enrolled['device']} {files}", enrolled, as_json=as_json)
+    line = f"enrolled as {enrolled['device']}: gatewise edge BUNDLE --broker {enrolled['broker']}"
+    print_line(f"{line} --device {enrolled['device']} {files}", enrolled, as_json=as_json)
 
 
 commands = {"edge enrol": enrol}

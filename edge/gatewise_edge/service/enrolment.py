@@ -1,7 +1,7 @@
-"""A device's side of enrolment: its own key, and a certificate for a one-time token.
+"""Enrolment of a device: it makes a key and gets a certificate in exchange for a one-time token.
 
-A token is ``NAME.SECRET.DIGEST``, where the digest is of the authority's certificate: it says which
-server is the right one before any certificate is trusted.
+A token is ``NAME.SECRET.DIGEST``. The digest is the SHA-256 of the authority's certificate, so that
+the device can recognise the right server before it trusts any certificate.
 """
 
 from __future__ import annotations
@@ -24,38 +24,40 @@ from cryptography.x509.oid import NameOID
 from gatewise.errors import InputError
 from gatewise_edge.errors import LinkError
 
-#: Largest number of bytes of a request or a response.
+#: Largest size of a request's or a response's body, in bytes.
 MAX_BODY: Final = 16384
-_TIMEOUT: Final = 20.0
+_TIMEOUT_SECONDS: Final = 20.0
 
 
 def ca_digest(certificate: bytes) -> str:
-    """Digest of an authority's certificate in PEM, as tokens hold it."""
+    """Compute the digest of an authority's certificate (PEM) for a token."""
     encoded = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
     return hashlib.sha256(encoded).hexdigest()
 
 
 def write_token(name: str, secret: str, certificate: bytes) -> str:
-    """Write the token of a device, for the authority with this certificate."""
+    """Write the one-time token of a device; `certificate` is the authority's, in PEM."""
     return f"{name}.{secret}.{ca_digest(certificate)}"
 
 
 def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     """Make a key in a folder and get a certificate for it from the enrolment server at `url`.
 
-    Writes ``ca.crt``, ``device.crt`` and ``device.key``, which never leaves the device; returns the
-    device's name and the URL of its broker. InputError if the token or the URL is malformed or the
-    folder has a key already; LinkError if the server cannot be reached, is not the token's, or
-    refuses.
+    Writes ``ca.crt``, ``device.crt`` and ``device.key`` to the folder; the key never leaves the
+    device. Returns the device's name and the URL of its broker. Raises InputError if the token or
+    the URL is malformed or the folder already has a key, and LinkError if the server cannot be
+    reached, does not match the token, or refuses.
     """
+    # Check the arguments.
     name, _, digest = token.rpartition(".")
     name = name.rpartition(".")[0]
     if not url.startswith("https://") or not name or len(digest) != 64:
         raise InputError("give the https:// URL of the enrolment server, and the whole token")
     key_file = folder / "device.key"
     if key_file.exists():
-        raise InputError(f"{key_file} is there already: enrol into another folder")
-    # No certificate is trusted yet: the digest in the token proves the authority.
+        raise InputError(f"{key_file} already exists: enrol into another folder")
+    # Get the authority's certificate over an unverified connection: no certificate is trusted yet,
+    # and the digest in the token proves that this is the right one.
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified.check_hostname = False
     unverified.verify_mode = ssl.CERT_NONE
@@ -66,39 +68,41 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
         is_known = False
     if not is_known:
         raise LinkError(url, f"{url} is not the enrolment server of this token")
+    # Make the key and ask for its certificate.
     context = ssl.create_default_context(cadata=authority.decode())
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     csr = request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     body = json.dumps({"token": token, "csr": csr.decode()}).encode()
-    answer: dict[str, Any] = json.loads(_fetch(f"{url}/enrol", context, body))
+    response: dict[str, Any] = json.loads(_fetch(f"{url}/enrol", context, body))
+    # Write the files.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    secret = key.private_bytes(
+    encoded_key = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
     with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret)
-    (folder / "device.crt").write_text(str(answer["certificate"]))
+        file.write(encoded_key)
+    (folder / "device.crt").write_text(str(response["certificate"]))
     (folder / "ca.crt").write_bytes(authority)
-    return {"device": name, "broker": str(answer["broker"])}
+    return {"device": name, "broker": str(response["broker"])}
 
 
 def _fetch(url: str, context: ssl.SSLContext, body: bytes | None = None) -> bytes:
     try:
         request = urllib.request.Request(url, data=body)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT, context=context) as response:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=context) as response:
             content: bytes = response.read(MAX_BODY)
             return content
     except urllib.error.HTTPError as error:
         with error:
             content = error.read(MAX_BODY)
         try:
-            why = json.loads(content)["error"]
+            reason = json.loads(content)["error"]
         except (ValueError, KeyError, TypeError):
-            why = error.reason
-        raise LinkError(url, f"{url} refuses: {why}") from None
+            reason = error.reason
+        raise LinkError(url, f"{url} refuses: {reason}") from None
     except OSError as error:
         raise LinkError(url, f"{url} cannot be reached: {error}") from None

@@ -1,4 +1,7 @@
-"""The retained status of a device: the release that it runs, and how that release does."""
+"""The retained status of a device: the release that it runs, and that release's counts.
+
+The device's update service publishes it, so that an operator sees how a rollout proceeds.
+"""
 
 from __future__ import annotations
 
@@ -12,50 +15,51 @@ if TYPE_CHECKING:
     from gatewise_edge.update.store import Store
 
 #: Longest time between two reports, in seconds.
-_LONGEST: Final = 3600.0
-#: Counts of a device that sum to its instances.
-_ANSWERS: Final = ("edge", "cloud", "fallback", "errors")
+_MAX_PAUSE_SECONDS: Final = 3600.0
+#: Counts of a device that sum to its number of instances.
+_INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
 
 
 class ReleaseStatus:
-    """Publishes the release that runs, the last one that failed, and the running one's counts.
+    """Publish the running release with its counts, and the last release that failed.
 
-    The first report comes after `first` seconds, the next ones after twice as many each, up to an
-    hour; `due` is when, on `clock`. Without a link nothing is published. docs/wire.md defines
-    the words.
+    The first report comes after `first_pause` seconds. Each further pause is twice as long as the
+    one before, up to an hour. `due` is the time of the next report on `clock`. Without a link
+    nothing is published. docs/wire.md defines the text.
     """
 
     def __init__(
-        self, link: MqttLink | None, store: Store, first: float, clock: Callable[[], float]
+        self, link: MqttLink | None, store: Store, first_pause: float, clock: Callable[[], float]
     ) -> None:
         self._link = link
         self._store = store
-        self._first = first
+        self._first_pause = first_pause
         self._clock = clock
-        self._pause = self.due = math.inf
+        self._pause = math.inf
+        self.due = math.inf
         self._device: MeasuredDevice | None = None
-        self._before: dict[str, int] = {}  # the device's counts when the release was adopted
+        self._counts_at_adoption: dict[str, int] = {}
 
     def begin(self, device: MeasuredDevice) -> None:
-        """Report on the release that the device runs now."""
+        """Publish a status now and restart the reports for the release that the device runs."""
         if self._link is None:
             return
         self._device = device
-        self._before = device.counters
-        self._pause = self._first
+        self._counts_at_adoption = device.counters
+        self._pause = self._first_pause
         self.due = self._clock() + self._pause
         self.publish()
 
     def publish_when_due(self) -> None:
-        """Report again if it is time to."""
+        """Publish the status if the next report is due."""
         now = self._clock()
         if now >= self.due:
-            self._pause = min(2.0 * self._pause, _LONGEST)
+            self._pause = min(2.0 * self._pause, _MAX_PAUSE_SECONDS)
             self.due = now + self._pause
             self.publish()
 
     def publish(self) -> None:
-        """Set the link's status."""
+        """Publish the status now."""
         if self._device is None or self._link is None:
             return
         manifest = self._device.bundle.manifest
@@ -63,11 +67,13 @@ class ReleaseStatus:
         words = [manifest.release]
         if refused:
             words += ["refused", refused[-1][:12]]
-        now = self._device.counters
+        counters = self._device.counters
         gauges = self._device.gauges
-        count = {name: now[name] - self._before[name] for name in _ANSWERS}
-        if any(count.values()):
-            words.append(f"seen={sum(count.values())},{count['errors']},{count['fallback']}")
+        counts = {
+            name: counters[name] - self._counts_at_adoption[name] for name in _INSTANCE_COUNTS
+        }
+        if any(counts.values()):
+            words.append(f"seen={sum(counts.values())},{counts['errors']},{counts['fallback']}")
         if gauges.get("audit_instances"):
             audited = gauges["audit_instances"], gauges["audit_weighted"]
             words.append("audited={:.0f},{:.1f}".format(*audited))

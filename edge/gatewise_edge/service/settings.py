@@ -1,4 +1,4 @@
-"""Settings of ``gatewise edge``, as one record."""
+"""Settings of ``gatewise edge``: one record that the command line and a settings file fill."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
-    """Bundle, source of instances and destination of answers of a device."""
+    """Options of ``gatewise edge``: bundle, broker, instances, answers, updates and metrics."""
 
     bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
     broker: Annotated[
         str | None,
         typer.Option(
             envvar="GATEWISE_BROKER",
-            help="URL of the broker: mqtt(s)://[user:password@]host[:port]; without one, no cloud.",
+            help="URL of the broker: mqtt(s)://[user:password@]host[:port]; by default no cloud.",
         ),
     ] = None
     device: Annotated[
@@ -45,18 +45,18 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     signal: Annotated[
         str | None,
         typer.Option(
-            help="Source of samples, in place of --data: -, tcp://host:port, or a .wav, .npy or "
-            ".csv file."
+            help="Source of a signal's samples, instead of --data: -, tcp://host:port, or a .wav, "
+            ".npy or .csv file."
         ),
     ] = None
     block: Annotated[
         tuple[str, ...],
         typer.Option(
             metavar="NAME=MODULE:FUNCTION",
-            help="Function of a block; bundles hold no code. Repeatable.",
+            help="Function that computes a block, because bundles hold no code. Repeatable.",
         ),
     ] = ()
-    deadline_ms: Annotated[Positive, typer.Option(help="Time for an answer, in ms.")] = 500.0
+    deadline_ms: Annotated[Positive, typer.Option(help="Longest time to an answer, in ms.")] = 500.0
     policy: Annotated[
         str,
         typer.Option(
@@ -64,74 +64,80 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         ),
     ] = "system"
     resume: Annotated[
-        Path | None, typer.Option(help="Output file of an interrupted run; its rows are skipped.")
+        Path | None,
+        typer.Option(help="Output file of an interrupted run; rows answered in it are skipped."),
     ] = None
     keep: Annotated[
-        str | None, typer.Option(help="Columns that are passed on to the answers: id,timestamp.")
+        str | None, typer.Option(help="Columns to copy to the answers, such as id,timestamp.")
     ] = None
     out: Annotated[
-        Path | None, typer.Option(help="File to append lines to; by default standard output.")
+        Path | None, typer.Option(help="File to append answers to; by default standard output.")
     ] = None
-    publish: Annotated[str | None, typer.Option(help="Topic to publish the lines on as well.")] = (
-        None
-    )
+    publish: Annotated[
+        str | None, typer.Option(help="Topic on which to publish the answers as well.")
+    ] = None
     home_assistant: Annotated[
         str | None,
         typer.Option(metavar="PREFIX", help="Discovery prefix of Home Assistant: homeassistant."),
     ] = None
-    limit: Annotated[_AtLeastOne | None, typer.Option(help="Number of instances to end after.")] = (
-        None
-    )
+    limit: Annotated[
+        _AtLeastOne | None, typer.Option(help="Number of instances to answer; by default all.")
+    ] = None
     interval: Annotated[
         Amount, typer.Option(help="Shortest time from one instance to the next, in s.")
     ] = 0.0
     parallel: Annotated[
-        _AtLeastOne, typer.Option(help="Instances under way at a time; lines come as answers do.")
+        _AtLeastOne,
+        typer.Option(help="Instances to answer at a time; answers may come in another order."),
     ] = 1
     max_offloads: Annotated[
         str | None, typer.Option(help="Bound on offloads over time: 60/h, 5/min, 1/s, 1000/d.")
     ] = None
     provider: Annotated[
-        str, typer.Option(help="onnxruntime's execution provider for stages that are networks.")
+        str, typer.Option(help="Execution provider of onnxruntime for stages that are networks.")
     ] = CPU
     audit: Annotated[
-        float | None, typer.Option(help="Share of own answers that workers check: 0.02.")
+        float | None,
+        typer.Option(help="Share of the device's answers that workers check, such as 0.02."),
     ] = None
     keep_unsent: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Keeps instances that the cloud did not answer, to send later."
+            metavar="FILE",
+            help="File for instances that the cloud did not answer; they are sent again later.",
         ),
     ] = None
     corrections: Annotated[
-        str | None, typer.Option(help="Topic to publish the late answers to them on.")
+        str | None, typer.Option(help="Topic for the late answers to --keep-unsent's instances.")
     ] = None
     private: Annotated[
         bool, typer.Option("--private", help="Forbid workers to store the instances.")
     ] = False
     public_key: Annotated[
-        Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
+        Path | None,
+        typer.Option(help="Public key, NAME.pub; a bundle without its signature is refused."),
     ] = None
-    store: Annotated[
-        Path | None, typer.Option(help="Folder of the versions taken over the air.")
-    ] = None
+    store: Annotated[Path | None, typer.Option(help="Folder of the downloaded releases.")] = None
     update_host: Annotated[
         tuple[str, ...],
-        typer.Option(help="Repository of updates: host[:port] or URL; repeated: its mirrors."),
+        typer.Option(
+            help="Repository of releases: host[:port] or URL. Repeatable, for its mirrors."
+        ),
     ] = ()
     trust: Annotated[
         Path | None, typer.Option(help="Root metadata of the repository, for --update-host.")
     ] = None
     metrics_port: Annotated[
-        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0: a free one.")
+        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0 chooses a free one.")
     ] = None
     ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the authorities trusted for mqtts://.")
+        Path | None,
+        typer.Option(help="Certificates of the authorities to trust for mqtts://."),
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
     keep_unsent_bytes: Annotated[
-        str, FileOption("Bytes of unsent instances; above it the oldest are dropped.")
+        str, FileOption("Largest size of --keep-unsent; beyond it the oldest are dropped.")
     ] = "10MB"
     keep_unsent_days: Annotated[
         Positive, FileOption("Days after which an unsent instance is dropped.")
@@ -148,7 +154,8 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         ),
     ] = "answer"
     runner: Annotated[
-        Runner, FileOption("What runs graphs: onnxruntime, numpy (less memory, same bits), auto.")
+        Runner,
+        FileOption("Runner of graphs: onnxruntime, numpy (less memory, same answers) or auto."),
     ] = "auto"
     update_interval: Annotated[
         Annotated[float, Meta(ge=1)] | None,
@@ -156,12 +163,12 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = None
     update_ca_file: Annotated[
         Path | None,
-        FileOption("Authorities trusted for --update-host, in addition to the system's."),
+        FileOption("Authorities to trust for --update-host, in addition to the system's."),
     ] = None
     update_spread: Annotated[
-        Amount, FileOption("Longest wait before an announced check, in s.")
+        Amount, FileOption("Longest random wait before an announced check, in s.")
     ] = 0.0
-    metrics_host: Annotated[str, FileOption("Address of the metrics.")] = "127.0.0.1"
+    metrics_host: Annotated[str, FileOption("Address on which to serve the metrics.")] = "127.0.0.1"
     connect_timeout: Annotated[
         Positive, FileOption("Longest wait for the broker at the start, in s.")
     ] = 5.0
@@ -172,11 +179,13 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
             names = ", ".join(get_args(Policy))
             raise InputError(f"--policy {self.policy}: give {names} or module:function")
         if self.broker is None:
-            self._refuse_options_of_a_broker()
+            self._refuse_broker_options()
         if self.home_assistant is not None and self.device is None:
-            raise InputError("--home-assistant needs --device: a lasting id, not one per start")
+            raise InputError("--home-assistant needs --device: an id that stays over restarts")
         if self.corrections is not None and self.keep_unsent is None:
-            raise InputError("--corrections needs --keep-unsent: late answers are to its instances")
+            raise InputError(
+                "--corrections needs --keep-unsent: only its instances get late answers"
+            )
         if self.update_host and (self.store is None or self.trust is None):
             missing = "--store" if self.store is None else "--trust"
             raise InputError(f"--update-host needs {missing}")
@@ -188,16 +197,16 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         if self.signal is None:
             for field in msgspec.structs.fields(SignalOptions):
                 if getattr(self, field.name) != field.default:
-                    raise InputError(f"{field.name} is for --signal")
+                    raise InputError(f"{field.name} needs --signal")
         if self.signal is not None and (self.data != "-" or self.keep is not None):
-            raise InputError("--data and --keep are for rows; --signal takes their place")
+            raise InputError("--data and --keep are for rows: they cannot be used with --signal")
 
-    def _refuse_options_of_a_broker(self) -> None:
+    def _refuse_broker_options(self) -> None:
         if self.publish is not None:
-            raise InputError("--publish needs --broker: the lines go to a topic of it")
+            raise InputError("--publish needs --broker, on which the answers are published")
         if self.keep_unsent is not None:
-            raise InputError("--keep-unsent needs --broker: its instances are sent later")
+            raise InputError("--keep-unsent needs --broker, to which its instances are sent later")
         if self.home_assistant is not None:
-            raise InputError("--home-assistant needs --broker: the one of Home Assistant")
+            raise InputError("--home-assistant needs --broker, the broker of Home Assistant")
         if any((self.ca_file, self.cert_file, self.key_file)):
-            raise InputError("--ca-file, --cert-file and --key-file are for --broker")
+            raise InputError("--ca-file, --cert-file and --key-file need --broker")

@@ -1,9 +1,10 @@
-"""Over-the-air updates: a device takes another bundle while it goes on answering.
+"""Over-the-air updates: a device adopts another bundle while it continues to answer.
 
-How a program wires it (``gatewise edge --store --trust --update-host`` does this)::
+``gatewise edge --store --trust --update-host`` does the following; a program can do the same::
 
     store = Store("/var/lib/gatewise")
-    path = next(iter(store.start()), "/etc/gatewise/bundle")      # the active version, or the first
+    path = next(iter(store.start()), "/etc/gatewise/bundle")     # the active release, or the bundle
+                                                                 # that the device was set up with
     bundle = Bundle.open(path, for_device=True)
     link = MqttLink("mqtts://broker", device="pi-1")
     settings = UpdateSettings(urls=["https://models.example.org/fleet"], trust="root.json",

@@ -1,4 +1,4 @@
-"""Settings of a device's updates."""
+"""Settings of :class:`gatewise_edge.update.Updater`."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSettings:
-    """Where a device's releases come from, and how often and how carefully it takes them.
+    """Repository of a device's releases, times of the checks, and length of a trial.
 
     Attributes
     ----------
     urls : sequence of str
-        Places of the repository: ``https://``, ``http://`` or ``file://``.
+        URLs of the repository and its mirrors: ``https://``, ``http://`` or ``file://``.
     trust : str or path
         Root metadata that came with the device.
     first : str or path
-        Bundle that the device was set up with; its model is updated.
+        Bundle that the device was set up with. The updater follows the releases of its model.
     device : str, optional
-        The device's id, for staged rollouts; by default a random one, kept in the store.
+        The device's id, for staged rollouts; by default a random id from the store.
     features : sequence of str, optional
-        Features that the device can acquire, by default the needs of the first bundle.
+        Features that the device can acquire; by default those that the first bundle needs.
     public_key : str, path or bytes, optional
-        Key that bundles must be signed by, in addition to the repository's signatures.
+        Key that must have signed each bundle, in addition to the repository's signatures.
     ca_file : str or path, optional
         Certificate authorities to trust in addition to the system's.
     interval : float, default 3600
-        Seconds between two checks, drawn from a quarter less to a quarter more.
+        Mean time between two checks, in seconds. Each interval is drawn from 75 % to 125 % of it.
     spread : float, default 0
-        Seconds within which a check follows an announcement, drawn so that a fleet does not come
-        all at once.
+        Longest wait between an announcement and the check, in seconds. Each wait is drawn at
+        random, so that a fleet does not check all at once.
     gap : float, default 10
-        Seconds at least between two checks.
+        Shortest time between two checks, in seconds.
     trial_answers : int, default 20
-        Answers in time after which a release has passed its trial.
+        Number of answers in time that a release needs to pass its trial.
     trial_seconds : float, default 30
-        Running time after which it has.
+        Running time that a release needs to pass its trial, in seconds.
     report : float, default 10
-        Seconds until the status first says how a release does; doubled each time, up to an hour.
+        Time until the first status with the counts of a new release, in seconds. Each further
+        pause is twice as long, up to an hour.
     timeout : float, default 20
-        Seconds that a server may be silent.
+        Longest silence of a server, in seconds.
     longest : float, default 3600
-        Seconds that fetching a release may take.
+        Longest time to fetch a release, in seconds.
     """
 
     urls: Sequence[str]

@@ -2,17 +2,17 @@
 
 ::
 
-    <folder>/state.json, state.copy.json     which is which, each with a checksum
-    <folder>/bundles/<digest>/               a release's files, with its release.json
-    <folder>/partial/<digest>/               one that is being fetched
-    <folder>/metadata/                       the repository's, verified
-    <folder>/lock                            held by the one process that updates
+    <folder>/state.json, state.copy.json     the state and its copy, each with a checksum
+    <folder>/bundles/<digest>/               the files of a release, with its release.json
+    <folder>/partial/<digest>/               the files of a release that is being fetched
+    <folder>/metadata/                       the verified metadata of the repository
+    <folder>/lock                            locked by the process that updates
 
-A folder of a release is named by the SHA-256 of its ``release.json``, which lists the hash of every
-other file, so that the files alone show whether it is whole. It gets its name by a rename once it
-is whole. If a copy of the state is cut off or damaged, the other one is used. If both are lost, no
-release is removed, because the folders are found by their hashes. If the store cannot be written,
-that is logged, and the device runs the releases in it.
+The folder of a release is named by the SHA-256 of its ``release.json``, which lists the hash of
+every other file, so that the files themselves show whether the release is complete. A complete
+release is moved to its folder by a rename. If one copy of the state is cut off or damaged, the
+other one is used. If both are lost, no release is removed. If the store cannot be written, it logs
+that, and the device runs the releases in it.
 """
 
 from __future__ import annotations
@@ -49,27 +49,52 @@ from gatewise_export.bundle.storage import replace_file, sync_folder
 from gatewise_export.repository.release import RELEASE, Release, UpdateError, has_file
 
 _LOG = logging.getLogger(__name__)
-_MOST_REFUSED: Final = 16
-#: Starts of a release on trial without an answer, until it is put off.
-_MOST_STARTS: Final = 5
-_SPARE_SPACE: Final = 8 << 20
-_COPIES: Final = ("state.json", "state.copy.json")
-_MOST_BYTES: Final = 64 << 10
+#: Largest number of refused releases in the state.
+_MAX_REFUSED: Final = 16
+#: Largest number of starts of a release on trial without an answer; then it is put off.
+_MAX_STARTS: Final = 5
+#: Bytes of the disk that a release must leave free.
+_SPARE_BYTES: Final = 8 << 20
+#: File names of the state.
+_STATE_FILES: Final = ("state.json", "state.copy.json")
+_MAX_STATE_BYTES: Final = 64 << 10
 Count = Annotated[int, Meta(ge=0)]
 
 
 class State(Record, frozen=True):
-    """What is kept over restarts. Releases are named by the SHA-256 of their ``release.json``.
+    """State of the updates, which persists over restarts.
 
-    `number` rises with each writing; `device` is a random id, for staged rollouts of a device
-    without a name. `active`, `proved`, `previous`: the release to run, the last one that passed its
-    trial, and the one that had before; empty: the bundle that the device was set up with. If the
-    first two differ, the active one is on trial, of which `good`, `bad`, `seconds` and `starts` are
-    the answers in time, late ones and errors, running time, and starts since the last answer; of
-    `answers_before`, seen before it was taken, `bad_before` were late or errors.
-    `waiting`: a release that did not come to its first answer; `wait`: the running time until it is
-    tried again; `waits`: how often it has been put off. `refused`: releases that failed here, the
-    latest last. `seen`: see :data:`gatewise_export.repository.client.Seen`.
+    Releases are named by the SHA-256 of their ``release.json``. An empty name is the bundle that
+    the device was set up with. The active release is on trial if it is not the proved one.
+
+    Attributes
+    ----------
+    number : int
+        Number of this version of the state; each write adds one.
+    device : str
+        Random id, for staged rollouts to a device without an id.
+    active : str
+        The release to run.
+    proved, previous : str
+        The last release that passed its trial, and the one that passed before it.
+    good, bad : int
+        Of the release on trial, answers in time, and late answers and errors.
+    seconds : float
+        Running time of the release on trial.
+    starts : int
+        Starts of the release on trial since its last answer.
+    answers_before, bad_before : int
+        Answers of the previous release, and how many of them were late or errors.
+    waiting : str
+        A release that was put off, because it gave no answer in several starts.
+    wait : float
+        Running time in seconds until `waiting` is tried again.
+    waits : int
+        Number of times that `waiting` was put off.
+    refused : tuple of str
+        Releases that failed on this device, the latest last.
+    seen : dict
+        See :data:`gatewise_export.repository.client.Seen`.
     """
 
     number: Count = 0
@@ -95,42 +120,43 @@ class State(Record, frozen=True):
         return self.active != self.proved
 
     @property
-    def kept(self) -> list[str]:
-        """The active release and a proved one, in the order in which to try them."""
+    def digests(self) -> list[str]:
+        """The releases to keep in the store, in the order in which a start tries them."""
         digests = [self.active, self.proved if self.on_trial else self.previous]
         return [digest for digest in digests if digest]
 
 
-class _Copy(Record, frozen=True):
-    """The state and its checksum, as in a file."""
+class _StateDocument(Record, frozen=True):
+    """Content of a state file."""
 
     state: State
     sha256: str
 
 
 def read_state(folder: Path) -> tuple[State, bool]:
-    """Read the newer of the whole copies; also whether a state was lost."""
-    states, lost = [], False
-    for name in _COPIES:
+    """Read the newer of the undamaged state files; return the state, and whether it was lost."""
+    states = []
+    is_lost = False
+    for name in _STATE_FILES:
         try:
             with (folder / name).open("rb") as file:
-                states.append(_read(file.read(_MOST_BYTES + 1)))
+                states.append(_decode_state(file.read(_MAX_STATE_BYTES + 1)))
         except (FileNotFoundError, NotADirectoryError):
             pass
         except (OSError, DocumentError):
-            _LOG.error("%s is not used: it is damaged, or cannot be read", folder / name)
-            lost = True
+            _LOG.error("%s is ignored: it is damaged or cannot be read", folder / name)
+            is_lost = True
     if not states:
-        return State(), lost
+        return State(), is_lost
     return max(states, key=lambda state: state.number), False
 
 
 def write_state(folder: Path, state: State) -> None:
-    """Write both copies, one after the other; raises OSError."""
-    # Converted as on reading: a whole number of seconds becomes a float with another text.
+    """Write both state files, one after the other; raises OSError."""
+    # Convert the state as reading does: 1 becomes 1.0, which has another checksum.
     state = convert(plain_values(state), State)
-    text = encode_json(_Copy(state, _checksum(state)), indent=1)
-    for name in _COPIES:
+    text = encode_json(_StateDocument(state, _checksum(state)), indent=1)
+    for name in _STATE_FILES:
         replace_file(folder / name, text)
 
 
@@ -138,24 +164,26 @@ def _checksum(state: State) -> str:
     return hashlib.sha256(json.dumps(plain_values(state), sort_keys=True).encode()).hexdigest()
 
 
-def _read(text: bytes) -> State:
-    copy = decode_json(text, _Copy, "state.json")
-    if _checksum(copy.state) != copy.sha256:
-        raise DocumentError("state.json", "sha256", "does not fit: the file is damaged")
-    return copy.state
+def _decode_state(text: bytes) -> State:
+    document = decode_json(text, _StateDocument, "state.json")
+    if _checksum(document.state) != document.sha256:
+        raise DocumentError("state.json", "sha256", "does not match: the file is damaged")
+    return document.state
 
 
 class Store:
-    """A folder with the last two releases of a device, readable by its owner alone.
+    """A folder with the last two releases of a device, readable by its owner only.
 
-    A release that does not come to its first answer is put off for `pause` seconds of running time,
-    then for twice as long, and so on. `bundles` and `partial` are the folders of whole releases and
-    of those being fetched; `trouble` says why it cannot be written.
+    A release that gives no answer in several starts is put off for `pause` seconds of running time,
+    then for twice as long, and so on. The folders `bundles` and `partial` hold complete releases
+    and releases that are being fetched. `trouble` is the reason why the store cannot be written,
+    or None.
     """
 
     def __init__(self, folder: str | Path, *, pause: float = 600.0) -> None:
         self.folder = Path(folder)
-        self.bundles, self.partial = self.folder / "bundles", self.folder / "partial"
+        self.bundles = self.folder / "bundles"
+        self.partial = self.folder / "partial"
         self.trouble: str | None = None
         self._pause = pause
         self._lock: int | None = None
@@ -163,29 +191,29 @@ class Store:
             for path in (self.folder, self.bundles, self.partial):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            self._note(error)
-        self.state, self._lost = read_state(self.folder)
+            self._record_trouble(error)
+        self.state, self._is_state_lost = read_state(self.folder)
 
     def save(self, **changes: Any) -> bool:
-        """Change the state; return whether the disk has the change."""
+        """Change the state; return whether the change was written to the disk."""
         self.state = replace(self.state, number=self.state.number + 1, **changes)
         try:
             write_state(self.folder, self.state)
         except OSError as error:
-            self._note(error)
+            self._record_trouble(error)
             return False
         self.trouble = None
         return True
 
     def refuse(self, digest: str, **changes: Any) -> None:
-        """Note that a release failed here, so that it is not tried again."""
-        self.save(refused=(*self.state.refused, digest)[-_MOST_REFUSED:], **changes)
+        """Add a release to the refused ones, so that it is not tried again."""
+        self.save(refused=(*self.state.refused, digest)[-_MAX_REFUSED:], **changes)
 
     def start(self) -> list[Path]:
-        """Undamaged bundles to start with, the best first."""
+        """Count a start; return the undamaged bundles that it can use, the preferred one first."""
         state = self.state
-        if state.on_trial and state.starts >= _MOST_STARTS:
-            _LOG.error("%s gave no answer in %d starts", state.active, state.starts)
+        if state.on_trial and state.starts >= _MAX_STARTS:
+            _LOG.error("release %s gave no answer in %d starts", state.active, state.starts)
             wait = self._pause * 2.0 ** min(state.waits, 16)
             self.save(
                 active=state.proved,
@@ -196,10 +224,10 @@ class Store:
             )
         elif state.on_trial:
             self.save(starts=state.starts + 1)
-        return [self.path(digest) for digest in self.state.kept if self.is_whole(digest)]
+        return [self.path(digest) for digest in self.state.digests if self.is_whole(digest)]
 
     def path(self, digest: str) -> Path:
-        """Folder of a release, which need not exist."""
+        """Folder of a release; it need not exist."""
         return self.bundles / digest
 
     def digest(self, bundle: Path) -> str:
@@ -207,7 +235,7 @@ class Store:
         return bundle.name if bundle.parent == self.bundles else ""
 
     def is_whole(self, digest: str) -> bool:
-        """Whether the store has a release with all its files as they were signed."""
+        """Whether the store has a release with all its files, undamaged."""
         path = self.path(digest)
         if not has_file(path / RELEASE, digest):
             return False
@@ -223,56 +251,55 @@ class Store:
     def fill(
         self, digest: str, release: Release, first: Path | None, fetch: Callable[[str, Path], None]
     ) -> None:
-        """Complete a release begun in :attr:`partial`: its ``release.json`` is there.
+        """Complete the release of which :attr:`partial` has the ``release.json``.
 
-        Files that another release or the first bundle holds are copied, others fetched by
-        ``fetch(name, path)``. What is left of other releases in :attr:`partial` is removed. Raises
-        UpdateError.
+        Files that another release or the `first` bundle has are copied; ``fetch(name, path)``
+        fetches the others. Incomplete files of other releases are removed. Raises UpdateError.
         """
-        fresh = self.partial / digest
+        staging = self.partial / digest
         try:
-            # room for all of it, before anything is fetched
+            # Make room for the whole release before any file is fetched.
             for path in self.partial.iterdir():
-                if path != fresh:
+                if path != staging:
                     shutil.rmtree(path, ignore_errors=True)
             missing = {
                 name: spec
                 for name, spec in release.files.items()
-                if not has_file(fresh / name, spec.sha256)
+                if not has_file(staging / name, spec.sha256)
             }
-            needed = sum(spec.size for spec in missing.values()) + _SPARE_SPACE
-            free = shutil.disk_usage(fresh).free
-            if missing and free < needed:
+            n_needed = sum(spec.size for spec in missing.values()) + _SPARE_BYTES
+            n_free = shutil.disk_usage(staging).free
+            if missing and n_free < n_needed:
                 raise UpdateError(
                     "store",
-                    f"no room for {release} in {self.folder}: {needed} bytes are needed, with "
-                    f"{_SPARE_SPACE} to spare, and {free} free",
+                    f"no room for {release} in {self.folder}: it needs {n_needed} bytes, of which "
+                    f"{_SPARE_BYTES} stay free, and {n_free} bytes are free",
                 )
-            # a file that the device holds already is not fetched again
+            # Copy the files that the device already has, and fetch the others.
             for name, spec in missing.items():
-                path = fresh / name
-                content = self._copy_of(name, spec.sha256, first)
+                path = staging / name
+                content = self._stored_content(name, spec.sha256, first)
                 if content is None:
                     fetch(name, path)
                 else:
                     path.write_bytes(content)
-            if release.damaged_file(fresh) is not None:
+            if release.damaged_file(staging) is not None:
                 raise UpdateError("store", f"{release} was damaged on the disk")
-            # on the disk, and only then under its name
-            for path in [*fresh.iterdir(), fresh]:
+            # Write everything to the disk, then move the folder to its final name.
+            for path in [*staging.iterdir(), staging]:
                 sync_folder(path)
             if self.path(digest).exists():  # it was damaged
-                old = self.partial / f"{digest}.old"
-                shutil.rmtree(old, ignore_errors=True)
-                os.rename(self.path(digest), old)
-            os.rename(fresh, self.path(digest))
+                damaged = self.partial / f"{digest}.old"
+                shutil.rmtree(damaged, ignore_errors=True)
+                os.rename(self.path(digest), damaged)
+            os.rename(staging, self.path(digest))
             sync_folder(self.bundles)
         except OSError as error:
-            self._note(error)
+            self._record_trouble(error)
             raise UpdateError("store", str(self.trouble)) from None
 
-    def _copy_of(self, name: str, sha256: str, first: Path | None) -> bytes | None:
-        """Content of a file in another release or in the first bundle, if they have it."""
+    def _stored_content(self, name: str, sha256: str, first: Path | None) -> bytes | None:
+        """Content of a file with this hash in another release or the first bundle, if any."""
         for folder in self.bundles.iterdir():
             with contextlib.suppress(OSError):
                 content = (folder / name).read_bytes()
@@ -287,15 +314,15 @@ class Store:
         return None
 
     def tidy(self) -> None:
-        """Remove all but two releases, unless the state was lost."""
-        if self._lost or self.trouble:
+        """Remove incomplete and old releases, unless the state was lost."""
+        if self._is_state_lost or self.trouble:
             return
         for path in [*self.bundles.iterdir(), *self.partial.iterdir()]:
-            if path.parent == self.partial or path.name not in self.state.kept:
+            if path.parent == self.partial or path.name not in self.state.digests:
                 shutil.rmtree(path, ignore_errors=True)
 
     def lock(self) -> None:
-        """Become the one process that updates; UpdateError if another one is.
+        """Lock the store for this process; raises UpdateError if another process has locked it.
 
         A store that cannot be written needs no lock.
         """
@@ -304,22 +331,24 @@ class Store:
         try:
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            self._note(error)
+            self._record_trouble(error)
             return
         try:
             lock_file(descriptor, waits=False)
         except OSError:
             os.close(descriptor)
-            raise UpdateError("store", f"store {self.folder} is kept by another process") from None
+            raise UpdateError(
+                "store", f"store {self.folder} is locked by another process"
+            ) from None
         self._lock = descriptor
 
     def unlock(self) -> None:
-        """Let another process update. May be called twice."""
+        """Release the lock. May be called twice."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def _note(self, error: OSError) -> None:
+    def _record_trouble(self, error: OSError) -> None:
         trouble = f"store {self.folder} cannot be written: {error.strerror}"
         if trouble != self.trouble:
             _LOG.error("%s", trouble)

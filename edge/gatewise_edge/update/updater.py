@@ -1,4 +1,4 @@
-"""Over-the-air updates: fetch the release on offer, check it, run it, and leave one that fails."""
+"""Over-the-air updates: fetch a release, check it, run it, and roll back if it fails."""
 
 from __future__ import annotations
 
@@ -34,47 +34,39 @@ if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
 _LOG = logging.getLogger(__name__)
-_FIRST_PAUSE: Final = 2.0
-_LONGEST_PAUSE: Final = 300.0
-#: Seconds between two writings of a trial's counts.
-_SAVES: Final = 5.0
-_COUNTS: Final = (
-    "announced",
-    "checks",
-    "metadata",
-    "fetch",
-    "store",
-    "bundle",
-    "self-test",
-    "taken",
-    "repaired",
-    "passed",
-    "rolled_back",
-    "withdrawn",
-)
+#: Seconds until a failed check is repeated; doubled with each failure in a row, up to the largest.
+_FIRST_PAUSE_SECONDS: Final = 2.0
+_MAX_PAUSE_SECONDS: Final = 300.0
+#: Seconds after which the counts of a trial are saved again.
+_SAVE_SECONDS: Final = 5.0
+#: Names of the counters.
+_COUNTERS: Final = (
+    "announced", "checks", "metadata", "fetch", "store", "bundle", "self-test", "taken",
+    "repaired", "passed", "rolled_back", "withdrawn",
+)  # fmt: skip
 
 
 class Updater:
-    """Keep a device at the release that its repository offers it.
+    """Run the release on a device that its repository offers.
 
-    Make it before the link is opened, then the device, then :meth:`start`; see
-    :mod:`gatewise_edge.update`. It checks at intervals, and after a message on the model's topic,
-    whose content is not used. A new release is on trial first. The release that passed its trial
-    last is kept, and runs again if the new one fails (:class:`gatewise_edge.update.trial.Trial`).
-    Nothing here blocks answering.
+    Create the updater before the link is opened, then create the device, then call :meth:`start`;
+    see :mod:`gatewise_edge.update`. The updater checks the repository at intervals and whenever a
+    message arrives on the model's topic. It does not read that message. A new release runs on
+    trial first (:class:`gatewise_edge.update.trial.Trial`). If it fails, the device runs the last
+    release that passed its trial. The updater works on its own thread and never delays an answer.
 
     Parameters
     ----------
     store : Store
-        Where releases and the state are kept.
+        Store of the releases and of the state.
     settings : UpdateSettings
-        Where releases come from, and how often and how carefully they are taken.
+        Repository, times of the checks, and length of a trial.
     link : MqttLink, optional
-        Not open yet; without one nothing is announced.
+        Link that is not open yet. Without a link no announcements are received.
     clock : callable, default time.monotonic
-        Seconds, steady.
+        Returns the time in seconds; must never go backwards.
     **options
-        Fields of `settings`, which take precedence.
+        Fields of UpdateSettings, which replace the fields of `settings`.
 
     Raises
     ------
@@ -118,16 +110,16 @@ class Updater:
         )
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
-        self._due = clock() + random.uniform(0.0, settings.spread)
-        self._checked = -settings.gap
-        self._accounted = clock()
+        self._next_check = clock() + random.uniform(0.0, settings.spread)
+        self._last_check = -settings.gap
+        self._last_save = clock()
         self._status = ReleaseStatus(link, store, settings.report, clock)
-        self._failures = 0
-        self._noted = False
-        self._stopping = False
-        self._unfit: set[str] = set()
-        self._valid: Set[str] = {store.state.proved, store.state.previous}
-        self._running = ""
+        self._n_failures = 0
+        self._has_news = False  # whether an answer came that the thread should act on
+        self._is_stopping = False
+        self._unfit: set[str] = set()  # digests that this process does not try again
+        self._valid: Set[str] = {store.state.proved, store.state.previous}  # not withdrawn
+        self._running = ""  # digest of the running release; empty for the first bundle
         self._trouble: str | None = None
         self._device: Device | None = None
         self._thread: threading.Thread | None = None
@@ -135,7 +127,7 @@ class Updater:
             link.watch(manifest_topic(self.model), self.receive_announcement)
 
     def start(self, device: Device) -> None:
-        """Begin to update a device that runs one of the store's bundles, or the first one."""
+        """Begin to update a device that runs a release of the store or the first bundle."""
         self._device = device
         self._running = self.store.digest(device.bundle.path)
         self._trial.deadline_ms = device.deadline_ms
@@ -149,24 +141,24 @@ class Updater:
                 self.store.save(refused=refused)
         elif self.store.is_whole(state.active):
             if state.on_trial:
-                _LOG.error("%s does not run here", state.active)
+                _LOG.error("release %s does not run on this device", state.active)
                 self.store.refuse(state.active, active=state.proved)
-            else:  # it ran before: an option may be wrong, or a sensor not ready
-                _LOG.error("%s did not start; the next start tries it again", state.active)
+            else:  # it ran before, so that a wrong option or a sensor may be the cause
+                _LOG.error("release %s did not start; the next start tries it again", state.active)
                 self._unfit.add(state.active)
         self._status.begin(device)
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread at once; whole files of a release that was being fetched are kept."""
+        """Stop the thread at once; files of a release that were fetched completely are kept."""
         with self._condition:
-            self._stopping = True
+            self._is_stopping = True
             self._condition.notify_all()
         self._fetcher.cut()
         if self._thread is not None:
             self._thread.join(5.0)
-            if self._thread.is_alive():  # in a look-up of a name, which nothing can end
+            if self._thread.is_alive():  # it resolves a host name, which cannot be interrupted
                 return
             self._thread = None
             if self._trial.running:
@@ -182,158 +174,163 @@ class Updater:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts so far.
+        """Counts so far, by name.
 
-        ``announced`` (messages), ``checks`` that ended well, ``taken``, ``repaired``, ``passed``,
-        ``rolled_back``, ``withdrawn``, ``bytes`` fetched; by the reason of their
-        :class:`.UpdateError` checks and releases that failed.
+        ``announced`` counts announcements, ``checks`` successful checks, ``bytes`` fetched bytes.
+        ``taken``, ``repaired``, ``passed``, ``rolled_back`` and ``withdrawn`` count releases. The
+        other names are the reasons of an :class:`.UpdateError` and count failures.
         """
         with self._condition:
-            counts = {name: self._counts[name] for name in _COUNTS}
+            counts = {name: self._counts[name] for name in _COUNTERS}
         return counts | {"bytes": self._fetcher.received}
 
     @property
     def trouble(self) -> str | None:
-        """Why updates or the store do not work now; None: they do."""
+        """Description of the current problem of the updates or the store; None if they work."""
         return self.store.trouble or self._trouble
 
     def receive_announcement(self, payload: bytes) -> None:
-        """Plan a check, on the network's thread; the payload is not read."""
+        """Plan a check. The link calls this on its network thread; the payload is not read."""
         with self._condition:
             self._counts["announced"] += 1
-            soon = max(
+            announced_check = max(
                 self._clock() + random.uniform(0.0, self._settings.spread),
-                self._checked + self._settings.gap,
+                self._last_check + self._settings.gap,
             )
-            self._due = min(self._due, soon)
+            self._next_check = min(self._next_check, announced_check)
             self._condition.notify_all()
 
-    def observe(self, end: Answer | Exception) -> None:
-        """Observe each answer of the device, or the error in its place."""
-        if self._trial.observe(end):
+    def observe(self, outcome: Answer | Exception) -> None:
+        """Count an answer or an error for the trial; the device calls this for each instance."""
+        if self._trial.observe(outcome):
             if self._trial.verdict == "failed":
                 self._fetcher.interrupt()
             with self._condition:
-                self._noted = True
+                self._has_news = True
                 self._condition.notify_all()
 
     def _run(self) -> None:
         while self._wait():
             try:
-                self._account()
+                self._save_counts()
                 self._status.publish_when_due()
                 if self._trial.verdict == "passed":
                     self._pass()
                 elif self._trial.verdict == "failed":
                     self._roll_back()
-                elif self._clock() >= self._due:
+                elif self._clock() >= self._next_check:
                     self._check()
             except UpdateError as error:
-                self._fail(error)
+                self._record_failure(error)
             except Exception as error:
                 _LOG.exception("the update failed unexpectedly")
-                self._fail(UpdateError("bundle", f"{type(error).__name__}: {error}"))
+                self._record_failure(UpdateError("bundle", f"{type(error).__name__}: {error}"))
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; False: to stop."""
+        """Wait until there is something to do; return False if the thread must stop."""
         with self._condition:
-            while not (self._stopping or self._noted):
-                left = min(self._due, self._status.due) - self._clock()
+            while not (self._is_stopping or self._has_news):
+                seconds = min(self._next_check, self._status.due) - self._clock()
                 if self._trial.running or self.store.state.wait:
-                    left = min(left, self._accounted + _SAVES - self._clock())
-                if left <= 0:
+                    seconds = min(seconds, self._last_save + _SAVE_SECONDS - self._clock())
+                if seconds <= 0:
                     break
-                self._condition.wait(left)
-            self._noted = False
-            return not self._stopping
+                self._condition.wait(seconds)
+            self._has_news = False
+            return not self._is_stopping
 
-    def _account(self) -> None:
-        """Save the counts of a trial, and the time that a release is still put off."""
+    def _save_counts(self) -> None:
+        """Save the counts of a trial and the remaining wait of a release that was put off."""
         now = self._clock()
         state = self.store.state
         trial = self._trial
-        passed = now - self._accounted
-        answered = trial.running and trial.good > 0
-        if passed < _SAVES and not (answered and state.starts):
+        elapsed = now - self._last_save
+        has_answered = trial.running and trial.good > 0
+        if elapsed < _SAVE_SECONDS and not (has_answered and state.starts):
             return
-        self._accounted = now
+        self._last_save = now
         changes: dict[str, float] = trial.counts if trial.running else {}
-        changes |= {"wait": max(0.0, state.wait - passed)} if state.wait else {}
+        changes |= {"wait": max(0.0, state.wait - elapsed)} if state.wait else {}
         if changes:
-            self.store.save(starts=0 if answered else state.starts, **changes)
+            self.store.save(starts=0 if has_answered else state.starts, **changes)
         if state.wait and not self.store.state.wait:
-            self._due = now  # it may be tried again
+            self._next_check = now  # the release may be tried again
 
     def _check(self) -> None:
         """Refresh the metadata, leave a withdrawn release, and run a release that is offered."""
         with self._condition:
-            self._checked = self._clock()
-            self._due = self._checked + self._settings.interval * random.uniform(0.75, 1.25)
+            self._last_check = self._clock()
+            self._next_check = self._last_check + self._settings.interval * random.uniform(
+                0.75, 1.25
+            )
         self.store.lock()
         offers, versions = self._client.refresh(self.store.state.seen)
         if versions != self.store.state.seen:
             self.store.save(seen=versions)
         offers = [offer for offer in offers if offer.model == self.model]
-        offered = [offer for offer in offers if offer.is_for(self._id)]
-        self._valid = valid = {offer.digest for offer in offers if offer.rollout}
-        successor = next(filter(self._may_take, offered), None)
-        # A withdrawn release is left before its successor is fetched, which takes time and may
-        # fail.
+        own_offers = [offer for offer in offers if offer.is_for(self._id)]
+        self._valid = {offer.digest for offer in offers if offer.rollout}
+        # Leave a withdrawn release before its successor is fetched, because that takes time and
+        # may fail.
+        successor = next(filter(self._may_run, own_offers), None)
         if successor is None or not self.store.is_whole(successor.digest):
-            self._leave_withdrawn(valid)
+            self._leave_withdrawn()
+        # Run the first offer that fits this device.
         try:
-            while (offer := next(filter(self._may_take, offered), None)) is not None:
+            while (offer := next(filter(self._may_run, own_offers), None)) is not None:
                 if self._run_offer(offer):
                     break
         finally:
-            self._leave_withdrawn(valid)
-            if forgotten := self._without_withdrawn(self.store.state.active):
-                self.store.save(**forgotten)
+            self._leave_withdrawn()
+            if changes := self._without_withdrawn(self.store.state.active):
+                self.store.save(**changes)
         self._trouble = None
-        self._failures = 0
+        self._n_failures = 0
         self._count("checks")
 
-    def _leave_withdrawn(self, valid: Set[str]) -> None:
-        """Go back if the release that runs is not among the `valid` ones."""
-        if not self._running or self._running in valid:
+    def _leave_withdrawn(self) -> None:
+        """Run an earlier release if the running one was withdrawn."""
+        if not self._running or self._running in self._valid:
             return
         self._trial.end()
         state = self.store.state
         _LOG.warning("%s was withdrawn", self._release)
         self._count("withdrawn")
-        self._go_back([digest for digest in (state.proved, state.previous) if digest in valid])
+        proved = (state.proved, state.previous)
+        self._go_back([digest for digest in proved if digest in self._valid])
 
     def _without_withdrawn(self, active: str) -> dict[str, str]:
-        """Changes of the state that let no start fall back on a withdrawn release."""
+        """Changes of the state so that no later start runs a withdrawn release."""
         state = self.store.state
         valid = {"", active, *self._valid}
         return {name: "" for name in ("proved", "previous") if getattr(state, name) not in valid}
 
-    def _may_take(self, offer: OfferedRelease) -> bool:
+    def _may_run(self, offer: OfferedRelease) -> bool:
+        """Whether a release has not failed here and is not put off."""
         state = self.store.state
         put_off = state.waiting if state.wait else ""
         return offer.digest not in {*state.refused, *self._unfit, put_off}
 
     def _run_offer(self, offer: OfferedRelease) -> bool:
-        """Run an offer; False: it does not fit this device."""
-        whole = self.store.is_whole(offer.digest)
-        if whole and self._running == offer.digest:
+        """Run an offered release; return False if it does not fit this device."""
+        is_stored = self.store.is_whole(offer.digest)
+        if is_stored and self._running == offer.digest:
             return True
-        if whole:
+        if is_stored:
             release = self.store.release(offer.digest)
         else:
             release = self._client.release(offer, self.store.partial / offer.digest)
-        unfit = release.misfit(
+        misfit = release.misfit(
             model=self.model,
             features=self._features,
             runtime=__version__,
             hardware=platform.machine(),
         )
-        if unfit is not None:
-            _LOG.warning("%s is not taken: %s", offer, unfit)
+        if misfit is not None:
+            _LOG.warning("%s does not fit this device: %s", offer, misfit)
             self._unfit.add(offer.digest)
             return False
-        if not whole:
+        if not is_stored:
             fetch = partial(self._client.fetch, release)
             self.store.fill(offer.digest, release, self._first, fetch)
         if self._running == offer.digest:
@@ -343,10 +340,11 @@ class Updater:
         return True
 
     def _adopt(self, digest: str, name: str) -> None:
-        """Run a whole release, on trial unless it has passed one before."""
+        """Run a complete release, on trial unless it has passed a trial before."""
         device = self._device
         before = self.store.state
         assert device is not None
+        # Save the choice first: a device that is killed meanwhile starts with this release.
         bad_before, answers_before = self._trial.before
         saved = self.store.save(
             active=digest,
@@ -361,11 +359,12 @@ class Updater:
         if not saved and digest != before.proved:
             self.store.save(active=before.active)
             raise UpdateError("store", str(self.store.trouble))
+        # Check and adopt the bundle; if that fails, continue with the release before.
         self._trial.end()
         try:
             bundle = self._open(digest)
             if bundle.manifest.release != name:
-                raise UpdateError("bundle", f"{name} turns out to be {bundle!r}")
+                raise UpdateError("bundle", f"the files of {name} are those of {bundle!r}")
             device.adopt(bundle)
         except (SelfTestError, BundleError, InputError, UpdateError) as error:
             self.store.refuse(
@@ -392,7 +391,7 @@ class Updater:
 
     @property
     def _release(self) -> str:
-        """Model and version that run."""
+        """Model and version of the running bundle."""
         assert self._device is not None
         return self._device.bundle.manifest.release
 
@@ -405,7 +404,7 @@ class Updater:
         _LOG.info("%s has passed its trial", self._release)
 
     def _roll_back(self) -> None:
-        """Leave a release that failed its trial for the one that passed before."""
+        """Replace a release that failed its trial by the last one that passed."""
         self._trial.end()
         _LOG.error("%s failed its trial: %s", self._release, self._trial.counts)
         self.store.refuse(self._running, active=self.store.state.proved)
@@ -418,33 +417,34 @@ class Updater:
         for digest in dict.fromkeys([*digests, ""]):
             try:
                 bundle = self._open(digest)
-                # Saved first: a device that is killed in between starts with this one.
+                # Save the choice first: a device that is killed meanwhile starts with this release.
                 changes = {"active": digest, "proved": digest, "starts": 0}
                 self.store.save(**self._without_withdrawn(digest) | changes)
                 self._device.adopt(bundle)
             except GatewiseError as error:
-                _LOG.error("%s does not come back: %s", digest or self._first, error)
+                _LOG.error("cannot return to %s: %s", digest or self._first, error)
                 continue
             self._running = digest
             self.store.tidy()
             break
         self._status.begin(self._device)
 
-    def _fail(self, error: UpdateError) -> None:
-        """Note a failure, and try again after a pause that doubles."""
-        if self._stopping:
+    def _record_failure(self, error: UpdateError) -> None:
+        """Record a failure, and plan the next check after a pause that doubles each time."""
+        if self._is_stopping:
             return
         if str(error) != self._trouble:
             _LOG.warning("update: %s", error)
         self._trouble = str(error)
         self._count(error.reason)
-        pause = min(
-            _LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 30), self._settings.interval
-        )
+        pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self._n_failures, 30)
+        pause = min(pause, _MAX_PAUSE_SECONDS, self._settings.interval)
         with self._condition:
-            self._failures += 1
-            self._due = min(self._due, self._clock() + pause * random.uniform(0.5, 1.5))
+            self._n_failures += 1
+            self._next_check = min(
+                self._next_check, self._clock() + pause * random.uniform(0.5, 1.5)
+            )
 
-    def _count(self, what: str) -> None:
+    def _count(self, name: str) -> None:
         with self._condition:
-            self._counts[what] += 1
+            self._counts[name] += 1

@@ -165,7 +165,7 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
     table = read_table(path, names, encoder, keep=[] if column is None else [column])
     labels = None
     if column is not None:
-        labels = np.array([cells[column] for cells in table.passed_on])
+        labels = np.array([cells[column] for cells in table.kept_cells])
         for line, label in zip(table.lines, labels, strict=True):
             if not label:
                 raise InputError(

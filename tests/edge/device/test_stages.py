@@ -181,7 +181,7 @@ def test_a_runner_that_is_missing_or_unknown_is_named(
 def test_a_graph_that_is_not_written_from_its_arrays_is_refused(tmp_path: Path) -> None:
     path = write_bundle(tmp_path / "bundle").path
     replace_file(path, "stage_0.onnx", linear_onnx(np.array([[4.0], [1.0]])))
-    with pytest.raises(DamagedFileError, match=r"stage_0\.onnx is not the graph of stage_0\.npz"):
+    with pytest.raises(DamagedFileError, match=r"stage_0\.onnx does not match stage_0\.npz"):
         load_stages(Bundle.open(path), runner="onnxruntime")
 
 
@@ -192,14 +192,14 @@ def test_given_graph_runs_unchanged(tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_bundle.write_bundle(tmp_path / "tiny"))
     assert bundle.manifest.stages[0].kind == "graph"
     assert self_test(bundle) == 8
-    with pytest.raises(BundleError, match=r"stage_0\.onnx was given as a graph: it needs onnxru"):
+    with pytest.raises(BundleError, match=r"stage_0\.onnx is a given graph and needs onnxru"):
         load_stages(bundle, runner="numpy")
 
 
 @pytest.mark.parametrize(
     ("graph", "why"),
     [
-        (b"no graph at all", "is not a model that runs here"),
+        (b"no graph at all", "cannot be run on this device"),
         (tiny_bundle.linear_graph(np.ones((4, 2), F)), r"gives float32 \(1, 2\), not .*\(1, 3\)"),
         (tiny_bundle.linear_graph(np.ones((5, 3), F)), "stage_0"),
     ],

@@ -11,7 +11,7 @@ from gatewise_edge.link.messages import (
     MAX_SKIPPED,
     MAX_VALUE_BYTES,
     AuditMark,
-    most_rows,
+    max_rows,
 )
 from gatewise_edge.link.wire import Request, Response
 
@@ -110,7 +110,7 @@ def test_a_request_lives_from_0_to_a_day(ttl_ms, allowed):
     ],
 )
 def test_request_and_response_of_shared_rows_fit_a_message_each(columns, classes, rows):
-    assert most_rows(columns, classes) == rows
+    assert max_rows(columns, classes) == rows
 
 
 def test_missing_values_are_seen_in_floats_alone():

@@ -16,7 +16,7 @@ from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
-from gatewise_edge.link.messages import MAX_TTL_MS, MOST_SHARED, most_rows
+from gatewise_edge.link.messages import MAX_GROUP_ROWS, MAX_TTL_MS, max_rows
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.wire import MAX_PAYLOAD
@@ -32,10 +32,10 @@ def hard(e: float) -> list[float]:
 
 
 def test_as_many_rows_as_request_and_response_can_hold():
-    assert most_rows(10, 2) == MOST_SHARED
+    assert max_rows(10, 2) == MAX_GROUP_ROWS
     for columns, classes in ((3000, 2), (10, 5000), (32000, 2), (2, 30000)):
-        rows = most_rows(columns, classes)
-        assert 1 <= rows < MOST_SHARED
+        rows = max_rows(columns, classes)
+        assert 1 <= rows < MAX_GROUP_ROWS
         assert request_bytes(columns, rows=rows) <= MAX_PAYLOAD
         response = wire.Response(
             id=bytes(16),

@@ -236,7 +236,7 @@ def test_no_cbor_tag_is_executed(tag, value):
 )  # fmt: skip
 def test_nested_value_is_refused_even_in_unknown_entries(value):
     extra = write_map(message(extra=value))
-    with pytest.raises(WireError, match="'extra' holds a nested value") as caught:
+    with pytest.raises(WireError, match="'extra' has a nested value") as caught:
         wire.decode_request(extra)
     assert (caught.value.reason, caught.value.id) == ("type", ID)
 

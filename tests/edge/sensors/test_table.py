@@ -59,7 +59,7 @@ def test_a_table_may_lack_columns_and_keep_others(table):
     path = table("id,b,when\n7,2,now\n8,,then\n")
     found = read_table(path, NAMES, keep=["when", "id"], partial=True)
     np.testing.assert_array_equal(found.rows, [[np.nan, 2], [np.nan, np.nan]])
-    assert found.passed_on == [{"when": "now", "id": "7"}, {"when": "then", "id": "8"}]
+    assert found.kept_cells == [{"when": "now", "id": "7"}, {"when": "then", "id": "8"}]
     assert (found.ignored, found.absent) == ((), ("a",))
     assert read_table(path, NAMES, partial=True).ignored == ("id", "when")
     with pytest.raises(InputError, match=r"--keep x: .* has no such column"):

@@ -125,7 +125,7 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path, settings):
         (("--signal", "-", "--block", "roughness"), "module:function"),
         (("--signal", "-", "--data", "x.npy"), "--data and --keep are for rows"),
         (("--signal", "-", "rate_hz = 8000.0"), "blocks are for 50 samples"),
-        (("hop = 3",), "hop is for --signal"),
+        (("hop = 3",), "hop needs --signal"),
         (("--signal", "-", *BLOCK, "smooth = 'mean:3'"), "give majority:K"),
         (("--signal", "-", *BLOCK, "--parallel", "2", "smooth = 'majority:3'"), "--parallel"),
     ],

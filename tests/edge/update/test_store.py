@@ -119,9 +119,9 @@ def test_a_new_state_has_seen_nothing():
     )  # fmt: skip
     assert len(State().device) == 16
     assert not state.on_trial
-    assert state.kept == []
-    assert replace(state, active="1", proved="0", previous="9").kept == ["1", "0"]
-    assert replace(state, active="1", proved="1", previous="9").kept == ["1", "9"]
+    assert state.digests == []
+    assert replace(state, active="1", proved="0", previous="9").digests == ["1", "0"]
+    assert replace(state, active="1", proved="1", previous="9").digests == ["1", "9"]
 
 
 @pytest.mark.parametrize(("size", "is_read"), [((64 << 10) + 1, True), ((64 << 10) + 2, False)])
@@ -235,7 +235,7 @@ def test_a_release_needs_room_for_its_files_and_8_mib_to_spare(tmp_path, monkeyp
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     store = Store(tmp_path)
     if lacking:
-        with pytest.raises(UpdateError, match="8388611 bytes are needed"):
+        with pytest.raises(UpdateError, match="it needs 8388611 bytes"):
             filled(store, a_npz=b"abc")
     else:
         assert filled(store, a_npz=b"abc")[1] == ["a.npz"]

@@ -215,7 +215,7 @@ def test_time_without_running_does_not_count(run, fleet, clock):
 
 def test_starts_without_an_answer_put_a_release_off_and_not_away(run, on_trial, monkeypatch):
     """A broker that was away at boot used three starts up in ten seconds."""
-    monkeypatch.setattr("gatewise_edge.update.updater._SAVES", 0.2)
+    monkeypatch.setattr("gatewise_edge.update.updater._SAVE_SECONDS", 0.2)
     device = on_trial
     device.updater.close()  # before the store, which its thread would lock again
     for _ in range(6):  # killed: nothing is closed in good order
@@ -241,7 +241,7 @@ def test_it_goes_on_after_thousands_of_failures(run, fleet, server):
     """The pause doubled until the number was too large, and the thread ended."""
     server.behave[""] = lambda handler: handler.send_error(500)
     device = run(urls=[server.url])
-    device.updater._failures = 5000
+    device.updater._n_failures = 5000
     device.settled()
     server.behave.clear()
     fleet.publish("8")

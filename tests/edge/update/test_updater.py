@@ -287,12 +287,12 @@ def test_remainder_of_another_release_is_removed(run, fleet, server, monkeypatch
     offer = fleet.publish("8")
     target = fleet.folder / f"targets/small/8/{offer.digest}.release.json"
     sizes = [spec.size for spec in Release.from_json(target.read_bytes()).files.values()]
-    needed = sum(sizes) + store_module._SPARE_SPACE
+    needed = sum(sizes) + store_module._SPARE_BYTES
     free = needed - 1  # enough for each file by itself
     monkeypatch.setattr("gatewise_edge.update.store.shutil.disk_usage", usage)
     device.refuses("store", "7")
-    assert f"in {device.store.folder}: {needed} bytes are needed" in device.updater.trouble
-    assert f"{free} free" in device.updater.trouble
+    assert f"in {device.store.folder}: it needs {needed} bytes" in device.updater.trouble
+    assert f"{free} bytes are free" in device.updater.trouble
     assert asked[0] == [offer.digest]
     assert server.fetched("8") == ["release.json"]
     free = needed
@@ -304,7 +304,7 @@ def test_another_process_keeps_the_store(run):
     one.settled()
     two = run()
     wait_until(lambda: two.updater.trouble is not None, "the trouble", PATIENCE)
-    assert "kept by another process" in two.updater.trouble
+    assert "locked by another process" in two.updater.trouble
     with pytest.raises(UpdateError):
         two.store.lock()
     one.close()
