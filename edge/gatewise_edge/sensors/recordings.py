@@ -1,4 +1,4 @@
-"""Samples of .wav, .flac and .npy files; of a truncated file, its whole samples."""
+"""Read the samples of .wav, .flac and .npy files; a truncated file gives its complete samples."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, not_installed
 
-#: Samples of all channels that are read at a time.
-_FRAMES: Final = 4096
-#: Formats of a WAV file's samples (mmreg.h); the extensible one has another in its first bytes.
+#: Number of frames to read at a time. A frame is one sample of each channel.
+_MAX_FRAMES: Final = 4096
+#: Tags of the formats of a WAV file's samples (mmreg.h). The extensible format contains another
+#: tag in its extension.
 _PCM: Final = 1
 _FLOAT: Final = 3
 _EXTENSIBLE: Final = 0xFFFE
+#: Names of formats that cannot be read.
 _OTHER_FORMATS: Final = {2: "ADPCM", 6: "A-law", 7: "mu-law", 17: "IMA ADPCM", 85: "MP3"}
-_MAX_FORMAT: Final = 40
-#: Sizes written by recorders that do not know the length yet, or were switched off.
+#: Largest size of a format chunk in bytes.
+_MAX_FORMAT_BYTES: Final = 40
+#: Sizes in the headers of recorders that do not know the length yet, or were switched off.
 _UNKNOWN_SIZES: Final = (0, 0xFFFFFFFF)
 
 
@@ -33,16 +36,17 @@ class Recording:
     Attributes
     ----------
     kind : {"whole", "float", "array"}
-        Whole numbers at full scale, floats in which full scale is 1, or values of any scale.
+        Integers with the full scale of their width, floats with full scale 1, or values of any
+        scale.
     bits : int
         Width of a sample.
     n_channels : int
     rate_hz : float or None
-        Samples per second; None where the file does not say.
+        Samples per second; None if the file does not state it.
     frames : iterator of ndarray, shape (k, n_channels)
-        Samples that follow each other. Whole numbers are signed.
+        Consecutive samples. Integers are signed.
     flaws : list of str
-        Faults of the file, as far as it has been read.
+        Faults of the file that were found so far.
     """
 
     kind: Literal["whole", "float", "array"]
@@ -54,9 +58,9 @@ class Recording:
 
 
 def open_recording(path: str) -> Recording | None:
-    """Open a .wav, .flac or .npy file; None if its name has another ending.
+    """Open a .wav, .flac or .npy file; return None if its name has another ending.
 
-    Raises InputError, which says what to do, if it cannot be read.
+    Raises InputError if it cannot be read.
     """
     reader = {".wav": _open_wave, ".flac": _open_flac, ".npy": _open_array}.get(
         Path(path).suffix.lower()
@@ -73,42 +77,42 @@ def open_recording(path: str) -> Recording | None:
 
 
 def _open_wave(path: str) -> Recording:
-    """Open a RIFF file; its chunks up to the samples are read."""
+    """Open a WAV file, and read its chunks up to the samples."""
     with Path(path).open("rb") as file:
-        head = file.read(12)
-        if not head:
+        header = file.read(12)
+        if not header:
             raise InputError(f"--signal {path}: the file is empty")
-        if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
-            raise InputError(f"--signal {path}: not a WAV file: it begins with {head!r}")
-        # chunks in any order; the samples come last
-        form = b""
+        if header[:4] not in (b"RIFF", b"RF64") or header[8:] != b"WAVE":
+            raise InputError(f"--signal {path}: not a WAV file: it begins with {header!r}")
+        # Read chunks in any order until the samples.
+        format_chunk = b""
         while (chunk := file.read(8))[:4] != b"data":
             if len(chunk) < 8:
                 raise InputError(f"--signal {path}: the file is cut before its samples")
             size = int.from_bytes(chunk[4:], "little")
             if chunk[:4] == b"fmt ":
-                form = file.read(min(size, _MAX_FORMAT))
-                size -= len(form)
-            # chunks begin at even places
+                format_chunk = file.read(min(size, _MAX_FORMAT_BYTES))
+                size -= len(format_chunk)
+            # Chunks are padded to an even size.
             file.seek(size + size % 2, os.SEEK_CUR)
-        if len(form) < 16 or len(chunk) < 8:
-            raise InputError(f"--signal {path}: the file does not say what its samples are")
+        if len(format_chunk) < 16 or len(chunk) < 8:
+            raise InputError(f"--signal {path}: the file does not state the format of its samples")
         begin = file.tell()
         n_bytes = file.seek(0, os.SEEK_END) - begin
-    kind, n_channels, rate = _wave_format(path, form)
+    kind, n_channels, rate = _wave_format(path, format_chunk)
     frame_bytes = int(kind[1]) * n_channels
-    # the whole samples in the file, whatever its header says
+    # Use the complete samples in the file, even if its header states another size.
     flaws = []
     size = int.from_bytes(chunk[4:], "little")
     if size in _UNKNOWN_SIZES and n_bytes:
-        flaws.append("its header does not say how long it is; it is read to the end")
+        flaws.append("its header does not state its length; it is read to the end")
     elif n_bytes < size:
         flaws.append(f"it ends {size - n_bytes} bytes before the length in its header")
     else:
         n_bytes = size
-    n_frames, n_torn = divmod(n_bytes, frame_bytes)
-    if n_torn:
-        flaws.append(f"its last {n_torn} bytes are a part of a sample")
+    n_frames, n_remaining_bytes = divmod(n_bytes, frame_bytes)
+    if n_remaining_bytes:
+        flaws.append(f"its last {n_remaining_bytes} bytes are an incomplete sample")
     return Recording(
         "whole" if kind[0] == "i" else "float",
         8 * int(kind[1]),
@@ -119,11 +123,11 @@ def _open_wave(path: str) -> Recording:
     )
 
 
-def _wave_format(path: str, form: bytes) -> tuple[str, int, int]:
-    """Type of samples, i1 to i4, f4 or f8, number of channels and rate."""
-    tag, n_channels, rate, _, frame_bytes, _ = struct.unpack("<HHIIHH", form[:16])
-    if tag == _EXTENSIBLE and len(form) >= 26:
-        (tag,) = struct.unpack("<H", form[24:26])
+def _wave_format(path: str, chunk: bytes) -> tuple[str, int, int]:
+    """Decode a format chunk to the type of samples (i1 to i4, f4 or f8), channels and rate."""
+    tag, n_channels, rate, _, frame_bytes, _ = struct.unpack("<HHIIHH", chunk[:16])
+    if tag == _EXTENSIBLE and len(chunk) >= 26:
+        (tag,) = struct.unpack("<H", chunk[24:26])
     if tag not in (_PCM, _FLOAT):
         name = _OTHER_FORMATS.get(tag, f"format {tag}")
         raise InputError(
@@ -142,13 +146,13 @@ def _wave_format(path: str, form: bytes) -> tuple[str, int, int]:
 def _wave_frames(
     path: str, begin: int, n_frames: int, n_channels: int, kind: str
 ) -> Iterator[NDArray[Any]]:
-    """Samples of a WAV file from byte `begin` on."""
+    """Read the samples of a WAV file from byte `begin` on."""
     frame_bytes = int(kind[1]) * n_channels
     with Path(path).open("rb") as file:
         file.seek(begin)
-        for n_read in range(0, n_frames, _FRAMES):
-            content = file.read(min(n_frames - n_read, _FRAMES) * frame_bytes)
-            if kind == "i1":  # WAV has 8 bits without a sign, 128 in the middle
+        for n_read in range(0, n_frames, _MAX_FRAMES):
+            content = file.read(min(n_frames - n_read, _MAX_FRAMES) * frame_bytes)
+            if kind == "i1":  # WAV stores 8 bits as unsigned integers with 128 in the middle
                 values: NDArray[Any] = (np.frombuffer(content, "u1") ^ 0x80).view("i1")
             elif kind == "i3":
                 padded = np.zeros((len(content) // 3, 4), np.uint8)
@@ -163,7 +167,7 @@ def _wave_frames(
 
 
 def _open_flac(path: str) -> Recording:
-    """Open a FLAC file by the library soundfile."""
+    """Open a FLAC file with the library soundfile."""
     try:
         import soundfile
     except ModuleNotFoundError as error:
@@ -178,12 +182,12 @@ def _open_flac(path: str) -> Recording:
     def frames() -> Iterator[NDArray[Any]]:
         n_frames = 0
         try:
-            # blocks come at the full scale of 32 bits
-            for values in soundfile.blocks(path, _FRAMES, dtype="int32", always_2d=True):
+            # soundfile scales samples to 32 bits
+            for values in soundfile.blocks(path, _MAX_FRAMES, dtype="int32", always_2d=True):
                 n_frames += len(values)
                 yield values >> (32 - bits)
         except soundfile.LibsndfileError as error:
-            flaws.append(f"it cannot be read on: {error.error_string}")
+            flaws.append(f"it cannot be read further: {error.error_string}")
         if n_frames < info.frames:
             flaws.append(f"it ends {info.frames - n_frames} samples before its length")
 
@@ -203,25 +207,25 @@ def _open_array(path: str) -> Recording:
         except (ValueError, KeyError, EOFError) as error:
             raise InputError(f"--signal {path}: the file is not an .npy file: {error}") from None
         begin = file.tell()
-        left = file.seek(0, 2) - begin
+        n_bytes = file.seek(0, os.SEEK_END) - begin
     if dtype.kind not in "fiub" or not 1 <= len(shape) <= 2 or 0 in shape[1:]:
         raise InputError(
-            f"--signal {path} holds {dtype} of shape {shape}; a recording is an array of numbers, "
-            "shape (samples,) or (samples, channels)"
+            f"--signal {path} has {dtype} of shape {shape}; a recording must be an array of "
+            "numbers, shape (samples,) or (samples, channels)"
         )
-    # the whole samples in the file
+    # Use the complete samples in the file.
     n_channels = shape[1] if len(shape) == 2 else 1
     frame_bytes = dtype.itemsize * n_channels
     flaws = []
     n_frames = shape[0]
-    if left < n_frames * frame_bytes:
-        # an array stored by columns has no whole sample
-        n_frames = 0 if by_columns else left // frame_bytes
+    if n_bytes < n_frames * frame_bytes:
+        # A truncated array that is stored by columns has no complete sample.
+        n_frames = 0 if by_columns else n_bytes // frame_bytes
         flaws.append(f"it ends {shape[0] - n_frames} samples before its length")
     values = (
         np.memmap(path, dtype, "r", begin, (n_frames, n_channels), "F" if by_columns else "C")
         if n_frames
         else np.empty((0, n_channels), dtype)
     )
-    frames = (np.array(values[i : i + _FRAMES]) for i in range(0, n_frames, _FRAMES))
+    frames = (np.array(values[i : i + _MAX_FRAMES]) for i in range(0, n_frames, _MAX_FRAMES))
     return Recording("array", 8 * dtype.itemsize, n_channels, None, frames, flaws)

@@ -1,8 +1,8 @@
-"""Sensors as functions: read when a feature is needed, with retries and timeouts.
+"""Sensors as functions that are called when a feature is needed, with retries and timeouts.
 
-They run on a thread of their own, one at a time, so that one that blocks cannot keep the device
-from answering. A sensor that hangs is left behind with its thread, and the others are read on a new
-one. An audit, after an answer, reads on another thread.
+Another thread calls them, one at a time, so that a sensor that blocks cannot stop the device from
+answering. If a sensor hangs, its thread is abandoned, and a new thread reads the other sensors. An
+audit, which follows an answer, reads on a third thread.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gatewise_edge.sensors.blocking_reader import BlockingReader, ReaderCall, St
 from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
 
 FeatureSensor = Callable[[], Any]
-#: Instances that wait, each within its own time, for a read that an earlier one gave up. Later ones
-#: do not wait for the sensor until it returns, so that its failure leaves time for the cloud.
-_PATIENT_WAITS: Final = 2
-
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
+
+#: Number of instances that wait, each within its own time, for a read that has not returned in
+#: time. Later instances do not wait, so that they have time for the cloud.
+_MAX_WAITS: Final = 2
 
 
 @dataclass(slots=True)
@@ -40,15 +40,15 @@ class SensorCounts:
     Attributes
     ----------
     reads : int
-        Calls of its function, repeated ones included.
+        Calls of its function, retries included.
     retries : int
-        Calls after a call that failed.
+        Calls after a failed call.
     failures : int
         Instances for which every call failed.
     late : int
         Instances for which it did not return in time.
     hung : int
-        Calls that were left behind with their thread.
+        Calls that were abandoned with their thread.
     """
 
     reads: int = 0
@@ -60,10 +60,10 @@ class SensorCounts:
 
 @dataclass(slots=True, eq=False)
 class _ReadState:
-    """State of one sensor's reads, which bundles share.
+    """State of one sensor's reads, which all bundles of a device share.
 
     The lock `reading` is held while its function runs. `n_waits` is the number of instances that
-    have given up waiting for the read that is under way.
+    have waited in vain for the running read.
     """
 
     counts: SensorCounts = field(default_factory=SensorCounts)
@@ -72,12 +72,12 @@ class _ReadState:
 
     @property
     def hangs(self) -> bool:
-        """Whether a read that an instance has given up is still under way."""
+        """Whether a read that did not return in time is still running."""
         return self.n_waits > 0 and self.reading.locked()
 
     def returns(self, until: float) -> bool:
-        """Wait until `until` for the read that is under way; return whether it has ended."""
-        if self.n_waits >= _PATIENT_WAITS:
+        """Wait until `until` for the running read; return whether it has ended."""
+        if self.n_waits >= _MAX_WAITS:
             return False
         if not self.reading.acquire(timeout=max(0.0, until - time.monotonic())):
             return False
@@ -86,44 +86,45 @@ class _ReadState:
 
 
 class Sensors:
-    """Sensors as functions: one per feature, one per group of features, or both.
+    """Sensors as functions, each of which reads one feature or one group of features.
 
     Parameters
     ----------
     features : mapping of str to callable, optional
-        Feature name to a function without arguments that gives its value. Where the bundle has
-        encoders, a column's name, and its raw cell: text, a number, a date, None if missing.
+        Functions without arguments that return the value of a feature, by the feature's name. If
+        the bundle has encoders, the names are those of columns, and a function returns the raw
+        cell: text, a number, a date, or None if it is missing.
     groups : mapping of str to callable, optional
-        Group name to a function without arguments that gives the values of the whole group:
-        a mapping by feature name, or a sequence in the bundle's order of the group's features.
-        A feature that also has its own sensor is read by that.
+        Functions without arguments that return the values of a whole group, by the group's name.
+        They return a mapping by feature name, or a sequence in the bundle's order of the group's
+        features. A feature's own sensor takes precedence over the sensor of its group.
     retries : int or mapping of str to int, default 0
-        Largest number of further tries at once after a failed read, or by the name of the
-        feature or group. No try begins after the deadline.
+        Largest number of retries after a failed read, or such numbers by the name of the feature or
+        group. No retry begins after the deadline.
     retry_wait : float, default 0
-        Seconds before each further try.
+        Seconds before each retry.
     timeout : float or mapping of str to float, optional
-        Seconds that a sensor may take per instance, its retries included. Without one it may
-        take the rest of the deadline, which leaves no time for the cloud.
+        Longest time of a sensor per instance in seconds, including its retries. By default a sensor
+        may take all the time until the deadline, which leaves no time for the cloud.
 
     Raises
     ------
     InputError
-        If a number is negative, or names a sensor that is not among them.
+        If a number is negative, or a mapping names an unknown sensor.
 
     Notes
     -----
-    Functions run one at a time, except while one hangs, and while an audit reads one
-    after an answer. No function runs twice at a time: an instance that needs a sensor whose last
-    read has not returned treats it as one that fails, so at most one thread per sensor hangs.
-    :attr:`hung` names such sensors. A function gives NaN for a missing value and raises if it
-    cannot read. Each is called once per instance, if at all; a sensor that failed is not read again
-    for that instance. Features are priced as in training: once when acquired, however many tries
-    that took, and not at all where every try failed. :attr:`counts` has the tries.
+    Functions run one at a time, except while one hangs, and while an audit reads after an answer.
+    The same function never runs twice at a time. If its last read has not returned, an instance
+    that needs it treats the sensor as failed, so that at most one thread per sensor hangs.
+    :attr:`hung` lists such sensors. A function returns NaN for a missing value and raises an
+    exception if it cannot read. It is called at most once per instance, apart from retries. An
+    acquired feature costs as much as in training, whatever the number of retries; a feature whose
+    every read failed costs nothing. :attr:`counts` has the number of reads.
 
-    A sensor that fails sends the instance to the cloud if the cloud's model can do without its
-    value: it does not read that feature, or it was trained with missing values. Otherwise the last
-    finished stage answers, and where none has finished, :class:`SensorError` names the sensor.
+    If a sensor fails, the instance is offloaded if the cloud's model does not need the feature or
+    was trained with missing values. Otherwise the last finished stage answers. If no stage has
+    finished, :class:`SensorError` names the sensor.
 
     Examples
     --------
@@ -161,12 +162,12 @@ class Sensors:
 
     @property
     def counts(self) -> dict[str, SensorCounts]:
-        """Counts of each sensor, by name of its feature or group."""
+        """Counts of each sensor, by the name of its feature or group."""
         return {name: replace(state.counts) for name, state in self._states.items()}
 
     @property
     def hung(self) -> tuple[str, ...]:
-        """Names of the sensors with a read that was given up and has not returned."""
+        """Names of the sensors with a read that did not return in time and is still running."""
         return tuple(name for name, state in self._states.items() if state.hangs)
 
     @property
@@ -183,12 +184,12 @@ class Sensors:
     ) -> FeatureSource:
         """Match the sensors with a bundle's features, or with the raw columns of its `encoder`.
 
-        `costs` names the features and groups; each of the features in `needed` must have a sensor.
-        Raises InputError if one has none, or the bundle has no feature or group of a sensor's name.
+        `costs` names the features and groups. Raises InputError if one of the features in `needed`
+        has no sensor, or if the bundle has no feature or group with a sensor's name.
         """
         names = costs.names or ()
         sensors: dict[int, _Sensor] = {}
-        # a sensor gives a feature, or a cell that becomes the features of its column
+        # A sensor returns a feature, or a cell that is encoded to the features of its column.
         columns, noun = (names, "feature") if encoder is None else (encoder.names, "column")
         column_of = range(len(names)) if encoder is None else encoder.column_of
 
@@ -198,18 +199,20 @@ class Sensors:
         def values(column: int, cell: Any) -> Sequence[float]:
             return (float(cell),) if encoder is None else encoder.cell(column, cell)
 
-        def add(name: str, its_columns: list[int], cells: Callable[[], Mapping[int, Any]]) -> None:
-            def read() -> dict[int, float]:
+        def add(
+            name: str, sensor_columns: list[int], read_cells: Callable[[], Mapping[int, Any]]
+        ) -> None:
+            def read_features() -> dict[int, float]:
                 return {
                     k: value
-                    for c, cell in cells().items()
+                    for c, cell in read_cells().items()
                     for k, value in zip(members(c), values(c, cell), strict=True)
                 }
 
             sensor = _Sensor(
                 name,
-                tuple(k for c in its_columns for k in members(c)),
-                read,
+                tuple(k for c in sensor_columns for k in members(c)),
+                read_features,
                 self._states[name],
                 retries=self._retries.get(name, self._retries[""]),
                 timeout=self._timeouts.get(name, self._timeouts[""]),
@@ -218,42 +221,44 @@ class Sensors:
             sensors.update(dict.fromkeys(sensor.members, sensor))
 
         def provides(name: str, group: int) -> bool:
-            """Whether sensor `name` reads a group: its own, or one that requires it."""
+            """Whether sensor `name` reads a group: its own group, or one that requires it."""
             group_name = costs.group_names[group] if group >= 0 else None
             if group_name is None or group_name in self._groups:
                 return group_name == name
             return name in (costs.group_names[g] for g in costs.requires[group])
 
-        # a feature's own sensor takes precedence over its group's
-        for name, group in self._groups.items():
+        # Groups come first, because a feature's own sensor replaces the sensor of its group.
+        for name, group_sensor in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
-            inside = [k for k, g in enumerate(costs.group.tolist()) if provides(name, g)]
-            among = list(dict.fromkeys(column_of[k] for k in inside))
-            group_columns = [c for c in among if columns[c] not in self._features]
-            add(name, group_columns, partial(_group_cells, name, group, among, columns))
+            group_features = [k for k, g in enumerate(costs.group.tolist()) if provides(name, g)]
+            group_columns = list(dict.fromkeys(column_of[k] for k in group_features))
+            own_columns = [c for c in group_columns if columns[c] not in self._features]
+            add(
+                name, own_columns, partial(_group_cells, name, group_sensor, group_columns, columns)
+            )
         for name, sensor_function in self._features.items():
             if name not in columns:
                 raise InputError(f"sensor {name!r}: the bundle has no such {noun}")
             column = columns.index(name)
-            add(name, [column], partial(_own_cell, column, sensor_function))
+            add(name, [column], partial(_feature_cell, column, sensor_function))
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
                 raise InputError(f"{noun} {columns[column_of[k]]!r} has no sensor")
         return _BoundSensors([columns[c] for c in column_of], sensors, self._reader)
 
     def close(self) -> None:
-        """End the thread that reads, unless a sensor blocks it."""
+        """End the reading thread, unless a sensor blocks it."""
         self._reader.close()
 
 
 def _by_name(what: str, setting: float | Mapping[str, float], names: Set[str]) -> dict[str, float]:
-    """Values of a setting by name of the sensor; the name "" is for unlisted sensors."""
+    """Values of a setting by the name of the sensor; the name "" is for all other sensors."""
     default = math.inf if what == "timeout" else 0
     table = dict(setting) if isinstance(setting, Mapping) else {"": setting}
     for name, value in table.items():
         if name and name not in names:
-            raise InputError(f"{what} for {name!r}: there is no such sensor")
+            raise InputError(f"{what} for {name!r}: no sensor has this name")
         kinds = (int,) if what == "retries" else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:
             kind = "a whole number" if what == "retries" else "seconds"
@@ -263,9 +268,9 @@ def _by_name(what: str, setting: float | Mapping[str, float], names: Set[str]) -
 
 @dataclass(slots=True, eq=False)
 class _Sensor:
-    """A function that gives the values of some features; one thread at a time calls it.
+    """A function that returns the values of some features; one thread at a time calls it.
 
-    `latest` is the outcome of the last of `n_read` reads.
+    `latest` is the outcome of the last read, and `n_read` the number of reads.
     """
 
     label: str
@@ -279,14 +284,13 @@ class _Sensor:
     n_read: int = 0
 
     def read(self, until: float) -> dict[int, float]:
-        """Call the function, and again after a failure while there is time.
+        """Call the function, and retry after a failure while there is time.
 
-        An instance that needs a value which an audit is reading uses the audit's: it waits no
-        longer than for another read.
+        If an audit is reading the sensor, the caller waits for that read and uses its outcome.
         """
-        before = self.n_read
+        n_read_before = self.n_read
         with self.state.reading:
-            if self.n_read == before:
+            if self.n_read == n_read_before:
                 try:
                     self.latest = self._read(until)
                 except SensorError as error:
@@ -298,31 +302,31 @@ class _Sensor:
             return self.latest
 
     def _read(self, until: float) -> dict[int, float]:
-        tries = 0
+        n_calls = 0
         while True:
-            tries += 1
+            n_calls += 1
             self.state.counts.reads += 1
             try:
                 return self.call()
             except Exception as error:
-                # A driver may raise anything; the device must still answer.
-                if tries > self.retries or time.monotonic() + self.wait >= until:
+                # A driver may raise anything, and the device must still answer.
+                if n_calls > self.retries or time.monotonic() + self.wait >= until:
                     self.state.counts.failures += 1
-                    raise self._failed(error, tries) from error
+                    raise self._failure(error, n_calls) from error
             self.state.counts.retries += 1
             if self.wait:
                 time.sleep(self.wait)
 
-    def _failed(self, error: Exception, tries: int) -> SensorError:
+    def _failure(self, error: Exception, n_calls: int) -> SensorError:
         if isinstance(error, SensorError):
             return error
-        often = f" ({tries} tries)" if tries > 1 else ""
-        text = f"sensor {self.label!r} failed: {type(error).__name__}: {error}{often}"
+        times = f" ({n_calls} tries)" if n_calls > 1 else ""
+        text = f"sensor {self.label!r} failed: {type(error).__name__}: {error}{times}"
         return SensorError(self.label, text)
 
 
 class _BoundSensors:
-    """Sensors with features as indices: see :class:`FeatureSource`."""
+    """The sensors of a bundle's features, by index, as a :class:`FeatureSource`."""
 
     def __init__(
         self, names: Sequence[str], sensors: Mapping[int, _Sensor], reader: BlockingReader
@@ -330,14 +334,15 @@ class _BoundSensors:
         self._names = names
         self._sensors = sensors
         self._reader = reader
-        self._timed = any(sensor.timeout < math.inf for sensor in sensors.values())
+        self._has_timeouts = any(sensor.timeout < math.inf for sensor in sensors.values())
 
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """Read `features`, as :class:`.FeatureSource` has it."""
+        """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
         until = time.monotonic() + timeout
         indices: list[int] = features.tolist()
+        # Enter the failures of absent sensors and of sensors that hang.
         for k in indices:
             sensor = self._sensors.get(k)
             if sensor is None:
@@ -346,15 +351,16 @@ class _BoundSensors:
                 known.fail([k], failure, spare=spare)
             elif sensor.state.hangs and k not in known.failures:
                 # An audit does not wait for a sensor that hangs, because it has no deadline.
-                own_end = min(until, time.monotonic() + sensor.timeout)
-                if own_end == math.inf or not sensor.state.returns(own_end):
-                    failure = self._late(sensor.label, known)
+                wait_end = min(until, time.monotonic() + sensor.timeout)
+                if wait_end == math.inf or not sensor.state.returns(wait_end):
+                    failure = self._enter_late(sensor.label, known)
                     if not spare:
                         raise failure
+        # Read the others: on this thread for an audit, in one call, or one by one with timeouts.
         if timeout == math.inf:
             self._read_in_turn(indices, known, until, spare, None)
             return
-        if not self._timed:
+        if not self._has_timeouts:
             self._run(indices, known, until, spare)
             return
         for k in indices:
@@ -364,28 +370,28 @@ class _BoundSensors:
             try:
                 self._run([k], known, min(until, now + self._sensors[k].timeout), spare)
             except SensorError:
-                # Only a late sensor itself is spared, not the sensors that wait for it.
+                # Go on only after a late sensor itself, not after a wait for another sensor.
                 if not spare or k not in known.failures or time.monotonic() >= until:
                     raise
 
     def _run(self, features: list[int], known: Reading, until: float, spare: bool) -> None:
-        """Read features on the reader's thread, in one call."""
+        """Read features in one call on the reader's thread."""
         call = partial(self._read_in_turn, features, known, until, spare)
         try:
             self._reader.run(call, until - time.monotonic())
         except StillReading as still:
             label = still.label or self._sensors[features[0]].label
-            raise self._late(label, known, abandoned=still.abandoned) from None
+            raise self._enter_late(label, known, abandoned=still.abandoned) from None
 
     def _read_in_turn(
         self, features: list[int], known: Reading, until: float, spare: bool, job: ReaderCall | None
     ) -> None:
-        """Read on this thread; a `job` gets the name of each sensor that is read."""
+        """Read features on this thread; a `job` gets the name of each sensor before its read."""
         for k in features:
             if known.have[k] or k in known.failures:
                 continue
             if time.monotonic() >= until:
-                return  # too late: the caller has stopped waiting
+                return  # the caller has stopped waiting
             sensor = self._sensors[k]
             if job is not None:
                 job.label = sensor.label
@@ -395,7 +401,7 @@ class _BoundSensors:
                 values = sensor.read(until)
             except SensorError as error:
                 failure = error
-            # The instance has its answer: values that come now would change its cost.
+            # The instance has been answered, and further values would change its cost.
             if job is not None and job.abandoned:
                 return
             if failure is not None:
@@ -404,8 +410,8 @@ class _BoundSensors:
             for index in sensor.members:
                 known.enter(index, values[index])
 
-    def _late(self, label: str, known: Reading, *, abandoned: bool = False) -> SensorError:
-        """Enter the failure of the late sensor `label` for an instance, and return it."""
+    def _enter_late(self, label: str, known: Reading, *, abandoned: bool = False) -> SensorError:
+        """Enter the failure of the late sensor `label`, and return it."""
         error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")
         for k, sensor in self._sensors.items():
             if sensor.label == label:
@@ -417,22 +423,22 @@ class _BoundSensors:
         return error
 
 
-def _own_cell(column: int, sensor: FeatureSensor) -> dict[int, Any]:
+def _feature_cell(column: int, sensor: FeatureSensor) -> dict[int, Any]:
     return {column: sensor()}
 
 
 def _group_cells(
     name: str, sensor: GroupSensor, members: list[int], names: Sequence[str]
 ) -> dict[int, Any]:
-    """Values of a group's members, from a mapping by name or a sequence in their order."""
+    """Read the cells of a group's members, from a mapping by name or a sequence in order."""
     cells = sensor()
     if isinstance(cells, Mapping):
         missing = [names[k] for k in members if names[k] not in cells]
         if missing:
-            raise SensorError(name, f"group sensor {name!r} gave no {missing[0]!r}")
+            raise SensorError(name, f"group sensor {name!r} returned no {missing[0]!r}")
         return {k: cells[names[k]] for k in members}
     if len(cells) != len(members):
         raise SensorError(
-            name, f"group sensor {name!r} gave {len(cells)} values for {len(members)} features"
+            name, f"group sensor {name!r} returned {len(cells)} values for {len(members)} features"
         )
     return dict(zip(members, cells, strict=True))

@@ -1,4 +1,4 @@
-"""Windows cut from the samples of ``--signal``, which are checked against the bundle."""
+"""The source of ``--signal``: it checks samples against the bundle and cuts them into windows."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from gatewise_signals.windows import CLOCK_ERROR, Windower
 _LOG = logging.getLogger(__name__)
 
 FORMATS: Final = (*DTYPES, "csv")
-#: Endings of files that state the form of their samples, and of files of plain numbers.
-_RECORDINGS: Final = (".wav", ".flac", ".npy", ".csv")
-_RAW: Final = ("", ".raw", ".pcm", ".bin")
+#: Endings of files that state the format of their samples.
+_RECORDING_SUFFIXES: Final = (".wav", ".flac", ".npy", ".csv")
+#: Endings of files of plain numbers.
+_RAW_SUFFIXES: Final = ("", ".raw", ".pcm", ".bin")
 #: Largest denominator of the ratio of two rates.
-_LARGEST_RATIO: Final = 1000
-#: Samples on each side of a window that resampling needs, at the lower of the two rates.
+_MAX_DENOMINATOR: Final = 1000
+#: Samples that resampling needs on each side of a window, at the lower of the two rates.
 _MARGIN: Final = 10
 
 
@@ -48,49 +49,54 @@ class SignalOptions(Settings, frozen=True, kw_only=True):
 
     signal_format: Annotated[
         str | None,
-        FileOption("Type of a stream's samples: int16, float32, ... or csv; else the bundle's."),
+        FileOption(
+            "Type of a stream's samples: int16, float32, ... or csv; by default the bundle's."
+        ),
     ] = None
     rate_hz: Annotated[
         Positive | None,
-        FileOption("Samples per s of --signal; by default the recording's, or the bundle's."),
+        FileOption("Samples per second of --signal; by default the recording's, or the bundle's."),
     ] = None
     hop: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        FileOption("Samples from one window to the next, at the bundle's rate; a window's."),
+        FileOption(
+            "Samples from one window to the next at the bundle's rate; by default a window."
+        ),
     ] = None
     convert: Annotated[
         bool,
-        FileOption("Resample --signal to the bundle's rate, bring its width to full scale; false."),
+        FileOption("Whether to resample --signal to the bundle's rate and rescale its full scale."),
     ] = False
     scale: Annotated[
-        tuple[float, ...], FileOption("Unit of a count of --signal, of all or each channel.")
+        tuple[float, ...],
+        FileOption("Value of one count of --signal; one number, or one for each channel."),
     ] = ()
     offset: Annotated[
-        tuple[float, ...], FileOption("Added to counts before the scale, as Linux IIO's.")
+        tuple[float, ...], FileOption("Number to add to counts before scaling, as in Linux IIO.")
     ] = ()
     unit: Annotated[str | None, FileOption("Name of the unit of --signal, such as m/s2.")] = None
     time_unit: Annotated[
-        Literal["s", "ms", "us", "ns"], FileOption("Unit of times in lines of --signal.")
+        Literal["s", "ms", "us", "ns"], FileOption("Unit of the times in lines of --signal.")
     ] = "s"
 
 
 def open_signal(
     source: str, signal: SignalInput, stop: Stop, options: SignalOptions
 ) -> WindowStream:
-    """Open what ``--signal`` names, to be cut into windows of the bundle's shape.
+    """Open the source that ``--signal`` names, and cut its samples into windows of the bundle.
 
-    ``-``: standard input. ``tcp://host:port``: a socket. ``name.wav``, ``name.flac``, ``name.npy``,
-    ``name.csv``: one long recording. Any other file, as a pipe: read as a stream of whole samples,
-    their channels interleaved, as little-endian numbers of a type; or as lines of csv
+    `source` is ``-`` for standard input, ``tcp://host:port`` for a socket, a recording
+    (``name.wav``, ``name.flac``, ``name.npy`` or ``name.csv``), or another file, such as a pipe. A
+    stream has samples with interleaved channels as little-endian numbers, or lines of text
     (:class:`.LineReader`).
 
-    Raises InputError if it is anything else, cannot be opened, or has another rate, unit, width or
-    number of channels than the bundle.
+    Raises InputError if the source is anything else, cannot be opened, or has another rate, unit,
+    width or number of channels than the bundle.
     """
     _check_options(source, signal, options)
     recording = open_recording(source)
     rate = _rate(source, signal, options, recording)
-    # samples of a recording, of lines or of bytes
+    # Open the samples of a recording, of lines or of bytes.
     flaws: list[str] = []
     batches: Iterator[Batch]
     if recording is not None:
@@ -100,14 +106,15 @@ def open_signal(
                 f"{signal.n_channels}"
             )
         flaws = recording.flaws
-        batches = ([Samples(f.reshape(-1, *signal.shape[1:]))] for f in recording.frames)
+        shape = (-1, *signal.shape[1:])
+        batches = ([Samples(frames.reshape(shape))] for frames in recording.frames)
     elif "csv" in (options.signal_format, Path(source).suffix.lower()[1:]):
         batches = LineReader(source, signal, options.time_unit).batches(open_pieces(source, stop))
     else:
         pieces = open_pieces(source, stop)
-        form = options.signal_format or signal.dtype
-        batches = byte_batches(source, pieces, signal.shape[1:], form, flaws)
-    # windows of the bundle's rate and values
+        dtype = options.signal_format or signal.dtype
+        batches = byte_batches(source, pieces, signal.shape[1:], dtype, flaws)
+    # Cut windows, with the bundle's rate and values.
     resampler = None
     if rate is not None and signal.rate_hz is not None and not _same_rate(rate, signal.rate_hz):
         resampler = WindowResampler(rate, signal.rate_hz, signal.shape[0])
@@ -133,16 +140,16 @@ def _check_options(source: str, signal: SignalInput, options: SignalOptions) -> 
             f"signal_format {options.signal_format}: choose one of {', '.join(FORMATS)}"
         )
     suffix = Path(source).suffix.lower()
-    if options.signal_format is not None and suffix in _RECORDINGS:
-        raise InputError(f"signal_format is for streams; {source} states its own format")
+    if options.signal_format is not None and suffix in _RECORDING_SUFFIXES:
+        raise InputError(f"signal_format is for streams; {source} states its format itself")
     if (
         options.signal_format is None
-        and suffix not in (*_RECORDINGS, *_RAW)
+        and suffix not in (*_RECORDING_SUFFIXES, *_RAW_SUFFIXES)
         and Path(source).is_file()
     ):
         raise InputError(
-            f"--signal {source}: the ending does not tell the format; set signal_format in "
-            f"--settings, or give one of {', '.join(_RECORDINGS)}"
+            f"--signal {source}: the format is unknown from the ending; set signal_format in "
+            f"--settings, or give one of {', '.join(_RECORDING_SUFFIXES)}"
         )
     for name in ("scale", "offset"):
         if len(getattr(options, name)) not in (0, 1, signal.n_channels):
@@ -167,12 +174,15 @@ def _same_rate(one: float, other: float) -> bool:
 def _rate(
     source: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
 ) -> float | None:
-    """Get the rate of the samples; InputError if it differs from the bundle's unconverted."""
+    """Return the rate of the samples.
+
+    Raises InputError if it is not the bundle's and `convert` is not set.
+    """
     stated = options.rate_hz
     recorded_rate = None if recording is None else recording.rate_hz
     if recorded_rate is not None and stated is not None and not _same_rate(recorded_rate, stated):
         raise InputError(
-            f"--signal {source} has {recorded_rate:g} samples a second, not {stated:g}"
+            f"--signal {source} has {recorded_rate:g} samples per second, not {stated:g}"
         )
     rate = recorded_rate if stated is None else stated
     if rate is None or signal.rate_hz is None or _same_rate(rate, signal.rate_hz):
@@ -180,16 +190,17 @@ def _rate(
     if not options.convert:
         name = "rate_hz" if recorded_rate is None else f"--signal {source}"
         raise InputError(
-            f"{name}: {rate:g} samples a second, the bundle's blocks are for {signal.rate_hz:g} "
-            "samples a second; convert = true in --settings resamples them"
+            f"{name}: {rate:g} samples per second, but the bundle's blocks are for "
+            f"{signal.rate_hz:g} samples per second; convert = true in --settings resamples them"
         )
     return rate
 
 
 class WindowResampler:
-    """Resamples longer windows at `from_hz` to windows of `length` samples at `to_hz`.
+    """A resampler from windows at `from_hz` to windows of `length` samples at `to_hz`.
 
-    A longer window has `margin` samples more on each side, so that its ends are as exact.
+    An input window has `margin` further samples on each side, so that resampling is exact up to the
+    ends of the window. The attribute `length` is the length of an input window.
     """
 
     def __init__(self, from_hz: float, to_hz: float, length: int) -> None:
@@ -198,25 +209,25 @@ class WindowResampler:
         except ModuleNotFoundError as error:
             raise not_installed(error, "train") from None
         self._resample: Callable[..., NDArray[Any]] = resample_poly
-        ratio = Fraction(to_hz / from_hz).limit_denominator(_LARGEST_RATIO)
+        ratio = Fraction(to_hz / from_hz).limit_denominator(_MAX_DENOMINATOR)
         self._up = ratio.numerator
         self._down = ratio.denominator
         self._length = length
-        # whole periods of the two rates
-        periods = math.ceil(_MARGIN * max(1 / self._up, 1 / self._down))
-        self.margin = periods * self._down
+        # The margin is a whole number of periods of the two rates.
+        n_periods = math.ceil(_MARGIN * max(1 / self._up, 1 / self._down))
+        self.margin = n_periods * self._down
         self.length = self.inverse(length) + 2 * self.margin
 
-    def inverse(self, count: int) -> int:
-        """Samples at the first rate in the time of `count` at the second one."""
-        return math.ceil(count * self._down / self._up)
+    def inverse(self, n_samples: int) -> int:
+        """Number of samples at `from_hz` in the time of `n_samples` at `to_hz`."""
+        return math.ceil(n_samples * self._down / self._up)
 
     def resample(self, window: NDArray[Any]) -> NDArray[np.float64]:
         """Resample a window with its margins, shape (length,) or (length, channels)."""
         values = self._resample(window.astype(np.float64), self._up, self._down)
         begin = self.margin * self._up // self._down
-        cut: NDArray[np.float64] = values[begin : begin + self._length]
-        return cut
+        resampled: NDArray[np.float64] = values[begin : begin + self._length]
+        return resampled
 
 
 # -- values --------------------------------------------------------------------------------
@@ -224,9 +235,9 @@ class WindowResampler:
 
 @dataclass(frozen=True, eq=False)
 class SampleValues:
-    """The bundle's values of samples: ``(sample + offset) * factor``, in the type of windows.
+    """The conversion from samples to the bundle's values: ``(sample + offset) * factor``.
 
-    Whole numbers are rounded, and end at the ends of their type.
+    The result has the type of windows. Integers are rounded and clipped to the range of their type.
     """
 
     dtype: np.dtype[Any]
@@ -234,7 +245,7 @@ class SampleValues:
     offset: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
 
     def typed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Bring values to the type of windows."""
+        """Convert values to the type of windows."""
         if self.dtype.kind == "f":
             return values.astype(np.float32)
         limits = np.iinfo(self.dtype)
@@ -242,7 +253,7 @@ class SampleValues:
         return typed
 
     def of_samples(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Get the values of samples, shape (k,) or (k, channels)."""
+        """Convert samples, shape (k,) or (k, channels), to the bundle's values."""
         if (self.factor == 1).all() and not self.offset.any():
             return samples
         return self.typed((samples.astype(np.float64) + self.offset) * self.factor)
@@ -251,28 +262,32 @@ class SampleValues:
 def _values(
     source: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
 ) -> SampleValues:
-    """Compare the width of samples with the bundle's; InputError if they differ."""
+    """Choose the conversion of samples to the bundle's values.
+
+    Raises InputError if a recording has another width than the bundle and `convert` is not set.
+    """
     dtype = np.dtype(signal.dtype)
     if options.scale or options.offset:
-        own_scale = np.array([channel.scale for channel in signal.channels])
-        scale = np.array(options.scale) if options.scale else own_scale
-        return SampleValues(dtype, scale / own_scale, np.array(options.offset or (0.0,)))
+        bundle_scale = np.array([channel.scale for channel in signal.channels])
+        scale = np.array(options.scale) if options.scale else bundle_scale
+        return SampleValues(dtype, scale / bundle_scale, np.array(options.offset or (0.0,)))
     if recording is None or recording.kind == "array":
         return SampleValues(dtype)
-    # full scale: 1 of floats, 2 ** (bits - 1) of whole numbers
+    # Full scale is 1 for floats and 2 ** (bits - 1) for integers.
     is_float = recording.kind == "float"
     full_scale = 1.0 if is_float else 2.0 ** (recording.bits - 1)
-    own_full_scale = 1.0 if dtype.kind == "f" else 2.0 ** (8 * dtype.itemsize - 1)
-    same = full_scale == own_full_scale and is_float == (dtype.kind == "f")
-    if not same and not options.convert:
-        kind = "floats" if is_float else f"whole numbers of {recording.bits} bits"
+    bundle_full_scale = 1.0 if dtype.kind == "f" else 2.0 ** (8 * dtype.itemsize - 1)
+    is_equal = full_scale == bundle_full_scale and is_float == (dtype.kind == "f")
+    if not is_equal and not options.convert:
+        kind = "floats" if is_float else f"integers of {recording.bits} bits"
         raise InputError(
-            f"--signal {source} has {kind}, the bundle was trained on {dtype.name}: convert = true "
-            "in --settings brings full scale to full scale, scale = ... gives the unit of a count"
+            f"--signal {source} has {kind}, but the bundle was trained on {dtype.name}; in "
+            "--settings, convert = true rescales the full scale, and scale = ... states the value "
+            "of a count"
         )
-    # unsigned whole numbers have their zero in the middle
-    middle = own_full_scale if dtype.kind == "u" else 0.0
-    factor = own_full_scale / full_scale
+    # The zero of unsigned integers is in the middle of their range.
+    middle = bundle_full_scale if dtype.kind == "u" else 0.0
+    factor = bundle_full_scale / full_scale
     return SampleValues(dtype, np.array([factor]), np.array([middle / factor]))
 
 
@@ -280,9 +295,10 @@ def _values(
 
 
 class WindowStream(InstanceSource):
-    """Windows cut from samples as they come, none across a gap.
+    """A source of windows, cut from samples as they arrive, and never across a gap.
 
-    It ends in an InputError if the samples give no window, or if their times show another rate.
+    It ends with an InputError if there were not enough samples for a window, or if the times of the
+    samples show another rate.
     """
 
     def __init__(
@@ -302,7 +318,7 @@ class WindowStream(InstanceSource):
         self._values = values
         self._resampler = resampler
         self._flaws = flaws
-        self._n_breaks = 0  # gaps that a line stands for
+        self._n_marked_gaps = 0  # gaps from a line "gap" or an unreadable sample
         self._n_errors = 0
         length = self._length
         if resampler is not None:
@@ -313,12 +329,12 @@ class WindowStream(InstanceSource):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts so far: samples, windows, gaps, and samples, windows and lines that were lost."""
+        """Counts so far: samples, windows, gaps, and lost samples, windows and lines."""
         windower = self._windower
         return {
             "samples": windower.samples,
             "windows": windower.windows,
-            "gaps": windower.gaps + self._n_breaks,
+            "gaps": windower.gaps + self._n_marked_gaps,
             "dropped_samples": windower.dropped,
             "refused_windows": windower.refused,
             "bad_samples": self._n_errors,
@@ -327,59 +343,63 @@ class WindowStream(InstanceSource):
 
     def _items(self, batches: Iterator[Batch]) -> Iterator[list[Item]]:
         windower = self._windower
-        gap = False  # since the last window
-        timed = windower.rate_hz is not None  # seconds count from the first sample at the rate
+        follows_gap = False  # whether there was a gap since the last window
+        # Without times, the seconds of a window count from the first sample, until there is a gap.
+        is_continuous = windower.rate_hz is not None
         for batch in batches:
             ready: list[Item] = []
             for samples in batch:
+                # Cut no window across lost or unreadable samples.
                 if not isinstance(samples, Samples):
-                    # samples were lost, or could not be read: no window goes across
                     windower.reset()
-                    self._n_breaks += 1
-                    gap = True
-                    timed = False
+                    self._n_marked_gaps += 1
+                    follows_gap = True
+                    is_continuous = False
                     if samples is not None:
                         self._n_errors += 1
                         ready.append((samples, {}))
                     continue
                 if samples.time is not None and windower.rate_hz is None:
-                    raise InputError("the samples have times: set rate_hz, to find gaps")
+                    raise InputError("the samples have times: set rate_hz, so that gaps are found")
+                # Cut the windows that these samples complete.
                 n_gaps = windower.gaps
                 n_refused = windower.refused
                 windows = windower.push(self._values.of_samples(samples.values), samples.time)
-                gap |= windower.gaps > n_gaps
+                follows_gap |= windower.gaps > n_gaps
                 for window in windows:
                     seconds = window.time
-                    if seconds is None and timed and windower.rate_hz is not None:
+                    if seconds is None and is_continuous and windower.rate_hz is not None:
                         seconds = window.start / windower.rate_hz
-                    ready.append(self._item(window.values, window.start, seconds, gap))
-                    gap = False
+                    ready.append(self._item(window.values, window.start, seconds, follows_gap))
+                    follows_gap = False
                 if windower.refused > n_refused:
-                    gap = True
+                    follows_gap = True
                     ready.append((self._wrong_rate(), {}))
             yield ready
         windower.reset()
         self._end()
 
-    def _item(self, values: NDArray[Any], start: int, seconds: float | None, gap: bool) -> Item:
-        """Instance of a window, with its place in the stream."""
+    def _item(
+        self, values: NDArray[Any], start: int, seconds: float | None, follows_gap: bool
+    ) -> Item:
+        """Make the instance of a window, with its place in the stream."""
         if self._resampler is not None:
             values = self._values.typed(self._resampler.resample(values))
             start += self._resampler.margin
             if seconds is not None and self._windower.rate_hz is not None:
                 seconds += self._resampler.margin / self._windower.rate_hz
         time = None if seconds is None else round(seconds, 6)
-        return values, {"start": start, "time": time, **({"gap": True} if gap else {})}
+        return values, {"start": start, "time": time, **({"gap": True} if follows_gap else {})}
 
     def _wrong_rate(self) -> InputError:
-        """Error of a window with another rate; it is raised where there was no other window."""
+        """Return the error of a window with another rate; raise it if there was no window yet."""
         error = InputError(f"--signal {self._name}: {self._rate_by_times()}")
         if not self._windower.windows:
             raise error
         return error
 
     def _rate_by_times(self) -> str:
-        """Say how the rate by times differs from the bundle's; empty if they agree."""
+        """Describe how the rate by the samples' times differs; empty if it does not."""
         measured = self._windower.measured_hz
         rate = self._windower.rate_hz
         if rate is None or not self._windower.is_timed:
@@ -389,26 +409,29 @@ class WindowStream(InstanceSource):
         ratio = measured / rate
         if abs(1 / ratio - 1) <= CLOCK_ERROR:
             return ""
-        unit = next((u for u, s in TIME_UNITS.items() if abs(ratio / s - 1) <= CLOCK_ERROR), None)
-        advice = "set rate_hz to theirs and convert = true to resample them"
-        if unit is not None:
-            advice = f'if times are in {unit}, set time_unit = "{unit}"'
+        # A ratio such as 1e-3 shows that the times have another unit.
+        units = [
+            unit for unit, seconds in TIME_UNITS.items() if abs(ratio / seconds - 1) <= CLOCK_ERROR
+        ]
+        advice = "set rate_hz to their rate, and convert = true to resample them"
+        if units:
+            advice = f'if the times are in {units[0]}, set time_unit = "{units[0]}"'
         return (
-            f"by their times the samples come at {measured:.6g} a second, the bundle's blocks are "
-            f"for {rate:g}: {advice}"
+            f"by their times there are {measured:.6g} samples per second, but the bundle's blocks "
+            f"are for {rate:g}: {advice}"
         )
 
     def _end(self) -> None:
-        """Log flaws of the stream at its end; InputError if it gave no window."""
+        """Log the flaws of the stream at its end; InputError if there was no window."""
         for flaw in self._flaws:
-            _LOG.warning("%s: %s; its whole windows are answered", self._name, flaw)
+            _LOG.warning("%s: %s; its complete windows are answered", self._name, flaw)
         windower = self._windower
         if windower.windows:
             return
         n_samples = windower.samples
         n_gaps = self.counts["gaps"]
         reasons = [
-            f"{n_samples} samples and {n_gaps} gaps gave no window of {windower.length}",
+            f"{n_samples} samples with {n_gaps} gaps contain no window of {windower.length}",
             self._rate_by_times() if n_samples else "",
             *self._flaws,
         ]

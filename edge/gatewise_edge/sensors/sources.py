@@ -1,4 +1,4 @@
-"""Sources of the rows of ``gatewise edge``: a file, JSON lines, or a Python callable."""
+"""Sources of rows for ``gatewise edge --data``: a file, JSON lines, or a Python function."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import read_arrays, read_row, read_table
 from gatewise_edge.stop_request import Stop, Stopped
 
-#: Endings of files whose rows are table rows.
+#: File name endings of tables.
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
-#: Largest number of bytes of one JSON line.
-_LONGEST_LINE: Final = 2**20
-#: Seconds before a function that failed is called again: doubled each time, up to a second.
-_FIRST_PAUSE: Final = 0.01
-#: Columns that are named in a note.
-_MOST_SHOWN: Final = 8
+#: Largest size of one JSON line in bytes.
+_MAX_LINE_BYTES: Final = 2**20
+#: Seconds before a function that failed is called again; doubled each time, up to a second.
+_FIRST_PAUSE_SECONDS: Final = 0.01
+_MAX_PAUSE_SECONDS: Final = 1.0
+#: Largest number of column names in a note.
+_MAX_NAMES: Final = 8
 
 
 def open_source(
@@ -46,14 +47,14 @@ def open_source(
     keep: Sequence[str] = (),
     window: tuple[int, ...] | None = None,
 ) -> InstanceSource:
-    """Open what ``--data`` names; the wait for an instance ends on a stop request.
+    """Open the source that ``--data`` names. A request to stop ends the wait for an instance.
 
-    ``-``: JSON lines on standard input. ``name.csv``, ``name.parquet``: a table. ``name.npy``,
-    ``name.npz``: arrays. ``module:function``: Python, the module sought in the current folder
-    first. Raises InputError if it is anything else, or cannot be opened. With an encoder `names`
-    are its raw columns, and rows hold their cells. A feature that a row does not have is a missing
-    value. The columns `keep` are passed on. With the shape of a `window` instances are arrays of
-    it, in any form but a table's.
+    `data` is ``-`` for JSON lines on standard input, ``name.csv`` or ``name.parquet`` for a table,
+    ``name.npy`` or ``name.npz`` for arrays, or ``module:function`` for Python, whose module may be
+    in the current folder. With an encoder, `names` are its raw columns, and rows have their cells.
+    A feature that a row lacks is a missing value. The columns `keep` are copied to the answers. If
+    the shape of a `window` is given, instances are arrays of this shape, from any source but a
+    table. Raises InputError if `data` is anything else, or cannot be opened.
     """
     if window is not None and keep:
         raise InputError("--keep: windows have no further columns")
@@ -82,9 +83,11 @@ def open_source(
 
 @dataclass(frozen=True)
 class InstanceReader:
-    """Reads instances as writers give them, and keeps the columns `keep`.
+    """A reader of instances from JSON values and Python objects.
 
-    It has the features `names`, raw columns if `raw`, or is an array of the shape `window`.
+    An instance has the features `names`, which are raw columns if `raw`, and perhaps the columns
+    `keep`, which are copied to its answer. If the shape of a `window` is given, an instance is an
+    array of this shape.
     """
 
     names: Sequence[str]
@@ -93,20 +96,19 @@ class InstanceReader:
     window: tuple[int, ...] | None = None
 
     def read(self, value: Any) -> Item:
-        """Read a value of JSON or Python code; an InputError where it is not an instance."""
+        """Read an instance; an invalid one becomes an InputError in its place."""
+        kept_cells = {}
         if isinstance(value, Mapping):
             value = {name: _plain(value) for name, value in value.items()}
-            passed_on = {name: value[name] for name in self.keep if name in value}
-        else:
-            passed_on = {}
+            kept_cells = {name: value[name] for name in self.keep if name in value}
         try:
             instance = self._instance(value)
         except InputError as error:
             instance = error
-        return instance, {"kept": passed_on} if passed_on else {}
+        return instance, {"kept": kept_cells} if kept_cells else {}
 
     def read_json(self, line: str) -> Item:
-        """Read a JSON line; InputError if a key is unknown or stands twice, ValueError if bad."""
+        """Read a JSON line; InputError for an unknown or repeated key, ValueError for bad JSON."""
         value = unique_json(line)
         if isinstance(value, dict):
             for key in value.keys() - {*self.names, *self.keep}:
@@ -120,12 +122,12 @@ class InstanceReader:
             value = value.tolist()
         elif isinstance(value, Sequence) and not isinstance(value, str):
             value = [*map(_plain, value)]
-        # the device checks and encodes raw rows itself
+        # The device checks and encodes raw rows itself.
         return value if self.raw else read_row(value, self.names)
 
     def _as_window(self, value: Any) -> Instance:
         try:
-            # None is a missing sample in JSON; an array keeps its type
+            # None is a missing sample in JSON. An array keeps its type.
             window = value if isinstance(value, np.ndarray) else np.asarray(value, np.float64)
         except (TypeError, ValueError, OverflowError):
             window = np.empty(0, np.object_)
@@ -139,13 +141,13 @@ def _plain(value: Any) -> Any:
 
 
 def json_lines(pieces: Iterable[bytes], reader: InstanceReader) -> Iterator[list[Item]]:
-    """Instances of JSON lines, as the lines come."""
-    for lines in split_lines(pieces, _LONGEST_LINE):
+    """Read instances from JSON lines as they arrive."""
+    for lines in split_lines(pieces, _MAX_LINE_BYTES):
         items: list[Item] = []
         for line in lines:
             if line is None:
-                too_long = f"a line of more than {_LONGEST_LINE} bytes is no instance"
-                items.append((InputError(too_long), {}))
+                message = f"a line has more than {_MAX_LINE_BYTES} bytes"
+                items.append((InputError(message), {}))
             elif line.strip():
                 try:
                     items.append(reader.read_json(line))
@@ -159,34 +161,35 @@ def json_lines(pieces: Iterable[bytes], reader: InstanceReader) -> Iterator[list
 def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -> InstanceSource:
     if reader.window is not None:
         raise InputError(
-            f"--data {data}: the bundle takes windows of shape {reader.window}; give an .npy file "
-            "of them, or a recording as --signal"
+            f"--data {data}: the bundle takes windows of shape {reader.window}; give them as an "
+            ".npy file, or give a recording as --signal"
         )
     table = read_table(data, reader.names, encoder, keep=reader.keep, partial=True)
     if table.ignored:
-        note(f"{data}: columns that are not features are left out: {', '.join(table.ignored)}")
-    # columns that the file lacks
+        note(f"{data}: columns that are not features are ignored: {', '.join(table.ignored)}")
+    # Note the columns that the file lacks.
     columns = () if encoder is None else encoder.columns
     filled_columns = {column.name for column in columns if column.fill is not None}
     for names, treatment in (
         (
-            [n for n in table.absent if n in filled_columns],
-            "filled in every row, as empty cells in training",
+            [name for name in table.absent if name in filled_columns],
+            "every row is filled in, like an empty cell in training",
         ),
         (
-            [n for n in table.absent if n not in filled_columns],
-            "missing in every row; where a stage needs one, the cloud answers, or the last "
-            "finished stage, or there is an error, if it is the first",
+            [name for name in table.absent if name not in filled_columns],
+            "missing in every row; if a stage needs it, the cloud answers, or else the last "
+            "finished stage; in the first stage it is an error",
         ),
     ):
         if names:
-            more = len(names) - _MOST_SHOWN
-            listed = ", ".join(names[:_MOST_SHOWN]) + (f" (and {more} more)" if more > 0 else "")
+            n_more = len(names) - _MAX_NAMES
+            listed = ", ".join(names[:_MAX_NAMES]) + (f" (and {n_more} more)" if n_more > 0 else "")
             note(f"{data} has no column {listed}: {treatment}")
+    # Note invalid cells, which are errors only if a stage needs them.
     errors = table.bad
-    if errors and encoder is not None:  # the device knows which cells it needs
+    if errors and encoder is not None:
         more_rows = f" (and {len(errors) - 1} more rows)" if len(errors) > 1 else ""
-        note(f"{errors[min(errors)]}{more_rows}: a failed sensor, where a stage needs the cell")
+        note(f"{errors[min(errors)]}{more_rows}: a failed sensor if a stage needs the cell")
         errors = {}
     rows = zip(table.rows, table.kept_cells, strict=True)
     return InstanceSource(
@@ -199,7 +202,7 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
 
 
 def _from_python(data: str, source: Any, reader: InstanceReader, stop: Stop) -> InstanceSource:
-    """Instances from sensors, from an iterator, or from a function called for each."""
+    """Open sensors, an iterator of instances, or a function that returns one at each call."""
     function: Callable[[], Any] | None = None
     if not isinstance(source, Sensors) and not hasattr(source, "__next__"):
         if not callable(source):
@@ -215,56 +218,60 @@ def _from_python(data: str, source: Any, reader: InstanceReader, stop: Stop) -> 
             raise InputError(f"--keep: the sensors of --data {data} have no further columns")
         return InstanceSource(repeat([(None, {})]), source)
     if hasattr(source, "__next__"):
-        return InstanceSource(_drawn(data, source, reader, stop))
+        return InstanceSource(_read_iterator(data, source, reader, stop))
     assert function is not None
-    return InstanceSource(_polled(data, function, reader, source, stop))
+    return InstanceSource(_call_repeatedly(data, function, reader, source, stop))
 
 
-def _polled(
+def _call_repeatedly(
     data: str, function: Callable[[], Any], reader: InstanceReader, first: Any, stop: Stop
 ) -> Iterator[list[Item]]:
-    """Rows of a function that is called for each; one that fails is an instance's error."""
+    """Call a function for each instance until it returns None; `first` is its first result.
+
+    A call that raises gives an error in place of an instance.
+    """
     value = first
-    pause = _FIRST_PAUSE
+    pause = _FIRST_PAUSE_SECONDS
     while value is not None:
         yield [reader.read(value)]
         while True:
             try:
-                (value,) = _take(map(operator.call, (function,)), stop)
+                (value,) = _next_rows(map(operator.call, (function,)), stop)
             except Exception as error:
                 yield [(_failed(data, error), {})]
                 stop.pause(pause)
-                pause = min(2 * pause, 1.0)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
             else:
-                pause = _FIRST_PAUSE
+                pause = _FIRST_PAUSE_SECONDS
                 break
 
 
-def _drawn(
+def _read_iterator(
     data: str, rows: Iterator[Any], reader: InstanceReader, stop: Stop
 ) -> Iterator[list[Item]]:
+    """Read the instances of an iterator, until it ends."""
     while True:
         try:
-            drawn_rows = _take(rows, stop)
+            next_rows = _next_rows(rows, stop)
         except Exception as error:
-            # A generator that raised has ended.
+            # A generator that raised an exception has ended, so that this ends the run.
             raise _failed(f"--data {data}", error) from error
-        if not drawn_rows:
+        if not next_rows:
             return
-        yield [reader.read(drawn_rows[0])]
+        yield [reader.read(next_rows[0])]
 
 
-def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
-    """Draw one row; a row that comes together with a stop request is kept."""
-    rows_taken: list[Any] = []
+def _next_rows(rows: Iterator[Any], stop: Stop) -> list[Any]:
+    """Get a list of the next row, empty at the end; a stop loses no row that was read."""
+    next_rows: list[Any] = []
     try:
         with stop.interrupts():
-            # One call in C, so that no signal can come between drawing the row and keeping it.
-            rows_taken.extend(islice(rows, 1))
+            # This is one call in C, so that no signal can come between the two steps.
+            next_rows.extend(islice(rows, 1))
     except Stopped:
-        if not rows_taken:
+        if not next_rows:
             raise
-    return rows_taken
+    return next_rows
 
 
 def _failed(what: str, error: Exception) -> InputError:

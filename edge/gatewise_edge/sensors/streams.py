@@ -1,6 +1,6 @@
-"""Streams of samples: bytes or lines from standard input, a socket, a pipe or a file.
+"""Streams of samples, as bytes or lines from standard input, a socket, a pipe or a file.
 
-Samples that follow each other come as batches: arrays, lost samples, or errors.
+A stream yields batches of consecutive samples, errors, and marks of lost samples.
 """
 
 from __future__ import annotations
@@ -22,47 +22,49 @@ from gatewise_edge.sensors.instance_source import read_pieces, split_lines
 from gatewise_edge.stop_request import Stop
 from gatewise_signals.signal_input import SignalInput
 
-#: Largest number of bytes of one line of samples.
-_LONGEST_LINE: Final = 2**16
+#: Largest size of one line of samples in bytes.
+_MAX_LINE_BYTES: Final = 2**16
 _CONNECT_SECONDS: Final = 10.0
 #: First bytes of WAV, FLAC, Ogg, MP3 with tags, AIFF, numpy and zip files.
-_HEADS: Final = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b"\x93NUMPY", b"PK\x03\x04")
-#: Seconds of one unit of time.
+_FILE_SIGNATURES: Final = (
+    b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b"\x93NUMPY", b"PK\x03\x04",
+)  # fmt: skip
+#: Length of each unit of time in seconds.
 TIME_UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples that follow each other, shape (k,) or (k, channels), and the first one's second."""
+    """Consecutive samples, shape (k,) or (k, channels), and the time of the first in seconds."""
 
     values: NDArray[Any]
     time: float | None = None
 
 
 Batch = Sequence[Samples | InputError | None]
-"""Samples in their order; an error where one cannot be read, None where samples were lost."""
+"""Samples in order, with an error for one that cannot be read, and None for lost samples."""
 
 
 # -- bytes ---------------------------------------------------------------------------------
 
 
 def open_pieces(source: str, stop: Stop) -> Iterator[bytes]:
-    """Open a stream; get its bytes as they come."""
+    """Open a stream, and return an iterator of its bytes as they arrive."""
     if source == "-":
         return read_pieces(0, "standard input", stop)
     if source.startswith("tcp://"):
-        return _of_socket(_connected(source), source, stop)
+        return _read_socket(_connect(source), source, stop)
     if not Path(source).is_file() and not Path(source).is_fifo() and not source.startswith("/dev/"):
         raise InputError(f"--signal {source}: there is no such file, pipe or device")
-    return _of_file(source, stop)
+    return _read_file(source, stop)
 
 
-def _connected(url: str) -> socket.socket:
+def _connect(url: str) -> socket.socket:
     try:
         address = urlsplit(url)
         host = address.hostname
         port = address.port
-        (host or "").encode("idna")  # as a look-up does
+        (host or "").encode("idna")  # a look-up does the same, with a less clear error
     except ValueError:
         host = None
         port = None
@@ -74,15 +76,15 @@ def _connected(url: str) -> socket.socket:
         raise InputError(f"--signal {url}: {error.strerror or error}") from None
 
 
-def _of_socket(connection: socket.socket, url: str, stop: Stop) -> Iterator[bytes]:
+def _read_socket(connection: socket.socket, url: str, stop: Stop) -> Iterator[bytes]:
     with connection:
         connection.setblocking(True)
         yield from read_pieces(connection.fileno(), url, stop)
 
 
-def _of_file(name: str, stop: Stop) -> Iterator[bytes]:
+def _read_file(name: str, stop: Stop) -> Iterator[bytes]:
     try:
-        with stop.interrupts():  # a pipe waits for its writer
+        with stop.interrupts():  # opening a pipe waits for its writer
             descriptor = os.open(name, os.O_RDONLY)
     except OSError as error:
         raise InputError(f"--signal {name}: {error.strerror}") from None
@@ -93,37 +95,39 @@ def _of_file(name: str, stop: Stop) -> Iterator[bytes]:
 def byte_batches(
     name: str, pieces: Iterator[bytes], shape: tuple[int, ...], dtype: str, flaws: list[str]
 ) -> Iterator[Batch]:
-    """Read samples of a shape and type, little-endian; a part of one at the end is a flaw.
+    """Read little-endian samples of a shape and type.
 
-    InputError if the bytes are not plain numbers, but a file of audio or arrays.
+    An incomplete sample at the end is added to `flaws`. Raises InputError if the bytes are a file
+    of audio or arrays instead of plain numbers.
     """
-    kind = np.dtype(dtype).newbyteorder("<")
-    size = kind.itemsize * int(np.prod(shape))
+    sample_dtype = np.dtype(dtype).newbyteorder("<")
+    sample_bytes = sample_dtype.itemsize * int(np.prod(shape))
     remainder = b""
     for number, piece in enumerate(pieces):
-        if number == 0 and piece.startswith(_HEADS):
+        if number == 0 and piece.startswith(_FILE_SIGNATURES):
             raise InputError(
-                f"{name}: a file of audio or arrays begins with {piece[:4]!r}, but these must be "
-                "plain numbers; give the file's name, or convert it (sox -t raw, ffmpeg -f s16le)"
+                f"{name}: {piece[:4]!r} is the beginning of a file of audio or arrays, but a "
+                "stream must be plain numbers; give the file's name, or convert it (sox -t raw, "
+                "ffmpeg -f s16le)"
             )
         remainder += piece
-        whole = len(remainder) // size * size
-        values = np.frombuffer(remainder[:whole], kind).astype(dtype)
+        n_bytes = len(remainder) // sample_bytes * sample_bytes
+        values = np.frombuffer(remainder[:n_bytes], sample_dtype).astype(dtype)
         yield [Samples(values.reshape(-1, *shape))]
-        remainder = remainder[whole:]
+        remainder = remainder[n_bytes:]
     if remainder:
-        flaws.append(f"its last {len(remainder)} bytes are a part of a sample")
+        flaws.append(f"its last {len(remainder)} bytes are an incomplete sample")
 
 
 # -- lines ---------------------------------------------------------------------------------
 
 
 class LineReader:
-    """Reader of lines of samples: the cells of the channels, and an optional time before them.
+    """A reader of text lines, each with one sample: a cell per channel, and perhaps a time.
 
-    The first line may name the columns, and the line before it a separator, as Excel's ``sep=;``.
-    Columns with the names of the bundle's channels are in any order; with other names they are in
-    the order of the channels. Times are in `time_unit`.
+    The first line may be a header, and a line such as Excel's ``sep=;`` may come before it. If the
+    header names the bundle's channels, their columns may have any order. Otherwise the cells are
+    the time, if any, and the channels in order. Times are in `time_unit`.
     """
 
     def __init__(self, name: str, signal: SignalInput, time_unit: str = "s") -> None:
@@ -133,12 +137,12 @@ class LineReader:
         self._seconds = TIME_UNITS[time_unit]
         self._n_lines = 0
         self._may_be_header = True
-        #: Positions of the channels' columns, if the header names them.
+        #: Positions of the channels' columns if the header names them.
         self._columns: list[int] | None = None
 
     def batches(self, pieces: Iterator[bytes]) -> Iterator[Batch]:
-        """Read the samples of lines as they come."""
-        for lines in split_lines(pieces, _LONGEST_LINE):
+        """Read samples from lines as they arrive."""
+        for lines in split_lines(pieces, _MAX_LINE_BYTES):
             samples = [self._sample(line) for line in lines if line is None or line.strip()]
             yield [sample for sample in samples if not isinstance(sample, _Header)]
 
@@ -146,7 +150,7 @@ class LineReader:
         self._n_lines += 1
         if line is None:
             raise InputError(
-                f"{self._name}: a line of more than {_LONGEST_LINE} bytes is not a sample"
+                f"{self._name}, line {self._n_lines} has more than {_MAX_LINE_BYTES} bytes"
             )
         text = line.strip().removeprefix("\ufeff")
         if text == "gap":
@@ -165,7 +169,7 @@ class LineReader:
             return InputError(f"{self._name}, line {self._n_lines}: {error}")
 
     def _read_header(self, cells: list[str]) -> None:
-        """Find the columns of the channels; InputError if only some of them have a name there."""
+        """Find the columns of the channels; InputError if the header names only some of them."""
         axes = [channel.axis for channel in self._channels]
         columns = []
         for channel in self._channels:
@@ -182,22 +186,23 @@ class LineReader:
         ]
         if problems:
             raise InputError(
-                f"{self._name}: the columns are {', '.join(cells)}; not one of them is channel "
-                f"{problems[0]!r} of the bundle"
+                f"{self._name}: the columns are {', '.join(cells)}; exactly one of them must be "
+                f"the bundle's channel {problems[0]!r}"
             )
         self._columns = [positions[0] for positions in columns]
 
     def _read_cells(self, cells: list[str], text: str) -> Samples:
         """Read the cells of one line; ValueError if they are not a sample."""
-        count = len(self._channels)
-        if len(cells) not in (count, count + 1):
-            raise ValueError(f"{len(cells)} cells; give {count}, or the time and {count}")
+        n_channels = len(self._channels)
+        if len(cells) not in (n_channels, n_channels + 1):
+            expected = f"{n_channels}, or the time and {n_channels}"
+            raise ValueError(f"{len(cells)} cells; give {expected}")
         if not all(map(_is_number, cells)):
             raise ValueError(f"{text[:40]!r} has a cell that is not a number")
         numbers = [float(cell) for cell in cells]
-        columns = self._columns or range(len(cells) - count, len(cells))
+        columns = self._columns or range(len(cells) - n_channels, len(cells))
         values = np.array([numbers[k] for k in columns], np.float32).reshape(1, *self._shape)
-        if len(cells) == count:
+        if len(cells) == n_channels:
             return Samples(values)
         (time,) = (cell for k, cell in enumerate(cells) if k not in columns)
         if not np.isfinite(float(time)):
@@ -206,11 +211,11 @@ class LineReader:
 
 
 class _Header:
-    """A line before the samples: a header, or Excel's separator."""
+    """A line before the samples: the header, or Excel's separator line."""
 
 
 def _cells(text: str) -> list[str]:
-    """Cells between semicolons, with decimal commas, or between tabs or commas."""
+    """Split a line at semicolons, with decimal commas, or else at tabs or commas."""
     if ";" in text:
         return text.replace(",", ".").split(";")
     return text.split("\t" if "\t" in text else ",")

@@ -1,1 +1,1 @@
-"""The command that runs a device, and its outputs, metrics and watchdog."""
+"""The command ``gatewise edge``, with its outputs, metrics and watchdog."""

@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise edge``: rows in, one JSON line an answer out."""
+"""The sub-command ``gatewise edge``, which reads instances and writes a JSON line per answer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gatewise_edge.service.serve import AnswerTotals, Observe, Smoothing, Write,
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.startup import (
     Troubles,
-    first_that_runs,
     make_late_requests,
     make_link,
     make_updater,
+    make_with_first_usable,
     open_bundles,
     open_instances,
     open_log,
@@ -45,36 +45,37 @@ if TYPE_CHECKING:
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
 
-#: Seconds that an instance may take beyond its deadline before the watchdog counts it as stuck.
-_GRACE = 5.0
+#: Seconds after the deadline of an instance at which the watchdog considers the device stuck.
+_GRACE_SECONDS = 5.0
 
 
 @with_options
 def edge(
     settings: EdgeSettings,
     as_json: Annotated[
-        bool, typer.Option("--json", help="End with the summary as a JSON line.")
+        bool, typer.Option("--json", help="Print the summary at the end as a JSON line.")
     ] = False,
 ) -> None:
-    """Run a device: classify instances, each before its deadline, and print one JSON line each.
+    """Run a device: classify each instance before its deadline, and print a JSON line for it.
 
-    Instances that the bundle's stages are not sure of go to the cloud over MQTT. If no answer
-    is there in time, or there is no broker, the last stage's answer is given: route "fallback".
+    Instances about which the bundle's stages are not sure are offloaded to the cloud over MQTT. If
+    no response arrives in time, or there is no broker, the device gives the last stage's answer
+    with the route "fallback".
 
     --data module:function imports the module, from the current folder first, and calls the
     function without arguments. If it returns Sensors, the device reads them on demand. If it
-    returns an iterator (a generator function does), each item is an instance. Otherwise its first
-    result is the first instance, and it is called again for each further one, until it returns
-    None. An instance is a mapping by feature name, or a row in the bundle's order. A feature that
-    is not there is missing: an instance is answered where the stages that run have their features.
+    returns an iterator, such as a generator, each item is an instance. Otherwise its result is the
+    first instance, and the device calls it for each further instance until it returns None. An
+    instance is a mapping by feature name, or a row in the bundle's order. An absent feature is a
+    missing value, which matters only if a stage needs it.
 
-    A bundle with blocks takes windows of a signal, or pictures: --data gives them as arrays of that
-    shape, --signal cuts them from samples, none across a gap; each line then has the window's first
-    sample (start) and its second (time). In a csv a line is a sample's channels, with the seconds
-    before them or without; the word gap stands for lost samples.
+    A bundle with blocks takes windows of a signal, or pictures. --data reads them as arrays of that
+    shape. --signal cuts them from samples, but never across a gap, and adds the number (start) and
+    the time of their first sample to the line. In a csv each line has the channels of one sample,
+    perhaps after its time in seconds; a line with the word gap stands for lost samples.
 
-    SIGTERM and Ctrl-C end it once every instance that was taken in has its line. Under systemd it
-    says when it is ready, and gives signs of life (deploy/gatewise-edge.service).
+    SIGTERM and Ctrl-C end the command after all instances that were read have their line. Under
+    systemd it reports that it is ready and that it is alive (deploy/gatewise-edge.service).
 
     For example:
 
@@ -89,24 +90,24 @@ def edge(
         gatewise edge bundle --broker mqtts://broker --store /var/lib/gw
             --trust root.json --update-host models.example.org
 
-    What is in trouble (the broker, the store, updates) is logged and in the metrics; the device
-    starts and answers without it, and keeps trying.
+    If the broker, the store or the updates do not work, the device logs that, shows it in the
+    metrics, answers without them, and retries.
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_edge").setLevel(logging.INFO)
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
         service = _open_parts(settings, stop, stack)
-        # What observes the answers.
+        # Open the observers of the answers.
         totals = AnswerTotals()
         notifier = Notifier()
         beat = Heartbeat(
             notifier,
-            patience=settings.deadline_ms / 1000.0 + _GRACE,
+            patience=settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
             status=lambda: f"{totals}{service.troubles}",
         )
         observers = [totals.add, *_open_observers(settings, service, beat, stack)]
-        # From here on the device answers.
+        # Connect, start the updates, and report that the device is ready.
         service.troubles.connect(settings.connect_timeout)
         if service.updater is not None:
             stack.enter_context(service.updater).start(service.device)
@@ -114,6 +115,7 @@ def edge(
         release = service.device.bundle.manifest.release
         notifier.send("READY=1", f"model {release}{service.troubles}")
         writers = _open_writers(settings, service.link, service.out, stack)
+        # Answer until the end of the instances or a stop.
         try:
             run_loop(
                 service.device.answer,
@@ -142,7 +144,7 @@ commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts of the service that are open before the device answers."""
+    """Parts of the service, which are open before the device answers."""
 
     device: Device
     instances: InstanceSource
@@ -156,33 +158,34 @@ class _Parts:
 
 def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
     """Open the store and its bundles, the instances, the link, the device and its files."""
+    # The bundles, the instances and the log.
     store = None if settings.store is None else Store(settings.store)
     bundles = open_bundles(settings.bundle, store, settings.public_key)
     first_manifest = bundles[-1].manifest
     instances = open_instances(settings, bundles[-1], stop)
     resume = settings.resume
     log = None if resume is None else stack.enter_context(open_log(resume, settings.data))
+    # The link, and the updater, which must subscribe to announcements before the link is opened.
     link = make_link(settings)
-    # It subscribes to announcements, so it is made before the link is opened.
     updater = make_updater(settings, store, bundles[-1], link)
     if store is not None and updater is None:
-        # No trial is held here: this start does not count against one.
+        # Without an updater there is no trial, so that this start does not count against one.
         stack.callback(store.save, starts=0)
+    # The device.
     late = make_late_requests(settings)
     if late is not None and link is not None and settings.corrections is not None:
         late.correct = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
     row_names = first_manifest.column_names
     make = partial(_make_device, settings, link, late, instances.sensors, row_names)
-    device = stack.enter_context(first_that_runs(make, bundles))
+    device = stack.enter_context(make_with_first_usable(make, bundles))
     if link is not None:
         link.set_status(device.bundle.manifest.release)
-    # The answers' way out.
+    # The output of the answers.
     out = stack.enter_context(AnswerFile(settings.out))
     smoothing = None
     if settings.smooth is not None:
         smoothing = Smoothing(settings.smooth, has_classes=bool(first_manifest.classes))
-        delay = f"a change that lasts shows {smoothing.delay} windows later"
-        note(f"smooth {settings.smooth}: {delay}")
+        note(f"smooth {settings.smooth}: a lasting change shows {smoothing.delay} windows later")
     troubles = Troubles(
         link,
         {
@@ -221,7 +224,7 @@ def _open_observers(
             link=parts.link,
             instances=parts.instances,
             updater=parts.updater,
-            troubles=parts.troubles.found,
+            troubles=parts.troubles.by_part,
         )
         stack.enter_context(pages)
         observers.append(metrics.observe)
@@ -236,7 +239,7 @@ def _make_device(
     row_names: Sequence[str],
     bundle: Bundle,
 ) -> Device:
-    """Make the device; rows stay in the order of the bundle that it was set up with."""
+    """Make the device; rows have the column order of the bundle that it was set up with."""
     policy: Any = settings.policy  # Device checks it
     return Device(
         bundle,
@@ -262,7 +265,7 @@ def _make_device(
 def _open_writers(
     settings: EdgeSettings, link: MqttLink | None, out: AnswerFile, stack: ExitStack
 ) -> list[Write]:
-    """Open the writers of the lines: `out`, and topics of the broker."""
+    """Open the writers of answers: `out`, and topics of the broker."""
     writers: list[Write] = [out.write]
     if settings.publish is not None and link is not None:
         writers.append(stack.enter_context(AnswerPublisher(link, settings.publish)).write)
@@ -274,12 +277,13 @@ def _open_writers(
 
 
 def _print_summary(parts: _Parts, totals: AnswerTotals, *, as_json: bool) -> None:
-    """Print the counts of the run: a JSON line, or notes."""
+    """Print the counts of the run as a JSON line or as notes."""
     counts = parts.instances.counts
     if not as_json:
         note(totals.in_words())
         if counts:
-            note(", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n))
+            listed = [f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n]
+            note(", ".join(listed))
         return
     files = [file for file in (parts.out, parts.log) if file is not None]
     summary = totals.summary() | {

@@ -1,9 +1,9 @@
-"""Home Assistant's MQTT discovery: a device describes its page there, and its answers fill it.
+"""MQTT discovery of Home Assistant, which then shows a device's answers.
 
-The description (:func:`discovery`) is retained on ``<prefix>/device/<device>/config``. The values
-come from the device's own topic ``gw/v1/<device>/answers``, the availability from its status, whose
-last will is ``offline``. So a broker needs one more right for it, or none if somebody else
-publishes the description.
+The device publishes its description (:func:`discovery`), retained, on
+``<prefix>/device/<device>/config``. Home Assistant reads the values from the device's topic
+``gw/v1/<device>/answers``, and the availability from its status. The device therefore needs the
+permission for one more topic, or for none if somebody else publishes the description.
 
 Source: https://www.home-assistant.io/integrations/mqtt/, "Device discovery payload".
 """
@@ -24,12 +24,12 @@ from gatewise_edge.link.topics import answers_topic, status_topic
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
-#: Shortest time from one publication to the next, in seconds.
-_EVERY: Final = 1.0
-#: Home Assistant takes no others in the levels of a discovery topic.
+#: Shortest time between two publications, in seconds.
+_MIN_INTERVAL: Final = 1.0
+#: Names that Home Assistant accepts in the levels of a discovery topic.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _PREFIX: Final = re.compile(r"[^/+#\0]+(/[^/+#\0]+)*")
-#: Name, template and further description of each sensor.
+#: Name, template and further properties of each sensor.
 _SENSORS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "label": ("Label", "value_json.label", {"icon": "mdi:label"}),
     "confidence": (
@@ -52,20 +52,22 @@ _SENSORS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 
 
 def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str, Any]]:
-    """Topic and document, to be retained there, that make a device known to Home Assistant.
+    """Make the topic and the retained document that describe a device to Home Assistant.
 
-    Raises InputError for a device's name or a prefix that Home Assistant would pass over.
+    Raises InputError for a device id or a prefix that Home Assistant would ignore.
     """
     if _NAME.fullmatch(device) is None:
         raise InputError(
-            f"--home-assistant: it takes device ids of letters, digits, - and _ only, not "
-            f"{device!r}; name another with --device"
+            "--home-assistant: a device id may have letters, digits, - and _ only, not "
+            f"{device!r}; give another with --device"
         )
     if _PREFIX.fullmatch(prefix) is None:
-        raise InputError(f"--home-assistant {prefix!r}: no topic; by default it is homeassistant")
-    own_id = f"gatewise_{device}"
+        raise InputError(
+            f"--home-assistant {prefix!r} is not a topic; Home Assistant's default is homeassistant"
+        )
+    node_id = f"gatewise_{device}"
     return f"{prefix}/device/{device}/config", {
-        "device": {"identifiers": [own_id], "name": device, "manufacturer": "Gatewise"},
+        "device": {"identifiers": [node_id], "name": device, "manufacturer": "Gatewise"},
         "origin": {"name": "gatewise", "support_url": "https://github.com/gatewise/gatewise"},
         "state_topic": answers_topic(device),
         "availability_topic": status_topic(device),
@@ -73,32 +75,36 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
         "components": {
             key: {
                 "platform": "sensor",
-                "unique_id": f"{own_id}_{key}",
+                "unique_id": f"{node_id}_{key}",
                 "name": name,
                 "value_template": "{{ " + template + " }}",
-                **more,
+                **properties,
             }
-            for key, (name, template, more) in _SENSORS.items()
+            for key, (name, template, properties) in _SENSORS.items()
         },
     }
 
 
 class HomeAssistant:
-    """Publishes a device's answers with the sums of the day; a context manager. Thread-safe.
+    """A publisher of a device's answers with the sums of the day; a context manager. Thread-safe.
 
-    Answers are published once per second or less often: the last one of a second is published at
-    its end. An error is not published.
+    It publishes at most once per second; of the answers within a second, only the last. It
+    publishes no errors.
 
     Parameters
     ----------
     link : MqttLink
+        Link of the device.
     prefix : str
         Discovery prefix of Home Assistant.
     write : callable
-        Publishes a line on ``gw/v1/<device>/answers``. It gets the answer's line and
-        ``confidence`` (null for a value), ``cost_today`` and ``share_offloaded``.
-    clock, today : callable
-        Steady seconds, and the day.
+        Publishes a document on ``gw/v1/<device>/answers``. The document has the fields of the
+        answer's line and ``confidence`` (null for a value), ``cost_today`` and
+        ``share_offloaded``.
+    clock : callable
+        Returns monotonic seconds.
+    today : callable
+        Returns the date.
     """
 
     def __init__(
@@ -115,47 +121,49 @@ class HomeAssistant:
         self._today = today
         self._config_topic, config = discovery(link.device, prefix)
         self._config = json.dumps(config).encode()
-        self._announced = False
+        self._is_announced = False
         self._write = write
         self._latest: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
-        self._due = clock()
+        self._next_at = clock()
+        #: The day, and its sums.
         self._day = today()
         self._cost = 0.0
-        self._answers = 0
-        self._offloaded = 0
+        self._n_answers = 0
+        self._n_offloaded = 0
         self._writing = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
-        """Add a line of ``gatewise edge``, and publish it if it is time to."""
+        """Add a line of ``gatewise edge``, and publish it now or at the end of the second."""
         with self._writing:
             self._announce()
             if "error" in document:
                 return
-            if (day := self._today()) != self._day:
+            day = self._today()
+            if day != self._day:
                 self._day = day
                 self._cost = 0.0
-                self._answers = 0
-                self._offloaded = 0
+                self._n_answers = 0
+                self._n_offloaded = 0
             self._cost += document["cost"]
-            self._answers += 1
-            self._offloaded += document["route"] == "cloud"
+            self._n_answers += 1
+            self._n_offloaded += document["route"] == "cloud"
             self._latest = document | {
                 "confidence": max(document["probabilities"], default=None),
                 "cost_today": round(self._cost, 9),
-                "share_offloaded": round(self._offloaded / self._answers, 6),
+                "share_offloaded": round(self._n_offloaded / self._n_answers, 6),
             }
             self._publish_when_due()
 
     def _announce(self) -> None:
-        self._announced = self._announced or self._link.publish(
+        self._is_announced = self._is_announced or self._link.publish(
             self._config_topic, self._config, retain=True
         )
 
     def _publish_when_due(self) -> None:
-        wait = self._due - self._clock()
+        wait = self._next_at - self._clock()
         if wait <= 0:
-            self._due = self._clock() + _EVERY
+            self._next_at = self._clock() + _MIN_INTERVAL
             self._publish()
         elif self._timer is None:
             self._timer = threading.Timer(wait, self._on_timer)

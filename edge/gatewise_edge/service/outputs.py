@@ -1,4 +1,4 @@
-"""Outputs of ``gatewise edge``: standard output, files, and a topic of the broker."""
+"""Outputs for the answers of ``gatewise edge``: standard output, files, and MQTT topics."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Largest number of answers that wait for the broker; the oldest are dropped.
-_MOST_WAITING: Final = 1000
-#: Largest number of answers without acknowledgement: the link must have room for requests.
-_MOST_SENT: Final = 32
-#: Seconds at the end for what still waits.
-_LAST_SECONDS: Final = 2.0
-#: How the first line of an answer log begins.
-_HEAD: Final = b'{"data": '
+#: Largest number of answers that wait for the broker; beyond it the oldest are dropped.
+_MAX_WAITING: Final = 1000
+#: Largest number of unacknowledged answers, so that the link has room for requests.
+_MAX_UNACKED: Final = 32
+#: Longest wait for the remaining answers on closing, in seconds.
+_CLOSE_SECONDS: Final = 2.0
+#: First bytes of an answer log.
+_LOG_PREFIX: Final = b'{"data": '
 
 
 def json_line(document: dict[str, Any]) -> str:
-    """Format a line of JSON; values without a form in JSON become texts."""
+    """Format a document as a line of JSON; values that JSON does not have become texts."""
     return json.dumps(plain(document), default=str)
 
 
 class AnswerFile:
-    """A file that gets a line for each answer, appended in one piece; a context manager.
+    """A file to which each answer is appended as a line; a context manager. Thread-safe.
 
-    Without a `path` it is standard output. Thread-safe. If the disk takes only a part of a line,
-    the remainder is written before the next line. A full disk does not end the device.
+    Without a `path` it is standard output. Each line is one write. If the disk stores only a part
+    of a line, the remainder is written before the next line. A full disk does not end the device.
 
     Attributes
     ----------
     name : str
+        The path, or ``standard output``.
     n_lost : int
-        Lines that the disk did not take.
+        Number of lines that could not be written.
     trouble : str or None
-        Why it takes none now.
+        Reason why the file cannot be written now; None if it can.
     """
 
     def __init__(self, path: Path | None = None, *, option: str = "--out") -> None:
         self.name = "standard output" if path is None else str(path)
-        #: None where standard output is not a file, as in a notebook.
+        #: Descriptor of the file; None if standard output is not a file, as in a notebook.
         self._file: int | None = None
         if path is None:
             with suppress(OSError):
@@ -68,29 +69,30 @@ class AnswerFile:
                 raise InputError(f"{option} {path}: {error.strerror}") from None
         self.n_lost = 0
         self.trouble: str | None = None
-        #: End of a line whose beginning the disk has taken.
+        #: Remainder of a line that was written in part.
         self._remainder = b""
         self._writing = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
-        """Append a line; count and log it where the disk does not take it."""
+        """Append a line; if that fails, count and log it."""
         line = json_line(document).encode() + b"\n"
         with self._writing:
             try:
                 self._write_remainder()
                 self._remainder = line
                 self._write_remainder()
-            except BrokenPipeError:  # the reader of a pipe has gone: nothing is left to do
+            except BrokenPipeError:  # the reader of a pipe has ended, which ends the device
                 raise
             except OSError as error:
                 if self._remainder == line:
                     self._remainder = b""
-                # The remainder of a line follows once the disk has room.
-                self.n_lost += not (self._remainder and line.endswith(self._remainder))
-                self._note(error)
+                # A line that was written in part is not lost: its remainder follows later.
+                is_partly_written = self._remainder and line.endswith(self._remainder)
+                self.n_lost += not is_partly_written
+                self._set_trouble(error)
                 return
             if self.trouble is not None:
-                _LOG.warning("%s is written again; %d lines are lost", self.name, self.n_lost)
+                _LOG.warning("%s works again; %d lines are lost", self.name, self.n_lost)
             self.trouble = None
 
     def _write_remainder(self) -> None:
@@ -101,10 +103,10 @@ class AnswerFile:
             else:
                 self._remainder = self._remainder[os.write(self._file, self._remainder) :]
 
-    def _note(self, error: OSError) -> None:
+    def _set_trouble(self, error: OSError) -> None:
         trouble = f"{self.name} cannot be written: {error.strerror}"
         if trouble != self.trouble:
-            _LOG.error("%s; the device answers on", trouble)
+            _LOG.error("%s; the device continues to answer", trouble)
         self.trouble = trouble
 
     def __enter__(self) -> Self:
@@ -116,12 +118,12 @@ class AnswerFile:
 
 
 class AnswerLog(AnswerFile):
-    """The answers of ``--resume``, one line for each row of a file. Thread-safe.
+    """The answer log of ``--resume``, with one line for each row of a file. Thread-safe.
 
-    The first line of `path`, which is made if it does not exist, names the content of the file
-    `data`. `answered` are the rows with a line: they are not answered again. A killed process
-    leaves whole lines and perhaps the beginning of one, which is cut off. Raises InputError if the
-    log belongs to other data, or cannot be read or written.
+    The first line of the log identifies the content of the file `data`. `answered` is the set of
+    rows with a line, which are not answered again. If a process was killed, the log may end with an
+    incomplete line, which is cut off. Raises InputError if the log belongs to other data, or cannot
+    be read or written.
     """
 
     def __init__(self, path: Path, data: Path) -> None:
@@ -138,49 +140,52 @@ class AnswerLog(AnswerFile):
             super().__exit__()
             raise
 
-    def _read(self, head: dict[str, str]) -> None:
+    def _read(self, header: dict[str, str]) -> None:
+        """Read the answered rows; write the header if the log is new."""
         content = self.path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
+        complete_lines = content[: content.rfind(b"\n") + 1]
         try:
-            if not content.startswith(_HEAD[: len(content)]):
+            if not content.startswith(_LOG_PREFIX[: len(content)]):
                 raise ValueError("another file")
-            head_line, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
-            same = head_line is None or head_line["sha256"] == head["sha256"]
+            log_header, *lines = [json.loads(line) for line in complete_lines.splitlines()] or [
+                None
+            ]
+            is_same_data = log_header is None or log_header["sha256"] == header["sha256"]
             self.answered = {int(line["row"]) for line in lines}
         except (ValueError, KeyError, TypeError):
             raise InputError(
-                f"--resume {self.path}: not a log of answers that --resume began; name a new file"
+                f"--resume {self.path}: not an answer log that --resume began; name a new file"
             ) from None
-        if not same:
+        if not is_same_data:
             raise InputError(
-                f"--resume {self.path}: it belongs to other data than {head['data']}; "
-                "name a new file, or give the data that it began with"
+                f"--resume {self.path}: the log belongs to other data than {header['data']}; "
+                "name a new file, or give the data of the log"
             )
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
-        if head_line is None:
-            self.write(head)
+        if len(complete_lines) < len(content):
+            os.truncate(self.path, len(complete_lines))
+        if log_header is None:
+            self.write(header)
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with suppress(OSError):  # of a full disk: its lines are counted
+            with suppress(OSError):  # the disk may be full; its lost lines are counted
                 os.fsync(self._file)
         super().__exit__()
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """An answer to publish; `connection` is the one of the link that it was last sent on."""
+    """An answer to publish; `connection` is the number of the connection that last sent it."""
 
     payload: bytes
     connection: int = 0
 
 
 class AnswerPublisher:
-    """Publishes answers on a topic, in their order; a context manager. Thread-safe.
+    """A publisher of answers on a topic, in order; a context manager. Thread-safe.
 
-    Until the broker has acknowledged them they wait, up to a bound, and are sent again on the next
-    connection: one may come twice.
+    Up to a bound, answers wait until the broker has acknowledged them. Unacknowledged answers are
+    sent again on the next connection, so that a subscriber may receive an answer twice.
     """
 
     def __init__(self, link: MqttLink, topic: str) -> None:
@@ -192,9 +197,9 @@ class AnswerPublisher:
         link.when_ready(self._publish)
 
     def write(self, document: dict[str, Any]) -> None:
-        """Publish an answer now, or as soon as there is a connection."""
+        """Publish an answer now, or when the link is connected again."""
         with self._changed:
-            if len(self._lines) >= _MOST_WAITING:
+            if len(self._lines) >= _MAX_WAITING:
                 self._lines.popleft()
                 self.dropped += 1
             self._lines.append(_Line(json_line(document).encode()))
@@ -204,17 +209,18 @@ class AnswerPublisher:
         """Send the first lines that were not sent on this connection."""
         with self._changed:
             connection = self._link.connection
-            for line in islice(self._lines, _MOST_SENT):
+            for line in islice(self._lines, _MAX_UNACKED):
                 if line.connection == connection:
                     continue
-                acknowledged = partial(self._acknowledged, line)
-                if not self._link.deliver(self._topic, line.payload, acknowledged):
+                on_ack = partial(self._remove, line)
+                if not self._link.deliver(self._topic, line.payload, on_ack):
                     return
                 line.connection = connection
 
-    def _acknowledged(self, line: _Line) -> None:
+    def _remove(self, line: _Line) -> None:
+        """Remove an acknowledged answer, and publish the next one."""
         with self._changed:
-            with suppress(ValueError):  # of one that was dropped meanwhile
+            with suppress(ValueError):  # it was dropped meanwhile
                 self._lines.remove(line)
             self._publish()
             self._changed.notify_all()
@@ -224,7 +230,7 @@ class AnswerPublisher:
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._lines, _LAST_SECONDS)
+            self._changed.wait_for(lambda: not self._lines, _CLOSE_SECONDS)
             self.dropped += len(self._lines)
         if self.dropped:
             _LOG.warning("%d answers were not published on %s", self.dropped, self._topic)

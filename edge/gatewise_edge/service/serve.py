@@ -1,4 +1,4 @@
-"""The loop of a running device: an instance in, a JSON line out, until it is stopped."""
+"""The loop of a running device, which answers instances and writes a JSON line for each."""
 
 from __future__ import annotations
 
@@ -30,26 +30,31 @@ Write = Callable[[dict[str, Any]], None]
 
 
 class Smoothing:
-    """The filter ``smooth`` over the labels of successive windows.
+    """The filter of the option ``smooth``, which smooths the labels of successive windows.
 
     Parameters
     ----------
     text : str
-        Value of the option; InputError if it describes no filter.
+        Value of the option.
     has_classes : bool
-        Whether the bundle answers with classes; InputError if not.
+        Whether the bundle answers with classes.
 
     Attributes
     ----------
     delay : int
-        Windows by which a change that lasts shows later.
+        Number of windows after which a lasting change shows in the smoothed labels.
     changed : int
-        Answers whose smoothed label differs from their own.
+        Number of answers whose smoothed label differs from their own.
+
+    Raises
+    ------
+    InputError
+        If the text describes no filter, or the bundle has no classes.
     """
 
     def __init__(self, text: str, *, has_classes: bool) -> None:
         if not has_classes:
-            raise InputError("smooth is for bundles with classes; this one answers with values")
+            raise InputError("smooth needs a bundle with classes; this bundle answers with values")
         self._labels = parse_filter(text)
         self.delay = self._labels.delay
         self.changed = 0
@@ -79,15 +84,16 @@ def run_loop(
     log: AnswerLog | None = None,
     writers: Sequence[Write],
 ) -> None:
-    """Answer instances and write a JSON line for each, to all `writers`.
+    """Answer instances, and write a JSON line for each to all `writers`.
 
-    After a stop request, every instance that was taken from its source is still answered.
-    `classify` is the device's ``answer``; `observers` get each answer, or the error in its place.
-    It ends after `limit` instances; each begins at least `interval` seconds after the one before.
-    With `parallel` above 1 each has its own thread and lines come in the order of answers; ``row``
-    numbers instances. An error of an observer or writer ends it after those under way are answered.
-    `smoothing`, for instances one at a time, adds ``smoothed``. With a `log` each line is kept
-    there first, and rows with a line are passed over.
+    `classify` is the device's ``answer``. The `observers` are called with each answer or error. The
+    loop ends after `limit` instances, or on a request to stop, after which instances that were
+    already read are still answered. Each instance begins at least `interval` seconds after the one
+    before. With `parallel` above 1 that many threads answer instances, and the lines are in the
+    order of the answers; ``row`` is the number of the instance. An exception of an observer or
+    writer ends the loop after the running instances. `smoothing` adds the field ``smoothed`` and
+    needs `parallel` 1. With a `log` each line is first written there, and rows with a line in it
+    are skipped.
     """
     ended = threading.Event()
     writing = threading.Lock()
@@ -100,34 +106,34 @@ def run_loop(
             outcome = _classify(classify, instance)
             if isinstance(outcome, Answer):
                 beat.note_answer()
-            elif not isinstance(outcome, InputError):  # no restart mends an instance that is wrong
+            elif not isinstance(outcome, InputError):  # a restart cannot help an invalid instance
                 beat.note_failure()
             for observe in observers:
                 observe(outcome)
-            document = {"row": number, **fields, **_described(outcome, smoothing)}
+            document = {"row": number, **fields, **_outcome_fields(outcome, smoothing)}
             if log is not None:
                 log.write(document)
             with writing:
                 for write in writers:
                     write(document)
         except BrokenPipeError:
-            # The reader has gone; keep Python from complaining at exit as well.
+            # The reader has ended. Redirect the output, so that Python's flush at exit succeeds.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ended.set()
         finally:
             beat.end(number)
 
-    due_instances = _due(
+    due_instances = _due_instances(
         instances, stop, limit, interval, frozenset() if log is None else log.answered
     )
-    # one after the other, on this thread
+    # Answer one instance at a time on this thread.
     if parallel == 1:
         for item in due_instances:
             answer_one(*item)
             if ended.is_set():
                 return
         return
-    # several at a time
+    # Answer several instances at a time on other threads.
     free = threading.Semaphore(parallel)
     failures: list[BaseException] = []
 
@@ -155,13 +161,13 @@ def _classify(classify: Callable[[Any], Answer], instance: Instance) -> Answer |
     except (SensorError, InputError) as error:
         return error
     except Exception as error:
-        # A device goes on with the next instance; an update on trial learns of it.
+        # The device continues with the next instance; a release on trial counts the error.
         _LOG.exception("an instance failed unexpectedly")
         return error
 
 
-def _described(outcome: Answer | Exception, smoothing: Smoothing | None) -> dict[str, Any]:
-    """Fields of an outcome's line."""
+def _outcome_fields(outcome: Answer | Exception, smoothing: Smoothing | None) -> dict[str, Any]:
+    """Fields of the line of an answer or an error."""
     if isinstance(outcome, SensorError | InputError):
         return {"error": str(outcome)}
     if isinstance(outcome, Exception):
@@ -180,17 +186,17 @@ def _described(outcome: Answer | Exception, smoothing: Smoothing | None) -> dict
     }
 
 
-def _due(
+def _due_instances(
     instances: InstanceSource,
     stop: Stop,
     limit: int | None,
     interval: float,
     answered: Set[int],
 ) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
-    """Yield instances without an answer, with number and fields, when they are due.
+    """Yield unanswered instances, with number and fields, when each is due.
 
-    A stop request ends it, except for instances that were read from their writer already. Fields
-    begin with ``at``, the time in Unix seconds at which the instance was taken.
+    A request to stop ends the iterator after the instances that were already read. The first field
+    is ``at``, the time in Unix seconds at which the instance was read.
     """
     number = -1
     count = 0
@@ -209,42 +215,42 @@ def _due(
         if number not in answered:
             count += 1
             due_at = max(due_at, time.monotonic()) + interval
-            # lines that an outage holds back are published later, with the instance's own time
+            # Lines may be published after an outage, so that they need the time of the instance.
             yield number, instance, {"at": round(time.time(), 3), **fields}
 
 
 class AnswerTotals:
-    """Sums over a run: answers by route, errors, costs, latencies. Thread-safe."""
+    """Sums over a run: answers by route, errors, costs and latencies. Thread-safe."""
 
     def __init__(self) -> None:
         self.routes: Counter[str] = Counter()
         self.errors = 0
         self._cost = 0.0
-        # The latest: a device may run for years.
+        # Only the latest, because a device may run for years.
         self._latencies: deque[float] = deque(maxlen=100_000)
         self._adding = threading.Lock()
 
-    def add(self, end: Answer | Exception) -> None:
-        """Add an answer, or the error in its place."""
+    def add(self, outcome: Answer | Exception) -> None:
+        """Add an answer or an error."""
         with self._adding:
-            if isinstance(end, Exception):
+            if isinstance(outcome, Exception):
                 self.errors += 1
                 return
-            self.routes[end.route] += 1
-            self._cost += end.cost
-            self._latencies.append(end.latency_ms)
+            self.routes[outcome.route] += 1
+            self._cost += outcome.cost
+            self._latencies.append(outcome.latency_ms)
 
     def summary(self) -> dict[str, Any]:
-        """Counts, mean cost and the quantiles of the latest latencies in ms."""
-        n = self.routes.total()
-        latest = sorted(self._latencies)
-        ranks = (math.ceil(q * len(latest)) - 1 for q in (0.5, 0.95, 0.99))
-        quantiles = (latest[rank] if latest else None for rank in ranks)
+        """Counts, mean cost and quantiles of the latest latencies in ms."""
+        n_answers = self.routes.total()
+        latencies = sorted(self._latencies)
+        ranks = (math.ceil(q * len(latencies)) - 1 for q in (0.5, 0.95, 0.99))
+        quantiles = (latencies[rank] if latencies else None for rank in ranks)
         return {
-            "instances": n + self.errors,
+            "instances": n_answers + self.errors,
             "answers": {route: self.routes[route] for route in ("edge", "cloud", "fallback")},
             "errors": self.errors,
-            "mean_cost": self._cost / n if n else None,
+            "mean_cost": self._cost / n_answers if n_answers else None,
             "latency_ms": dict(zip(("p50", "p95", "p99"), quantiles, strict=True)),
         }
 
@@ -253,7 +259,7 @@ class AnswerTotals:
         return f"{routes}, {self.routes['fallback']} fallback, {self.errors} errors"
 
     def in_words(self) -> str:
-        """Format the :meth:`summary` as a line."""
+        """Format the :meth:`summary` as a line of text."""
         summary = self.summary()
         text = f"{summary['instances']} instances: {self}"
         if summary["mean_cost"] is None:

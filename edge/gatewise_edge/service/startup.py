@@ -1,4 +1,4 @@
-"""Parts of a device, made from the options of `gatewise edge`, and their troubles."""
+"""Create the parts of a device from the options of `gatewise edge`, and collect their problems."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ T = TypeVar("T")
 
 
 class HasTrouble(Protocol):
-    """A part of the service that says why it does not work now; None: it does."""
+    """A part of the service whose `trouble` describes its current problem; None if it works."""
 
     @property
     def trouble(self) -> str | None: ...
 
 
 def open_bundles(first: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
-    """The store's bundles, the best first, and the one that the device was set up with."""
+    """Open the bundles of the store, the preferred one first, and then the `first` bundle.
+
+    Logs the error of a bundle that cannot be opened; raises it if none can.
+    """
     opened: list[Bundle] = []
     failures: list[BundleError] = []
     for path in [*([] if store is None else store.start()), first]:
@@ -58,20 +61,20 @@ def open_bundles(first: Path, store: Store | None, public_key: Path | None) -> l
     return opened
 
 
-def first_that_runs(make: Callable[[Bundle], T], bundles: Sequence[Bundle]) -> T:
-    """Make a device with the first bundle that runs here; the last one must."""
-    for opened in bundles[:-1]:
+def make_with_first_usable(make: Callable[[Bundle], T], bundles: Sequence[Bundle]) -> T:
+    """Make a device with the first usable bundle; raises the error of the last one."""
+    for bundle in bundles[:-1]:
         try:
-            return make(opened)
+            return make(bundle)
         except GatewiseError as error:
-            _LOG.error("%s does not run here: %s", opened, error)
+            _LOG.error("%s cannot be used: %s", bundle, error)
     return make(bundles[-1])
 
 
 def make_updater(
     settings: EdgeSettings, store: Store | None, first: Bundle, link: MqttLink | None
 ) -> Updater | None:
-    """Make the updater of ``--update-host``; `first` is the bundle of the first start."""
+    """Make the updater of ``--update-host``; `first` is the bundle of the set-up."""
     if not settings.update_host or store is None or settings.trust is None:
         return None
     from gatewise_edge.update import Updater, UpdateSettings
@@ -92,7 +95,7 @@ def make_updater(
 
 
 def make_link(settings: EdgeSettings) -> MqttLink | None:
-    """Make the link to ``--broker``, which may publish answers; it is not connected yet."""
+    """Make the link to ``--broker``, and check the topics; it is not connected yet."""
     if settings.broker is None:
         return None
     from gatewise_edge.link.mqtt import MqttLink
@@ -111,14 +114,14 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
         if topic is not None:
             link.check_answers_topic(topic)
     if home_assistant is not None:
-        discovery(link.device, home_assistant)  # refuses bad names before work starts
+        discovery(link.device, home_assistant)  # refuses invalid names before the device starts
         if publish == answers_topic(link.device):
-            raise InputError(f"--home-assistant has {publish} for its values: leave out --publish")
+            raise InputError(f"--home-assistant already publishes on {publish}: omit --publish")
     return link
 
 
 def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
-    """Open the file of ``--keep-unsent``."""
+    """Open the file of ``--keep-unsent``, if any."""
     if settings.keep_unsent is None:
         return None
     from gatewise_edge.device.late_requests import LateRequests
@@ -135,7 +138,7 @@ def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
 def serve_metrics(
     device: MeasuredDevice, beat: Heartbeat, host: str, port: int, **parts: Any
 ) -> tuple[EdgeMetrics, Endpoints]:
-    """Serve a device's metrics, and the health of the loop that gives the beat."""
+    """Serve the device's metrics, and the health that `beat` observes."""
     try:
         from gatewise_edge.service.edge_metrics import EdgeMetrics
     except ModuleNotFoundError as error:
@@ -149,20 +152,20 @@ def serve_metrics(
 
 
 def open_log(path: Path, data: str) -> AnswerLog:
-    """Open the answers of ``--resume``, which are of the rows of a file."""
+    """Open the answers of ``--resume``, whose `data` must be a file with row numbers."""
     if Path(data).suffix.lower() not in TABLE_SUFFIXES:
-        raise InputError("--resume is for a --data file: its rows have lasting numbers")
+        raise InputError("--resume needs a file as --data, whose rows always have the same numbers")
     log = AnswerLog(path, Path(data))
     if log.answered:
-        note(f"{len(log.answered)} rows have an answer in {path}; they are passed over")
+        note(f"{len(log.answered)} rows have an answer in {path} and are skipped")
     return log
 
 
 def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> InstanceSource:
-    """Open what ``--data`` or ``--signal`` names; InputError if it does not fit the bundle."""
+    """Open the source of ``--data`` or ``--signal``; InputError if it does not match the bundle."""
     names = [] if settings.keep is None else [name.strip() for name in settings.keep.split(",")]
     if not all(names) or len(set(names)) < len(names):
-        raise InputError(f"--keep {settings.keep}: give names of columns, as id,timestamp")
+        raise InputError(f"--keep {settings.keep}: give names of columns, such as id,timestamp")
     manifest = bundle.manifest
     if settings.signal is None:
         window = None if manifest.signal is None else manifest.signal.shape
@@ -171,14 +174,14 @@ def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> Instan
             settings.data, columns, stop, manifest.encoder, keep=names, window=window
         )
     if manifest.signal is None:
-        raise InputError(f"--signal: {bundle.path} has no blocks; its rows are --data")
+        raise InputError(f"--signal: {bundle.path} has no blocks; give rows with --data")
     return open_signal(settings.signal, manifest.signal, stop, settings)
 
 
 class Troubles:
-    """Parts that fail while the device answers: the link, store, updates, sensors and files.
+    """The current problems of the link, the store, the updates, the sensors and the files.
 
-    `parts` have an attribute ``trouble``, by the name that metrics give them.
+    `parts` maps names, as in the metrics, to parts with an attribute ``trouble``.
     """
 
     def __init__(self, link: MqttLink | None, parts: Mapping[str, HasTrouble | None]) -> None:
@@ -187,7 +190,7 @@ class Troubles:
         self._link_error = ""
 
     def connect(self, timeout: float) -> None:
-        """Connect the link; where that fails the device answers without it, and keeps trying."""
+        """Connect the link; if that fails, log it, and let the link retry in the background."""
         if self._link is None:
             return
         try:
@@ -195,18 +198,19 @@ class Troubles:
             note(f"device {self._link.device} at {self._link.url}")
         except LinkError as error:
             self._link_error = str(error)
-            _LOG.error("%s; the device answers without it and keeps trying", error)
+            _LOG.error("%s; the device answers without it and retries", error)
 
-    def found(self) -> dict[str, str | None]:
-        """What is wrong with each part that there is; None: nothing."""
+    def by_part(self) -> dict[str, str | None]:
+        """Map the name of each part to the description of its problem, or None."""
         troubles: dict[str, str | None] = {}
         if self._link is not None:
-            lost = self._link_error or f"broker {self._link.url} is not connected"
-            troubles["link"] = None if self._link.ready else lost
+            link_trouble = self._link_error or f"broker {self._link.url} is not connected"
+            troubles["link"] = None if self._link.ready else link_trouble
             troubles["device id"] = self._link.trouble
             if self._link.ready:
                 self._link_error = ""
         return troubles | {name: part.trouble for name, part in self._parts.items()}
 
     def __str__(self) -> str:
-        return "".join(f"; {why}" for why in dict.fromkeys(self.found().values()) if why)
+        troubles = dict.fromkeys(self.by_part().values())
+        return "".join(f"; {trouble}" for trouble in troubles if trouble)

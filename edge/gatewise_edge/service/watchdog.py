@@ -1,7 +1,7 @@
 """Notify systemd that the service is ready, alive or stopping.
 
-The protocol of ``sd_notify(3)``: datagrams of ``NAME=value`` lines to the unix socket that
-``NOTIFY_SOCKET`` names. Without one, nothing is sent.
+The protocol is that of ``sd_notify(3)``: datagrams with lines ``NAME=value`` to the unix socket in
+the variable ``NOTIFY_SOCKET``. Without this variable nothing is sent.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-_SHORTEST: Final = 0.05
+#: Shortest time between two notifications of the watchdog, in seconds.
+_MIN_PERIOD: Final = 0.05
 
 
 class Notifier:
-    """Messages to the service manager.
+    """A sender of notifications to the service manager.
 
-    `watchdog` is the seconds within which the manager expects a sign of life from this process, by
-    ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; None: never.
+    `watchdog` is the time in seconds within which the manager expects a notification that this
+    process is alive, from ``WATCHDOG_USEC`` and ``WATCHDOG_PID``. None if it expects none.
 
     >>> Notifier({}).enabled
     False
@@ -35,19 +36,20 @@ class Notifier:
         self.watchdog: float | None = None
         microseconds = values.get("WATCHDOG_USEC", "")
         pid = values.get("WATCHDOG_PID", "")
-        ours = not pid or pid == str(os.getpid())
-        if self.enabled and ours and microseconds.isdecimal() and int(microseconds) > 0:
+        is_addressed = not pid or pid == str(os.getpid())
+        if self.enabled and is_addressed and microseconds.isdecimal() and int(microseconds) > 0:
             self.watchdog = int(microseconds) / 1e6
 
     def send(self, state: str, status: str = "") -> bool:
-        """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``, and a status; whether it was sent.
+        """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``, with a status.
 
-        A manager that is gone must not stop a device.
+        Returns whether it was sent. A failure is not an error, because the device must continue
+        without the manager.
         """
         if not self.enabled:
             return False
         text = f"{state}\nSTATUS={' '.join(status.split())}" if status else state
-        # An address that begins with @ is in the abstract namespace.
+        # An address with a leading @ is in the abstract namespace.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
@@ -59,12 +61,11 @@ class Notifier:
 
 
 class Heartbeat:
-    """Signs of life from a thread, for as long as the device answers.
+    """A thread that notifies the service manager while the device is alive.
 
-    The device is alive while it waits for an instance, however long. It is not alive while an
-    instance takes longer than `patience` seconds, or after failures alone for that time: no sign is
-    given then, and the manager restarts the service. `status` gives the line that goes with each
-    sign.
+    The device is alive while it waits for an instance, for any time. It is not alive if an instance
+    takes longer than `patience` seconds, or if all instances within that time failed. The manager
+    then gets no notification and restarts the service. `status` returns the text of a notification.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class Heartbeat:
         self._patience = patience
         self._status = status
         self._clock = clock
-        self._since: dict[int, float] = {}
+        #: Start times of the running instances, by number.
+        self._started_at: dict[int, float] = {}
         #: Times of the first and the latest failure since the last answer.
         self._first_failure: float | None = None
         self._latest_failure = 0.0
@@ -88,14 +90,14 @@ class Heartbeat:
 
     @property
     def alive(self) -> bool:
-        """Whether the device answers."""
+        """Whether the device answers instances."""
         return self.trouble is None
 
     @property
     def trouble(self) -> str | None:
-        """Description of the instances that get no answer, or None."""
-        starts = list(self._since.values())
-        if starts and self._clock() - min(starts) > self._patience:
+        """Description of the problem if the device does not answer instances, or None."""
+        start_times = list(self._started_at.values())
+        if start_times and self._clock() - min(start_times) > self._patience:
             return "an instance is long past its deadline"
         first_failure = self._first_failure
         if first_failure is not None and self._latest_failure - first_failure > self._patience:
@@ -104,21 +106,21 @@ class Heartbeat:
         return None
 
     def begin(self, number: int) -> None:
-        """Note that an instance is under way."""
-        self._since[number] = self._clock()
+        """Record the start of an instance."""
+        self._started_at[number] = self._clock()
 
     def end(self, number: int) -> None:
-        """Note that it is over."""
-        self._since.pop(number, None)
+        """Record the end of an instance."""
+        self._started_at.pop(number, None)
 
     def note_answer(self) -> None:
-        """Note that an instance has been answered."""
+        """Record that an instance was answered."""
         self._first_failure = None
 
     def note_failure(self) -> None:
-        """Note that the device could not answer an instance."""
+        """Record that the device could not answer an instance."""
         now = self._clock()
-        # The latest first: another thread may look in between.
+        # Set the latest time first, because another thread may read both in between.
         self._latest_failure = now
         if self._first_failure is None:
             self._first_failure = now
@@ -126,7 +128,7 @@ class Heartbeat:
     def __enter__(self) -> Self:
         if self._notifier.watchdog is not None:
             # Half the time that the manager allows, as sd_watchdog_enabled(3) advises.
-            period = max(_SHORTEST, self._notifier.watchdog / 2)
+            period = max(_MIN_PERIOD, self._notifier.watchdog / 2)
             self._thread = threading.Thread(
                 target=self._beat, args=(period,), name="gatewise-watchdog", daemon=True
             )

@@ -98,8 +98,8 @@ def test_a_table_without_columns_says_which_are_filled(made, rows, tmp_path, cap
     with Stop() as stop:
         open_source(str(path), encoder.names, stop, encoder)
     err = capsys.readouterr().err
-    assert "has no column heat: filled in every row, as empty cells in training\n" in err
-    assert "has no column mass: missing in every row; where a stage needs one, the cloud" in err
+    assert "has no column heat: every row is filled in, like an empty cell in training\n" in err
+    assert "has no column mass: missing in every row; if a stage needs it, the cloud" in err
 
 
 def test_a_lacking_column_is_named_where_no_value_may_be_missing():
@@ -204,7 +204,7 @@ def test_a_bad_cell_is_a_failed_sensor_that_names_its_column(made, rows, tmp_pat
     with Stop() as stop, Device(made[2]) as device:
         found = device.answer_many([r for r, _ in open_source(path, encoder.names, stop, encoder)])
     assert "line 7: column 'when': 'soon' is not" in (err := capsys.readouterr().err)
-    assert err.endswith("(and 1 more rows): a failed sensor, where a stage needs the cell\n")
+    assert err.endswith("(and 1 more rows): a failed sensor if a stage needs the cell\n")
     assert [str(a) for a in found if isinstance(a, SensorError)] == [str(caught.value)] * 2
     with pytest.raises(InputError, match=r"line 7: column 'when': 'soon' is not"):
         read_table(path, encoder.names, encoder)

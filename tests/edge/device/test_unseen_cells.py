@@ -31,7 +31,7 @@ def test_a_column_of_unseen_categories_is_counted_and_named(
             device.answer({"shade": "PALE", "mass": 0.1})
         assert device.counters["unseen"] == FIRST_CELLS + 5
         assert device.gauges["unseen_columns"] == 1
-        assert "column 'shade': none of its first 20 cells has a category" in caplog.text
+        assert "column 'shade': no category of its first 20 cells" in caplog.text
         assert sum("'shade'" in r.message for r in caplog.records) == 1
         device.answer({"shade": "pale", "mass": 0.1})
         assert device.counters["unseen"] == FIRST_CELLS + 5

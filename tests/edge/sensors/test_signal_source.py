@@ -161,8 +161,8 @@ def test_a_cut_file_gives_its_whole_windows(name, n_windows, tmp_path):
 @pytest.mark.parametrize(
     ("times", "advice"),
     [
-        (TIMES * 1000, 'if times are in ms, set time_unit = "ms"'),
-        (TIMES / 2, "come at 200 a second, the bundle's blocks are for 100: set rate_hz"),
+        (TIMES * 1000, 'if the times are in ms, set time_unit = "ms"'),
+        (TIMES / 2, "200 samples per second, but the bundle's blocks are for 100: set rate_hz"),
         (TIMES[::-1], "the times of the samples do not advance"),
         (TIMES * 0, "the times of the samples do not advance"),
     ],
@@ -276,7 +276,7 @@ def test_flac_is_read_where_soundfile_is_installed(tmp_path, monkeypatch):
     assert np.array_equal(np.concatenate(found), COUNTS)
     soundfile.write(path, COUNTS.astype(np.int32) << 16, 100, subtype="PCM_24")
     (error,), _ = read(path)
-    assert "whole numbers of 24 bits, the bundle was trained on int16" in str(error)
+    assert "integers of 24 bits, but the bundle was trained on int16" in str(error)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     found, counts = read(path, convert=True)

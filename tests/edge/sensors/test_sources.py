@@ -128,7 +128,7 @@ def test_unusable_python_source_is_refused(load, code, name, says):
         ("no_such_module_here:take", {}, "there is no module 'no_such_module_here' here"),
         ("../evil:take", {}, "give a .csv, .parquet, .npy or .npz file"),
         (":take", {}, "give a .csv, .parquet, .npy or .npz file"),
-        ("w.npy", {"window": (8, 3)}, r"an instance has shape \(8, 3\)"),
+        ("w.npy", {"window": (8, 3)}, r"an instance must have shape \(8, 3\)"),
         ("w.npy", {"keep": ["id"]}, "no further columns"),
         ("w.csv", {"window": (8, 2)}, "--signal"),
         ("-", {"window": (8, 2), "keep": ["id"]}, "--keep"),

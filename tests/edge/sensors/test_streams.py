@@ -154,13 +154,13 @@ def test_unreadable_stream_is_refused_before_it_is_read(tmp_path):
     )
     for name, options, message in [
         (str(tmp_path / "r.npy"), {}, "has 1 channels, the bundle takes 2"),
-        (str(tmp_path / "r.wav"), {"rate_hz": RATE}, "has 8000 samples a second, not 100"),
+        (str(tmp_path / "r.wav"), {"rate_hz": RATE}, "has 8000 samples per second, not 100"),
         (str(tmp_path / "none"), {}, "no such file, pipe or device"),
         ("tcp://127.0.0.1", {}, "give tcp://host:port"),
         ("tcp://127.0.0.1:1", {}, "refused"),
         ("tcp://camera..example:1", {}, "give tcp://host:port"),
         ("-", {"signal_format": "int12"}, "choose one of float32"),
-        (str(tmp_path / "r.npy"), {"signal_format": "int16"}, "states its own format"),
+        (str(tmp_path / "r.npy"), {"signal_format": "int16"}, "states its format itself"),
         ("-", {"hop": 0}, "at least 1"),
         ("-", {"rate_hz": 0.0}, "rate_hz: must be a number above 0"),
     ]:

@@ -111,7 +111,7 @@ def test_arrays_are_read_flat(tmp_path):
     for name, count, message in (
         ("b.npz", 6, "no array 'X'"),
         ("c.npy", 6, "does not exist"),
-        ("a.npy", 5, "an instance has 5 values"),
+        ("a.npy", 5, "an instance must have 5 values"),
     ):
         with pytest.raises(InputError, match=message):
             read_arrays(tmp_path / name, names[:count])

@@ -72,7 +72,7 @@ def test_a_csv_file_without_a_broker(bundle, rows):
     assert [t["label"] for t in found] == ["yes", "no", "yes"]
     assert [t["reason"] for t in found] == ["stopped", "stopped", "no-link"]
     assert [t["cost"] for t in found] == [1.5, 13.5, 13.5]
-    assert "columns that are not features are left out: target" in done.stderr
+    assert "columns that are not features are ignored: target" in done.stderr
     assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in done.stderr
     done = run_here("edge", bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
     assert [t["route"] for t in answers(done)] == ["edge", "edge"]
@@ -156,7 +156,7 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
         ("--settings updates.toml", "need --update-host"),
         ("--settings unknown.toml", "hops"),
         ("--ca-file none.pem", "need --broker"),
-        ("--resume log", "--resume is for a --data file"),
+        ("--resume log", "--resume needs a file as --data"),
         ("--public-key none.pub", "none.pub"),
         ("--publish x", "--publish needs --broker"),
         ("--publish a/# --broker mqtt://h", "cannot publish on topic"),
@@ -169,7 +169,7 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
         ("--home-assistant ha --broker mqtt://h --device a.b", "letters, digits"),
         (
             "--home-assistant ha --broker mqtt://h --device pi --publish gw/v1/pi/answers",
-            "leave out --publish",
+            "omit --publish",
         ),
         ("--update-host models.example.org", "--update-host needs --store"),
         ("--update-host h --store kept", "--update-host needs --trust"),
@@ -327,7 +327,7 @@ def test_a_killed_run_is_resumed_behind_its_last_answer(edge, tmp_path):
         killed.close()
     status, _, err = edge(*options).finish()
     assert status == 0, err
-    assert "are passed over" in err
+    assert "are skipped" in err
     found = [json.loads(line) for line in log.read_text().splitlines()[1:]]
     assert sorted(answer["row"] for answer in found) == list(range(n))
     labels = {answer["row"]: answer["label"] for answer in found}

@@ -99,7 +99,7 @@ def test_sums_of_a_day_and_a_message_at_a_time(broker):
 
 
 def test_a_value_that_is_held_shows_once_its_second_is_over(monkeypatch):
-    monkeypatch.setattr(home_assistant, "_EVERY", 0.05)
+    monkeypatch.setattr(home_assistant, "_MIN_INTERVAL", 0.05)
     shown, line = [], {"route": "edge", "cost": 1.0, "probabilities": [1.0]}
     link = SimpleNamespace(device="pi-1", publish=lambda *_, **__: True)
     with HomeAssistant(link, "ha", lambda document: shown.append(document["label"])) as home:

@@ -23,8 +23,9 @@ def test_an_interval_lies_between_any_two_beginnings(monkeypatch):
             yield [(None, {})]
 
     stop.pause = pause
-    for number, _, known in serve._due(InstanceSource(rows()), stop, None, 0.25, frozenset()):
-        assert known["at"] == 1.7e9 + now[0]
+    source = InstanceSource(rows())
+    for number, _, fields in serve._due_instances(source, stop, None, 0.25, frozenset()):
+        assert fields["at"] == 1.7e9 + now[0]
         began.append(now[0])
         now[0] += 1.0 if number == 1 else 0.0625  # the time to answer
     assert began == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]

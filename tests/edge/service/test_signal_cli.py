@@ -90,12 +90,12 @@ def test_samples_through_a_pipe(bundle, recording, start, settings):
     assert [t["smoothed"] for t in lines] == [majority.push(a.label) for a in answers]
     changed = sum(t["smoothed"] != t["label"] for t in lines)
     assert summary["summary"]["smoothing"] == {"delay_windows": 1, "changed": changed}
-    assert "a change that lasts shows 1 windows later" in err
+    assert "a lasting change shows 1 windows later" in err
     assert summary["summary"]["signal"] == {
         "samples": 12 * SAMPLES, "windows": len(lines), "gaps": 0, "dropped_samples": 0,
         "refused_windows": 0, "bad_samples": 0, "flaws": 1,
     }  # fmt: skip
-    assert "its last 1 bytes are a part of a sample; its whole windows are answered" in err
+    assert "its last 1 bytes are an incomplete sample; its complete windows are answered" in err
 
 
 def test_recordings_arrays_and_gaps(recording, here, tmp_path, settings):
