@@ -66,7 +66,7 @@ class DecisionPoint:
         return self.threshold is not None and self.score >= self.threshold
 
     def decide(self, policy: OwnPolicy) -> Decision:
-        """Ask `policy` for its decision; after the last stage replace ``continue`` by ``offload``.
+        """Call `policy` for its decision; after the last stage ``continue`` means ``offload``.
 
         Raises InputError if the policy returns anything else than a decision.
         """

@@ -190,7 +190,7 @@ class Device:
         return self._installed.bundle
 
     def adopt(self, bundle: Bundle) -> None:
-        """Test another bundle, and make it the active one.
+        """Test another `bundle`, and make it the active one.
 
         Instances that were begun before end with the bundle before. Raises the errors of the
         constructor; the active bundle is then not replaced.
@@ -353,7 +353,7 @@ class Device:
     def begin(self, row: ArrayLike | RawRow | None = None) -> Answer | Pending:
         """Run the stages, and send the instance to the cloud if no stage stops.
 
-        Parameter and errors are those of :meth:`answer`. Returns the answer or a pending instance.
+        `row` and the errors are those of :meth:`answer`. Returns the answer or a pending instance.
         The caller passes the pending instance to :meth:`advance` at its ``wake_at``, and whenever
         the link has delivered a response.
         """
@@ -382,7 +382,7 @@ class Device:
         return self._count_step(pending, self._flow.proceed)
 
     def finish(self, step: Answer | Pending) -> Answer:
-        """Wait for the answer of an instance that :meth:`begin` returned.
+        """Wait for the answer after :meth:`begin`, which returned `step`.
 
         Raises SensorError as :meth:`answer`.
         """

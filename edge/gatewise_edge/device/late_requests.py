@@ -124,9 +124,9 @@ class LateRequests:
         answer.request = self.keep(pending, mark)
 
     def keep(self, pending: Pending, mark: AuditMark) -> str:
-        """Store an answered instance, whose missing features this object's thread acquires.
+        """Store an answered instance; return the id of its request in hexadecimal digits.
 
-        Returns the id of its request in hexadecimal digits.
+        This object's thread acquires the missing features.
         """
         instance = _Instance(pending, mark, new_id(), time.time())
         with self._changed:

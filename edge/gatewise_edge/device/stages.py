@@ -156,7 +156,7 @@ class DeviceStage:
     columns: list[int]
 
     def visit(self, reading: Reading, *, allow_missing: bool) -> StageOutput:
-        """Run the stage for one instance, whose features `reading` acquires.
+        """Run the stage for one instance; `reading` acquires its features.
 
         `allow_missing` says whether values may be NaN. Raises SensorError if a feature cannot be
         acquired or is refused; the features acquired before are still charged.

@@ -131,13 +131,13 @@ class Breaker:
         return True
 
     def release(self, now: float) -> None:
-        """Undo the admission of a request that was not sent."""
+        """Undo, at `now`, the admission of a request that was not sent."""
         if self.state == "half-open":
             self.counts.breaker_probes -= 1
             self._paused_until = now
 
     def record(self, replied: bool, *, sent: float, now: float) -> None:
-        """Record whether a request got a reply; an error is a reply.
+        """Record whether a request was `replied` to; an error is a reply.
 
         `sent` is the time of the request, and `now` the time of the reply or of the deadline.
         """

@@ -211,7 +211,7 @@ def decode_entries(payload: bytes, build: Callable[[Entries], Decoded]) -> Decod
 
 
 class Entries:
-    """The entries of a message, whose methods check the values that they return."""
+    """The entries of a message; the methods check the values that they return."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries

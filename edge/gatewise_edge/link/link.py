@@ -88,11 +88,11 @@ class InProcessLink:
         return self._receive is not None
 
     def open(self, receive: Receive) -> None:
-        """Open the link; see :meth:`Link.open`."""
+        """Open the link; `receive` gets every response's payload, see :meth:`Link.open`."""
         self._receive = receive
 
     def send(self, payload: bytes) -> bool:
-        """Answer a request before returning; see :meth:`Link.send`."""
+        """Answer the request in `payload` before returning; see :meth:`Link.send`."""
         receive = self._receive
         if receive is None:
             return False

@@ -125,7 +125,7 @@ class MqttLink:
         return self._ready and self._broker.connected
 
     def open(self, receive: Receive) -> None:
-        """Connect in the background; see :meth:`.Link.open`."""
+        """Connect in the background; `receive` gets every response, see :meth:`.Link.open`."""
         self._receive = receive
         self._start()
 
@@ -192,14 +192,14 @@ class MqttLink:
             raise InputError(f"topic {topic}: below gw/v1/ use {allowed_topics[0]} for answers")
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish at QoS 1 if the link is ready; return whether the message was accepted.
+        """Publish `payload` on `topic` at QoS 1, if the link is ready; return whether it was.
 
         With `retain` the broker also sends the message to later subscribers.
         """
         return self._ready and self._broker.publish(topic, payload, retain=retain)
 
     def deliver(self, topic: str, payload: bytes, on_ack: Callable[[], None]) -> bool:
-        """Publish over the current :attr:`connection`; return whether the message was accepted.
+        """Publish `payload` on `topic` over the current connection; return whether it was accepted.
 
         `on_ack` is called on the network thread once the broker has acknowledged the message. It
         is not called if the connection ends before.
@@ -222,7 +222,7 @@ class MqttLink:
         self._publish_status(self._status)
 
     def send(self, payload: bytes) -> bool:
-        """Publish a request if the link is ready; see :meth:`.Link.send`."""
+        """Publish the request in `payload` if the link is ready; see :meth:`.Link.send`."""
         return self._ready and self._broker.publish(self._request_topic, payload)
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class PlainContext(ssl.SSLContext):
 
 
 def limited_context(context: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Make a context whose sockets refuse oversized packets; without `context` a plain one."""
+    """Make a context for sockets that refuse oversized packets; without `context` a plain one."""
     if context is None:
         return PlainContext(ssl.PROTOCOL_TLS_CLIENT)
     context.sslsocket_class = TlsSocket

@@ -20,7 +20,7 @@ Fetch = Callable[[Sequence[str], float], Mapping[str, Any]]
 
 
 class FetchedRow:
-    """An instance for :meth:`.Device.answer` whose absent columns a function fetches.
+    """An instance for :meth:`.Device.answer` with a function that fetches absent columns.
 
     Parameters
     ----------

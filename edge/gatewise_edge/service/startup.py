@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class HasTrouble(Protocol):
-    """A part of the service whose `trouble` describes its current problem; None if it works."""
+    """A part of the service; its `trouble` describes its current problem, or is None."""
 
     @property
     def trouble(self) -> str | None: ...
@@ -152,7 +152,7 @@ def serve_metrics(
 
 
 def open_log(path: Path, data: str) -> AnswerLog:
-    """Open the answers of ``--resume``, whose `data` must be a file with row numbers."""
+    """Open the answer log of ``--resume``; `data` must be a file with row numbers."""
     if Path(data).suffix.lower() not in TABLE_SUFFIXES:
         raise InputError("--resume needs a file as --data, whose rows always have the same numbers")
     log = AnswerLog(path, Path(data))
