@@ -2,19 +2,22 @@
 
     python -m benchmarks.bench_loop [--quick] [--only monitor,alarm,thinning,kills,refit]
 
-Writes loop.json and loop.md into benchmarks/results; a quick look into .bench-cache/quick.
+Finished refits are kept in .bench-cache/loop until the code changes, so that a run that was
+interrupted continues. Writes loop.json and loop.md into benchmarks/results; a quick look into
+.bench-cache/quick.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.data.loop_refits import SETS, refit_case
+from benchmarks.cache import CACHE, code_version, write_whole
+from benchmarks.data.loop_refits import N_SEEDS, SETS, refit_case
 from gatewise.console import note
 from gatewise_export.archive.alarm import LabelBatch, evidence
 from gatewise_export.archive.choice import chances
@@ -269,11 +273,16 @@ def _kills(n_kills: int) -> dict[str, Any]:
 
 
 def _refits(quick: bool) -> list[dict[str, Any]]:
+    """Accuracies of each set and seed; finished cases are read from the cache."""
     lines = []
-    for name in SETS:
-        for seed in range(1 if quick else SETS[name].n_seeds):
-            note(f"refit {name} {seed}")
-            lines.append(refit_case(name, seed))
+    version = code_version("benchmarks.data.loop_refits")
+    for seed in range(1 if quick else N_SEEDS):
+        for name in SETS:
+            file = CACHE / "loop" / f"{version}-{name.replace(' ', '-')}-{seed}.json"
+            if not file.exists():
+                note(f"refit {name} {seed}")
+                write_whole(file, json.dumps(refit_case(name, seed)))
+            lines.append(json.loads(file.read_text()))
     return lines
 
 
@@ -320,14 +329,32 @@ def page(figures: Mapping[str, Any]) -> list[str]:
                 "",
             ]
     if "refit" in figures:
-        header = list(figures["refit"][0])
-        rows = [[_cell(r[key]) for key in header] for r in figures["refit"]]
-        lines += ["## Refits", "", *harness.table_lines(header, rows), ""]
+        lines += ["## Refits", "", *_refit_table(figures["refit"]), ""]
     return lines
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, float) else str(value)
+def _refit_table(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Mean accuracy of each set over its seeds, with its standard error."""
+    columns = [key for key, value in cases[0].items() if isinstance(value, float)]
+    header = ["set", "seeds", *columns, "200 chosen less all labels", "called better"]
+    rows = []
+    for name in dict.fromkeys(case["set"] for case in cases):
+        of_set = [case for case in cases if case["set"] == name]
+        values = {key: np.array([case[key] for case in of_set]) for key in columns}
+        cells = [_with_error(values[key]) for key in columns]
+        difference = values["200 chosen"] - values["all labels"]
+        n_better = sum(case["verdict"] == "better" for case in of_set)
+        cells += [_with_error(difference), f"{n_better} of {len(of_set)}"]
+        rows.append([name, str(len(of_set)), *cells])
+    return harness.table_lines(header, rows)
+
+
+def _with_error(values: NDArray[np.float64]) -> str:
+    """Mean and standard error in percent."""
+    if len(values) < 2:
+        return f"{100 * values[0]:.1f} %"
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    return f"{100 * values.mean():.1f} ± {100 * error:.1f} %"
 
 
 BENCHMARK = harness.Benchmark(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_training import StagedCascade
 
+N_SEEDS: Final = 10
 N_LABELS: Final = 200
 AUDITS: Final = 0.2
 HELD: Final = 0.1
@@ -30,14 +30,6 @@ SYSTEM: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 Rows = tuple[NDArray[np.float32], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class ShiftedSet:
-    """A set with rows of before and after a shift: `load` gives both, by seed."""
-
-    load: Callable[[int], tuple[Rows, Rows]]
-    n_seeds: int
 
 
 def _occupancy(seed: int) -> tuple[Rows, Rows]:
@@ -81,16 +73,17 @@ def _some(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
     return np.sort(np.random.default_rng(seed).permutation(rows)[:n])
 
 
-SETS: Final = {
-    "occupancy by day": ShiftedSet(_occupancy, 1),
-    "HAPT by subject": ShiftedSet(_hapt, 1),
-    "Letters, new class": ShiftedSet(_letters, 1),
+#: Functions that give the rows of before and after a shift, by seed.
+SETS: Final[dict[str, Callable[[int], tuple[Rows, Rows]]]] = {
+    "occupancy by day": _occupancy,
+    "HAPT by subject": _hapt,
+    "Letters, new class": _letters,
 }
 
 
 def refit_case(name: str, seed: int) -> dict[str, Any]:
     """Accuracies on rows of after the shift that no fit has seen."""
-    (X_old, y_old), (X_new, y_new) = SETS[name].load(seed)
+    (X_old, y_old), (X_new, y_new) = SETS[name](seed)
     order = np.random.default_rng(seed).permutation(len(y_new))
     week = order[: 2 * len(order) // 3]
     test = order[2 * len(order) // 3 :]
