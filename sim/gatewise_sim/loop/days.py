@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,6 +150,8 @@ def run_loop(
     bundle: Bundle, rows: Rows, rules: LoopRules, *, train: str, target: str | None = None
 ) -> LoopReport:
     """Simulate the days on rows with labels; see :func:`simulate_loop`."""
+    if bundle.manifest.cloud is None:
+        raise InputError(f"{bundle.manifest.title} has no high-cost model: nothing of it is kept")
     if rows.truth is None or (rows.truth < 0).any():
         raise InputError("the simulated labeller needs a class of the bundle for every row")
     if unknown := sorted(set(rules.refit) - set(RefitSettings.__struct_fields__)):
@@ -158,14 +159,6 @@ def run_loop(
     with tempfile.TemporaryDirectory(prefix="gatewise-loop-") as folder:
         fleet = _LearningFleet(bundle, rows, rules, Path(folder), train, target)
         return LoopReport(tuple(fleet.run_day(day) for day in range(rules.days)), rules)
-
-
-@dataclass(frozen=True, eq=False)
-class _Instances:
-    """Instances of a day: `rows` of the table, `time` in Unix seconds, shape (n,)."""
-
-    rows: NDArray[np.int64]
-    time: NDArray[np.float64]
 
 
 class _LearningFleet:
@@ -207,20 +200,20 @@ class _LearningFleet:
         bundle = self._bundle
         version = bundle.manifest.version
         # by day devices answer, and workers keep what they see
-        instances = self._draw(day)
-        outcome = graph_outcome(bundle, self._X[instances.rows])
-        n_bytes = self._keep(bundle, instances, outcome, day) + self._download_bytes
+        positions, times = self._draw(day)
+        outcome = graph_outcome(bundle, self._X[positions])
+        n_bytes = self._keep(bundle, positions, times, outcome) + self._download_bytes
         # in the evening labels come, and others are asked for
         n_asked = self._ask(day, version) if day % self._rules.choose_every == 0 else 0
         labels = self._labels_due.pop(day, {})
         if labels:
-            add_labels(self._archive.path, labels, by="labeller", at=_evening(day))
+            add_labels(self._archive.path, labels, by="labeller", at=float(times[-1]))
         report = monitor(self._archive.path, version=version)
         # and a release may follow, which devices download in the night
         verdict, released = self._refit(day, report)
         self._download_bytes = self._rules.devices * _device_bytes(self._bundle) if released else 0
         names = _class_names(bundle)
-        truth = self._truth[instances.rows]
+        truth = self._truth[positions]
         system = report.figures[0]
         return DayFigures(
             day=day + 1,
@@ -239,22 +232,27 @@ class _LearningFleet:
             released=released,
         )
 
-    def _draw(self, day: int) -> _Instances:
-        """Rows and times of a day's instances, evenly over the day."""
+    def _draw(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rows of the table and times in Unix seconds of a day's instances, shape (n,) each."""
         n = self._rules.instances
-        time = (day + (np.arange(n) + 0.5) / n) * _DAY_SECONDS
+        times = (day + (np.arange(n) + 0.5) / n) * _DAY_SECONDS
         if self._mix is not None:
-            return _Instances(self._mix.rows(time, self._rng), time)
-        return _Instances((day * n + np.arange(n)) % len(self._X), time)
+            return self._mix.rows(times, self._rng), times
+        return (day * n + np.arange(n)) % len(self._X), times
 
-    def _keep(self, bundle: Bundle, instances: _Instances, outcome: Outcome, day: int) -> float:
+    def _keep(
+        self,
+        bundle: Bundle,
+        positions: NDArray[np.int64],
+        times: NDArray[np.float64],
+        outcome: Outcome,
+    ) -> float:
         """Keep offloads and audits of a day; return the bytes of their messages."""
         manifest = bundle.manifest
         assert manifest.cloud is not None
         assert outcome.cloud_labels is not None
         assert outcome.cloud_probabilities is not None
-        n = len(instances.rows)
-        X = self._X[instances.rows][:, manifest.cloud_inputs()]
+        X = self._X[positions][:, manifest.cloud_inputs()]
         offloaded = _is_offloaded(bundle, outcome)
         confidence = _confidence(bundle, outcome)
         sizes = MessageSizes(
@@ -268,7 +266,7 @@ class _LearningFleet:
         n_bytes = np.count_nonzero(offloaded) * (sizes.request(_TTL_MS) + response_bytes)
         # the devices take turns, and choose their audits as they do in earnest
         chance = np.where(offloaded, 1.0, 0.0)
-        for i in range(n):
+        for i in range(len(X)):
             mark = self._samplers[i % len(self._samplers)].choose(
                 "cloud" if offloaded[i] else "edge", int(outcome.labels[i]), float(confidence[i])
             )
@@ -277,9 +275,9 @@ class _LearningFleet:
                 n_bytes += sizes.audit(mark, _TTL_MS) + response_bytes
         sent = np.flatnonzero(chance > 0)
         rows = ArchivedRows(
-            ids=np.array([f"{day * n + i:032x}-0" for i in sent.tolist()]),
+            ids=np.array([f"{len(self._row_of) + i:032x}-0" for i in range(len(sent))]),
             device=np.array([f"device-{i % len(self._samplers)}" for i in sent.tolist()]),
-            time=instances.time[sent],
+            time=times[sent],
             X=X[sent],
             cloud_label=outcome.cloud_labels[sent].astype(np.int32),
             probabilities=outcome.cloud_probabilities[sent].astype(np.float32),
@@ -297,8 +295,8 @@ class _LearningFleet:
             shape=(X.shape[1],),
             accuracy=manifest.active_point.accuracy,
         )
-        self._archive.add(rows, facts, _evening(day))
-        self._row_of |= dict(zip(rows.ids.tolist(), instances.rows[sent].tolist(), strict=True))
+        self._archive.add(rows, facts, float(times[-1]))
+        self._row_of |= dict(zip(rows.ids.tolist(), positions[sent].tolist(), strict=True))
         return float(n_bytes)
 
     def _ask(self, day: int, version: str) -> int:
@@ -337,10 +335,6 @@ class _LearningFleet:
         self._bundle = new
         self._n_labels_at_refit = 0
         return refit.verdict, new.manifest.version
-
-
-def _evening(day: int) -> float:
-    return (day + 1) * _DAY_SECONDS
 
 
 def _class_names(bundle: Bundle) -> NDArray[np.str_]:
