@@ -220,7 +220,12 @@ def tune(
     *,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
-    """Find the best thresholds for each price of cost, from the highest price to the lowest."""
+    """Find good thresholds for each price of cost, from the highest price to the lowest.
+
+    The descent ends in a local optimum that depends on its start. It therefore runs through the
+    prices twice, once from the highest and once from the lowest, each price from the thresholds of
+    the one before. The better result of the two is kept for each price.
+    """
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")
@@ -233,7 +238,10 @@ def tune(
         correct = correct * record.worths
     rows = _RankedRows(scores, order, correct, costs, record.weights)
     falling_lams = np.sort(np.asarray(lams, np.float64))[::-1].copy()
-    cuts = _descend(rows, falling_lams, last_stage, passes)
+    falling_cuts, falling_gains = _descend(rows, falling_lams, last_stage, passes)
+    rising_cuts, rising_gains = _descend(rows, falling_lams[::-1].copy(), last_stage, passes)
+    is_rising_better = rising_gains[::-1] > falling_gains + 1e-9
+    cuts = np.where(is_rising_better[:, None], rising_cuts[::-1], falling_cuts)
     return [
         tuple(_threshold(scores[s], order[s], int(cut)) for s, cut in enumerate(row))
         for row in cuts
@@ -368,14 +376,17 @@ class _RankedRows(NamedTuple):
 @numba.njit(cache=True, nogil=True)
 def _descend(
     rows: _RankedRows, lams: NDArray[np.float64], last_stage: int, passes: int
-) -> NDArray[np.int64]:
-    """Descend over the number of rows of each stage's ranking that stop, (n_lams, n_stages).
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Descend over the number of rows of each stage's ranking that stop, in the order of `lams`.
 
-    All rows that reach `last_stage` stop there; -1 if the rows left are offloaded.
+    All rows that reach `last_stage` stop there; -1 if the rows left are offloaded. Returns these
+    numbers, (n_lams, n_stages), and the sum over the rows of weight * (correct - lam * cost) that
+    they reach, (n_lams,).
     """
     scores, order, correct, exit_costs, weights = rows
     n_stages, n = scores.shape
     cuts = np.zeros((len(lams), n_stages), np.int64)
+    gains = np.zeros(len(lams))
     rank = np.empty((n_stages, n), np.int64)
     for s in range(n_stages):
         for r in range(n):
@@ -384,7 +395,7 @@ def _descend(
     if last_stage >= 0:
         n_stopping[last_stage] = n
     onward_gain = np.empty(n)
-    # from the highest price of cost to the lowest, each from the thresholds of the one before
+    # each price from the thresholds of the one before
     for price_number in range(len(lams)):
         lam = lams[price_number]
         for _ in range(passes):
@@ -424,4 +435,5 @@ def _descend(
                 break
         for s in range(n_stages):
             cuts[price_number, s] = n_stopping[s]
-    return cuts
+        gains[price_number] = onward_gain.sum()
+    return cuts, gains
