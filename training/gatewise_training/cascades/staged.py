@@ -16,10 +16,12 @@ from gatewise.models.stage import Stage
 from gatewise_training.cascades.backward_selection import backward_sequences
 from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import (
+    N_SUBSETS,
     FamilySelection,
     FeatureSet,
     SelectedStage,
     best_shape,
+    single_models,
 )
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.forward_selection import (
@@ -59,11 +61,12 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     Parameters
     ----------
     n_stages : int, default 10
-        Largest number of stages. There is at most one per 50 validation rows.
+        Largest number of stages. There is at most one per 50 validation rows. With fewer than 400
+        validation rows, single models on 8 nested feature sets are candidates in addition.
     effort : {"normal", "low", "high"}
         Time for the search. Low and normal try all model families on some feature sets only. Low
-        also leaves out forward selection, except for features of blocks, where forward selection
-        replaces the penalty.
+        also leaves out the single models and forward selection, except for features of blocks,
+        where forward selection replaces the penalty.
     families : sequence of str, optional
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, up to 16,000 rows svm and up to 5,000 random-boosting; with
@@ -149,7 +152,19 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         candidates_with_first = [
             _prepend(first_stages, candidate) for candidate in own_candidates if first_stages
         ]
-        return [*candidates_with_first, *own_candidates]
+        return [*candidates_with_first, *own_candidates, *self._fit_single_models(problem)]
+
+    def _fit_single_models(self, problem: Problem) -> list[FittedStages]:
+        """Fit the candidates of :class:`ConfidenceCascade` where rows allow only few stages.
+
+        A threshold needs validation rows, a feature set does not, so that few rows leave wide gaps
+        between the sets of the stages.
+        """
+        has_few_stages = len(problem.plan.validation_rows) < N_SUBSETS * ROWS_PER_STAGE
+        families = self._families_to_try(len(problem.plan.fit_rows))
+        if self.effort == "low" or not has_few_stages or "boosting" not in families:
+            return []
+        return single_models(problem, "boosting", N_SUBSETS)
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
         all_bounds = self._bounds(problem)

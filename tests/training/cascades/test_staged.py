@@ -1,0 +1,32 @@
+"""StagedCascade's candidates on few rows, where thresholds are few but feature sets need not be."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine
+
+from gatewise_training import ConfidenceCascade, StagedCascade
+
+
+@pytest.fixture(scope="module")
+def wine():
+    x, y = load_wine(return_X_y=True)
+    rows = np.random.default_rng(0).permutation(len(y))
+    return x[rows], y[rows]
+
+
+@pytest.mark.slow
+def test_few_rows_keep_the_points_of_confidence_cascade(wine):
+    staged = StagedCascade(random_state=0).fit(*wine)
+    confidence = ConfidenceCascade(random_state=0).fit(*wine)
+    for point in confidence.frontier_.points:
+        best = staged.frontier_.at(budget=point.cost)
+        assert best.accuracy >= point.accuracy - 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"effort": "low"}, {"families": ("linear",)}])
+def test_single_models_are_left_out_at_low_effort_and_without_boosting(wine, settings):
+    staged = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine)
+    # two stages at most in each sequence, so two feature sets
+    sets = {tuple(stage.features) for stages in staged.chains_ for stage in stages}
+    assert len(sets) <= 6
