@@ -82,6 +82,19 @@ def test_two_stages_cannot_be_bettered_by_one_threshold(seed, costs):
     assert max(worth(r, o, lam) for o in options) <= reached + 0.05
 
 
+def test_sweeps_of_the_price_from_both_ends_nearly_always_find_the_best_setting():
+    # a sweep from the highest price alone misses it at 29 of 240 prices, both at 1
+    lams = np.geomspace(1, 0.01, 12)
+    misses = 0
+    for seed in range(20):
+        r = record(seed, n=10)
+        settings = list(all_settings(r))
+        for lam, setting in zip(lams, tune(r, lams), strict=True):
+            best = max(worth(r, s, lam) for s in settings)
+            misses += worth(r, setting, lam) < best - 1e-9
+    assert misses <= 2
+
+
 def test_the_pool_holds_the_simple_points():
     r = record(5, stages=3)
     settings = {p.thresholds for p in frontier_points(r)}
