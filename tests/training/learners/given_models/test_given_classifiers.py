@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sklearn.datasets import load_wine
-from sklearn.ensemble import VotingClassifier
+from sklearn.ensemble import AdaBoostClassifier, VotingClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -19,6 +19,7 @@ from gatewise_training.learners.given_models.given_classifiers import check_give
     ("model", "reason"),
     [
         (KNeighborsClassifier(), "KNeighborsClassifier: neighbours at equal distances"),
+        (AdaBoostClassifier(), "AdaBoostClassifier: its votes have no exact form"),
         (
             make_pipeline(StandardScaler(), KNeighborsClassifier()),
             r"KNeighborsClassifier \(in Pipeline\): neighbours",

@@ -41,8 +41,8 @@ TRANSFORMERS = _words(
     "TruncatedSVD VarianceThreshold"
 )
 
-LIBRARY_FORMS = _words("AdaBoostClassifier PolynomialFeatures")
-"""Estimators that only skl2onnx converts; it converts the whole classifier that contains one."""
+LIBRARY_FORMS = _words("PolynomialFeatures")
+"""Transformers that only skl2onnx converts; it converts the whole classifier that contains one."""
 
 TEXT_READERS = _words(
     "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
@@ -221,6 +221,10 @@ INPUT_KINDS = _words("cat_features text_features embedding_features")
 """Options of boosters whose columns hold no numbers."""
 
 REASONS = {
+    "AdaBoostClassifier": (
+        "its votes have no exact form, since skl2onnx sums them in another precision, and close "
+        "votes may then name another class"
+    ),
     "KNeighborsClassifier": (
         "neighbours at equal distances have no exact form, since the library breaks such ties in "
         "the order of its own search"
