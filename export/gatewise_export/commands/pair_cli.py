@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -84,6 +85,8 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     the agreement with the high-cost model replaces the accuracy. An instance costs 1, and a request
     1 more.
 
+    How the inputs and outputs of a graph are read is printed on standard error.
+
     Example:
 
         gatewise pair small.onnx big.onnx --data rows.npz --out bundle
@@ -95,6 +98,8 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     from gatewise_training.cascades.pair import PairCascade
     from gatewise_training.data.instance_files import load_instances
 
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("gatewise_training").setLevel(logging.INFO)
     # refuse unusable options, paths and keys before the work
     goal: dict[str, Any] = settings.goal
     check_destination(settings.out)

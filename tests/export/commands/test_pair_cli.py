@@ -33,6 +33,16 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def test_pair_prints_how_it_reads_inputs_and_outputs(files, run, caplog):
+    code, _, err = run("pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle")
+    assert code == 0, err
+    for model in ("low_cost_model", "high_cost_model"):
+        assert (
+            f"{model}: the input 'v' gets float instances of shape (2, 3); "
+            "it gives logits of 3 classes in output 0"
+        ) in caplog.messages
+
+
 def test_from_rows_without_labels_to_a_bundle(files, run):
     words = ("pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle")
     code, out, err = run(*words, "--offload-rate", "0.2")
