@@ -1,0 +1,89 @@
+"""Self-tests of written C on an emulated ATmega1284P."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.c99.compiled import STRICT
+from gatewise.errors import InputError
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.writer import write_cascade
+
+MAIN: Final = """\
+#include <avr/interrupt.h>
+#include <avr/io.h>
+#include <avr/sleep.h>
+#include <stdlib.h>
+
+DECLARATIONS
+
+static void print(const char *text)
+{
+    for (; *text; text++) {
+        while (!(UCSR0A & (1 << UDRE0)))
+            ;
+        UDR0 = *text;
+    }
+}
+
+int main(void)
+{
+    char count[8];
+    UCSR0B = 1 << TXEN0;
+    print("differ: ");
+    print(itoa(CALL, count, 10));
+    print("\\n");
+    cli();
+    sleep_enable();
+    sleep_cpu(); /* ends the emulation */
+    return 0;
+}
+"""
+ROWS_PER_PROGRAM: Final = 150
+"""Rows of 30 features, with the model and the answers, that fit into the flash."""
+
+
+def run_tool(folder: Path, *command: str) -> str:
+    """Run a command in a folder; get its output and standard error, or raise InputError."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"{command[0]} failed: {done.stderr[:2000]}")
+    return done.stdout + done.stderr
+
+
+def count_differing(folder: Path, call: str, declarations: str, *files: str) -> int:
+    """Compile a self-test and run it by simavr; get the number that `call` returns.
+
+    Raises InputError if the program does not fit the chip.
+    """
+    main = MAIN.replace("DECLARATIONS", declarations).replace("CALL", call)
+    (folder / "avr.c").write_text(main)
+    flags = ("-mmcu=atmega1284p", "-Os", *STRICT)
+    run_tool(folder, "avr-gcc", *flags, "-o", "avr", "avr.c", *files, "-lm")
+    printed = run_tool(folder, "simavr", "-m", "atmega1284p", "-f", "16000000", "avr")
+    count = re.search(r"differ: (-?\d+)", printed)
+    assert count is not None, printed[-500:]
+    return int(count[1])
+
+
+def count_differing_rows(folder: Path, cascade: Cascade, rows: NDArray[np.float32]) -> int:
+    """Count rows, (n, n_features), that the chip answers with another bit than Python.
+
+    A program holds :data:`ROWS_PER_PROGRAM` of the rows in its flash, and those that the writer
+    makes from the model.
+    """
+    differing = 0
+    for start in range(0, len(rows), ROWS_PER_PROGRAM):
+        part = replace(cascade, rows=rows[start : start + ROWS_PER_PROGRAM])
+        write_cascade(part, folder, name="m")
+        differing += count_differing(
+            folder, "m_selftest()", "int m_selftest(void);", "m.c", "m_selftest.c"
+        )
+    return differing
