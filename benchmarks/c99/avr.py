@@ -46,6 +46,7 @@ int main(void)
     return 0;
 }
 """
+SIMAVR: Final = ("simavr", "-m", "atmega1284p", "-f", "16000000")
 ROWS_PER_PROGRAM: Final = 150
 """Rows of 30 features, with the model and the answers, that fit into the flash."""
 
@@ -67,7 +68,7 @@ def count_differing(folder: Path, call: str, declarations: str, *files: str) -> 
     (folder / "avr.c").write_text(main)
     flags = ("-mmcu=atmega1284p", "-Os", *STRICT)
     run_tool(folder, "avr-gcc", *flags, "-o", "avr", "avr.c", *files, "-lm")
-    printed = run_tool(folder, "simavr", "-m", "atmega1284p", "-f", "16000000", "avr")
+    printed = run_tool(folder, *SIMAVR, "avr")
     count = re.search(r"differ: (-?\d+)", printed)
     assert count is not None, printed[-500:]
     return int(count[1])
