@@ -11,13 +11,14 @@ from contextlib import contextmanager
 def until_interrupted() -> Iterator[None]:
     """Run the block on the main thread until it ends, or until SIGTERM or Ctrl-C.
 
-    An exception ends the block, because a handler that sets an event could wait for a lock of the
-    interrupted thread. After the block a second signal ends the program at once.
+    The signal handler raises an exception that ends the block. It does not set an event, because it
+    could wait forever for a lock that the interrupted thread holds. After the block, another signal
+    ends the program immediately.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    old_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         pass
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, old_handler)

@@ -1,1 +1,1 @@
-"""A bundle's cascade as a service over HTTP: stages here, hard rows to a worker or a server."""
+"""HTTP service for a bundle's cascade, which runs the stages and offloads the hard rows."""

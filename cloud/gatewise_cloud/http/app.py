@@ -1,7 +1,7 @@
-"""The pages of ``gatewise serve``: the Open Inference Protocol, plain JSON, health and metrics.
+"""ASGI application of ``gatewise serve``: inference, health, metrics and documentation.
 
-Rows that a stage answers are answered on the event loop, since a stage takes microseconds; rows
-that are offloaded or whose features are fetched wait on threads.
+A stage takes microseconds, so the stages run on the event loop. Rows that are offloaded, and rows
+with features to fetch, wait on threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gatewise import __version__
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.http.openapi import openapi_document, openapi_page
 from gatewise_cloud.http.protocol import (
-    MOST_ROWS,
+    MAX_ROWS,
     InferRequest,
     Row,
     infer_response,
@@ -35,20 +35,20 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.fetched_row import FetchedRow
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 
-MOST_BYTES = 16 << 20
-"""Largest body of a request."""
+MAX_BODY_BYTES = 16 << 20
+"""Largest size of a request's body."""
 N_THREADS = 64
-"""Rows that may wait for the cloud or for features at a time; the others queue."""
+"""Number of rows that can wait for the cloud or for features at the same time."""
 
 FetchFeatures = Callable[[Sequence[str], Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Gets names of columns, and the cells of the instance so far; returns the columns' cells."""
+"""Function that fetches the named cells of an instance, given the cells that it has."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist())
 _INFER = msgspec.json.Decoder(InferRequest)
 
 
 class PredictRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``/predict``: rows, or objects with cells by the columns' names."""
+    """Body of a ``/predict`` request: instances as lists of values, or as cells by column name."""
 
     instances: list[list[float | None] | dict[str, Any]]
 
@@ -57,16 +57,16 @@ _PREDICT = msgspec.json.Decoder(PredictRequest)
 
 
 class CascadeService:
-    """The pages of one device.
+    """Pages of the HTTP service for one cascade.
 
     Parameters
     ----------
     device : Device
-        Answers; with a link it offloads.
+        Device that answers rows, and offloads the hard ones if it has a link.
     metrics : EdgeMetrics
-        Observes the device's answers.
+        Metrics of the device's answers.
     fetch : coroutine function, optional
-        ``await fetch(names, cells)`` gets features that a stage needs and a request lacks.
+        Called as ``await fetch(names, cells)`` for features that a stage needs and a request lacks.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CascadeService:
         self._threads = ThreadPoolExecutor(N_THREADS, thread_name_prefix="gatewise-serve")
 
     def app(self) -> Starlette:
-        """Make the application of ASGI."""
+        """Make the ASGI application."""
         pages: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/v2": ("GET", self._server),
             "/v2/": ("GET", self._server),
@@ -95,18 +95,18 @@ class CascadeService:
             pages[f"{model}/ready"] = ("GET", self._model_ready)
             pages[f"{model}/infer"] = ("POST", self._infer)
         routes = [Route(path, page, methods=[method]) for path, (method, page) in pages.items()]
-        errors = {InputError: _refused, msgspec.DecodeError: _refused, SensorError: _refused}
-        return Starlette(routes=routes, exception_handlers=errors)
+        handlers = dict.fromkeys((InputError, msgspec.DecodeError, SensorError), _bad_request)
+        return Starlette(routes=routes, exception_handlers=handlers)
 
     # -- answers ---------------------------------------------------------------------------
 
     async def _answers(self, rows: Sequence[Any]) -> list[Answer | Exception]:
-        """Answer rows; an error takes the place of an answer that cannot be given."""
+        """Answer rows; the list contains the error for a row that cannot be answered."""
         if self._fetch is not None:
             loop = asyncio.get_running_loop()
-            fetched = [self._fetched(row, loop) for row in rows]
-            waits = [loop.run_in_executor(self._threads, self._answer, row) for row in fetched]
-            return list(await asyncio.gather(*waits))
+            fetched_rows = [self._fetched_row(row, loop) for row in rows]
+            tasks = [loop.run_in_executor(self._threads, self._answer, row) for row in fetched_rows]
+            return list(await asyncio.gather(*tasks))
         if len(rows) > 1:
             answers: list[Answer | Exception]
             answers = await self._on_thread(self._device.answer_many, rows)
@@ -126,8 +126,8 @@ class CascadeService:
         except GatewiseError as error:
             return error
 
-    def _fetched(self, row: Row, loop: asyncio.AbstractEventLoop) -> FetchedRow:
-        """Make a row with absent cells that the user's coroutine fetches on the event loop."""
+    def _fetched_row(self, row: Row, loop: asyncio.AbstractEventLoop) -> FetchedRow:
+        """Make a row that gets its missing cells from the user's coroutine on the event loop."""
         fetch = self._fetch
         assert fetch is not None
         names = self._device.bundle.manifest.column_names
@@ -136,11 +136,11 @@ class CascadeService:
         cells = row if isinstance(row, dict) else dict(zip(names, row, strict=True))
 
         def fetch_and_wait(absent: Sequence[str], seconds: float) -> Mapping[str, Any]:
-            waiting = asyncio.run_coroutine_threadsafe(_awaited(fetch(absent, cells)), loop)
+            future = asyncio.run_coroutine_threadsafe(_await_cells(fetch(absent, cells)), loop)
             try:
-                return waiting.result(seconds)
+                return future.result(seconds)
             except TimeoutError:
-                waiting.cancel()
+                future.cancel()
                 raise
 
         return FetchedRow(cells, fetch_and_wait)
@@ -151,22 +151,23 @@ class CascadeService:
     # -- pages -----------------------------------------------------------------------------
 
     async def _infer(self, request: Request) -> Response:
-        if (absent := self._absent(request)) is not None:
-            return absent
+        if (not_found := self._not_found(request)) is not None:
+            return not_found
         message = _INFER.decode(await _body(request))
         manifest = self._device.bundle.manifest
         rows = rows_of(message, manifest.column_names)
         answers = await self._answers(rows) if rows else []
+        successful = []
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        whole = [answer for answer in answers if isinstance(answer, Answer)]
-        return _json(infer_response(message, manifest, whole))
+            successful.append(answer)
+        return _json(infer_response(message, manifest, successful))
 
     async def _predict(self, request: Request) -> Response:
         rows = _PREDICT.decode(await _body(request)).instances
-        if len(rows) > MOST_ROWS:
-            raise InputError(f"{len(rows)} instances; at most {MOST_ROWS} are taken")
+        if len(rows) > MAX_ROWS:
+            raise InputError(f"{len(rows)} instances; at most {MAX_ROWS} are allowed")
         answers = await self._answers(rows) if rows else []
         names = self._device.bundle.manifest.feature_names
         return _json({"predictions": [_prediction(answer, names) for answer in answers]})
@@ -179,11 +180,11 @@ class CascadeService:
 
     async def _model(self, request: Request) -> Response:
         metadata = model_metadata(self._device.bundle.manifest)
-        return self._absent(request) or _json(metadata)
+        return self._not_found(request) or _json(metadata)
 
     async def _model_ready(self, request: Request) -> Response:
         name = self._device.bundle.manifest.name
-        return self._absent(request) or _json({"name": name, "ready": True})
+        return self._not_found(request) or _json({"name": name, "ready": True})
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
@@ -194,27 +195,28 @@ class CascadeService:
     async def _docs(self, _: Request) -> Response:
         return HTMLResponse(openapi_page(openapi_document(self._device.bundle.manifest)))
 
-    def _absent(self, request: Request) -> Response | None:
-        """Answer for a model, or a version of it, that is not served here."""
+    def _not_found(self, request: Request) -> Response | None:
+        """Make the response for a model or version that is not served; None if it is served."""
         manifest = self._device.bundle.manifest
-        served = {"name": manifest.name, "version": manifest.version}
-        if all(served[key] == value for key, value in request.path_params.items()):
+        model = {"name": manifest.name, "version": manifest.version}
+        if all(model[key] == value for key, value in request.path_params.items()):
             return None
-        return _json({"error": f"only {manifest.name}, version {manifest.version}, is here"}, 404)
+        error = f"this service has only the model {manifest.name}, version {manifest.version}"
+        return _json({"error": error}, 404)
 
 
-async def _awaited(cells: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
+async def _await_cells(cells: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return await cells
 
 
 async def _body(request: Request) -> bytes:
-    """Read a body; InputError if it is too large."""
-    parts = bytearray()
-    async for part in request.stream():
-        parts += part
-        if len(parts) > MOST_BYTES:
-            raise InputError(f"a body has at most {MOST_BYTES} bytes")
-    return bytes(parts)
+    """Read the body of a request; InputError if it is too large."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise InputError(f"the body of a request may have at most {MAX_BODY_BYTES} bytes")
+    return bytes(body)
 
 
 def _prediction(answer: Answer | Exception, names: Sequence[str]) -> dict[str, Any]:
@@ -228,5 +230,5 @@ def _json(document: Mapping[str, Any], status: int = 200) -> Response:
     return Response(_ENCODER.encode(document), status, media_type="application/json")
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _bad_request(_: Request, error: Exception) -> Response:
     return _json({"error": str(error)}, 400)

@@ -1,4 +1,4 @@
-"""A link to a model server: requests run on threads, as if a worker stood behind a broker."""
+"""Link that sends a device's requests directly to a high-cost model, without a broker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gatewise_edge.link.link import InProcessLink, Receive
 
 
 class BackendLink:
-    """Requests to a high-cost model's backend: see :class:`.Link`.
+    """Link to the backend of a high-cost model; it implements :class:`.Link`.
 
-    `n_threads` requests run at a time; the others wait, and their deadlines go on.
+    `n_threads` requests run at the same time. The other requests wait, and may miss their deadline.
     """
 
     def __init__(self, model: CloudModel, *, n_threads: int = 16) -> None:
@@ -22,21 +22,21 @@ class BackendLink:
 
     @property
     def ready(self) -> bool:
-        """Whether it is open."""
+        """Whether the link is open."""
         return self._inner.ready
 
     def open(self, receive: Receive) -> None:
-        """Begin; `receive` gets every response, on one of the threads."""
+        """Open the link; one of its threads calls `receive` with each response."""
         self._inner.open(receive)
 
     def send(self, payload: bytes) -> bool:
-        """Queue a request."""
+        """Queue a request; return False if the link is not open."""
         if self.ready:
             self._threads.submit(self._inner.send, payload)
         return self.ready
 
     def close(self) -> None:
-        """End; queued requests are dropped."""
+        """Close the link and the model, and drop queued requests."""
         self._inner.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._model.close()

@@ -1,4 +1,4 @@
-"""The OpenAPI document of ``gatewise serve``, and a page that shows it."""
+"""OpenAPI document of ``gatewise serve``, and an HTML page that shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OBJECT = {"type": "object"}
 
 
 def openapi_document(manifest: Manifest) -> dict[str, Any]:
-    """Describe the pages for one bundle, with an example of each request."""
+    """Describe the service for one bundle, with an example of each request."""
     metadata = model_metadata(manifest)
     model = f"/v2/models/{manifest.name}"
     names = list(manifest.column_names)
@@ -31,10 +31,10 @@ def openapi_document(manifest: Manifest) -> dict[str, Any]:
         model: _page("get", "Inputs and outputs of the model."),
         f"{model}/ready": _page("get", "Whether the model can answer."),
         f"{model}/infer": _page(
-            "post", "Answer rows, Open Inference Protocol.", {"inputs": inputs}
+            "post", "Answer rows in the Open Inference Protocol.", {"inputs": inputs}
         ),
-        "/predict": _page("post", "Answer rows, plain JSON.", {"instances": [instance]}),
-        "/healthz": _page("get", "Health, for supervisors."),
+        "/predict": _page("post", "Answer rows in plain JSON.", {"instances": [instance]}),
+        "/healthz": _page("get", "Health of the service, for supervisors."),
         "/metrics": _page("get", "Metrics for Prometheus.", media="text/plain"),
     }
     title = f"{manifest.name} {manifest.version}"
@@ -54,12 +54,14 @@ def _page(
     if example is not None:
         content = {"application/json": {"schema": _OBJECT, "example": example}}
         operation["requestBody"] = {"required": True, "content": content}
-        operation["responses"]["400"] = {"description": "The request is wrong: `error` says why."}
+        operation["responses"]["400"] = {
+            "description": "The request is not valid; `error` states the reason."
+        }
     return {method: operation}
 
 
 def openapi_page(document: dict[str, Any]) -> str:
-    """Write the document as a page that needs nothing from elsewhere."""
+    """Write the document as an HTML page without external resources."""
     sections = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

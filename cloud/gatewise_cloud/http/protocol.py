@@ -1,7 +1,7 @@
-"""Requests and responses of the Open Inference Protocol, version 2, for a bundle. Pure, no I/O.
+"""Requests and responses of the Open Inference Protocol, version 2, for a bundle.
 
-A request holds either one matrix of all columns or a tensor for each column, by name. Source:
-https://github.com/kserve/open-inference-protocol.
+This module does no I/O. A request contains either one matrix of all columns, or a tensor for each
+column by name. Source: https://github.com/kserve/open-inference-protocol.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gatewise_edge.device.answer import Answer
 from gatewise_export.bundle.manifest import Manifest
 
 MATRIX: Final = "x"
-"""Name of the one tensor that holds all columns."""
+"""Name of the tensor that holds all columns."""
 NUMBERS: Final = frozenset(
     {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"}
     | {"FP16", "FP32", "FP64"}
 )
 TEXT: Final = "BYTES"
-MOST_ROWS: Final = 4096
+MAX_ROWS: Final = 4096
 
 Row = NDArray[np.float32] | dict[str, Any]
 Parameters = dict[str, Any]
 
 
 class InputTensor(msgspec.Struct):
-    """A tensor of a request; `data` is flat or nested, in row-major order."""
+    """Tensor in a request; `data` is flat or nested, in row-major order."""
 
     name: str
     shape: list[int]
@@ -41,14 +41,14 @@ class InputTensor(msgspec.Struct):
 
 
 class RequestedOutput(msgspec.Struct):
-    """An output that a request names."""
+    """Output that a request names."""
 
     name: str
     parameters: Parameters = {}
 
 
 class InferRequest(msgspec.Struct):
-    """The body of ``.../infer``."""
+    """Body of a ``.../infer`` request."""
 
     inputs: list[InputTensor]
     id: str | None = None
@@ -80,11 +80,11 @@ def model_metadata(manifest: Manifest) -> dict[str, Any]:
 def rows_of(request: InferRequest, columns: Sequence[str]) -> list[Row]:
     """Get the rows of a request: floats in the order of `columns`, or cells by name.
 
-    Raises InputError if a tensor is unknown, of another size than its shape, or of no such type.
+    Raises InputError if a tensor is unknown, or if its data do not match its shape and type.
     """
     tensors = {tensor.name: tensor for tensor in request.inputs}
     if len(tensors) != len(request.inputs) or not tensors:
-        raise InputError("inputs must be tensors of different names, at least one")
+        raise InputError("inputs must be one or more tensors with distinct names")
     if set(tensors) == {MATRIX} and MATRIX not in columns:
         matrix = _values(tensors[MATRIX])
         if matrix.dtype == object or matrix.ndim != 2 or matrix.shape[1] != len(columns):
@@ -92,7 +92,7 @@ def rows_of(request: InferRequest, columns: Sequence[str]) -> list[Row]:
         return list(matrix.astype(np.float32))
     unknown = [name for name in tensors if name not in columns]
     if unknown:
-        raise InputError(f"input {unknown[0]!r} is none of {MATRIX}, {', '.join(columns)}")
+        raise InputError(f"input {unknown[0]!r} is not one of {MATRIX}, {', '.join(columns)}")
     values = {name: _values(tensor).reshape(-1) for name, tensor in tensors.items()}
     n_rows = {len(column) for column in values.values()}
     if len(n_rows) != 1:
@@ -103,26 +103,26 @@ def rows_of(request: InferRequest, columns: Sequence[str]) -> list[Row]:
 
 def _values(tensor: InputTensor) -> NDArray[Any]:
     if tensor.datatype not in NUMBERS and tensor.datatype != TEXT:
-        raise InputError(f"input {tensor.name!r}: no datatype {tensor.datatype!r} is taken")
-    if not tensor.shape or min(tensor.shape) < 0 or tensor.shape[0] > MOST_ROWS:
+        raise InputError(f"input {tensor.name!r}: datatype {tensor.datatype!r} is not supported")
+    if not tensor.shape or min(tensor.shape) < 0 or tensor.shape[0] > MAX_ROWS:
         raise InputError(
-            f"input {tensor.name!r}: shape {tensor.shape} has no 0 to {MOST_ROWS} rows"
+            f"input {tensor.name!r}: shape {tensor.shape} does not have 0 to {MAX_ROWS} rows"
         )
     is_text = tensor.datatype == TEXT
     try:
-        # null is a missing value, which the protocol's JSON has no number for
+        # null means a missing value, because JSON has no NaN
         values = np.array(tensor.data, object if is_text else np.float64)
         return values.reshape(tensor.shape)
     except (TypeError, ValueError):
         raise InputError(
-            f"input {tensor.name!r}: data are no {tensor.datatype} of shape {tensor.shape}"
+            f"input {tensor.name!r}: data are not {tensor.datatype} of shape {tensor.shape}"
         ) from None
 
 
 def infer_response(
     request: InferRequest, manifest: Manifest, answers: Sequence[Answer]
 ) -> dict[str, Any]:
-    """Write the answers as the outputs that a request names, by default all."""
+    """Write answers as the outputs that a request names, or as all outputs if it names none."""
     columns: Mapping[str, Sequence[Any]] = {
         "label": [str(a.label) for a in answers],
         "class_index": [a.class_index for a in answers],
@@ -130,17 +130,17 @@ def infer_response(
         "route": [a.route for a in answers],
         "cost": [a.cost for a in answers],
     }
-    described = {output["name"]: output for output in model_metadata(manifest)["outputs"]}
-    names = [output.name for output in request.outputs] or list(described)
-    unknown = [name for name in names if name not in described]
+    specs = {output["name"]: output for output in model_metadata(manifest)["outputs"]}
+    names = [output.name for output in request.outputs] or list(specs)
+    unknown = [name for name in names if name not in specs]
     if unknown:
-        raise InputError(f"no output {unknown[0]!r}; there are {', '.join(described)}")
+        raise InputError(f"no output {unknown[0]!r}; the outputs are {', '.join(specs)}")
     response: dict[str, Any] = {
         "model_name": manifest.name,
         "model_version": manifest.version,
         "outputs": [
-            described[name]
-            | {"shape": [len(answers), *described[name]["shape"][1:]], "data": columns[name]}
+            specs[name]
+            | {"shape": [len(answers), *specs[name]["shape"][1:]], "data": columns[name]}
             for name in names
         ],
     }

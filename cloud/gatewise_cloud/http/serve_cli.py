@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise serve``: a bundle's cascade over HTTP."""
+"""Command ``gatewise serve``, which serves a bundle's cascade over HTTP."""
 
 from __future__ import annotations
 
@@ -30,49 +30,51 @@ if TYPE_CHECKING:
 
 def serve(
     bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0 selects a free port.")
+    ] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     broker: Annotated[
         str | None, typer.Option(help="Broker whose workers answer hard rows: mqtt(s)://host.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Id of this service on the broker; by default random.")
+        str | None, typer.Option(help="Id of this service on the broker; default: a random id.")
     ] = None,
     backend: Annotated[
         str | None,
         typer.Option(
             metavar="URL|python:MODULE:ATTRIBUTE",
-            help="Server that answers hard rows instead: http://host:8000/v2/models/NAME.",
+            help="Model that answers hard rows instead, such as http://host:8000/v2/models/NAME.",
         ),
     ] = None,
     features: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Coroutine function that fetches features a request lacks.",
+            help="Coroutine function that fetches the features that a request lacks.",
         ),
     ] = None,
     provider: Annotated[
-        str, typer.Option(help="onnxruntime's execution provider for stages that are networks.")
+        str, typer.Option(help="onnxruntime's execution provider for stages with a network.")
     ] = CPU,
     deadline_ms: Annotated[float, typer.Option(min=1, help="Time for an answer, in ms.")] = 500.0,
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
     cert_file: Annotated[Path | None, typer.Option(help="Certificate for mqtts://.")] = None,
     key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None,
     public_key: Annotated[
-        Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
+        Path | None, typer.Option(help="Public key, NAME.pub, of the bundle's signer.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the address as a JSON document.")
     ] = False,
 ) -> None:
-    """Serve a bundle's cascade over HTTP: Open Inference Protocol v2, and plain JSON.
+    """Serve a bundle's cascade over HTTP, in the Open Inference Protocol v2 and in plain JSON.
 
-    Stages answer in this process; hard rows go to a worker over MQTT (--broker) or to a model
-    server such as Triton, KServe or MLServer (--backend); without either, the last stage's answer
-    is the fallback. --features MODULE:FUNCTION names ``async def fetch(names, cells)``: it gets the
-    columns that the next stage needs and that a request left out, and returns their cells by name.
-    The service has neither passwords nor TLS: run it behind a proxy that has both.
+    The stages run in this process. Hard rows go to a worker over MQTT (--broker) or to a model
+    server such as Triton, KServe or MLServer (--backend). Without either, the last stage's answer
+    is the fallback. --features names a function ``async def fetch(names, cells)``. Its argument
+    `names` are the columns that the next stage needs and the request lacks. It returns their cells
+    by name. The service has neither passwords nor TLS: run it behind a proxy that has both.
 
     Example:
 
@@ -94,12 +96,12 @@ def serve(
             opened_bundle, backend=chosen_backend(backend)(opened_bundle.manifest)
         )
         link = BackendLink(model)
-    # the metrics observe the device that they read from
+    # the metrics need the device, and the device needs the function that feeds the metrics
     metrics: EdgeMetrics | None = None
 
-    def observe(end: Answer | Exception) -> None:
+    def observe(answer: Answer | Exception) -> None:
         if metrics is not None:
-            metrics.observe(end)
+            metrics.observe(answer)
 
     with Device(
         opened_bundle,
@@ -113,9 +115,10 @@ def serve(
         app = CascadeService(cascade, metrics, fetch=fetch).app()
         settings = uvicorn.Config(app, host=host, port=port, log_level="warning")
         listener = settings.bind_socket()
-        # inherited by connections: without it a response's body may wait 40 ms for an ACK
+        # connections inherit this option; without it, a response's body may wait 40 ms for an ACK
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.listen()  # before the address is printed: connections wait, none is refused
+        # listen before the address is printed, so that no connection is refused
+        listener.listen()
         bound_port = listener.getsockname()[1]
         url = f"http://{host}:{bound_port}"
         title = opened_bundle.manifest.title

@@ -1,1 +1,1 @@
-"""High-cost models: a bundle's own graph, Python objects and model servers."""
+"""High-cost models, and the backends that run them."""

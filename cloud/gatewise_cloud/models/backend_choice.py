@@ -1,4 +1,4 @@
-"""Choice of a backend by its name on the command line."""
+"""Choice of the backend that an operator names on the command line."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 def chosen_backend(
     url: str, *, timeout: float = 5.0, binary: bool = False
 ) -> Callable[[Manifest], Backend]:
-    """Make the function that gives each bundle its backend.
+    """Make a function that creates the backend for a bundle's manifest.
 
     Parameters
     ----------
     url : str
         ``python:module:attribute``, or ``http[s]://host[:port]/v2/models/NAME`` of a server with
-        the Open Inference Protocol; ``{name}`` and ``{version}`` stand for the bundle's.
+        the Open Inference Protocol. ``{name}`` and ``{version}`` are replaced by the bundle's name
+        and version.
     timeout : float, default 5.0
-        Seconds of a call over HTTP.
+        Timeout of an HTTP call in seconds.
     binary : bool, default False
-        Send raw numbers over HTTP.
+        Whether to send numbers in binary form over HTTP.
 
     Raises
     ------

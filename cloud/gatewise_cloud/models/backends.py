@@ -1,7 +1,7 @@
-"""Backends that compute a high-cost model: onnxruntime, a booster's library, a Python object.
+"""Backends that run a high-cost model: onnxruntime, a booster's library or a Python object.
 
-A backend gets float32 instances in the order of ``cloud.inputs`` and returns the model's outputs,
-from which :class:`.CloudModel` makes labels and probabilities.
+A backend receives float32 instances with the columns ``cloud.inputs`` of the manifest, and returns
+the outputs of the model. :class:`.CloudModel` computes labels and probabilities from these.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 def cloud_of(manifest: Manifest) -> CloudSpec:
-    """Get the specification of a manifest's high-cost model; ModelError without one."""
+    """Get the high-cost model's specification from a manifest; ModelError if it has none."""
     if manifest.cloud is None:
         raise ModelError(
-            manifest.title, f"bundle {manifest.title} has no cloud model: nothing to serve"
+            manifest.title, f"bundle {manifest.title} has no cloud model that could be served"
         )
     return manifest.cloud
 
 
 class Backend(Protocol):
-    """A place where a high-cost model runs."""
+    """Interface of a backend that runs a high-cost model."""
 
     local: bool = True
-    """Whether it computes in this process, so that a run never waits for another machine."""
+    """Whether the model runs in this process, so that a run never waits for another machine."""
     kind: str | None = None
-    """Kind of its outputs, ``margins`` or ``classifier``; None: the bundle's kind."""
+    """Kind of the outputs, ``margins`` or ``classifier``; None means the bundle's kind."""
 
     @property
     def trouble(self) -> str | None:
-        """Reason why it cannot run now, if one is known."""
+        """Known reason why the backend cannot run now, or None."""
         return None
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
@@ -49,15 +49,16 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Close its connections and files."""
+        """Close connections and files."""
         return
 
 
 class OnnxBackend(Backend):
-    """An ONNX graph in onnxruntime, in this process.
+    """ONNX graph that onnxruntime runs in this process.
 
-    It has one input, float32 (n, k), and one output (kind ``margins``) or two (``classifier``).
-    Messages call it `model`. `provider` is an execution provider of onnxruntime.
+    The graph has one input, float32 (n, k). A graph of kind ``margins`` has one output, and a graph
+    of kind ``classifier`` has two. Error messages call it `model`. `provider` is an execution
+    provider of onnxruntime.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class OnnxBackend(Backend):
         self._model = model
         try:
             self._session = open_session(graph, threads=threads, provider=provider)
-        except Exception as error:  # onnxruntime's own errors share no base
+        except Exception as error:  # onnxruntime's errors have no common base class
             raise ModelError(
                 model, f"the cloud model of bundle {model} does not load: {one_line(error)}"
             ) from error
@@ -78,10 +79,10 @@ class OnnxBackend(Backend):
             )
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Run the graph. See :meth:`Backend.run`."""
+        """Run the graph; see :meth:`Backend.run`."""
         try:
             outputs: list[NDArray[Any]] = self._session.run(None, {self._input: X})
-        except Exception as error:  # onnxruntime's own errors share no base
+        except Exception as error:  # onnxruntime's errors have no common base class
             raise ModelError(
                 self._model, f"model {self._model} failed: {one_line(error)}"
             ) from error
@@ -89,9 +90,9 @@ class OnnxBackend(Backend):
 
 
 class BoosterBackend(Backend):
-    """A booster that its own library runs in this process, from the `content` of its file.
+    """Booster that its own library loads from the `content` of a file and runs in this process.
 
-    Raises ModelError if the library is not installed, or does not read the file.
+    Raises ModelError if the library is not installed or cannot read the file.
     """
 
     kind = "classifier"
@@ -106,33 +107,33 @@ class BoosterBackend(Backend):
             raise ModelError(model, f"the cloud model of bundle {model}: {error}") from error
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Predict class indices and probabilities. See :meth:`Backend.run`."""
+        """Compute class indices and probabilities; see :meth:`Backend.run`."""
         try:
-            chances = self._booster.predict_proba(X)
-        except Exception as error:  # each library raises types of its own
+            probabilities = self._booster.predict_proba(X)
+        except Exception as error:  # the libraries' errors have no common base class
             raise ModelError(
                 self._model, f"model {self._model} failed: {one_line(error)}"
             ) from error
-        return [chances.argmax(axis=1), chances]
+        return [probabilities.argmax(axis=1), probabilities]
 
 
 class PythonBackend(Backend):
-    """A function, an object or a class in this process; docs/high-cost-models.md has the contract.
+    """Python function or object that runs in this process; see docs/high-cost-models.md.
 
-    `given` is as in :class:`gatewise.models.opaque_models.PythonModel`, and is called on as many
-    threads as the worker runs batches at a time. `classes` are the bundle's labels in the order of
-    the columns, and `spec` is its import path. Raises InputError if it is known to give no
-    probabilities of these classes.
+    `source` is described in :class:`gatewise.models.opaque_models.PythonModel`. Several threads
+    call it at the same time if the worker runs batches in parallel. `classes` are the bundle's
+    labels in the order of the columns, and `spec` is the import path of the source. Raises
+    InputError if the source cannot return probabilities of these classes.
     """
 
     kind = "classifier"
 
-    def __init__(self, given: Any, *, classes: Any, model: str, spec: str | None = None) -> None:
-        self._python = PythonModel(given, list(classes), spec)
+    def __init__(self, source: Any, *, classes: Any, model: str, spec: str | None = None) -> None:
+        self._python = PythonModel(source, list(classes), spec)
         self._model = model
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Call it; see :meth:`.Backend.run`. An OSError of the callable becomes BackendBusy."""
+        """Call the source; see :meth:`.Backend.run`. Its OSError becomes a BackendBusy."""
         try:
             probabilities = self._python.predict_proba(X)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""High-cost model of a bundle, which turns matrices into labels and probabilities."""
+"""High-cost model of a bundle, which a worker runs to compute labels and probabilities."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ class CloudAnswer(NamedTuple):
 
 
 class CloudModel:
-    """A bundle's high-cost model.
+    """High-cost model of a bundle.
 
-    `backend` computes the margins of the model that `manifest` describes. Make one with
-    :meth:`from_bundle`, which also tests it. Raises ModelError if the bundle has no
-    high-cost model.
+    `backend` runs the model that `manifest` describes. Use :meth:`from_bundle` to make an instance
+    that has been tested. Raises ModelError if the bundle has no high-cost model.
 
     Attributes
     ----------
     key : tuple of str
-        Name and version.
+        Name and version of the model.
     n_classes, n_inputs : int
-        Number of classes, and of columns in a request.
+        Number of classes, and number of columns in a request.
     local : bool
-        Whether it computes in this process.
+        Whether the model runs in this process.
     """
 
     def __init__(self, manifest: Manifest, backend: Backend) -> None:
@@ -75,19 +74,21 @@ class CloudModel:
     ) -> CloudModel:
         """Load the high-cost model of `bundle`, and test it on the bundle's sample rows.
 
-        A `backend` runs it, or else onnxruntime or a booster's library with `threads`, once a child
-        process has loaded it within the limits of the bundle and of `load_bound`. With a
-        `public_key` the bundle must be signed by its owner. `provider` is onnxruntime's execution
-        provider; with another than the CPU the probabilities of the sample must be within
-        :data:`.PROVIDER_TOLERANCE` of those at packing.
+        Without a `backend`, onnxruntime or a booster's library runs the model with `threads`
+        threads. A child process first checks that it loads within the limits of the bundle and of
+        `load_bound`. With a `public_key`, its owner must have signed the bundle. `provider` is
+        onnxruntime's execution provider. With a provider other than the CPU, the probabilities of
+        the sample may differ by :data:`.PROVIDER_TOLERANCE` from those in the bundle.
 
-        Raises BundleError if the bundle cannot be read, or a hash or the signature is wrong;
-        ModelError if it has no high-cost model, or the model does not load or takes too much memory
-        or time; SelfTestError if a sample row gets another label than at packing.
+        Raises BundleError if the bundle cannot be read, or if a hash or the signature is wrong.
+        Raises ModelError if the bundle has no high-cost model, if the model does not load, or if it
+        takes too much memory or time. Raises SelfTestError if the label of a sample row differs
+        from the label in the bundle.
         """
         bundle = open_bundle(bundle, public_key)
-        if backend is not None:  # the operator's own code: its memory is not limited
+        if backend is not None:  # the operator's own code, whose memory is not limited
             return cls._tested(bundle, backend)
+        # check that the model loads within the limits
         check_provider(provider)
         manifest = bundle.manifest
         cloud = cloud_of(manifest)
@@ -95,8 +96,8 @@ class CloudModel:
             name = manifest.title
             raise ModelError(
                 name,
-                f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
-                "name its code with --backend python:module:attribute",
+                f"bundle {name} does not contain its high-cost model, because it was packed with "
+                f"{cloud.backend}; name the model's code with --backend python:module:attribute",
             )
         content = bundle.read(cloud.file)
         kind = cloud.kind
@@ -116,6 +117,7 @@ class CloudModel:
             raise ModelError(
                 title, f"the cloud model of bundle {title} does not load: {error}"
             ) from None
+        # make the backend
         if library is None:
             backend = OnnxBackend(
                 content, kind=kind, model=title, threads=threads, provider=provider
@@ -123,8 +125,8 @@ class CloudModel:
         elif provider != CPU:
             raise ModelError(
                 title,
-                f"{library} itself runs the cloud model of bundle {title}, on the CPU: leave out "
-                f"the provider {provider!r}",
+                f"{library} runs the cloud model of bundle {title} on the CPU: leave out the "
+                f"provider {provider!r}",
             )
         else:
             backend = BoosterBackend(library, content, n_classes, model=title, threads=threads)
@@ -142,34 +144,36 @@ class CloudModel:
 
     @property
     def trouble(self) -> str | None:
-        """Reason why the backend cannot answer now, if one is known."""
+        """Known reason why the backend cannot run now, or None."""
         return self._backend.trouble
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
         """Check instances, `X` of shape (n, k), without running the model.
 
-        Raises RefusedRows if k is not the number of inputs, a value is infinite or not of the
-        manifest's type, or is NaN where the manifest refuses missing values.
+        Raises RefusedRows if k is not the number of inputs, or if a value is infinite or does not
+        fit the manifest's type. NaN is refused unless the manifest allows missing values.
         """
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
-            raise RefusedRows("shape", f"model {self} takes {self.n_inputs} columns, not {X.shape}")
+            raise RefusedRows(
+                "shape", f"model {self} takes {self.n_inputs} columns, not rows of shape {X.shape}"
+            )
         if not np.isfinite(X).all():
             if np.isinf(X).any():
                 raise RefusedRows("infinite", "the instances hold an infinite value")
             if not self._allow_missing:
-                raise RefusedRows("missing", f"model {self} takes no missing values (NaN)")
+                raise RefusedRows("missing", f"model {self} does not allow missing values (NaN)")
         dtype = self.manifest.request_dtype
         value = find_unrepresentable(X, dtype)
         if value is not None:
-            raise RefusedRows("type", f"model {self} takes {dtype.name}, and a value is {value:g}")
+            raise RefusedRows("type", f"model {self} takes {dtype.name}, but a value is {value:g}")
 
     def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
-        """Classify instances, `X` float32 (n, k), the columns of :meth:`.Manifest.cloud_inputs`.
+        """Classify instances, `X` float32 (n, k), with the columns :meth:`.Manifest.cloud_inputs`.
 
-        RefusedRows as :meth:`check`; ModelError if the model fails on these instances.
+        Raises RefusedRows like :meth:`check`, and ModelError if the model fails on the instances.
         """
         self.check(X)
-        if not len(X):  # some graphs fail on no rows
+        if not len(X):  # some graphs fail if there are no rows
             return CloudAnswer(np.empty(0, np.int64), np.empty((0, self.n_classes), np.float32))
         return self.run(np.ascontiguousarray(X, np.float32))
 
@@ -178,7 +182,7 @@ class CloudModel:
         self._backend.close()
 
     def run(self, X: NDArray[np.float32]) -> CloudAnswer:
-        """Classify checked instances `X`, at least one, in C order; see :meth:`answer`."""
+        """Classify one or more checked instances `X`, in C order; see :meth:`answer`."""
         outputs = self._backend.run(X)
         if self._kind == "margins":
             margins = outputs[0]
@@ -201,21 +205,21 @@ class CloudModel:
             if not error <= PROVIDER_TOLERANCE:
                 raise SelfTestError(
                     f"with the provider {provider!r} a probability of the cloud model of bundle "
-                    f"{self} is {error:.2g} off on the sample, and {PROVIDER_TOLERANCE:g} is "
+                    f"{self} is {error:.2g} off on the sample, but only {PROVIDER_TOLERANCE:g} is "
                     "allowed: leave out the provider",
                     {"cloud_probabilities": 1},
                 )
-        differing = int(np.count_nonzero(answer.labels != expected))
-        if differing:
+        n_different = int(np.count_nonzero(answer.labels != expected))
+        if n_different:
             raise SelfTestError(
-                f"the cloud model of bundle {self} labels {differing} of "
+                f"the cloud model of bundle {self} labels {n_different} of "
                 f"{len(expected)} sample rows differently than at packing: do not serve it",
-                {"cloud_label": differing},
+                {"cloud_label": n_different},
             )
 
 
 def _sample_inputs(bundle: Bundle) -> NDArray[np.float32]:
-    """Rows of a bundle's sample, as its cloud model takes them."""
+    """Select the inputs of the cloud model from the rows of a bundle's sample."""
     X = bundle.sample()["X"][:, bundle.manifest.cloud_inputs()]
     return np.ascontiguousarray(X, np.float32)
 
@@ -223,9 +227,9 @@ def _sample_inputs(bundle: Bundle) -> NDArray[np.float32]:
 def open_bundle(
     bundle: Bundle | str | Path, public_key: str | Path | bytes | None = None
 ) -> Bundle:
-    """Open a bundle; with a `public_key`, demand a signature by its owner.
+    """Open a bundle; with a `public_key`, require the signature of its owner.
 
-    An open bundle is returned as it is, unless its signature was not checked with this key.
+    A bundle that is open already is returned unchanged, unless its signature must be checked.
     """
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.signing import PublicKey

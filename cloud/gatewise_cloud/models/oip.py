@@ -1,8 +1,8 @@
-"""High-cost model on a server with the Open Inference Protocol, version 2, over HTTP.
+"""Backend that calls a server of the Open Inference Protocol, version 2, over HTTP.
 
 Such servers are Triton, KServe, MLServer and OpenVINO Model Server. Source:
 https://github.com/kserve/open-inference-protocol. The binary form is the protocol's extension
-"binary tensor data", which Triton and OpenVINO support, but MLServer does not over HTTP.
+"binary tensor data". Triton and OpenVINO support it over HTTP, but MLServer does not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 64 << 20
 _MAX_CONNECTIONS: Final = 64
-_BUSY: Final = frozenset({408, 429, 502, 503, 504})
+_BUSY_STATUSES: Final = frozenset({408, 429, 502, 503, 504})
 _HEADER: Final = "Inference-Header-Content-Length"
 _DTYPES: Final = {
     "BOOL": np.dtype("?"),
@@ -48,7 +48,7 @@ _DTYPES: Final = {
 
 
 class _TimedReader(io.RawIOBase):
-    """Reader of a socket with one deadline for all reads: a socket's timeout is for each read."""
+    """Socket reader with one deadline for all reads; a socket's own timeout limits each read."""
 
     def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
         self._raw = raw
@@ -71,7 +71,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedResponse(HTTPResponse):
-    """A response with one timeout of the socket for its head and body together."""
+    """HTTP response with one timeout for its header and its body together."""
 
     def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -80,7 +80,7 @@ class _TimedResponse(HTTPResponse):
 
 
 class OipBackend(Backend):
-    """A model on a server; thread-safe.
+    """Backend that runs a model on a server; thread-safe.
 
     Parameters
     ----------
@@ -89,20 +89,21 @@ class OipBackend(Backend):
     n_inputs : int
         Number of columns.
     kind : {"margins", "classifier"}
-        Outputs: a matrix of margins; or class indices (integers) and probabilities (floats).
+        Outputs of the model: a matrix of margins, or class indices (integers) and probabilities
+        (floats).
     model : str
-        Name in messages.
+        Name of the model in error messages.
     timeout : float, default 5.0
-        Seconds of a call.
+        Timeout of a call in seconds.
     binary : bool, default False
-        Exchange raw numbers. JSON cannot express missing values (NaN).
+        Whether to exchange numbers in binary form. JSON cannot express missing values (NaN).
 
     Raises
     ------
     InputError
         If the URL is not valid.
     ModelError
-        If the server cannot be reached, lacks the model, or its model takes other inputs.
+        If the server cannot be reached or lacks the model, or if the model takes other inputs.
     """
 
     local = False
@@ -145,7 +146,7 @@ class OipBackend(Backend):
 
     @property
     def trouble(self) -> str | None:
-        """Error of the last call if the server did not answer or was overloaded."""
+        """Error of the last call if the server did not answer or was overloaded, or None."""
         return self._last_failure
 
     def close(self) -> None:
@@ -153,7 +154,8 @@ class OipBackend(Backend):
         self._pool.close()
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Run the model on `X`, float32 (n, n_inputs). See :meth:`.Backend.run`."""
+        """Run the model on `X`, float32 (n, n_inputs); see :meth:`.Backend.run`."""
+        # send the request in binary form or in JSON
         tensor: dict[str, Any] = {"name": self._input, "shape": list(X.shape), "datatype": "FP32"}
         request: dict[str, Any] = {"inputs": [tensor]}
         if self._binary:
@@ -175,15 +177,16 @@ class OipBackend(Backend):
             status, headers, body = self._call(
                 "POST", f"{self._path}/infer", text, {"Content-Type": "application/json"}
             )
+        # read the response
         if status != 200:
             raise self._model_error(f"it answered {status} {_excerpt(body)}")
         try:
-            outputs = _outputs(body, headers.get(_HEADER))
+            outputs = _read_outputs(body, headers.get(_HEADER))
         except (ValueError, KeyError, TypeError) as error:
             raise self._model_error(
-                f"its answer is not of the protocol: {one_line(error)}"
+                f"its answer does not follow the protocol: {one_line(error)}"
             ) from None
-        return self._in_order(outputs, len(X))
+        return self._sort_outputs(outputs, len(X))
 
     # -- the server ------------------------------------------------------------------------
 
@@ -200,13 +203,14 @@ class OipBackend(Backend):
             shape = list(tensor["shape"])
         except (ValueError, KeyError, TypeError) as error:
             raise self._model_error(
-                f"its metadata name no single input: {one_line(error)}"
+                f"its metadata do not describe exactly one input: {one_line(error)}"
             ) from None
         if datatype != "FP32" or len(shape) != 2 or shape[-1] not in (-1, n_inputs):
             raise self._model_error(f"it takes {datatype} {shape}, not FP32 [-1, {n_inputs}]")
         return name
 
-    def _in_order(self, outputs: list[NDArray[Any]], n: int) -> list[NDArray[Any]]:
+    def _sort_outputs(self, outputs: list[NDArray[Any]], n: int) -> list[NDArray[Any]]:
+        """Check the outputs for n instances, and put class indices before probabilities."""
         wrong_shapes = [a.shape for a in outputs if not a.ndim or len(a) != n]
         if wrong_shapes:
             raise self._model_error(f"it gave outputs of shape {wrong_shapes} for {n} instances")
@@ -238,7 +242,7 @@ class OipBackend(Backend):
             answer.close()
             raise self._model_error(f"its answer is larger than {_MAX_BYTES} bytes")
         answer.release_conn()
-        if answer.status in _BUSY:
+        if answer.status in _BUSY_STATUSES:
             raise self._busy_error(f"it answered {answer.status} {_excerpt(content)}")
         self._last_failure = None
         return answer.status, answer.headers, content
@@ -255,17 +259,18 @@ class OipBackend(Backend):
 def backend_at(
     url: str, *, timeout: float = 5.0, binary: bool = False
 ) -> Callable[[Manifest], OipBackend]:
-    """Make the function that gives each bundle its backend on a server.
+    """Make a function that creates the backend on a server for a bundle's manifest.
 
-    ``{name}`` and ``{version}`` in `url` stand for the bundle's; see :class:`OipBackend`.
+    ``{name}`` and ``{version}`` in `url` are replaced by the bundle's name and version. For the
+    other parameters see :class:`OipBackend`.
     """
     _check_url(url)
 
     def make(manifest: Manifest) -> OipBackend:
         cloud = cloud_of(manifest)
-        named_url = url.replace("{name}", quote(manifest.name, safe=""))
+        model_url = url.replace("{name}", quote(manifest.name, safe=""))
         return OipBackend(
-            named_url.replace("{version}", quote(manifest.version, safe="")),
+            model_url.replace("{version}", quote(manifest.version, safe="")),
             n_inputs=len(cloud.inputs),
             kind=cloud.kind,
             model=manifest.title,
@@ -277,15 +282,15 @@ def backend_at(
 
 
 def _excerpt(body: bytes) -> str:
-    """First words of a response, for an error message."""
+    """Return the first words of a response for an error message."""
     return " ".join(body[:200].decode("utf-8", "replace").split())
 
 
 def _check_url(url: str) -> SplitResult:
-    """Split the URL of a model; InputError if it is not valid."""
+    """Split the URL of a model into its parts; InputError if it is not valid."""
     try:
         address = urlsplit(url)
-    except ValueError as error:  # a bracket without its other half
+    except ValueError as error:  # such as an unbalanced bracket
         raise InputError(f"backend {url}: {error}") from None
     is_http = address.scheme in ("http", "https") and address.hostname and not address.query
     if not is_http or "/v2/models/" not in address.path:
@@ -296,26 +301,29 @@ def _check_url(url: str) -> SplitResult:
     return address
 
 
-def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
-    """Read the arrays of a response, in JSON or raw."""
-    size = len(body) if header is None else int(header)
-    # The raw arrays follow the JSON, in the order of the outputs.
-    offset = size
+def _read_outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
+    """Read the arrays of a response, which are in JSON or in binary form.
+
+    `header` holds the size of the JSON if binary arrays follow it.
+    """
+    json_size = len(body) if header is None else int(header)
+    # binary arrays follow the JSON in the order of the outputs
+    offset = json_size
     arrays: list[NDArray[Any]] = []
-    for output in json.loads(body[:size])["outputs"]:
+    for output in json.loads(body[:json_size])["outputs"]:
         dtype = _DTYPES[output["datatype"]]
         shape = [int(n) for n in output["shape"]]
         if any(n < 0 for n in shape):
             raise ValueError(f"shape {shape}")
         count = math.prod(shape)
-        raw = (output.get("parameters") or {}).get("binary_data_size")
-        if raw is None:
+        binary_size = (output.get("parameters") or {}).get("binary_data_size")
+        if binary_size is None:
             array = np.array(output["data"], dtype).reshape(-1)
         else:
-            if raw != count * dtype.itemsize or offset + raw > len(body):
-                raise ValueError(f"{raw} bytes for shape {shape}")
+            if binary_size != count * dtype.itemsize or offset + binary_size > len(body):
+                raise ValueError(f"{binary_size} bytes for shape {shape}")
             array = np.frombuffer(body, dtype, count, offset)
-            offset += raw
+            offset += binary_size
         if array.size != count:
             raise ValueError(f"{array.size} numbers for shape {shape}")
         arrays.append(array.reshape(shape))

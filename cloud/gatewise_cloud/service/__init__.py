@@ -1,1 +1,1 @@
-"""Commands ``cloud``, ``broker`` and ``repo``, and a worker's metrics."""
+"""Commands ``cloud``, ``broker`` and ``repo``, and the metrics of a worker."""

@@ -1,4 +1,4 @@
-"""``gatewise broker``: run a local broker, prepare a secured one, add and revoke its clients."""
+"""Command ``gatewise broker``, which runs a local broker or administers a secured one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from gatewise_cloud.broker.rollout_report import read_statuses
 from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
 
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document per line.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")]
 _Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of clients.")]
 _Folder = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="Folder of gatewise broker init.")
+    Path, typer.Option("--dir", metavar="DIR", help="Folder made by gatewise broker init.")
 ]
 _Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="mqtts://host[:port]; by default the folder's first host."),
+    typer.Option(metavar="URL", help="mqtts://host[:port]; default: the folder's first host."),
 ]
 
 _app = typer.Typer(
@@ -52,24 +52,26 @@ _app = typer.Typer(
 @_app.callback()
 def run(
     context: typer.Context,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: a free one.")] = 1883,
-    host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
+    ] = 1883,
+    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
     embedded: Annotated[
         bool | None,
         typer.Option(
             "--embedded/--mosquitto",
-            help="Which broker; by default mosquitto where it is installed.",
+            help="Broker to run; default: mosquitto if it is installed.",
         ),
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Run an MQTT broker on this machine for trying out, or prepare a secured one with init.
+    """Run an MQTT broker on this machine for a trial, or prepare a secured one with init.
 
-    A secured one gets and loses clients while it runs: add, revoke, list.
+    Clients can be added to a secured broker and revoked while it runs: see add, revoke and list.
 
-    Everyone on this machine may enter. Prints a line that begins with `ready:` and says which
-    broker it is; runs until SIGTERM or Ctrl-C. The embedded one does not serve shared
-    subscriptions: run one worker on it, with --plain-subscription.
+    Everyone on this machine may connect to the broker for a trial. The command prints a line that
+    begins with `ready:` and names the broker, and runs until SIGTERM or Ctrl-C. The embedded broker
+    does not deliver to shared subscriptions: use it with one worker and --plain-subscription.
 
       gatewise broker --port 1883
 
@@ -79,35 +81,36 @@ def run(
         return
     if embedded is None:
         embedded = find_mosquitto() is None
-    start: type[Broker] = EmbeddedBroker if embedded else MosquittoBroker
-    with until_interrupted(), start(port, host=host) as broker:
+    broker_class: type[Broker] = EmbeddedBroker if embedded else MosquittoBroker
+    with until_interrupted(), broker_class(port, host=host) as broker:
         if not broker.shared_subscriptions:
             note(
-                "note: the embedded broker is for demos. It ignores shared subscriptions (run one "
-                f"worker, gatewise cloud BUNDLE --broker {broker.url} --plain-subscription), "
-                "publishes no last will of a client that falls silent, and keeps no session and no "
-                "message for a client that is away"
+                "note: the embedded broker is for demos. It does not deliver to shared "
+                "subscriptions (run one worker, gatewise cloud BUNDLE --broker "
+                f"{broker.url} --plain-subscription). It does not publish the last will of a "
+                "client that falls silent, and stores neither the session nor the messages of a "
+                "client that is disconnected"
             )
         state = {name: getattr(broker, name) for name in ("kind", "url", "shared_subscriptions")}
         text = f"ready: {broker.kind} broker on {broker.url}"
         print_line(text, {"ready": True, **state}, as_json=as_json)
         while broker.alive:
             threading.Event().wait(0.2)
-        raise BrokerError(host, broker.port, f"the {broker.kind} broker ended by itself")
+        raise BrokerError(host, broker.port, f"the {broker.kind} broker ended unexpectedly")
 
 
 @_app.command()
 @with_options
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files.")],
     settings: BrokerSettings,
     as_json: _Json = False,
 ) -> None:
     """Write the files of a secured mosquitto.
 
-    They are an authority, certificates, rights and a configuration. Every client gets a
-    certificate of its own, and only workers know the secret name of their pool. A second
-    call adds new clients and keeps the authority.
+    The files are a certificate authority, certificates, rights and a configuration. Each client
+    gets its own certificate, and only workers know the secret name of their pool. A second call
+    adds new clients and keeps the authority.
 
     Example:
 
@@ -117,14 +120,14 @@ def init(
     if as_json:
         roster = {name: value for name, value in asdict(broker.roster).items() if name != "pool"}
         names = ("folder", "config", "plugin", "revoked")
-        result = {name: getattr(broker, name) for name in names} | {"made": broker.issued}
-        print_line("", roster | result, as_json=True)
+        report = {name: getattr(broker, name) for name in names} | {"made": broker.issued}
+        print_line("", roster | report, as_json=True)
         return
     _print_folder(broker)
     if settings.run_as is None and os.geteuid() == 0:
         note(
-            "note: a mosquitto that root starts becomes the user mosquitto, who may not read "
-            "these files: give --run-as mosquitto"
+            "note: if root starts mosquitto, it runs as the user mosquitto, who may not read these "
+            "files: give --run-as mosquitto"
         )
 
 
@@ -132,17 +135,20 @@ def init(
 def add(
     names: _Names,
     folder: _Folder = Path("broker"),
-    worker: Annotated[bool, typer.Option("--worker", help="Add workers, not devices.")] = False,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Add workers instead of devices.")
+    ] = False,
     labeller: Annotated[
         bool, typer.Option("--labeller", help="Add machines that send labels, not devices.")
     ] = False,
     broker: _Url = None,
     as_json: _Json = False,
 ) -> None:
-    """Add devices to a broker that runs: certificates in DIR/clients, and their rights.
+    """Add devices to a running broker: write certificates in DIR/clients, and grant rights.
 
-    It needs no restart, and no connection ends. Without mosquitto's dynamic security plugin, or
-    with --free-ids, a device has its rights by its certificate alone, and a worker needs a restart.
+    The broker needs no restart, and no connection ends. Without mosquitto's dynamic security
+    plugin, or with --free-ids, the certificate alone gives a device its rights, but a new worker
+    needs a restart of the broker.
 
     Example:
 
@@ -152,48 +158,49 @@ def add(
         raise InputError("--worker and --labeller: add them by two calls")
     role = "workers" if worker else "labellers" if labeller else "devices"
     roles: dict[str, Any] = {role: tuple(names)}
-    made = init_broker(_known(folder), **roles)
-    is_applied = _apply_live(made, dict.fromkeys(names, role), broker)
-    text = "\n".join(f"made {path} and its key" for path in made.issued)
-    print_line(text, {"made": made.issued, "applied": is_applied}, as_json=as_json)
+    broker_folder = init_broker(_check_folder(folder), **roles)
+    is_applied = _apply_live(broker_folder, dict.fromkeys(names, role), broker)
+    text = "\n".join(f"made {path} and its key" for path in broker_folder.issued)
+    document = {"made": broker_folder.issued, "applied": is_applied}
+    print_line(text, document, as_json=as_json)
 
 
 @_app.command()
 def revoke(
     names: _Names, folder: _Folder = Path("broker"), broker: _Url = None, as_json: _Json = False
 ) -> None:
-    """Refuse clients from now on, in a broker that runs.
+    """Revoke clients of a running broker.
 
-    Their connections end, and further ones are refused. Without the plugin, or with --free-ids,
+    The broker ends their connections and refuses new ones. Without the plugin, or with --free-ids,
     the broker needs a restart to read the revocation list.
 
     Example:
 
         gatewise broker revoke pi-3 --dir broker
     """
-    made = init_broker(_known(folder), BrokerSettings(revoke=tuple(names)))
-    is_applied = _apply_live(made, dict.fromkeys(names, REVOKED), broker)
+    broker_folder = init_broker(_check_folder(folder), BrokerSettings(revoke=tuple(names)))
+    is_applied = _apply_live(broker_folder, dict.fromkeys(names, REVOKED), broker)
     text = f"revoked {', '.join(names)}" + ("" if is_applied else ": restart the broker")
-    print_line(text, {"revoked": made.revoked, "applied": is_applied}, as_json=as_json)
+    print_line(text, {"revoked": broker_folder.revoked, "applied": is_applied}, as_json=as_json)
 
 
 @_app.command(name="list")
 def list_clients(
     folder: _Folder = Path("broker"), broker: _Url = None, as_json: _Json = False
 ) -> None:
-    """List the clients of a broker: role, end of the certificate, rights, and status.
+    """List the clients of a broker with role, expiry of the certificate, rights and status.
 
     Example:
 
         gatewise broker list --dir broker
     """
-    made = init_broker(_known(folder))
-    endpoint = operator_endpoint(made, broker)
-    known = set(known_clients(endpoint)) if made.has_live_control else None
+    broker_folder = init_broker(_check_folder(folder))
+    endpoint = operator_endpoint(broker_folder, broker)
+    known = set(known_clients(endpoint)) if broker_folder.has_live_control else None
     statuses = {topic.split("/")[2]: text for topic, text in read_statuses(endpoint).items()}
     rows: list[dict[str, Any]] = []
-    for name, role in broker_clients(made.roster).items():
-        certificate = Path(made.client(name)["cert_file"])
+    for name, role in broker_clients(broker_folder.roster).items():
+        certificate = Path(broker_folder.client(name)["cert_file"])
         expires = None
         if certificate.exists():
             expires = f"{read_certificate(certificate).not_valid_after_utc:%Y-%m-%d}"
@@ -213,39 +220,41 @@ def token(
     folder: _Folder = Path("broker"),
     as_json: _Json = False,
 ) -> None:
-    """Make a one-time token for each device, with which it enrols within a day.
+    """Make a one-time token for each device, which is valid for one day.
 
     Example:
 
         gatewise broker token pi-5 --dir broker
     """
-    tokens = make_tokens(_known(folder), names)
+    tokens = make_tokens(_check_folder(folder), names)
     print_line("\n".join(tokens.values()), {"tokens": tokens}, as_json=as_json)
 
 
 @_app.command()
 def enrol(
     folder: _Folder = Path("broker"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: a free one.")] = 8884,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
+    ] = 8884,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     broker: _Url = None,
     as_json: _Json = False,
 ) -> None:
     """Serve enrolments over HTTPS until SIGTERM or Ctrl-C; see gatewise edge enrol.
 
-    Each device with a token gets a certificate for its own key, and rights in the broker that runs.
+    Each device with a token gets a certificate for its own key, and rights in the running broker.
 
     Example:
 
         gatewise broker enrol --dir broker --port 8884
     """
 
-    def apply_live(made: BrokerFolder, names: Sequence[str]) -> None:
-        _apply_live(made, dict.fromkeys(names, "devices"), broker)
+    def apply_live(broker_folder: BrokerFolder, names: Sequence[str]) -> None:
+        _apply_live(broker_folder, dict.fromkeys(names, "devices"), broker)
         note(f"enrolled {', '.join(names)}")
 
     server = EnrolmentServer(
-        _known(folder),
+        _check_folder(folder),
         host=host,
         port=port,
         apply=apply_live,
@@ -257,17 +266,18 @@ def enrol(
         threading.Event().wait()
 
 
-def _known(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
+    """Return the folder; InputError unless ``gatewise broker init`` has made it."""
     if not (folder / "roster.json").exists():
-        raise InputError(f"{folder} is no folder of gatewise broker init: give it with --dir")
+        raise InputError(f"{folder} was not made by gatewise broker init: give its folder as --dir")
     return folder
 
 
-def _apply_live(made: BrokerFolder, clients: Mapping[str, str], url: str | None) -> bool:
-    """Change roles in a broker that runs; False if only a restart changes them."""
-    if not made.has_live_control:
+def _apply_live(folder: BrokerFolder, clients: Mapping[str, str], url: str | None) -> bool:
+    """Change roles in a running broker; return False if the broker needs a restart for it."""
+    if not folder.has_live_control:
         return False
-    apply_roles(operator_endpoint(made, url), clients, made.roster.pool)
+    apply_roles(operator_endpoint(folder, url), clients, folder.roster.pool)
     return True
 
 
@@ -287,11 +297,14 @@ def _print_folder(broker: BrokerFolder) -> None:
         f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
     )
     if broker.plugin is not None and broker.issued:
-        print("if the broker runs, restart it, or use gatewise broker add: it reads rights once")
+        print(
+            "a running broker does not read these files again: restart it, or use gatewise "
+            "broker add"
+        )
     if broker.plugin is None:
         note(
-            "note: without mosquitto's dynamic security plugin (--plugin) no subscription is "
-            "refused: a client that learns the pool's name may take requests away"
+            "note: without mosquitto's dynamic security plugin (--plugin) the broker refuses no "
+            "subscription, so that a client that learns the pool's name can receive its requests"
         )
 
 

@@ -1,4 +1,4 @@
-"""``gatewise cloud``: a worker as a command."""
+"""Command ``gatewise cloud``, which runs a worker."""
 
 from __future__ import annotations
 
@@ -25,43 +25,49 @@ _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class CloudSettings(WorkerSettings, frozen=True):
-    """Settings of ``gatewise cloud``: a worker's, its bundles and backend, and the metrics."""
+    """Settings of ``gatewise cloud``: worker settings, bundles, backend and metrics."""
 
     bundles: Annotated[
         tuple[Path, ...],
         typer.Argument(metavar="[BUNDLE...]", help="Bundles whose high-cost model to serve."),
     ] = ()
     pool_file: Annotated[
-        Path | None, typer.Option(help="File with the pool's name: clients/pool of `broker init`.")
+        Path | None,
+        typer.Option(help="File with the pool's name: clients/pool from `broker init`."),
     ] = None
     backend: Annotated[
         str | None,
         typer.Option(
             metavar="python:MODULE:ATTRIBUTE|URL",
-            help="Where the models run: a Python function, object or class by its import path, or "
-            "a server of the Open Inference Protocol, http://host:8080/v2/models/NAME. {name} and "
-            "{version} are the bundle's.",
+            help="Backend that runs the models: the import path of a Python function, object or "
+            "class, or a server of the Open Inference Protocol, http://host:8080/v2/models/NAME. "
+            "{name} and {version} are replaced by those of the bundle.",
         ),
     ] = None
     backend_binary: Annotated[
-        bool, typer.Option(help="Send raw numbers to that server (the protocol's extension).")
+        bool, typer.Option(help="Send numbers to that server in the protocol's binary form.")
     ] = False
     metrics_port: Annotated[
-        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0: a free one.")
+        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0 selects a free port.")
     ] = None
-    metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1"
+    metrics_host: Annotated[str, typer.Option(help="Address of /metrics and /healthz.")] = (
+        "127.0.0.1"
+    )
 
     def make_worker(self) -> Worker:
-        """Make the worker; errors as of :class:`.Worker`."""
+        """Make the worker; raises the errors of :class:`.Worker`."""
         from gatewise_cloud.models.backend_choice import chosen_backend
         from gatewise_cloud.worker.worker import Worker
 
         if self.backend_binary and "/v2/models/" not in (self.backend or ""):
-            raise InputError("--backend-binary is for a --backend http://host:8080/v2/models/NAME")
+            raise InputError("--backend-binary needs --backend http://host:8080/v2/models/NAME")
         backend = None
         if self.backend is not None:
             if self.provider != CPU:
-                raise InputError("--provider is for models that run here; --backend runs them")
+                raise InputError(
+                    "--provider is only for models that run in this process: give either "
+                    "--provider or --backend"
+                )
             backend = chosen_backend(self.backend, binary=self.backend_binary)
         settings = self
         if self.pool_file is not None:
@@ -72,13 +78,16 @@ class CloudSettings(WorkerSettings, frozen=True):
 @with_options
 def cloud(
     settings: CloudSettings,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per line.")
+    ] = False,
 ) -> None:
     """Serve the high-cost models of bundles to the devices of a broker.
 
-    Prints a line that begins with `ready:` once requests can come, serves until SIGTERM or
-    Ctrl-C, answers the queued requests, and prints its counters. On a broker that grants shared
-    subscriptions but does not serve them, it warns and uses a plain one.
+    The command prints a line that begins with `ready:` once requests can arrive. It serves until
+    SIGTERM or Ctrl-C, then answers the queued requests and prints its counters. If the broker
+    grants shared subscriptions but does not deliver to them, it prints a warning and uses a plain
+    subscription.
 
       gatewise cloud bundle --broker mqtt://127.0.0.1:1883
       gatewise cloud bundle --metrics-port 9100
@@ -106,10 +115,10 @@ def serve(
     metrics_port: int | None = None,
     host: str = "127.0.0.1",
 ) -> None:
-    """Serve in this process until SIGTERM or Ctrl-C; `ready` gets the port of the metrics."""
+    """Serve in this process until SIGTERM or Ctrl-C; call `ready` with the metrics port."""
     from gatewise_cloud.service.metrics import worker_endpoints
 
-    # By default a thread may keep others waiting for 5 ms: longer than a request takes.
+    # by default a thread may run for 5 ms while others wait, which is longer than a request takes
     sys.setswitchinterval(0.0005)
     if metrics_port is None:
         worker.run(lambda _: ready(None))
@@ -145,8 +154,8 @@ def _summary(counters: Mapping[str, Any]) -> str:
         f"answered {counters['answered']} of {counters['received']} requests",
         f"{counters['instances']} instances in {counters['batches']} runs",
     ]
-    rare = ("repeated", "duplicates", "expired", "unsent", "abandoned")
-    phrases += [f"{name} {counters[name]}" for name in rare if counters[name]]
+    problems = ("repeated", "duplicates", "expired", "unsent", "abandoned")
+    phrases += [f"{name} {counters[name]}" for name in problems if counters[name]]
     for name in ("errors", "dead"):
         if counters[name]:
             labels = ", ".join(f"{label} {n}" for label, n in sorted(counters[name].items()))

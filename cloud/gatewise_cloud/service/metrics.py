@@ -1,7 +1,7 @@
-"""Metrics of a worker for Prometheus, by prometheus-client.
+"""Prometheus metrics of a worker.
 
-Every name begins with ``gatewise_worker_``. The number of label values is bounded: there are no
-labels for devices, and only the first hundred models and versions have their own.
+Every name begins with ``gatewise_worker_``. The number of label values is limited. Devices have no
+labels, and only the first hundred models and versions have their own labels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LABELS = {
 
 
 class MeasuredWorker(Protocol):
-    """The measured properties of a :class:`gatewise_cloud.worker.worker.Worker`."""
+    """Properties of a :class:`gatewise_cloud.worker.worker.Worker` that the metrics read."""
 
     @property
     def counters(self) -> dict[str, Any]: ...
@@ -38,13 +38,16 @@ class MeasuredWorker(Protocol):
     def trouble(self) -> str | None: ...
 
 
-#: Gauges by name: the worker's counter, and the help text.
-_STATES = {
+#: Key in the worker's counters, and help text, of each gauge by its name.
+_GAUGES = {
     "queue_depth": ("queued", "requests queued"),
-    "connected": ("connected", "whether the connection to the broker stands"),
+    "connected": ("connected", "whether the worker is connected to the broker"),
     "connections": ("connects", "connections to the broker so far"),
-    "serving": ("serving", "whether it is connected and serves"),
-    "certificate_expires": ("certificate_expires", "when its certificate expires, in Unix seconds"),
+    "serving": ("serving", "whether the worker is connected and serves"),
+    "certificate_expires": (
+        "certificate_expires",
+        "expiry of the worker's certificate in Unix seconds",
+    ),
 }
 
 
@@ -55,13 +58,14 @@ class WorkerCollector(Collector):
         self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
-        """Make the metrics."""
+        """Make the metrics of one scrape."""
         counters = self._worker.counters
         models = [(entry["name"], entry["version"]) for entry in counters["models"]]
-        # names and versions may contain spaces
+        # look names and versions up, because both may contain spaces
         parts_of = {f"{name} {version}": (name, version) for name, version in models}
+        # counts and histograms
         for name, text in COUNTS.items():
-            if name.endswith("_us"):  # Prometheus counts in seconds
+            if name.endswith("_us"):  # times are in seconds by Prometheus's convention
                 seconds = [((), 1e-6 * counters[name])]
                 text = text.replace("microseconds", "seconds")
                 yield counter(f"{_PREFIX}{name[:-3]}_seconds", text, seconds)
@@ -74,12 +78,14 @@ class WorkerCollector(Collector):
             bins, total = self._worker.histograms[name]
             buckets = [("+Inf" if bound == float("inf") else f"{bound:g}", n) for bound, n in bins]
             yield HistogramMetricFamily(_PREFIX + name, text, buckets=buckets, sum_value=total)
+        # gauges of the state, and counts of the archive
         states = counters | {"serving": self._worker.trouble is None}
-        for name, (key, text) in _STATES.items():
+        for name, (key, text) in _GAUGES.items():
             if key in states:
                 yield gauge(_PREFIX + name, text, [((), states[key])])
         for name, count in counters.get("archive", {}).items():
             yield counter(f"{_PREFIX}archive_{name}", _ARCHIVE[name], [((), count)])
+        # models and audits
         info = [(model, 1) for model in models[:100]]
         yield gauge(f"{_PREFIX}model_info", "1 for each model served", info, "model", "version")
         audits = [*counters["audits"].items()][:100]
@@ -90,14 +96,14 @@ class WorkerCollector(Collector):
             yield kind(_PREFIX + name, text, values, "model", "version")
 
 
-#: Counts of the folder of kept instances.
+#: Help texts for the counts of the archive of instances.
 _ARCHIVE = {
     "kept": "instances kept",
     "thinned": "instances left out at random before a shard was written",
-    "lost": "instances that the disk did not take",
+    "lost": "instances that could not be written to disk",
     "shards": "shards written",
 }
-#: Audits of devices' answers by model and version, and the test of all of them.
+#: Metrics of the audits by model and version: kind, key in the counters, name and help text.
 _AUDITS = (
     (counter, "audits", "audits", "audits of devices' own answers"),
     (
@@ -110,34 +116,34 @@ _AUDITS = (
         gauge,
         "evidence",
         "audit_evidence",
-        "evidence that devices' answers disagree too often; 20 raises the alarm",
+        "evidence that devices' answers disagree too often; the alarm is raised at 20",
     ),
     (
         gauge,
         "alarm",
         "audit_alarm",
-        "1 once devices' answers disagree more often than the model promises",
+        "1 once devices' answers have disagreed more often than the bundle promises",
     ),
 )
 
 
 def _values(name: str, label: str, parts_of: Mapping[str, tuple[str, str]]) -> Sequence[str]:
-    """Values of a count's labels; `parts_of` has name and version of the models served."""
+    """Return the label values of a count; `parts_of` maps served models to name and version."""
     if name not in ("model_instances", "audits"):
         return [label]
-    # a model that is no longer served: its version probably has no space
+    # for a model that is no longer served, assume that its version contains no space
     return parts_of.get(label) or label.rpartition(" ")[::2]
 
 
 def text_of(worker: MeasuredWorker) -> bytes:
-    """Write a worker's metrics in the text format."""
+    """Write a worker's metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(WorkerCollector(worker))
     return generate_latest(registry)
 
 
 def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> Endpoints:
-    """Make the pages ``/metrics`` and ``/healthz`` of one worker."""
+    """Make the pages ``/metrics`` and ``/healthz`` of a worker."""
     return Endpoints(
         port, metrics=lambda: text_of(worker), trouble=lambda: worker.trouble, host=host
     )

@@ -1,4 +1,4 @@
-"""``gatewise repo``: a repository of releases, and the rollout of releases to devices."""
+"""Command ``gatewise repo``, which publishes releases and rolls them out to devices."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import WHOLE, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
-#: Status of a watched rollout, by how it ended.
-STATUSES: Final = {"done": 0, "withdrawn": 1, "no-evidence": 3, "superseded": 4, "undecided": 5}
+#: Exit status of a rollout with --every, by the kind of its end.
+EXIT_STATUSES: Final = {
+    "done": 0,
+    "withdrawn": 1,
+    "no-evidence": 3,
+    "superseded": 4,
+    "undecided": 5,
+}
 
 _app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="""Publish releases for devices as signed, static files of any web server.
+    help="""Publish releases for devices as signed, static files for any web server.
 
     Example:
 
@@ -39,30 +45,32 @@ _app = typer.Typer(
     """,
 )
 
-_Folder = Annotated[Path, typer.Argument(metavar="REPO", help="The repository's folder.")]
+_Folder = Annotated[Path, typer.Argument(metavar="REPO", help="Folder of the repository.")]
 _Keys = Annotated[Path | None, typer.Option(help="Folder of the private keys; default: REPO.keys.")]
 _Version = Annotated[
     int | None,
-    typer.Option(help="Expected version of the repository; at another the change is refused."),
+    typer.Option(help="Expected version of the repository; any other version is an error."),
 ]
 
 
 class BrokerAccess(Settings, frozen=True):
-    """The broker that devices report to, and the operator's certificate."""
+    """Broker to which devices report, and the operator's certificate."""
 
     broker: Annotated[
         str | None,
-        typer.Option(help="Broker that tells devices at once: mqtt(s)://[user:password@]host."),
+        typer.Option(help="Broker that notifies devices: mqtt(s)://[user:password@]host."),
     ] = None
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None
     cert_file: Annotated[Path | None, typer.Option(help="The operator's certificate.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Its key, for TLS.")] = None
+    key_file: Annotated[
+        Path | None, typer.Option(help="Private key of the operator's certificate.")
+    ] = None
 
     def endpoint(self) -> Endpoint | None:
-        """Make the endpoint; None without a broker."""
+        """Make the broker's endpoint; None without a broker."""
         if self.broker is None:
             if self.ca_file or self.cert_file or self.key_file:
-                raise InputError("--ca-file, --cert-file and --key-file are for --broker")
+                raise InputError("--ca-file, --cert-file and --key-file need --broker")
             return None
         return Endpoint(
             self.broker, ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
@@ -74,13 +82,13 @@ def init(
     repo: _Folder,
     keys: _Keys = None,
     root_keys: Annotated[int, typer.Option(min=1, help="Number of root keys to make.")] = 1,
-    threshold: Annotated[int, typer.Option(min=1, help="Number of them that must sign.")] = 1,
+    threshold: Annotated[int, typer.Option(min=1, help="Number of root keys that must sign.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Make a repository and its keys.
 
-    Keep the keys off the web server, and the root keys off line. Each device needs the root
-    metadata that the command prints: gatewise edge --trust.
+    Keep the keys off the web server, and the root keys offline. The command prints the path of the
+    root metadata, which each device needs: gatewise edge --trust.
 
     Example:
 
@@ -94,18 +102,18 @@ def init(
 @_app.command()
 def add(
     repo: _Folder,
-    bundle: Annotated[Path, typer.Argument(help="A directory or a .gwb file.")],
+    bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")],
     keys: _Keys = None,
     hardware: Annotated[
         list[str] | None,
-        typer.Option(help="Machine of devices, as `uname -m` prints it; default: all. Repeatable."),
+        typer.Option(help="Machine of devices, from `uname -m`; default: all. Repeatable."),
     ] = None,
     sign: Annotated[
-        Path | None, typer.Option(help="Private key, NAME.key, that signs the manifest.")
+        Path | None, typer.Option(help="Private key, NAME.key, to sign the manifest with.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a bundle, without its high-cost model, as a release; publish offers it.
+    """Add a bundle, without its high-cost model, as a release that publish can offer.
 
     Example:
 
@@ -124,23 +132,24 @@ def publish(
     limits: AbortLimits,
     release: Annotated[
         str | None,
-        typer.Argument(help="MODEL/VERSION; default: renew signatures that expire soon."),
+        typer.Argument(help="MODEL/VERSION; without it, renew signatures that expire soon."),
     ] = None,
     keys: _Keys = None,
     rollout: Annotated[
         str,
-        typer.Option(help="Share of the devices: 10% or 0.1; the steps of --every: 5%,25%,100%."),
+        typer.Option(help="Share of the devices, such as 10%; with --every steps: 5%,25%,100%."),
     ] = "100%",
     every: Annotated[
-        float | None, typer.Option(min=0.1, help="Time between two checks of a step, in s.")
+        float | None, typer.Option(min=0.1, help="Seconds between two checks of a step.")
     ] = None,
     at_version: _Version = None,
     as_json: AsJson = False,
 ) -> None:
-    r"""Offer a release to a share of the devices; call it again with more.
+    r"""Offer a release to a share of the devices.
 
-    With --every the release is offered to one share after the other. A step ends when enough of its
-    devices report that they run the release. The exit status says how the rollout ended:
+    Run the command again with a larger share, or give --every to offer the release to one share
+    after another. A step ends when enough of its devices report that they run the release. The exit
+    status says how the rollout ended:
 
       0: the release reached the last share.
 
@@ -148,18 +157,18 @@ def publish(
 
       3: it was withdrawn because ten checks of a step gave no evidence.
 
-      4: another release was published meanwhile.
+      4: another release was published during the rollout.
 
-      5: --worse-by could not be decided; the release stays at its share.
+      5: --worse-by could not be decided, and the release stays at its share.
 
-    With --worse-by fewer than half of the devices get the release until an excess of 2 points over
-    the limit would have been found. A tenth of them keeps the old release until the last step. The
-    command prints how many answers this takes.
+    With --worse-by, fewer than half of the devices get the release until there is enough
+    information to detect an excess of 2 points over the limit. A tenth of the devices keep the old
+    release until the last step. The command prints how many answers this needs.
 
     If you interrupt a rollout, the same command continues it.
 
-    Upload REPO after each change, metadata/timestamp.json last. Without a release the command
-    renews signatures: run it once a day, so that the timestamp does not expire.
+    Upload REPO after each change, and metadata/timestamp.json as the last file. Without a release
+    the command renews signatures: run it once a day, so that the timestamp does not expire.
 
     Example:
 
@@ -173,7 +182,7 @@ def publish(
             raise InputError("--every needs a release")
         endpoint = access.endpoint()
         if endpoint is None:
-            raise InputError("--every: give --broker, to which devices report")
+            raise InputError("--every needs --broker, to which devices report")
         shares = [read_share(share.strip()) for share in rollout.split(",")]
         watch = _WatchedRollout(repository, endpoint, limits)
         watch.run(release, shares, every, as_json=as_json)
@@ -184,9 +193,9 @@ def publish(
     if release is None:
         for role, expires in repository.refresh().items():
             note(
-                f"gatewise: {role} expires on {expires:%Y-%m-%d}, and its keys are not in "
-                f"{repository.keys}: run this where they are, or devices take no update from "
-                "then on"
+                f"gatewise: {role} expires on {expires:%Y-%m-%d}, but its keys are not in "
+                f"{repository.keys}: run this command where they are, because devices refuse "
+                "updates after that day"
             )
         offers = repository.offers()
     else:
@@ -197,14 +206,14 @@ def publish(
 
 
 class _WatchedRollout(NamedTuple):
-    """A rollout in steps, with the limits that devices' reports must keep."""
+    """Rollout in steps that is withdrawn if the devices' reports exceed the limits."""
 
     repository: Repository
     endpoint: Endpoint
     limits: AbortLimits
 
     def run(self, release: str, shares: list[float], every: float, *, as_json: bool) -> None:
-        """Roll a release out, and exit with the status of its end."""
+        """Roll a release out, print the result, and exit with its status."""
         repository = self.repository
         baseline = self._read_report(repository.find(release))
         n_answers = self._note_power(baseline)
@@ -216,7 +225,9 @@ class _WatchedRollout(NamedTuple):
             announce=lambda offer: announce(repository, [offer], self.endpoint),
             report=self._read_report,
             wait=lambda: time.sleep(every),
-            progress=lambda offer, report: note(f"{offer} at {_percent(offer)}: {_words(report)}"),
+            progress=lambda offer, report: note(
+                f"{offer} at {_percent(offer)}: {_summary(report)}"
+            ),
             baseline=baseline,
         )
         offer = outcome.offer
@@ -230,22 +241,22 @@ class _WatchedRollout(NamedTuple):
             "answers_to_find": n_answers,
             "not_compared": _note_not_compared(self.limits, outcome.report),
         }
-        text = _offered(offer)
+        text = _offer_text(offer)
         if outcome.aborted is not None:
             state = {"superseded": "superseded", "undecided": f"held at {_percent(offer)}"}
             text = f"{offer} is {state.get(outcome.kind, 'withdrawn')}: {outcome.aborted}"
         _print(as_json, document, text)
         if outcome.kind != "done":
-            raise typer.Exit(STATUSES[outcome.kind])
+            raise typer.Exit(EXIT_STATUSES[outcome.kind])
 
     def _note_power(self, baseline: RolloutReport) -> dict[str, int]:
-        """Print and return how many answers find EFFECT above --worse-by, by figure."""
+        """Print and return how many answers detect EFFECT above --worse-by, by figure."""
         n_answers = {
             figure: math.ceil(n) for figure, n in self.limits.answers_to_find(baseline).items()
         }
         points = 100 * ((self.limits.worse_by or 0.0) + EFFECT)
         for figure, n in n_answers.items():
-            note(f"--worse-by finds {points:g} points of {figure} within about {n:,} answers")
+            note(f"--worse-by detects {points:g} points of {figure} within about {n:,} answers")
         return n_answers
 
     def _read_report(self, offer: OfferedRelease) -> RolloutReport:
@@ -262,9 +273,10 @@ def rollback(
     at_version: _Version = None,
     as_json: AsJson = False,
 ) -> None:
-    """Withdraw a release: devices go back to the one before it.
+    """Withdraw a release, so that devices return to the previous release.
 
-    Nothing changes if it is withdrawn already. `publish --every` withdraws a release automatically.
+    Nothing changes if the release is withdrawn already. `publish --every` withdraws a release
+    automatically.
 
     Example:
 
@@ -277,7 +289,7 @@ def rollback(
         announce(repository, [offer], endpoint)
     _print_offers(as_json, repository, [offer])
     if not as_json and repository.wanted(offer.model) is None:
-        note(f"no release of {offer.model} is offered now: devices go back to their first bundle")
+        note(f"no release of {offer.model} is offered now: devices return to their first bundle")
 
 
 @_app.command(name="rotate-key")
@@ -285,19 +297,19 @@ def rotate_key(
     repo: _Folder,
     role: Annotated[str, typer.Argument(help="root, targets, snapshot or timestamp.")],
     revoke: Annotated[
-        str | None, typer.Option(help="Id of the key to revoke; by default the role's first.")
+        str | None, typer.Option(help="Id of the key to revoke; default: the role's first key.")
     ] = None,
     keys: _Keys = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a key by a new one; devices learn of it automatically.
+    """Replace a key by a new one, which devices accept automatically.
 
     Example:
 
         gatewise repo rotate-key fleet timestamp
     """
-    fresh = Repository(repo, keys).rotate_key(role, revoke=revoke)
-    _print(as_json, {"role": role, "key": fresh}, f"{role} is signed by key {fresh[:16]} now")
+    new_key = Repository(repo, keys).rotate_key(role, revoke=revoke)
+    _print(as_json, {"role": role, "key": new_key}, f"{role} is signed by key {new_key[:16]} now")
 
 
 @_app.command()
@@ -305,9 +317,9 @@ def rotate_key(
 def status(
     repo: _Folder, access: BrokerAccess, keys: _Keys = None, as_json: AsJson = False
 ) -> None:
-    """Show releases with their rollouts, and when the metadata of each role expire.
+    """Show releases with their rollouts, and the expiry of the metadata of each role.
 
-    With --broker also show how many devices run a release, and on how many it failed.
+    With --broker, also show how many devices run each release, and on how many it failed.
     """
     repository = Repository(repo, keys)
     endpoint = access.endpoint()
@@ -329,14 +341,14 @@ def status(
     if as_json:
         emit({"version": repository.version, "releases": rows, "roles": repository.roles()})
         return
-    writers: dict[str, Any] = {
+    formatters: dict[str, Any] = {
         "rollout": lambda share: f"{100 * share:g}%",
         "features": len,
         "hardware": lambda names: ", ".join(names) or "all",
         **dict.fromkeys(FIGURES, lambda share: percent(float("nan") if share is None else share)),
     }
     names = list(rows[0]) if rows else ["release"]
-    cells = [[writers.get(name, str)(row[name]) for name in names] for row in rows]
+    cells = [[formatters.get(name, str)(row[name]) for name in names] for row in rows]
     table(f"Releases in {repo}", names, cells)
     table(
         "Roles",
@@ -355,36 +367,36 @@ def _percent(offer: OfferedRelease) -> str:
     return f"{offer.rollout / 100:g}%"
 
 
-def _words(report: RolloutReport) -> str:
+def _summary(report: RolloutReport) -> str:
     shares = ", ".join(
         f"{figure} {percent(report.comparison(figure).release.share)}" for figure in FIGURES
     )
-    return f"{len(report.running)} run it, on {len(report.refused)} it failed; {shares}"
+    return f"{len(report.running)} run it, it failed on {len(report.refused)}; {shares}"
 
 
 def _note_not_compared(limits: AbortLimits, report: RolloutReport) -> list[str]:
-    """List the figures that --worse-by could not compare; print the reasons."""
+    """List the figures that --worse-by could not compare, and print the reasons."""
     reasons = limits.not_compared(report)
     for figure, reason in reasons.items():
         note(f"gatewise: --worse-by did not compare {figure}: {reason}")
     return list(reasons)
 
 
-def _offered(offer: OfferedRelease) -> str:
+def _offer_text(offer: OfferedRelease) -> str:
     return f"{offer} is offered to {_percent(offer)} of the devices"
 
 
 def _print_offers(as_json: bool, repository: Repository, offers: Iterable[OfferedRelease]) -> None:
     document: dict[str, Any] = {"version": repository.version}
-    text = [f"{repository.folder} is at version {repository.version}"]
+    texts = [f"{repository.folder} is at version {repository.version}"]
     for offer in offers:
         document |= {
             "release": str(offer),
             "serial": offer.serial,
             "rollout": offer.rollout / WHOLE,
         }
-        text.append(_offered(offer))
-    _print(as_json, document, "; ".join(text))
+        texts.append(_offer_text(offer))
+    _print(as_json, document, "; ".join(texts))
 
 
 def _print(as_json: bool, document: Mapping[str, Any], text: str) -> None:

@@ -1,1 +1,1 @@
-"""A worker: requests from the broker, batches, responses, counts and audits."""
+"""A worker, which answers devices' requests with high-cost models in batches."""

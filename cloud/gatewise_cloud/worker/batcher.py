@@ -1,16 +1,16 @@
-"""Requests queued in a worker: bounded, fair to devices, with expiry, duplicates and batches.
+"""Bounded queue of a worker's requests, which forms batches and is fair to devices.
 
-Pure: the clock is an argument, so that a simulator runs this very code in virtual time. Not
+The clock is an argument, so that a simulator can run this code in virtual time. The queue is not
 thread-safe: its owner holds a lock.
 
-A batch holds requests of one model up to a number of instances. By default no request waits for
-others to join its batch: while a worker is busy, requests gather in the queue.
+A batch contains requests for one model, up to a number of instances. By default no request waits
+for others to join its batch, because requests collect in the queue anyway while a worker is busy.
 
-Devices take turns by rows (start-time fair queueing, Goyal, Vin and Cheng 1997): a request starts,
-in virtual time, when its device's last one ends, which is as many units later as that has rows; the
-request that starts first goes first. A device that sends little is served as if it were alone; one
-that sends much delays only its own requests. No device may take more of the queue than it leaves
-free, so that there is room for others however many are noisy.
+Devices take turns by rows, as in start-time fair queueing (Goyal, Vin and Cheng 1997). A request
+begins, in virtual time, when the last request of its device ends. It ends one unit later for each
+of its rows. The request that begins first is taken first. A device that sends little is therefore
+served as if it were alone, and a device that sends much delays only its own requests. No device may
+use more of the queue than it leaves free, so that other devices always find space.
 """
 
 from __future__ import annotations
@@ -27,28 +27,30 @@ from numpy.typing import NDArray
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 from gatewise_edge.link.messages import AuditMark
 
-#: Longest wait, in ms, in a response that refuses a request.
-_LONGEST_WAIT_MS: Final = 30_000
-#: Share of the last run in the smoothed time per row.
-_GAIN: Final = 0.1
+#: Longest wait in a response that refuses a request.
+_MAX_WAIT_MS: Final = 30_000
+#: Weight of the last run in the smoothed time per row.
+_SMOOTHING: Final = 0.1
 
 ModelKey = tuple[str, str]
 """Name and version of a model."""
 
 RequestKey = tuple[str, bytes, bytes]
-"""Identity of a request: device, id, and the digest of its payload."""
+"""Identity of a request: its device, its id, and the digest of its payload."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)  # making a frozen one takes three times as long
+@dataclass(slots=True, eq=False, kw_only=True)  # a frozen dataclass takes three times as long
 class Ticket:
-    """A request in the worker.
+    """A request in a worker.
 
-    `digest` is the hash of the payload: the same id with other content is not a duplicate. `model`
-    is name and version. `rows` has shape (n, k) and the dtype of the message; all tickets of one
-    model have the same k. `arrived` and `expires` are seconds on the owner's monotonic clock; the
-    time to live counts from the arrival here, because devices' clocks drift. `audit` is the mark of
-    a request that audits an answer. Nothing is kept of a `private` one; one with `late_s` comes
-    that many seconds after its answer. `form` is the form of the request and of its response.
+    `digest` is the hash of the payload, because the same id with other content is not a duplicate.
+    `rows` has shape (n, k) and the dtype of the message; all tickets for one model have the same k.
+    `arrived` and `expires` are seconds on the owner's monotonic clock. The time to live begins at
+    the arrival, because devices' clocks drift.
+
+    `audit` is the mark of a request that audits an answer. The rows of a `private` request are
+    never stored. A request with `late_s` arrives that many seconds after the device has answered.
+    `form` is the encoding of the request and of its response.
     """
 
     device: str
@@ -70,21 +72,21 @@ class Ticket:
 
 
 class Offer(NamedTuple):
-    """Decision on a request that a worker was offered."""
+    """Decision of a worker on a request."""
 
     queued: bool = False
-    """Whether the request waits for a run."""
+    """Whether the request is queued for a run."""
     counter: str | None = None
-    """Counter to add one to; see :data:`gatewise_cloud.worker.counters.COUNTS`."""
+    """Counter to increase; see :data:`gatewise_cloud.worker.counters.COUNTS`."""
     answer: bytes | None = None
-    """Payload to send at once: the answer that the same request had before."""
+    """Payload to send now: the remembered answer to the same request."""
     wait_ms: int = 0
-    """Refuse the request with ``busy`` and tell the device to wait that long; 0: do not."""
+    """If not 0, refuse the request with ``busy``; the device should wait that long."""
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Requests of one model that run together."""
+    """Requests for one model that run together."""
 
     model: ModelKey
     tickets: tuple[Ticket, ...]
@@ -98,8 +100,8 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _Share:
-    """Share of one device in the queue."""
+class _DeviceShare:
+    """Requests, rows and bytes of one device in the queue."""
 
     requests: int = 0
     rows: int = 0
@@ -107,19 +109,22 @@ class _Share:
 
 
 class Batcher:
-    """The worker's queue, and the responses that it remembers for duplicates.
+    """Queue of a worker, and the answers that it remembers for repeated requests.
 
-    A `ticket` of its methods is a request, and `now` is on that request's clock, in seconds.
+    In its methods a `ticket` is a request, and `now` is the time on the clock of the tickets, in
+    seconds.
 
-    The queue holds up to `capacity` requests and `queue_bytes` of instances; a further request is
-    refused as busy. One device may have up to `device_rows` instances in it, or one request with
-    more, and no more requests and bytes than it leaves free. A run takes up to `max_batch`
-    instances; a request with more runs alone. While a run is not full, a request waits up to `wait`
-    seconds for others. `parallel` runs go on at a time. Up to `memory` answers, of `memory_bytes`
-    of payload, are remembered for `memory_seconds`.
+    The queue holds up to `capacity` requests and `queue_bytes` of instances; further requests are
+    refused as busy. One device may have up to `device_rows` instances in the queue, or one request
+    with more. It may not use more requests and bytes than it leaves free. A run takes up to
+    `max_batch` instances; a request with more instances runs alone. While a run is not full, a
+    request waits up to `wait` seconds for others. Up to `parallel` runs take place at the same
+    time. Up to `memory` answers, with `memory_bytes` of payload, are remembered for
+    `memory_seconds`.
 
-    A request that was offered stays known until :meth:`finish` or :meth:`forget`, or until it
-    expires. Only answers are remembered: a request that was refused, or expired, may come again.
+    The queue knows a request until :meth:`finish` or :meth:`forget` is called, or until the request
+    expires. It remembers answers only. A device may send a request again that was refused or has
+    expired.
     """
 
     def __init__(
@@ -144,52 +149,52 @@ class Batcher:
         self.memory = memory
         self.memory_bytes = memory_bytes
         self.memory_seconds = memory_seconds
-        # A heap for each model, by virtual start, then by arrival.
+        # a heap for each model, sorted by virtual start and then by arrival
         self._queues: dict[ModelKey, list[tuple[int, int, Ticket]]] = {}
-        self._arrivals = 0
-        self._queued = 0
-        self._now = 0  # virtual time: the start of the request taken last
-        self._ends: dict[str, int] = {}  # by device: virtual end of its last request
-        self._shares: dict[str, _Share] = {}  # of devices with a request queued
-        self._bytes = 0  # of instances queued
-        self._open: dict[RequestKey, ModelKey] = {}
-        self._rows: Counter[ModelKey] = Counter()  # instances queued
+        self._n_arrivals = 0
+        self._n_queued = 0
+        self._virtual_time = 0  # virtual start of the request that was taken last
+        self._ends: dict[str, int] = {}  # virtual end of the last request of each device
+        self._shares: dict[str, _DeviceShare] = {}  # devices that have queued requests
+        self._bytes = 0  # bytes of queued instances
+        self._open: dict[RequestKey, ModelKey] = {}  # requests that are queued or running
+        self._rows: Counter[ModelKey] = Counter()  # number of queued instances
         self._answers: OrderedDict[RequestKey, tuple[float, bytes]] = OrderedDict()
         self._answer_bytes = 0
-        self._row_seconds: dict[ModelKey, float] = {}  # of the last runs
+        self._row_seconds: dict[ModelKey, float] = {}  # smoothed time per row
 
     def __len__(self) -> int:
-        return self._queued
+        return self._n_queued
 
     @property
     def rows(self) -> int:
         """Number of queued instances."""
         return self._rows.total()
 
-    def ran(self, model: ModelKey, rows: int, seconds: float) -> None:
-        """Learn from a run of `rows` instances in `seconds` how long one of `model` takes."""
-        before = self._row_seconds.get(model, seconds / rows)
-        self._row_seconds[model] = before + _GAIN * (seconds / rows - before)
+    def observe_run(self, model: ModelKey, rows: int, seconds: float) -> None:
+        """Update the time per instance of `model` after a run of `rows` instances in `seconds`."""
+        smoothed = self._row_seconds.get(model, seconds / rows)
+        self._row_seconds[model] = smoothed + _SMOOTHING * (seconds / rows - smoothed)
 
     def expected_seconds(self, model: ModelKey, rows: int) -> float:
-        """Seconds that a run of `rows` instances of `model` takes; infinite before the first."""
+        """Estimate the time of a run of `rows` instances; infinite before `model` has run."""
         return rows * self._row_seconds.get(model, math.inf)
 
     @property
     def wait_ms(self) -> int:
-        """Milliseconds until all queued requests will have run; at least 1."""
+        """Estimated time in ms until all queued requests have run; at least 1."""
         rows = self._rows.items()
         seconds = sum(n * self._row_seconds.get(model, 0.0) for model, n in rows) / self.parallel
-        return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
+        return min(max(1, math.ceil(1000.0 * seconds)), _MAX_WAIT_MS)
 
     def offer(self, ticket: Ticket, now: float) -> Offer:
-        """Decide on `ticket` at `now`, for a real or a simulated worker; queue it if it is new."""
-        self._trim(now)
-        if ticket.key in self._open:  # its answer will come
+        """Decide on `ticket` at the time `now`, and queue it if it is new and fits."""
+        self._trim_answers(now)
+        if ticket.key in self._open:  # the first request will be answered
             return Offer(counter="duplicates")
-        answered = self._answers.get(ticket.key)
-        if answered is not None:
-            return Offer(counter="repeated", answer=answered[1])
+        remembered = self._answers.get(ticket.key)
+        if remembered is not None:
+            return Offer(counter="repeated", answer=remembered[1])
         if not self._fits_queue(ticket):
             return Offer(wait_ms=self.wait_ms)
         self._open[ticket.key] = ticket.model
@@ -197,14 +202,14 @@ class Batcher:
         return Offer(queued=True)
 
     def _fits_queue(self, ticket: Ticket) -> bool:
-        """Whether the queue and the device's share of it take one more."""
-        free = self.capacity - self._queued
+        """Whether the queue and the device's share of it have space for a request."""
+        n_free = self.capacity - self._n_queued
         free_bytes = self.queue_bytes - self._bytes - ticket.rows.nbytes
-        if free <= 0 or (free_bytes < 0 and self._queued):
+        if n_free <= 0 or (free_bytes < 0 and self._n_queued):
             return False
         share = self._shares.get(ticket.device)
         return share is None or (
-            share.requests <= free
+            share.requests <= n_free
             and share.bytes <= free_bytes
             and share.rows + len(ticket.rows) <= self.device_rows
         )
@@ -213,31 +218,32 @@ class Batcher:
         device = ticket.device
         rows = len(ticket.rows)
         size = ticket.rows.nbytes
-        # Start-time fair queueing: S = max(V, F of the device's last request), F = S + rows.
-        start = max(self._now, self._ends.get(device, 0))
-        share = self._shares.setdefault(device, _Share())
+        # Start-time fair queueing with virtual time V, start S and end F of a request:
+        # S = max(V, F of the device's last request), F = S + rows.
+        start = max(self._virtual_time, self._ends.get(device, 0))
+        share = self._shares.setdefault(device, _DeviceShare())
         share.requests += 1
         share.rows += rows
         share.bytes += size
         self._ends[device] = start + rows
-        # Only devices with a request in the queue can have an end after the virtual time.
+        # drop old ends: only devices with queued requests can have an end after the virtual time
         if len(self._ends) > 2 * self.capacity:
             self._ends = {d: self._ends[d] for d in self._shares if d in self._ends}
-        entry = start, self._arrivals, ticket
+        entry = start, self._n_arrivals, ticket
         heapq.heappush(self._queues.setdefault(ticket.model, []), entry)
-        self._arrivals += 1
-        self._queued += 1
+        self._n_arrivals += 1
+        self._n_queued += 1
         self._rows[ticket.model] += rows
         self._bytes += size
 
     def pending(self, model: ModelKey) -> int:
-        """Requests for `model` that are queued, or taken and not finished."""
+        """Count the requests for `model` that are queued or running."""
         return sum(open_model == model for open_model in self._open.values())
 
     def pause(self, now: float) -> float:
-        """Seconds from `now` until a batch should be taken, if nothing else is queued; 0: at once.
+        """Compute the time in seconds from `now` until a batch should be taken; 0 if it is due.
 
-        More than 0 only if no model has enough queued instances for a full batch.
+        The time is above 0 only if no model has enough queued instances for a full batch.
         """
         if self.wait <= 0 or not self._queues:
             return 0.0
@@ -250,9 +256,9 @@ class Batcher:
         return max(0.0, pause)
 
     def take(self, now: float) -> tuple[Batch | None, list[Ticket]]:
-        """Take at `now` the next batch: the request that starts first, and others that fit with it.
+        """Take the next batch at `now`: the request that begins first, and others that fit with it.
 
-        Also returns the requests that expired; they are forgotten.
+        Also returns the requests that have expired, which the queue forgets.
         """
         expired: list[Ticket] = []
         for model in list(self._queues):
@@ -284,8 +290,8 @@ class Batcher:
         start, _, ticket = heapq.heappop(queue)
         rows = len(ticket.rows)
         size = ticket.rows.nbytes
-        self._now = max(self._now, start)
-        self._queued -= 1
+        self._virtual_time = max(self._virtual_time, start)
+        self._n_queued -= 1
         self._rows[model] -= rows
         self._bytes -= size
         share = self._shares[ticket.device]
@@ -299,24 +305,24 @@ class Batcher:
             self._rows.pop(model)
 
     def finish(self, ticket: Ticket, answer: bytes, now: float) -> None:
-        """Remember at `now` the `answer`, a payload, of a `ticket` that was taken."""
+        """Remember at `now` the `answer`, a payload, to a `ticket` that was taken."""
         self.forget(ticket)
         self._answers[ticket.key] = (now, answer)
         self._answer_bytes += len(answer)
-        self._trim(now)
+        self._trim_answers(now)
 
     def forget(self, ticket: Ticket) -> None:
-        """Forget a `ticket` that was taken and could not be answered: it may come again."""
+        """Forget a `ticket` that could not be answered, so that the device can send it again."""
         self._open.pop(ticket.key, None)
 
-    def _trim(self, now: float) -> None:
-        """Forget the oldest answers until number, bytes and age are within bounds."""
+    def _trim_answers(self, now: float) -> None:
+        """Forget the oldest answers until number, size and age are within bounds."""
         while self._answers:
-            answered, answer = next(iter(self._answers.values()))
+            answer_time, answer = next(iter(self._answers.values()))
             if (
                 len(self._answers) <= self.memory
                 and self._answer_bytes <= self.memory_bytes
-                and now - answered < self.memory_seconds
+                and now - answer_time < self.memory_seconds
             ):
                 return
             self._answers.popitem(last=False)

@@ -1,9 +1,10 @@
-"""A watched folder of bundles: new ones are served, deleted ones are dropped.
+"""Watched folder of bundles, which a worker serves while they are in the folder.
 
-A bundle that is copied in, under any name, is verified and served in addition to the others;
-devices name the version that they request. A bundle that is deleted takes no new request, and is
-closed once its last request is answered. A new version under the same file name replaces the old
-one. A bundle that changes but keeps its name and version is refused: a version is one model.
+A bundle that is copied into the folder, under any file name, is verified and served in addition to
+the others. Devices name the version that they request. A bundle that is deleted accepts no new
+requests, and is closed once its last request is answered. A new version under the same file name
+replaces the old one. A bundle that changes but keeps its name and version is refused, because a
+version stands for one model.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from gatewise_cloud.worker.served_models import ServedModels
 _LOG = logging.getLogger("gatewise_cloud")
 _MAX_FILES = 1000
 
-Mark = tuple[tuple[str, int, int], ...]
-"""Name, size and time of change of each file of a bundle."""
+Fingerprint = tuple[tuple[str, int, int], ...]
+"""Name, size and modification time of each file of a bundle."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A bundle of the folder, as the last scans saw it."""
+    """State of a bundle in the folder after the last scan."""
 
-    mark: Mark
-    is_tried: bool = False
+    fingerprint: Fingerprint
+    was_tried: bool = False
     key: ModelKey | None = None
     refusal: str = ""
 
 
 class BundleWatch:
-    """Scans a folder every few `seconds`, on a thread of its own.
+    """Thread that scans a folder every few `seconds`.
 
-    Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles. One is loaded
-    after two scans without a change, so that half a copy is not read, and again at each scan while
-    the server that runs its model is away. `pending` counts the requests for a model that are
-    queued or running.
+    Bundles are ``.gwb`` files and directories with a ``manifest.json``. A bundle is loaded if it
+    has not changed between two scans, so that a partial copy is not read. If the server that runs
+    its model is unavailable, loading is tried again at each scan. `pending` counts the requests for
+    a model that are queued or running.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class BundleWatch:
 
     def start(self) -> None:
         """Load the bundles of the folder, then scan in the background."""
-        for path, mark in self._bundles().items():
-            self._entries[path] = _Entry(mark)
+        for path, fingerprint in self._fingerprints().items():
+            self._entries[path] = _Entry(fingerprint)
         self.scan()
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -85,20 +86,20 @@ class BundleWatch:
             self._thread.join()
 
     def scan(self) -> None:
-        """Load new bundles, retire deleted ones, drop those without requests."""
-        marks = self._bundles()
-        for path in [path for path in self._entries if path not in marks]:
+        """Load new bundles, retire deleted ones, and drop retired ones without requests."""
+        fingerprints = self._fingerprints()
+        for path in [path for path in self._entries if path not in fingerprints]:
             self._retire(path, self._entries.pop(path).key)
-        for path, mark in marks.items():
+        for path, fingerprint in fingerprints.items():
             entry = self._entries.get(path)
             if entry is None:
-                self._entries[path] = _Entry(mark)
-            elif entry.mark != mark:
-                entry.mark = mark
-                entry.is_tried = False
+                self._entries[path] = _Entry(fingerprint)
+            elif entry.fingerprint != fingerprint:
+                entry.fingerprint = fingerprint
+                entry.was_tried = False
                 entry.refusal = ""
-            elif not entry.is_tried:
-                entry.is_tried = True
+            elif not entry.was_tried:
+                entry.was_tried = True
                 self._load(path, entry)
         for key in self._models.retired:
             if not self._pending(key):
@@ -108,14 +109,14 @@ class BundleWatch:
         while not self._ended.wait(self._seconds):
             try:
                 self.scan()
-            except Exception:  # whatever lies in the folder, the worker keeps serving
+            except Exception:  # any error, because the worker must keep serving
                 _LOG.exception("the folder %s could not be scanned", self._folder)
 
     def _load(self, path: Path, entry: _Entry) -> None:
         try:
             key = self._models.load(path)
         except (GatewiseError, OSError) as error:
-            entry.is_tried = not isinstance(error, BackendBusy)
+            entry.was_tried = not isinstance(error, BackendBusy)
             if str(error) != entry.refusal:
                 _LOG.warning("warning: %s is not served: %s", path.name, error)
                 self._counters.add("watched", label="refused")
@@ -124,31 +125,31 @@ class BundleWatch:
             entry.refusal = ""
             self._counters.add("watched", label="added")
             _LOG.info("serving %s from %s", " ".join(key), path.name)
-            self._retire(path, entry.key)  # the version that it had before
+            self._retire(path, entry.key)  # the version that this one replaces
             entry.key = key
 
     def _retire(self, path: Path, key: ModelKey | None) -> None:
         if key is not None:
             self._counters.add("watched", label="removed")
             self._models.retire(key)
-            _LOG.info("%s left %s: it takes no new request", " ".join(key), path.name)
+            _LOG.info("%s left %s: it accepts no new requests", " ".join(key), path.name)
 
-    def _bundles(self) -> dict[Path, Mark]:
-        """Bundles in the folder, in order of their names, with their marks."""
-        marks: dict[Path, Mark] = {}
+    def _fingerprints(self) -> dict[Path, Fingerprint]:
+        """Find the bundles in the folder, sorted by name, and compute their fingerprints."""
+        fingerprints: dict[Path, Fingerprint] = {}
         for path in sorted(self._folder.iterdir())[:_MAX_FILES]:
             try:
                 if path.suffix == ".gwb" and path.is_file():
-                    marks[path] = _mark([path])
+                    fingerprints[path] = _fingerprint([path])
                 elif path.is_dir() and (path / "manifest.json").is_file():
-                    marks[path] = _mark(sorted(path.iterdir())[:_MAX_FILES])
-            except FileNotFoundError:  # deleted meanwhile
+                    fingerprints[path] = _fingerprint(sorted(path.iterdir())[:_MAX_FILES])
+            except FileNotFoundError:  # deleted during the scan
                 continue
-            except PermissionError:  # loading it reports the error
-                marks[path] = ()
-        return marks
+            except PermissionError:  # loading the bundle will report the error
+                fingerprints[path] = ()
+        return fingerprints
 
 
-def _mark(files: list[Path]) -> Mark:
+def _fingerprint(files: list[Path]) -> Fingerprint:
     stats = [(file.name, file.stat()) for file in files]
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

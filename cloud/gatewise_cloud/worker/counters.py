@@ -1,4 +1,4 @@
-"""Counts of a worker, every name with its meaning."""
+"""Counts and histograms of a worker, with the meaning of each name."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from bisect import bisect_left
 from typing import Any, Final
 
 COUNTS: Final[dict[str, str]] = {
-    "received": "messages that came on a request topic",
+    "received": "messages received on a request topic",
     "answered": "requests answered with labels",
     "instances": "instances answered",
     "batches": "runs of a model",
-    "duplicates": "requests dropped because the same one was queued or being answered",
-    "repeated": "requests answered again from memory",
+    "duplicates": "requests dropped because the same request was queued or running",
+    "repeated": "requests answered with a remembered response",
     "expired": "requests dropped because their time to live was over",
     "oversized": "connections that ended because a message was too large",
     "unsent": "messages dropped because the broker was not connected or did not keep up",
-    "abandoned": "requests still queued when the time to drain was over",
+    "abandoned": "requests still queued when the worker ended",
     "queue_us": "microseconds that answered requests waited for their run, summed",
     "model_us": "microseconds that models ran, summed",
 }
 LABELLED_COUNTS: Final[dict[str, str]] = {
     "errors": "requests answered with an error, by its code",
-    "dead": "messages put on the dead-letter topic, by reason",
+    "dead": "messages published on the dead-letter topic, by reason",
     "model_instances": "instances answered, by model and version",
-    "labels": "labels that machines sent, by what became of them",
-    "watched": "bundles of the watched folder, by what became of them",
+    "labels": "labels that machines sent, by outcome",
+    "watched": "bundles of the watched folder, by outcome",
 }
 HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     "latency_seconds": (
-        "from a request's arrival at the worker to its answer",
+        "time from a request's arrival at the worker to its answer",
         (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
     ),
     "batch_instances": (
@@ -38,12 +38,12 @@ HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     ),
 }
 
-#: Different labels of one name; further ones are counted as ``other``.
+#: Largest number of labels of one name; further labels are counted as ``other``.
 MAX_LABELS: Final = 100
 
 
 class Counters:
-    """Counts and histograms of a worker, which only grow. Thread-safe.
+    """Counts and histograms of a worker, which never decrease; thread-safe.
 
     >>> counters = Counters()
     >>> counters.add("received")
@@ -60,7 +60,7 @@ class Counters:
         self._sums = dict.fromkeys(HISTOGRAMS, 0.0)
 
     def add(self, name: str, amount: int = 1, *, label: str | None = None) -> None:
-        """Add to a count; `label` for the names of :data:`LABELLED_COUNTS` only."""
+        """Add to a count; only names in :data:`LABELLED_COUNTS` have a `label`."""
         with self._lock:
             if label is None:
                 self._counts[name] += amount
@@ -68,7 +68,10 @@ class Counters:
                 self._add_labelled(name, label, amount)
 
     def add_answer(self, model: str, instances: int, *, queued: float, latency: float) -> None:
-        """Count an answered request, under one lock because requests are frequent; times in s."""
+        """Count an answered request; `queued` and `latency` are times in seconds.
+
+        One call updates all counts under one lock, because requests are frequent.
+        """
         position = bisect_left(HISTOGRAMS["latency_seconds"][1], latency)
         with self._lock:
             self._counts["answered"] += 1
@@ -85,7 +88,7 @@ class Counters:
         counts[label] = counts.get(label, 0) + amount
 
     def add_run(self, instances: int, seconds: float) -> None:
-        """Count a run of a model."""
+        """Count a run of a model that took `seconds`."""
         position = bisect_left(HISTOGRAMS["batch_instances"][1], instances)
         with self._lock:
             self._counts["batches"] += 1
@@ -94,12 +97,12 @@ class Counters:
             self._sums["batch_instances"] += instances
 
     def snapshot(self) -> dict[str, Any]:
-        """All counts at one instant, fit for JSON."""
+        """Return all counts at one instant, as values of JSON."""
         with self._lock:
             return {**self._counts, **{name: dict(c) for name, c in self._labelled.items()}}
 
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
-        """Each histogram as its cumulative counts and its sum."""
+        """Return each histogram as its cumulative counts and its sum."""
         histograms: dict[str, tuple[list[tuple[float, int]], float]] = {}
         with self._lock:
             for name, (_, bounds) in HISTOGRAMS.items():

@@ -1,19 +1,21 @@
-"""Test that a fleet's answers agree with the high-cost model as often as promised.
+"""Sequential test that a fleet's answers agree with the high-cost model as often as promised.
 
-Devices send a random share of their own answers to the high-cost model as well. An instance is
-audited with probability p. Let ``X = 1/p`` if it was audited and the high-cost model disagreed, and
-0 for all others, offloaded ones included. The mean of X is the share of disagreement: instances
-whose answer is not that of the high-cost model. The weight 1/p corrects for auditing answers more
-often that are more likely to be wrong.
+Devices send a random share of their own answers to the high-cost model to be audited. Let p be the
+probability with which an instance is audited. Let ``X = 1/p`` if it was audited and the high-cost
+model gave another answer, and X = 0 for all other instances, including offloaded ones. The mean of
+X is the share of disagreement, which is the share of instances with another answer than the
+high-cost model's. The weight 1/p corrects for the fact that devices audit doubtful answers more
+often.
 
-The bound b on that share is tested by betting (Waudby-Smith & Ramdas, "Estimating means of
-bounded random variables by betting", 2023, section 4): each factor ``1 + l (X - b)``, with l fixed
-before X is seen, has a mean of at most 1 as long as the bound holds, whatever came before. New bets
-begin every few instances, each with a part of one unit of money, so that a loss of agreement is
-detected soon whenever it begins. The sum is a test supermartingale: by Ville's inequality the
-probability that it ever reaches ``1 / level`` is at most `level`, however long it runs.
+A bound b on that share is tested by betting (Waudby-Smith & Ramdas, "Estimating means of bounded
+random variables by betting", 2023, section 4). Each factor ``1 + l (X - b)``, with l fixed before X
+is observed, has a mean of at most 1 as long as the bound holds. New bets begin every few instances,
+each with a part of one unit of money, so that a loss of agreement is detected soon after it begins.
+The sum is a test supermartingale. By Ville's inequality the probability that it ever reaches
+``1 / level`` is at most `level`, however long the test runs.
 
-Only the worker tests: all devices together show a loss for which one device has no evidence.
+The test runs in the worker, because all devices together give evidence of a loss for which a single
+device has too few instances.
 """
 
 from __future__ import annotations
@@ -35,45 +37,45 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Bets as shares of the largest one that is allowed, 1 / bound. They suit weights 1 / p from 1 to
-#: 100. A larger bet wins only if half of all answers are wrong, which these bets detect at once.
+#: Bets as shares of the largest allowed bet, 1 / bound. They suit weights 1 / p from 1 to 100. A
+#: larger bet would win only if half of all answers were wrong, which these bets detect soon.
 _BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
 #: Number of instances after which new bets begin.
 _BET_INTERVAL: Final = 250
-#: Smallest probability of an audit that counts. Devices are not trusted, and an audit has the
-#: weight 1 / p.
+#: Smallest probability with which an audit counts. Devices are not trusted, and the weight of an
+#: audit is 1 / p.
 _MIN_PROBABILITY: Final = 1e-3
-#: Tolerated excess of the share of disagreement over that of validation rows.
+#: Tolerated excess of the share of disagreement over its value on validation rows.
 _TOLERANCE: Final = 0.01
 
 
 def disagreement_bound(manifest: Manifest) -> float | None:
-    """Largest share of disagreement that a manifest promises.
+    """Compute the largest share of disagreement that a manifest promises.
 
-    None if the manifest does not say how often its answers agreed.
+    The result is None if the manifest does not contain the agreement on validation rows.
     """
     agreement = manifest.active_point.agreement
     return None if agreement is None else min(1.0 - agreement + _TOLERANCE, 0.99)
 
 
 class DisagreementTest:
-    """Test that the share of disagreement is at most `bound`, between 0 and 1.
+    """Sequential test of the hypothesis that the share of disagreement is at most `bound`.
 
     Parameters
     ----------
     bound : float
-        Largest share of disagreement that keeps the promise.
+        Largest share of disagreement that keeps the promise, between 0 and 1.
     level : float, default 0.05
-        Largest probability that the test ever raises a false alarm.
+        Largest probability of a false alarm, however long the test runs.
 
     Attributes
     ----------
     instances, audits, disagreed : int
-        Instances observed, audited ones among them, and audits with another answer.
+        Number of observed instances, of audits, and of audits with another answer.
     weighted : float
         Sum of X.
     alarm_at : int or None
-        Instances observed when the evidence reached ``1 / level``.
+        Number of observed instances when the evidence reached ``1 / level``.
 
     Examples
     --------
@@ -108,7 +110,7 @@ class DisagreementTest:
 
     @property
     def evidence(self) -> float:
-        """Worth of one unit of money after betting against the bound."""
+        """Value of one unit of money after betting against the bound."""
         return sum(self._sums) / len(self._sums) + 1.0 / (1 + self._n_bets)
 
     @property
@@ -121,13 +123,13 @@ class DisagreementTest:
         while instances > 0:
             until_next = -self.instances % _BET_INTERVAL
             if until_next == 0:
-                # The j-th bets begin with 1 / (j (j + 1)) units of money; these sum to 1.
+                # the j-th bets begin with 1 / (j (j + 1)) units of money, which sum to 1 over j
                 self._n_bets += 1
                 new_money = 1.0 / (self._n_bets * (self._n_bets + 1))
                 self._sums = [total + new_money for total in self._sums]
                 until_next = _BET_INTERVAL
             n_skipped = min(instances, until_next)
-            # Each of these instances has X = 0, and the factor 1 + l (0 - b).
+            # each skipped instance has X = 0, and its factor is 1 + l (0 - b)
             self._sums = [
                 total * (1.0 - stake * self.bound) ** n_skipped
                 for total, stake in zip(self._sums, self._stakes, strict=True)
@@ -136,7 +138,7 @@ class DisagreementTest:
             instances -= n_skipped
 
     def audit(self, *, disagrees: bool, probability: float) -> None:
-        """Observe an instance that was audited with that probability.
+        """Observe an instance that was audited with the given probability.
 
         Raises InputError if the probability is not in (0, 1].
         """
@@ -148,7 +150,7 @@ class DisagreementTest:
             return
         self.disagreed += 1
         self.weighted += 1.0 / probability
-        # `skip` has multiplied by the factor of X = 0; replace it by that of X = 1 / p.
+        # skip() has multiplied by the factor for X = 0; replace it by the factor for X = 1 / p
         self._sums = [
             total * (1.0 + stake * (1.0 / probability - self.bound)) / (1.0 - stake * self.bound)
             for total, stake in zip(self._sums, self._stakes, strict=True)
@@ -158,8 +160,8 @@ class DisagreementTest:
 
 
 @dataclass(slots=True)
-class _Audited:
-    """Audits of one model: the test, and counts by the class that devices had answered."""
+class _ModelAudits:
+    """Audits of one model: its test, and counts by the class that devices had answered."""
 
     test: DisagreementTest | None
     audits: Counter[int] = field(default_factory=Counter)
@@ -177,33 +179,34 @@ def _log_alarm(model: ModelKey, test: DisagreementTest) -> None:
 
 
 class FleetAudit:
-    """Audits of a fleet's answers, by model and version, and the test of each. Thread-safe.
+    """Audits of a fleet's answers with one test for each model and version; thread-safe.
 
-    `on_alarm` gets a model and its test, once.
+    `on_alarm` is called once for each model that raises an alarm, with the model and its test.
     """
 
     def __init__(self, on_alarm: Callable[[ModelKey, DisagreementTest], None] = _log_alarm) -> None:
         self._on_alarm = on_alarm
-        self._audited: dict[ModelKey, _Audited] = {}
+        self._audits: dict[ModelKey, _ModelAudits] = {}
         self._lock = threading.Lock()
 
     def observe(
         self, model: ModelKey, mark: AuditMark, class_index: int, bound: float | None
     ) -> None:
-        """Take in a device's audit and the high-cost model's answer.
+        """Observe an audit of a device's answer, and the high-cost model's answer.
 
-        Without a `bound` on the share of disagreement, audits are counted and not tested.
+        Without a `bound` on the share of disagreement, audits are counted but not tested.
         """
         if mark.probability < _MIN_PROBABILITY:
             return
         disagrees = mark.class_index != class_index
         with self._lock:
-            if model not in self._audited:
-                self._audited[model] = _Audited(None if bound is None else DisagreementTest(bound))
-            audited = self._audited[model]
-            audited.audits[mark.class_index] += 1
-            audited.disagreed[mark.class_index] += disagrees
-            test = audited.test
+            if model not in self._audits:
+                test = None if bound is None else DisagreementTest(bound)
+                self._audits[model] = _ModelAudits(test)
+            audits = self._audits[model]
+            audits.audits[mark.class_index] += 1
+            audits.disagreed[mark.class_index] += disagrees
+            test = audits.test
             if test is None:
                 return
             had_alarm = test.alarm
@@ -214,25 +217,26 @@ class FleetAudit:
             self._on_alarm(model, test)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """By ``NAME VERSION``: ``audits``, ``disagreed``; where tested ``evidence``, ``alarm``.
+        """Return the figures of each model, by ``NAME VERSION``.
 
-        ``by_class`` has both counts for each class index that devices had answered, and once the
-        alarm was raised ``alarm_at`` the instances that had been observed then.
+        ``audits`` and ``disagreed`` are counts. ``by_class`` contains both counts for each class
+        index that devices had answered. Models with a test also have ``evidence`` and ``alarm``.
+        After an alarm, ``alarm_at`` is the number of instances that had been observed.
         """
         with self._lock:
-            return {" ".join(model): _figures(audited) for model, audited in self._audited.items()}
+            return {" ".join(model): _figures(audits) for model, audits in self._audits.items()}
 
 
-def _figures(audited: _Audited) -> dict[str, Any]:
+def _figures(audits: _ModelAudits) -> dict[str, Any]:
     figures: dict[str, Any] = {
-        "audits": audited.audits.total(),
-        "disagreed": audited.disagreed.total(),
+        "audits": audits.audits.total(),
+        "disagreed": audits.disagreed.total(),
         "by_class": {
-            str(index): [count, audited.disagreed[index]]
-            for index, count in sorted(audited.audits.items())
+            str(index): [count, audits.disagreed[index]]
+            for index, count in sorted(audits.audits.items())
         },
     }
-    test = audited.test
+    test = audits.test
     if test is not None:
         figures |= {"evidence": test.evidence, "alarm": test.alarm}
         if test.alarm_at is not None:

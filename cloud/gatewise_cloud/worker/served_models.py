@@ -1,6 +1,6 @@
-"""Models that a worker serves, by name and version, loaded and dropped while it runs.
+"""Models that a worker serves, by name and version; they can change while it runs.
 
-A retired model takes no new request, and stays until its last request is answered.
+A retired model accepts no new requests. It stays loaded until its last request is answered.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class ServedModels(Mapping[ModelKey, CloudModel]):
-    """Models by name and version; safe across threads.
+    """Mapping from name and version to a model; thread-safe.
 
-    For `threads`, `provider`, `public_key` and `backend` see :class:`.Worker`; no graph may take
-    more than the `load_bound` to load.
+    For `threads`, `provider`, `public_key` and `backend` see :class:`.Worker`. Loading a graph may
+    not exceed the `load_bound`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         self._public_key = public_key
         self._backend = backend
         self._load_bound = load_bound
-        # Replaced as a whole, never changed: readers need no lock.
+        # this dict is replaced and never changed, so that readers need no lock
         self._active: dict[ModelKey, CloudModel] = {}
         self._retired: dict[ModelKey, CloudModel] = {}
         self._lock = threading.Lock()
@@ -59,11 +59,11 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         return len(self._active)
 
     def values(self) -> ValuesView[CloudModel]:
-        """Models at one instant, so that iterating does not miss one that is retired meanwhile."""
+        """Return the models at one instant, which stay the same while a caller iterates."""
         return self._active.values()
 
     def load(self, bundle: Bundle | str | Path) -> ModelKey:
-        """Open a bundle, verify and test its model, and serve it."""
+        """Open a bundle, verify and test its model, and begin to serve it."""
         bundle = open_bundle(bundle, self._public_key)
         backend = None if self._backend is None else self._backend(bundle.manifest)
         model = CloudModel.from_bundle(
@@ -78,26 +78,26 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
             if key in self._active:
                 model.close()
                 raise InputError(
-                    f"{' '.join(key)} is served already: give this bundle a version of its own"
+                    f"{' '.join(key)} is served already: give this bundle another version"
                 )
             self._retired.pop(key, None)
             self._active = {**self._active, key: model}
         return key
 
     def retire(self, key: ModelKey) -> None:
-        """Take no new request for a model; the present ones are still answered."""
+        """Accept no new requests for a model; accepted requests are still answered."""
         with self._lock:
             self._retired[key] = self._active[key]
-            self._active = {k: m for k, m in self._active.items() if k != key}
+            self._active = {other: model for other, model in self._active.items() if other != key}
 
-    def running(self, key: ModelKey) -> CloudModel:
-        """Get the model of a request that was accepted, retired or not."""
+    def find(self, key: ModelKey) -> CloudModel:
+        """Get the model of an accepted request, which may be retired."""
         model = self._active.get(key)
         return self._retired[key] if model is None else model
 
     @property
     def retired(self) -> tuple[ModelKey, ...]:
-        """Models that take no new request."""
+        """Models that accept no new requests."""
         return tuple(self._retired)
 
     def drop(self, key: ModelKey) -> None:

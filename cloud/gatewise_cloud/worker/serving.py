@@ -1,7 +1,8 @@
-"""From a request to its response: decode, check, queue, run in batches, respond.
+"""Serving of requests in a worker: decode, check, queue, run in batches and respond.
 
-The thread that reads messages answers requests that need no model, and a lone request to a quick
-model; serving threads take the rest from the queue. So a slow model never stops the reading.
+The thread that reads messages responds to requests that need no model. It also runs a fast model if
+a request is the only one. Serving threads take the other requests from the queue, so that a slow
+model never stops the reading.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import CBOR, JSON, MessageForm
 from gatewise_edge.link.messages import Request
 
-#: Longest run, in s, that the reading thread does itself while it is idle: handing the request to
-#: another thread and back costs about a third of that.
+#: Longest run that the reading thread does itself while it is idle. Passing the request to another
+#: thread and back takes about a third of that time.
 _MAX_INLINE_SECONDS: Final = 0.0003
 
 _LOG = logging.getLogger("gatewise_cloud")
 
 
 class BatchServer:
-    """Takes requests in and answers them through their models; safe across threads.
+    """Server that queues requests and answers them with their models; thread-safe.
 
-    The batcher's `parallel` batches run at a time: more than one pays where the model runs
-    elsewhere. With an `archive` the answered instances are kept.
+    The batcher's `parallel` is the number of batches that run at the same time. More than one helps
+    if another machine runs the model. An `archive` stores the answered instances.
     """
 
     def __init__(
@@ -56,27 +57,27 @@ class BatchServer:
         self._session = session
         self._counters = counters
         self._archive = archive
-        self._work = threading.Condition()  # guards the batcher, _end and _runs
-        self._runs = 0  # batches that were taken and are not answered
+        self._work = threading.Condition()  # guards the batcher, _end and _n_runs
+        self._n_runs = 0  # number of batches that were taken but are not answered yet
         self._end: Literal["", "drain", "now"] = ""
         self._threads = [
             threading.Thread(target=self._serve, name=f"gatewise-serve-{i}", daemon=True)
             for i in range(batcher.parallel)
         ]
 
-    # -- life ------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the serving threads."""
         for thread in self._threads:
             thread.start()
 
     def finish(self, seconds: float) -> None:
-        """Answer queued requests for up to `seconds`, then end."""
-        until = time.monotonic() + seconds
+        """Answer queued requests for up to `seconds`, then end the threads."""
+        deadline = time.monotonic() + seconds
         self._set_end("drain")
         for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._set_end("now")
         self._counters.add("abandoned", self.queued)
 
@@ -87,7 +88,7 @@ class BatchServer:
 
     @property
     def alive(self) -> bool:
-        """Whether all serving threads run."""
+        """Whether all serving threads are running."""
         return all(thread.is_alive() for thread in self._threads)
 
     @property
@@ -97,17 +98,17 @@ class BatchServer:
             return len(self._batcher)
 
     def pending(self, key: ModelKey) -> int:
-        """Requests for a model that are queued or being answered."""
+        """Count the requests for a model that are queued or running."""
         with self._work:
             return self._batcher.pending(key)
 
     # -- requests, on the thread that reads --------------------------------------------------
 
     def receive(self, topic: str, payload: bytes, retained: bool) -> None:
-        """Handle one message: queue a valid request, or respond at once if no model is needed."""
+        """Handle one message: queue a valid request, or respond now if no model is needed."""
         form = JSON if topic.endswith("/json") else CBOR
         request_topic = topic.removesuffix("/json")
-        # Some brokers send retained messages of topics that this client never asked for.
+        # some brokers send retained messages of topics to which this client has not subscribed
         levels = request_topic.split("/")
         if levels[:2] != ["gw", "v1"] or levels[3:] != ["req"]:
             return
@@ -118,7 +119,7 @@ class BatchServer:
             self._session.dead_letter(error.reason, payload)
             return
         if retained:
-            # The broker kept it for new subscribers: its device no longer waits for a response.
+            # the broker stored this request earlier, so its device no longer waits for a response
             self._session.dead_letter("retained", payload)
             return
         try:
@@ -135,7 +136,7 @@ class BatchServer:
             self._admit(device, request, payload, form)
 
     def _admit(self, device: str, request: Request, payload: bytes, form: MessageForm) -> None:
-        """Queue a request, or respond at once where no model is needed."""
+        """Queue a request, or respond now if no model is needed."""
         now = time.monotonic()
         ticket = Ticket(
             device=device,
@@ -150,7 +151,7 @@ class BatchServer:
             late_s=request.late_s,
             form=form,
         )
-        # refused for what it is: another model, rows that do not fit
+        # refuse a request for another model, or with rows that do not fit
         model = self.models.get(ticket.model)
         if model is None:
             detail = f"this worker does not serve {' '.join(ticket.model)}"
@@ -162,7 +163,7 @@ class BatchServer:
         except RefusedRows as error:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
             return
-        # answered from memory, queued, or refused for want of room
+        # queue the request, answer it from memory, or refuse it because the queue is full
         offer = self._offer(ticket, model)
         if offer.counter is not None:
             self._counters.add(offer.counter)
@@ -173,7 +174,7 @@ class BatchServer:
             self._refuse(ticket, wire.BUSY, detail, wait_ms=offer.wait_ms)
 
     def _offer(self, ticket: Ticket, model: CloudModel) -> Offer:
-        """Queue a request; answer it on this thread if all is idle and its model is quick."""
+        """Queue a request; answer it on this thread if the worker is idle and its model is fast."""
         batch: Batch | None = None
         with self._work:
             offer = self._batcher.offer(ticket, ticket.arrived)
@@ -189,9 +190,10 @@ class BatchServer:
     def _runs_inline(self, ticket: Ticket) -> bool:
         """Whether the reading thread should run a queued request; called with the lock held."""
         batcher = self._batcher
-        idle = len(batcher) == 1 and not self._runs and not self._end and not self._session.unread
-        quick = batcher.expected_seconds(ticket.model, len(ticket.rows)) <= _MAX_INLINE_SECONDS
-        return idle and quick and batcher.wait <= 0
+        is_only_request = len(batcher) == 1 and not self._n_runs and not self._session.unread
+        seconds = batcher.expected_seconds(ticket.model, len(ticket.rows))
+        is_fast = seconds <= _MAX_INLINE_SECONDS
+        return is_only_request and not self._end and is_fast and batcher.wait <= 0
 
     # -- responses ---------------------------------------------------------------------------
 
@@ -202,10 +204,12 @@ class BatchServer:
         probabilities: NDArray[np.float32],
         started: float,
     ) -> None:
-        """Answer a request and remember the answer; respond with an error if it cannot be encoded.
+        """Answer a request, and remember the answer.
 
-        `started` is the time at which its run began, on the monotonic clock.
+        `started` is the time on the monotonic clock at which the run began. If the answer cannot be
+        encoded, the response is an error.
         """
+        # encode and send the response
         name, version = ticket.model
         now = time.monotonic()
         try:
@@ -230,8 +234,9 @@ class BatchServer:
             latency=now - ticket.arrived,
         )
         self._session.send(ticket.device, payload, ticket.form)
-        manifest = self.models.running(ticket.model).manifest
-        # what comes late was no choice of the sampler's: it is no evidence
+        # audit the device's answer, and archive the instances
+        manifest = self.models.find(ticket.model).manifest
+        # a late request is no evidence, because the audit's sampler did not choose it
         if ticket.audit is not None and len(labels) == 1 and not ticket.late_s:
             bound = disagreement_bound(manifest)
             self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)
@@ -239,7 +244,7 @@ class BatchServer:
             self._archive.offer(ticket, manifest, labels, probabilities)
 
     def _fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
-        """Answer a request that was taken with an error; it may come again."""
+        """Respond to a request with an error; the device may send it again."""
         with self._work:
             self._batcher.forget(ticket)
         self._refuse(ticket, code, detail)
@@ -254,11 +259,11 @@ class BatchServer:
     # -- runs --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (batch := self._next()) is not None:
+        while (batch := self._next_batch()) is not None:
             self._answer(batch)
 
-    def _next(self) -> Batch | None:
-        """Wait for the next batch; None at the end."""
+    def _next_batch(self) -> Batch | None:
+        """Wait for the next batch; return None if the server ends."""
         with self._work:
             while True:
                 self._work.wait_for(lambda: len(self._batcher) or self._end)
@@ -272,9 +277,9 @@ class BatchServer:
                     return batch
 
     def _take(self, now: float) -> Batch | None:
-        """Take a batch, with the lock held; None if all queued requests have expired."""
+        """Take a batch with the lock held; return None if all queued requests have expired."""
         batch, expired = self._batcher.take(now)
-        self._runs += batch is not None
+        self._n_runs += batch is not None
         if expired:
             self._counters.add("expired", len(expired))
         return batch
@@ -283,29 +288,31 @@ class BatchServer:
         unanswered = [*batch.tickets]
         try:
             self._run(batch, unanswered)
-        except Exception as error:  # a thread must outlive every batch
+        except Exception as error:  # any error, because the thread must serve later batches
             _LOG.exception("a batch of %s %s could not be answered", *batch.model)
             for ticket in unanswered:
                 self._fail(ticket, f"{type(error).__name__} in the worker")
         finally:
             with self._work:
-                self._runs -= 1
+                self._n_runs -= 1
 
     def _run(self, batch: Batch, unanswered: list[Ticket]) -> None:
-        """Run a batch and answer its tickets; each leaves `unanswered` with its answer."""
+        """Run a batch and answer its tickets, removing each answered ticket from `unanswered`."""
+        # run the model
         started = time.monotonic()
         try:
-            answer = self.models.running(batch.model).run(batch.rows)
+            answer = self.models.find(batch.model).run(batch.rows)
         except ModelError as error:
             if len(batch.tickets) == 1:
                 code = wire.BUSY if isinstance(error, BackendBusy) else wire.FAILED
                 self._fail(batch.tickets[0], str(error), code)
                 unanswered.remove(batch.tickets[0])
             else:
-                # Instances of one request must not fail the others: run each request alone.
+                # run each request alone, so that one request cannot make the others fail
                 for ticket in batch.tickets:
                     self._run(Batch(batch.model, (ticket,)), unanswered)
             return
+        # answer the tickets
         n_rows = len(answer.labels)
         seconds = time.monotonic() - started
         self._counters.add_run(n_rows, seconds)
@@ -316,17 +323,17 @@ class BatchServer:
             self._reply(ticket, answer.labels[rows], answer.probabilities[rows], started)
             unanswered.remove(ticket)
         with self._work:
-            self._batcher.ran(batch.model, n_rows, seconds)
+            self._batcher.observe_run(batch.model, n_rows, seconds)
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:
-    """Refuse a request before its model runs if the response would exceed a message."""
+    """Raise RefusedRows if the response to a request could exceed the size of a message."""
     n_rows = len(ticket.rows)
     bytes_per_row = ticket.form.answer_bytes(n_classes)
-    room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
-    if n_rows * bytes_per_row > room:
+    max_bytes = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
+    if n_rows * bytes_per_row > max_bytes:
         raise RefusedRows(
             "size",
             f"the response to {n_rows} instances may have more than {wire.MAX_PAYLOAD} bytes: "
-            f"at most {room // bytes_per_row} instances per request",
+            f"send at most {max_bytes // bytes_per_row} instances per request",
         )

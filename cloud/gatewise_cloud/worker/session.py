@@ -1,4 +1,4 @@
-"""A worker's MQTT session: subscriptions that survive reconnects, responses, dead letters."""
+"""MQTT session of a worker, which renews its subscriptions after each reconnect."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _ACK_SECONDS = 2.0
 _POLL_SECONDS = 0.005
 
 Receive = Callable[[str, bytes, bool], None]
-"""Called with topic, payload and whether the broker had retained it, on the network thread.
+"""Function that handles a message: its topic, its payload, and whether the broker retained it.
 
-An exception from it is logged.
+It is called on the network thread. Its exceptions are logged.
 """
 
 
 class MqttSession:
-    """A clean MQTT session with subscriptions at QoS 1. Thread-safe.
+    """Clean MQTT session with subscriptions at QoS 1; thread-safe.
 
-    It is clean, because with a persistent session the shared subscription would go on sending
-    requests to a dead worker.
+    The session is clean because a broker would send requests of a shared subscription to the
+    persistent session of a worker that has died.
 
-    Up to `max_unacked` published messages may be unacknowledged. `connects` counts connections so
-    far; `counters` count errors, dead letters and messages that could not be sent.
+    Up to `max_unacked` published messages may be unacknowledged. `connects` is the number of
+    connections so far. `counters` count errors, dead letters and messages that could not be sent.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class MqttSession:
         self._counters = counters
         self._receive: Receive = lambda topic, payload, retained: None
         self._filters: tuple[str, ...] = ()
-        # Guards the fields below it.
+        # this condition guards the fields below
         self._condition = threading.Condition()
-        self._subscribed = False
-        self._granted = False  # for the current connection
+        self._was_subscribed = False
+        self._is_granted = False  # for the present connection
         self._refusal: str | None = None
-        self._out_of_reach = False
+        self._is_unreachable = False
         self.connects = 0
         self._broker = BrokerConnection(
             endpoint,
@@ -72,40 +72,44 @@ class MqttSession:
     @property
     def subscribed(self) -> bool:
         """Whether the session is connected and the broker has granted its subscription."""
-        return self._granted and self._broker.connected
+        return self._is_granted and self._broker.connected
 
     @property
     def n_oversized(self) -> int:
-        """Connections that ended because a message was too large."""
+        """Number of connections that ended because a message was too large."""
         return self._broker.n_oversized
 
     @property
     def alive(self) -> bool:
-        """Whether the network thread runs, once the session is open."""
+        """Whether the network thread is running; also true before the first connection."""
         return self.connects == 0 or self._broker.alive
 
     @property
     def unread(self) -> bool:
-        """Whether messages have arrived that were not handled yet."""
+        """Whether messages have arrived that have not been handled yet."""
         return self._broker.unread
 
     def open(self, subscription: str, receive: Receive, further: Sequence[str] = ()) -> None:
-        """Connect and subscribe; returns once the broker granted the `subscription`.
+        """Connect and subscribe, and wait until the broker grants the `subscription`.
 
-        Refused subscriptions to JSON requests and to `further` topic filters are only logged.
+        If the broker refuses a subscription to JSON requests or to `further` topic filters, a
+        warning is logged. Raises LinkError if the broker cannot be reached, or refuses the client
+        or the `subscription`.
         """
         self._filters = subscription, f"{subscription}/json", *further
         self._receive = receive
         self._broker.start()
         with self._condition:
-            self._condition.wait_for(lambda: self._subscribed or self._refusal, _CONNECT_SECONDS)
-            if self._subscribed:
+            self._condition.wait_for(
+                lambda: self._was_subscribed or self._refusal, _CONNECT_SECONDS
+            )
+            if self._was_subscribed:
                 return
             problem = self._refusal or f"no answer within {_CONNECT_SECONDS:g} s"
         self.close()
         raise (
             unreachable(self._endpoint, problem)
-            if self._out_of_reach
+            if self._is_unreachable
             else refused(self._endpoint, problem)
         )
 
@@ -120,31 +124,31 @@ class MqttSession:
         self._publish(form.response_topic(device), payload)
 
     def dead_letter(self, reason: str, payload: bytes) -> None:
-        """Publish a message that gets no response on the dead-letter topic."""
+        """Publish a message that cannot be answered on the dead-letter topic."""
         self._counters.add("dead", label=reason)
         self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 1, without waiting, on any thread.
+        """Publish at QoS 1 without waiting; may be called on any thread.
 
-        Without a connection the message is dropped and counted, because it would be stale when
-        sent later. A message beyond the limit of unacknowledged messages is dropped as well.
+        Without a connection the message is dropped and counted, because it would be useless later.
+        A message beyond the limit of unacknowledged messages is dropped as well.
         """
         if not self._broker.publish(topic, payload):
             self._counters.add("unsent")
 
     def unsubscribe(self) -> None:
-        """Unsubscribe, and wait until the broker has confirmed it."""
+        """Unsubscribe, and wait until the broker confirms it."""
         if self._broker.connected:
             confirmed = threading.Event()
             self._broker.unsubscribe(self._filters, confirmed.set)
             confirmed.wait(_ACK_SECONDS)
-        self._granted = False
+        self._is_granted = False
 
     def close(self) -> None:
         """Wait until the broker has acknowledged all messages, then disconnect."""
-        until = time.monotonic() + _ACK_SECONDS
-        while self.connected and self._broker.n_unacked and time.monotonic() < until:
+        deadline = time.monotonic() + _ACK_SECONDS
+        while self.connected and self._broker.n_unacked and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self._broker.close()
 
@@ -152,22 +156,23 @@ class MqttSession:
 
     def _on_connect(self) -> None:
         with self._condition:
-            self._granted = False
+            self._is_granted = False
             self.connects += 1
-        # At each connection: a clean session forgets its subscriptions with the connection.
+        # subscribe at each connection, because a clean session ends with its connection
         self._broker.subscribe(self._filters)
 
     def _on_subscribe(self, _packet_id: int, reasons: Sequence[ReasonCode]) -> None:
         with self._condition:
             if reasons[0].is_failure:
                 self._refusal = (
-                    f"the subscription {self._filters[0]} is not allowed: check that the pool's "
-                    "name equals the broker's `clients/pool` (--pool-file)"
+                    f"the subscription {self._filters[0]} is not allowed: check that the name of "
+                    "the pool is the one in the broker's file `clients/pool` (--pool-file)"
                 )
             else:
                 if self.connects > 1:
                     _LOG.info("connected to %s again", self._endpoint.url)
-                self._subscribed = self._granted = True
+                self._was_subscribed = True
+                self._is_granted = True
                 for name, reason in zip(self._filters[1:], reasons[1:], strict=False):
                     if reason.is_failure:
                         _LOG.warning("warning: the subscription %s is not allowed", name)
@@ -175,10 +180,10 @@ class MqttSession:
 
     def _on_disconnect(self, reason: str) -> None:
         with self._condition:
-            had_subscription = self._granted
-            self._granted = False
+            had_subscription = self._is_granted
+            self._is_granted = False
             if self.connects == 0:
-                self._out_of_reach = not self._broker.reached
+                self._is_unreachable = not self._broker.reached
                 self._refusal = reason
                 self._condition.notify_all()
         if had_subscription:
@@ -188,7 +193,7 @@ class MqttSession:
         try:
             topic = message.topic
         except UnicodeDecodeError:
-            _LOG.warning("warning: a message on a topic that is not UTF-8 is ignored")
+            _LOG.warning("warning: ignored a message on a topic that is not UTF-8")
             return
         try:
             self._receive(topic, bytes(message.payload), message.retain)
@@ -197,9 +202,10 @@ class MqttSession:
 
 
 class SessionGroup:
-    """Several sessions as one, for a broker that limits each connection; see :class:`MqttSession`.
+    """Group of sessions with the interface of :class:`MqttSession`.
 
-    The shared subscription divides requests among them; responses take turns.
+    It is for brokers that limit the messages of each connection. The shared subscription divides
+    requests among the sessions, and the sessions take turns to send responses.
     """
 
     def __init__(self, sessions: Sequence[MqttSession]) -> None:
@@ -208,50 +214,50 @@ class SessionGroup:
 
     @property
     def connects(self) -> int:
-        """Connections so far."""
+        """Number of connections so far."""
         return sum(session.connects for session in self._sessions)
 
     @property
     def n_oversized(self) -> int:
-        """Connections that ended because a message was too large."""
+        """Number of connections that ended because a message was too large."""
         return sum(session.n_oversized for session in self._sessions)
 
     @property
     def connected(self) -> bool:
-        """Whether a session is connected now."""
+        """Whether at least one session is connected now."""
         return any(session.connected for session in self._sessions)
 
     @property
     def subscribed(self) -> bool:
-        """Whether a session is connected and has its subscription."""
+        """Whether at least one session is connected and subscribed."""
         return any(session.subscribed for session in self._sessions)
 
     @property
     def alive(self) -> bool:
-        """Whether all network threads run."""
+        """Whether all network threads are running."""
         return all(session.alive for session in self._sessions)
 
     @property
     def unread(self) -> bool:
-        """Whether messages have arrived that were not handled yet."""
+        """Whether messages have arrived that have not been handled yet."""
         return any(session.unread for session in self._sessions)
 
     def open(self, subscription: str, receive: Receive, further: Sequence[str] = ()) -> None:
-        """Connect and subscribe all sessions, to the `further` topic filters the first alone."""
+        """Connect and subscribe each session; only the first subscribes to `further` filters."""
         for session in self._sessions:
             session.open(subscription, receive, further if session is self._sessions[0] else ())
 
     def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
         """Send a response to a device."""
-        self._next().respond(device, response, form)
+        self._next_session().respond(device, response, form)
 
     def send(self, device: str, payload: bytes, form: MessageForm = CBOR) -> None:
         """Send an encoded response to a device."""
-        self._next().send(device, payload, form)
+        self._next_session().send(device, payload, form)
 
     def dead_letter(self, reason: str, payload: bytes) -> None:
-        """Publish a message that gets no response on the dead-letter topic."""
-        self._next().dead_letter(reason, payload)
+        """Publish a message that cannot be answered on the dead-letter topic."""
+        self._next_session().dead_letter(reason, payload)
 
     def unsubscribe(self) -> None:
         """Unsubscribe all sessions."""
@@ -263,7 +269,7 @@ class SessionGroup:
         for session in self._sessions:
             session.close()
 
-    def _next(self) -> MqttSession:
-        """Choose the next session that is connected, or any if none is."""
+    def _next_session(self) -> MqttSession:
+        """Choose the next session that is connected, or any session if all are disconnected."""
         turns = [next(self._turns) for _ in self._sessions]
         return next((session for session in turns if session.connected), turns[0])

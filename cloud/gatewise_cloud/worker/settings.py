@@ -1,4 +1,4 @@
-"""Settings of a worker, as one record: arguments of :class:`.Worker`, options of the command."""
+"""Settings of a worker, which are arguments of :class:`.Worker` and options of its command."""
 
 from __future__ import annotations
 
@@ -31,49 +31,51 @@ class WorkerSettings(Settings, frozen=True):
         bool,
         typer.Option(
             "--shared/--plain-subscription",
-            help="Divide the requests among the workers of the pool, or answer all of them.",
+            help="Share the requests among the workers of the pool, or answer all requests.",
         ),
     ] = True
     pool: Annotated[str, typer.Option(help="Name of the pool of workers.")] = "gw"
     queue: Annotated[
-        _AtLeastOne, typer.Option(help="Largest number of queued requests; others are refused.")
+        _AtLeastOne, typer.Option(help="Largest number of queued requests; the rest is refused.")
     ] = 1024
     max_batch: Annotated[
         _AtLeastOne, typer.Option(help="Largest number of instances in a run.")
     ] = 16
     wait_ms: Annotated[
-        Amount, typer.Option(help="Longest wait of a request for others to share its run, in ms.")
+        Amount, typer.Option(help="Longest wait of a request for others to join its run, in ms.")
     ] = 0.0
     parallel: Annotated[
-        _AtLeastOne, typer.Option(help="Runs at a time; more pay with a model server.")
+        _AtLeastOne, typer.Option(help="Number of parallel runs; more help with a model server.")
     ] = 1
     provider: Annotated[
         str, typer.Option(help="onnxruntime's execution provider: cpu, cuda, tensorrt, openvino...")
     ] = CPU
     watch: Annotated[
-        Path | None, typer.Option(help="Folder whose bundles are served as they come and go.")
+        Path | None, typer.Option(help="Folder to watch; its bundles are served while they exist.")
     ] = None
     public_key: Annotated[
-        Path | None, typer.Option(help="Key whose owner must have signed each bundle.")
+        Path | None, typer.Option(help="Public key of the owner who must have signed each bundle.")
     ] = None
     keep: Annotated[
         Path | None,
-        typer.Option(help="Folder that answered instances are kept in, but for private devices'."),
+        typer.Option(help="Folder for answered instances, except those of private devices."),
     ] = None
     keep_bytes: Annotated[
-        str, typer.Option(help="Bytes of that folder; more instances are thinned at random.")
+        str, typer.Option(help="Size of that folder; beyond it, instances are thinned at random.")
     ] = "1GB"
-    keep_days: Annotated[Positive, typer.Option(help="Days for which they are kept.")] = 30.0
+    keep_days: Annotated[
+        Positive, typer.Option(help="Days until instances in that folder are deleted.")
+    ] = 30.0
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
     cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
     connections: Annotated[
-        _AtLeastOne, FileOption("Connections, for brokers that limit the messages of each.")
+        _AtLeastOne, FileOption("Number of connections, for brokers that limit each of them.")
     ] = 1
     keep_seconds: Annotated[
-        Positive, FileOption("Longest time until kept instances are on disk, in s.")
+        Positive, FileOption("Longest time until answered instances are on disk, in s.")
     ] = 300.0
-    threads: Annotated[_AtLeastOne, FileOption("Threads within one run.")] = 1
+    threads: Annotated[_AtLeastOne, FileOption("Number of threads of one run.")] = 1
     load_bytes: Annotated[
         Amount, FileOption("Largest memory that loading a graph may take, in bytes.")
     ] = LOAD_BOUND.bytes
@@ -82,7 +84,7 @@ class WorkerSettings(Settings, frozen=True):
     ] = LOAD_BOUND.seconds
     watch_seconds: Annotated[Amount, FileOption("Time between two scans of --watch, in s.")] = 2.0
     drain_seconds: Annotated[
-        Amount, FileOption("Longest time for which queued requests are answered at the end, in s.")
+        Amount, FileOption("Longest time to answer queued requests before the worker ends, in s.")
     ] = 10.0
 
     def endpoint(self) -> Endpoint:

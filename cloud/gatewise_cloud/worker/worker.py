@@ -1,10 +1,11 @@
-"""A worker: takes requests from the broker and responds with the answers of bundles' models.
+"""Worker, which receives requests from a broker and answers them with bundles' high-cost models.
 
-paho's network thread decodes, checks and queues each request, or responds at once where no model is
-needed: a full queue, an unknown model, a bad message, a duplicate. A serving thread takes queued
-requests, runs the model and publishes the responses (:mod:`.serving`). So a slow model never stops
-the reading, and a full queue refuses immediately, while the broker would drop silently. Requests in
-flight to a worker that is killed are lost; the device sends them again.
+paho's network thread decodes, checks and queues each request. It responds immediately if no model
+is needed: if the queue is full, the model is unknown, the message is malformed, or the request is a
+duplicate. A serving thread takes queued requests, runs the model and publishes the responses
+(:mod:`.serving`). A slow model therefore never stops the reading. A full queue refuses requests
+immediately, whereas the broker would drop them silently. Requests that are on their way to a worker
+when it is killed are lost, and the devices send them again.
 """
 
 from __future__ import annotations
@@ -46,31 +47,31 @@ _HEALTH_SECONDS = 0.5
 
 
 class Worker:
-    """Answers requests over MQTT until it is stopped; a context manager.
+    """Worker that answers requests over MQTT; a context manager.
 
     Parameters
     ----------
     bundles : Bundle, path, or several of them
-        Bundles to serve. Requests name their model and its version, so several versions of one
-        model may be served at a time. May be empty if a folder is watched.
+        Bundles to serve. A request names its model and version, so that a worker can serve several
+        versions of one model. May be empty if a folder is watched.
     broker : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``.
     settings : WorkerSettings, optional
         All other settings.
     backend : callable, optional
-        Makes a model's backend, given its manifest: see :func:`.backend_at`.
+        Function that makes the backend for a bundle's manifest; see :func:`.backend_at`.
     **options
         Fields of `settings`, which take precedence.
 
     Attributes
     ----------
     models : ServedModels
-        By name and version.
+        Models by name and version.
     subscription : str
-        The topic filter in use. With ``shared`` it is the pool's shared subscription, unless a
-        round trip shows that the broker grants it and delivers nothing, as the embedded one does.
+        Topic filter in use. With ``shared`` it is the pool's shared subscription, unless a round
+        trip shows that the broker grants it but delivers nothing, like the embedded broker.
     url : str
-        The broker's, without user and password.
+        URL of the broker, without user and password.
 
     Raises
     ------
@@ -91,11 +92,12 @@ class Worker:
         **options: Any,
     ) -> None:
         settings = replace(settings or WorkerSettings(), broker=broker, **options)
+        # broker
         self._settings = settings
         self._endpoint = settings.endpoint()
         self.url = self._endpoint.url
         self.subscription = wire.shared(settings.pool) if settings.shared else wire.REQUESTS
-
+        # models
         self._counters = Counters()
         self.models = ServedModels(
             threads=settings.threads,
@@ -106,6 +108,7 @@ class Worker:
         )
         for bundle in _as_list(bundles, may_be_empty=settings.watch is not None):
             self.models.load(bundle)
+        # connections and queue
         sessions = [self._make_session(settings.queue) for _ in range(settings.connections)]
         self._session = sessions[0] if len(sessions) == 1 else SessionGroup(sessions)
         batcher = Batcher(
@@ -114,7 +117,7 @@ class Worker:
             wait=settings.wait_ms / 1000.0,
             parallel=settings.parallel,
         )
-        self._archive = _archive(settings)
+        self._archive = _open_archive(settings)
         self._labels: LabelIntake | None = None
         if self._archive is not None:
             self._labels = LabelIntake(
@@ -126,6 +129,7 @@ class Worker:
         self._server = BatchServer(
             self.models, batcher, self._session, self._counters, self._archive
         )
+        # watched folder
         self._watch: BundleWatch | None = None
         if settings.watch is not None:
             self._watch = BundleWatch(
@@ -145,14 +149,14 @@ class Worker:
             self._endpoint,
             f"gw-worker-{secrets.token_hex(6)}",
             self._counters,
-            # However short the queue, every request may be refused because it is full.
+            # leave room for responses to requests that a full queue refuses
             max_unacked=min(queue + 1024, _MAX_UNACKED),
         )
 
-    # -- life ------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Connect, subscribe and serve; returns once requests can come.
+        """Connect, subscribe and serve; return once requests can arrive.
 
         Raises
         ------
@@ -191,23 +195,23 @@ class Worker:
     def _check_subscription(self) -> None:
         if shared_subscriptions_work(self._endpoint) is False:
             _LOG.warning(
-                "warning: the broker at %s grants shared subscriptions but delivers nothing "
-                "(the embedded one does): using a plain subscription, so run one worker only",
+                "warning: the broker at %s grants shared subscriptions but delivers nothing, like "
+                "the embedded broker: using a plain subscription, so run only one worker",
                 self.url,
             )
             self.subscription = wire.REQUESTS
 
     def stop(self) -> None:
-        """Take no more requests, answer the queued ones, disconnect.
+        """Stop accepting requests, answer the queued ones, and disconnect.
 
-        A second call does nothing but wait for the first.
+        A second call only waits for the first.
         """
         self._stopping.set()
         with self._lifecycle_lock:
             if not self._started or self._has_ended:
                 return
             self._has_ended = True
-            # First, so that a shared subscription hands new requests to the other workers.
+            # unsubscribe first, so that the broker sends new requests to the other workers
             self._session.unsubscribe()
             self._server.finish(self._settings.drain_seconds)
             if self._watch is not None:
@@ -220,7 +224,7 @@ class Worker:
             self.models.close()
 
     def run(self, ready: Callable[[Worker], None] | None = None) -> None:
-        """Serve until SIGTERM, Ctrl-C or :meth:`stop`, then drain. For the main thread.
+        """Serve on the main thread until SIGTERM, Ctrl-C or :meth:`stop`, then drain the queue.
 
         A second signal ends the program without draining.
 
@@ -234,19 +238,20 @@ class Worker:
         LinkError
             As :meth:`start`.
         GatewiseError
-            If a thread that it needs has ended: a supervisor may start it again.
+            If a thread of the worker has ended. A supervisor should restart the program.
         """
         try:
             with until_interrupted():
                 self.start()
-                # A collection that visits the loaded libraries would take milliseconds.
+                # exclude the loaded libraries from garbage collection, which would take
+                # milliseconds otherwise
                 gc.collect()
                 gc.freeze()
                 if ready is not None:
                     ready(self)
                 while not self._stopping.wait(_HEALTH_SECONDS):
                     if (reason := self._ended_thread()) is not None:
-                        raise GatewiseError(f"this worker cannot go on: {reason}")
+                        raise GatewiseError(f"this worker cannot continue: {reason}")
         finally:
             self.stop()
 
@@ -260,7 +265,7 @@ class Worker:
 
     @property
     def trouble(self) -> str | None:
-        """Why this worker does not serve now; None if it does."""
+        """Reason why this worker does not serve now; None if it serves."""
         if self._stopping.is_set():
             return "it is ending"
         if self._started and (reason := self._ended_thread()) is not None:
@@ -271,11 +276,12 @@ class Worker:
             return f"{self.url} has not granted its subscription"
         if not self.models:
             return "it has no model yet"
+        # it serves as long as one model can answer
         troubles = [model.trouble for model in self.models.values()]
-        return next((t for t in troubles if t is not None), None) if all(troubles) else None
+        return next(iter(troubles), None) if all(troubles) else None
 
     def _ended_thread(self) -> str | None:
-        """Name of a thread that has ended and should run, as a sentence; None if all run."""
+        """Report a thread that has ended although the worker needs it; None if all threads run."""
         owners: dict[str, Any] = {
             "network": self._session,
             "serving": self._server,
@@ -288,14 +294,14 @@ class Worker:
 
     @property
     def counters(self) -> dict[str, Any]:
-        """A snapshot of the counts and the state, fit for JSON.
+        """Snapshot of the counts and the state, as values of JSON.
 
-        It has the names of :data:`.counters.COUNTS`, by label the names of
-        :data:`.counters.LABELLED_COUNTS`, and ``queued``, ``connects``, ``connected``,
+        It contains the counts of :data:`.counters.COUNTS`, and by label the counts of
+        :data:`.counters.LABELLED_COUNTS`. It also contains ``queued``, ``connects``, ``connected``,
         ``subscription``, ``models``, ``audits``, ``archive`` (the counts of
         :class:`.ArchiveWriter`) and ``certificate_expires``.
         """
-        models = list(self.models)  # a copy, since models come and go
+        models = list(self.models)  # a copy, because another thread may change the models
         return {
             **self._counters.snapshot(),
             "oversized": self._session.n_oversized,
@@ -311,12 +317,12 @@ class Worker:
 
     @property
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
-        """Histograms by name, as :meth:`.Counters.histograms` gives them."""
+        """Histograms by name, as returned by :meth:`.Counters.histograms`."""
         return self._counters.histograms()
 
 
-def _archive(settings: WorkerSettings) -> ArchiveWriter | None:
-    """Open the folder of ``--keep``; pyarrow is imported for it alone."""
+def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
+    """Open the folder of ``--keep``; only then is pyarrow imported."""
     if settings.keep is None:
         return None
     from gatewise_cloud.archive.writer import ArchiveWriter
@@ -332,7 +338,7 @@ def _archive(settings: WorkerSettings) -> ArchiveWriter | None:
 def _as_list(
     bundles: Bundle | str | Path | Iterable[Bundle | str | Path], *, may_be_empty: bool
 ) -> list[Bundle | str | Path]:
-    """One bundle, or several, as a list."""
+    """List the bundles, which may be a single one; InputError if there must be at least one."""
     from gatewise_export.bundle.bundle import Bundle
 
     bundle_list = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)

@@ -190,7 +190,7 @@ class VirtualWorker:
         if batch not in self._running:
             return
         self._running.discard(batch)
-        self._batcher.ran(batch.model, len(batch.tickets), seconds)
+        self._batcher.observe_run(batch.model, len(batch.tickets), seconds)
         now = self._clock.now
         counts = self._model.counts
         for ticket in batch.tickets:

@@ -346,7 +346,7 @@ def test_a_rollout_without_audits_says_that_it_compared_no_disagreement(
     assert "--worse-by did not compare disagreement: 0 devices with the release" in err
     n_answers = document["answers_to_find"]
     assert n_answers.keys() == {"errors", "fallbacks"}
-    assert f"finds 3 points of errors within about {n_answers['errors']} answers" in err
+    assert f"detects 3 points of errors within about {n_answers['errors']} answers" in err
 
 
 @pytest.mark.slow

@@ -270,14 +270,14 @@ def test_the_examples_of_the_openapi_document_work(service):
         ("/predict", b"{", "truncated"),
         ("/predict", {"rows": []}, "unknown field"),
         ("/predict", {"instances": [[1, 2]]}, None),
-        ("/v2/models/small/infer", {"inputs": []}, "at least one"),
+        ("/v2/models/small/infer", {"inputs": []}, "one or more tensors"),
         ("/v2/models/small/infer", {"inputs": [tensor([[1, 2]])]}, "[n, 6]"),
         (
             "/v2/models/small/infer",
             {"inputs": [tensor([EASY]) | {"shape": [2, 6]}]},
-            "no FP32 of shape [2, 6]",
+            "not FP32 of shape [2, 6]",
         ),
-        ("/v2/models/small/infer", {"inputs": [tensor([EASY]) | {"name": "z"}]}, "none of x"),
+        ("/v2/models/small/infer", {"inputs": [tensor([EASY]) | {"name": "z"}]}, "not one of x"),
         (
             "/v2/models/small/infer",
             {"inputs": [tensor([EASY])], "outputs": [{"name": "z"}]},

@@ -53,7 +53,7 @@ def test_values_of_another_type_are_refused(bundle):
     model.manifest = msgspec.structs.replace(model.manifest, instance=spec)
     model.check(np.array([[0.0, 255.0, 7.0, 1.0]], np.float32))
     for X in (np.full((1, 4), 256, np.int16), np.full((1, 4), 0.5, np.float32)):
-        with pytest.raises(RefusedRows, match="takes uint8, and a value is"):
+        with pytest.raises(RefusedRows, match="takes uint8, but a value is"):
             model.check(X)
 
 
@@ -84,7 +84,9 @@ def test_a_graph_that_takes_long_is_not_served(tmp_path):
 
 def test_the_operators_limits_bound_those_of_a_bundle(tmp_path):
     path = tiny.write_bundle(tmp_path / "b", loading={"bytes": 1e9, "seconds": 90})
-    with pytest.raises(ModelError, match="takes up to 90 seconds, and 60 are allowed: raise load_"):
+    with pytest.raises(
+        ModelError, match="takes up to 90 seconds, but at most 60 are allowed: raise load_"
+    ):
         CloudModel.from_bundle(path)
     bound = LoadLimits(bytes=2e9, seconds=90)
     assert len(CloudModel.from_bundle(path, load_bound=bound).answer(tiny.rows(3)).labels) == 3

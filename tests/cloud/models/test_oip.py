@@ -19,7 +19,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, Worker
 from gatewise_cloud.errors import BackendBusy
-from gatewise_cloud.models.oip import OipBackend, _outputs, backend_at
+from gatewise_cloud.models.oip import OipBackend, _read_outputs, backend_at
 from gatewise_export.bundle.bundle import Bundle
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
@@ -200,15 +200,15 @@ def spoilt(**fields):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (spoilt(shape=[1, 2]), "not of the protocol"),
-        (spoilt(shape=[-1]), "not of the protocol"),
-        (spoilt(datatype="STRING"), "not of the protocol"),
-        (spoilt(data="nothing"), "not of the protocol"),
+        (spoilt(shape=[1, 2]), "does not follow the protocol"),
+        (spoilt(shape=[-1]), "does not follow the protocol"),
+        (spoilt(datatype="STRING"), "does not follow the protocol"),
+        (spoilt(data="nothing"), "does not follow the protocol"),
         (spoilt(data=[0.0] * 6, shape=[2, 3]), "for 1 instances"),
         (spoilt(datatype="INT64"), "not one matrix of margins"),
         (lambda outputs: outputs.clear(), "not one matrix of margins"),
-        (lambda outputs: outputs[0].pop("data"), "not of the protocol"),
-        (spoilt(parameters={"binary_data_size": 12}), "not of the protocol"),
+        (lambda outputs: outputs[0].pop("data"), "does not follow the protocol"),
+        (spoilt(parameters={"binary_data_size": 12}), "does not follow the protocol"),
     ],
 )
 def test_a_malformed_answer_of_a_server_is_an_error(bundle, serving, spoil, words):
@@ -235,11 +235,11 @@ def test_a_tensor_has_exactly_the_numbers_of_its_shape(n_numbers, is_binary):
     head = json.dumps({"outputs": [tensor]}).encode()
     body = head + numbers.tobytes() if is_binary else head
     if n_numbers == 6:
-        (array,) = _outputs(body, str(len(head)))
+        (array,) = _read_outputs(body, str(len(head)))
         assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
     else:
         with pytest.raises(ValueError, match=r"for shape \[2, 3\]"):
-            _outputs(body, str(len(head)))
+            _read_outputs(body, str(len(head)))
 
 
 def test_missing_values_need_the_binary_form(bundle, serving):

@@ -64,7 +64,7 @@ def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, embedded, c
     worker.process.terminate()
     status, _, err = worker.finish()
     assert status == 0
-    assert "one worker only" in err
+    assert "only one worker" in err
     assert err.count("\n") == 1
 
 
@@ -109,7 +109,7 @@ def test_a_broker_that_dies_is_an_error(command):
     os.kill(int(child), signal.SIGKILL)
     status, _, err = broker.finish()
     assert status == 2
-    assert "ended by itself" in err
+    assert "ended unexpectedly" in err
 
 
 def test_rare_settings_come_from_a_file_and_the_broker_from_the_environment(
@@ -123,4 +123,4 @@ def test_rare_settings_come_from_a_file_and_the_broker_from_the_environment(
     worker.process.terminate()
     assert worker.finish()[0] == 0
     file.write_text("parts = 3\n")
-    assert "parts: no setting" in refused("cloud", bundle, "--settings", file)
+    assert "parts: is not a setting" in refused("cloud", bundle, "--settings", file)

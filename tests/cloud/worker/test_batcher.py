@@ -59,11 +59,11 @@ def test_a_refusal_tells_when_what_is_queued_will_have_run():
         assert each.wait_ms == 1  # nothing has run yet
         assert each.expected_seconds(DIGITS, 1) == np.inf
         for _ in range(3):
-            each.ran(DIGITS, 8, 0.4)  # 50 ms an instance
+            each.observe_run(DIGITS, 8, 0.4)  # 50 ms an instance
         assert each.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
     assert (batcher.wait_ms, two.wait_ms) == (200, 100)
     batcher.offer(ticket(9, model=WINE), 0.0)
-    batcher.ran(WINE, 1, 0.0065)
+    batcher.observe_run(WINE, 1, 0.0065)
     assert batcher.wait_ms == 207
     for number in range(2, 40):
         batcher.offer(ticket(number, rows=50), 0.0)

@@ -87,7 +87,7 @@ def test_where_shared_subscriptions_deliver_nothing_it_warns_and_subscribes_plai
 ):
     with Worker(bundle, embedded.url) as worker:
         assert worker.subscription == "gw/v1/+/req"
-    assert "run one worker only" in caplog.text
+    assert "run only one worker" in caplog.text
 
 
 def test_several_models_and_versions_at_once(tmp_path, mosquitto, caller):
