@@ -1,4 +1,4 @@
-"""Blocks: features computed from signals and pictures, with measured prices."""
+"""Feature blocks with measured prices, for signals and images."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-# The package's public names; loaded on first use.
+# Public names of the package. Each one is imported on first use.
 from .blocks.block import Block as Block
 from .blocks.block import FunctionBlock as FunctionBlock
 from .blocks.block import OnnxBlock as OnnxBlock

@@ -1,4 +1,4 @@
-"""Blocks as part of a manifest: typed settings of all steps.
+"""Records of blocks and their steps, as a manifest contains them.
 
 ::
 
@@ -6,9 +6,10 @@
      "steps": [{"kind": "channels", "name": "acc", "indices": [0, 1, 2], ...},
                {"kind": "statistics", "source": 0}]}
 
-A step refers to its inputs by their numbers, below its own. Settings at their defaults are
-left out. The prices are those of the feature groups, which are named by the labels of the steps;
-``prices`` is the table of the measurement, if there was one.
+A step refers to its inputs by their numbers, which are below its own number. Settings that equal
+their default are left out. The prices of the steps are in the manifest's feature groups, which have
+the labels of the steps as names. ``prices`` is the table of the measurement, if the steps were
+measured.
 """
 
 from __future__ import annotations
@@ -32,27 +33,28 @@ from gatewise_signals.steps import Step, settings_of
 
 MAX_STEPS: Final = 4096
 MAX_ENTRIES: Final = 4096
-"""Largest number of entries of a setting that is a list."""
+"""Largest number of entries in a setting that is a list."""
 MAX_LABEL_BYTES: Final = 1024
-"""Largest label of a step. It contains the labels of its inputs, so that this bounds the depth."""
-LARGEST: Final = 3.4e38
+"""Largest label of a step. A label contains the labels of its inputs, which limits the depth."""
+MAX_REAL: Final = 3.4e38
+"""Largest number in a setting, which float32 can represent."""
 
 StepNumber = Annotated[int, Meta(ge=0, lt=MAX_STEPS)]
 Whole = Annotated[int, Meta(ge=-MAX_WINDOW_VALUES, le=MAX_WINDOW_VALUES)]
-Real = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Real = Annotated[float, Meta(ge=-MAX_REAL, le=MAX_REAL)]
 Side = Annotated[int, Meta(ge=1, le=MAX_WINDOW_VALUES)]
 _TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 
 def _kinds() -> dict[str, type[Step]]:
-    """Classes of steps by kind."""
+    """Map each kind to its class of steps."""
     modules = first_steps, block, time_domain, spectra, sound, images
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type)]
     return {c.kind: c for c in classes if issubclass(c, Step) and not isabstract(c)}
 
 
 def _document_type(hint: Any) -> Any:
-    """Type of a setting in a document, where a step is a number."""
+    """Get the type of a setting in a document, where a number stands for a step."""
     if get_origin(hint) is tuple:
         items = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
         return Annotated[items, Meta(max_length=MAX_ENTRIES)]
@@ -60,7 +62,7 @@ def _document_type(hint: Any) -> Any:
 
 
 def _record_of(kind: type[Step]) -> type[msgspec.Struct]:
-    """Record of the settings of one kind of step."""
+    """Make the record type for the settings of one kind of step."""
     settings = settings_of(kind)
     entries: list[Any] = []
     for field in fields(kind):
@@ -88,7 +90,7 @@ else:
 
 
 class SignalRecord(Record, frozen=True):
-    """Shape and type of windows, the steps on them, and the numbers of the blocks."""
+    """Shape and type of windows, the steps that read them, and the numbers of the blocks."""
 
     shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
     dtype: Literal[DTYPES]  # type: ignore[valid-type]
@@ -104,7 +106,7 @@ def write_signal(signal: SignalInput) -> SignalRecord:
 
     def plain(value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(plain(v) for v in value)
+            return tuple(plain(entry) for entry in value)
         return number[value] if isinstance(value, Step) else value
 
     return SignalRecord(
@@ -122,16 +124,16 @@ def write_signal(signal: SignalInput) -> SignalRecord:
 def read_signal(
     record: SignalRecord, feature_names: tuple[str, ...], *, file: str = ""
 ) -> SignalInput:
-    """Make the signal input of a record; DocumentError, which names the place, if it is invalid.
+    """Make the signal input that a record describes.
 
-    The blocks must give the features `feature_names`, which may end with ``window`` for the values
-    of the window.
+    The blocks must compute the features `feature_names`, which may end with ``window`` for the
+    values of the window. Raises DocumentError, which names the field, if the record is not valid.
     """
 
     def fail(field: str, why: object) -> DocumentError:
         return DocumentError(file, field, str(why))
 
-    # steps, each of which reads steps before it
+    # make the steps, each of which reads steps before it
     steps: list[Step] = []
     for i, entry in enumerate(record.steps):
         try:
@@ -141,7 +143,7 @@ def read_signal(
         if len(step.label) > MAX_LABEL_BYTES:
             raise fail(f"steps[{i}]", f"has a label of more than {MAX_LABEL_BYTES} bytes")
         steps.append(step)
-    # blocks among them
+    # find the blocks among the steps
     blocks: list[Block] = []
     for i, number in enumerate(record.blocks):
         block_step = steps[number] if number < len(steps) else None
@@ -155,7 +157,7 @@ def read_signal(
     raw = feature_names == (*graph.feature_names, WINDOW)
     if not raw and graph.feature_names != feature_names:
         raise fail("blocks", "their features differ from those of the manifest")
-    # prices of all steps
+    # check the prices of the steps
     prices = record.prices
     labels = {step.label for step in graph.steps}
     if prices is not None and (prices.shape, set(prices.microseconds)) != (record.shape, labels):
@@ -172,7 +174,7 @@ def _step(entry: Any, steps: list[Step]) -> Step:
 
     def setting(hint: Any, value: Any) -> Any:
         if get_origin(hint) is tuple:
-            return tuple(setting(get_args(hint)[0], v) for v in value)
+            return tuple(setting(get_args(hint)[0], entry) for entry in value)
         if not issubclass(hint, Step):
             return value
         if value >= len(steps):

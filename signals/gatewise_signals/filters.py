@@ -9,16 +9,16 @@ from gatewise.errors import InputError
 
 
 class MajorityFilter:
-    """Most frequent label of the last windows.
+    """Filter that returns the most frequent label of the last windows.
 
-    Of several labels that are equally frequent, the filter keeps its previous answer if that is one
-    of them, and otherwise takes the latest.
+    If several labels are equally frequent, the filter keeps its previous label if it is one of
+    them, and otherwise returns the latest of them.
 
     Parameters
     ----------
     windows : int
-        Number of windows, the newest included. A lasting change shows ``windows // 2`` windows
-        late.
+        Number of windows, including the newest one. The filter follows a permanent change
+        ``windows // 2`` windows late.
 
     Examples
     --------
@@ -37,7 +37,7 @@ class MajorityFilter:
 
     @property
     def delay(self) -> int:
-        """Number of windows by which a lasting change shows late."""
+        """Number of windows by which the filter follows a permanent change late."""
         return (self._labels.maxlen or 0) // 2
 
     def push(self, label: Hashable) -> Hashable:
@@ -59,5 +59,5 @@ def parse_filter(text: str) -> MajorityFilter:
     """Make the filter that ``majority:K`` describes; InputError for any other text."""
     kind, _, windows = text.partition(":")
     if kind != "majority" or not windows.isdecimal():
-        raise InputError(f"{text}: give majority:K, K being the number of windows")
+        raise InputError(f"{text}: give majority:K, where K is the number of windows")
     return MajorityFilter(int(windows))

@@ -1,4 +1,4 @@
-"""Graph of blocks and their steps, its costs, and its evaluation."""
+"""Graph of blocks and the steps that they need, with its costs and its evaluation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gatewise.errors import InputError
 from gatewise_signals.blocks.block import Block
 from gatewise_signals.steps import Step, Values
 
-ROWS = 256
-"""Windows computed at a time; their intermediate results fit into a processor's cache."""
+MAX_WINDOWS = 256
+"""Number of windows computed together, so that intermediate results fit into a cache."""
 
 
 class SignalGraph:
-    """Blocks and the steps that they need.
+    """Graph of blocks and the steps that they need.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class SignalGraph:
     Raises
     ------
     InputError
-        If there is no block, a block occurs twice, or two different steps have the same label.
+        If `blocks` is empty, a block occurs twice, or two different steps have the same label.
 
     Examples
     --------
@@ -61,42 +61,45 @@ class SignalGraph:
         problems = [f"{b!r} is not a block" for b in self.blocks if not isinstance(b, Block)]
         if problems or not self.blocks:
             raise InputError("; ".join(problems) or "blocks: give at least one")
-        self.steps = tuple(_in_order(self.blocks))
+        self.steps = tuple(_topological_order(self.blocks))
         self.index = {step: i for i, step in enumerate(self.steps)}
         self.needed = [tuple(self.index[i] for i in step.inputs) for step in self.steps]
         labels = [step.label for step in self.steps]
-        double = next((label for label in labels if labels.count(label) > 1), None)
-        if double is not None or len(set(self.blocks)) != len(self.blocks):
+        duplicate = next((label for label in labels if labels.count(label) > 1), None)
+        if duplicate is not None or len(set(self.blocks)) != len(self.blocks):
             raise InputError(
-                f"blocks: {double or 'one'} occurs twice; list each block once, with distinct "
+                f"blocks: {duplicate or 'one'} occurs twice; list each block once, with distinct "
                 "names of channels and functions, and equal prices of equal steps"
             )
         self.feature_names = tuple(name for block in self.blocks for name in block.names)
-        # features of a block are consecutive columns
+        # the features of a block are consecutive columns
         sizes = [len(block.names) for block in self.blocks]
         self.block_of = np.repeat(np.arange(len(sizes)), sizes)
         stops = np.cumsum(sizes).tolist()
         self.step_of_block = [self.index[block] for block in self.blocks]
-        self._columns = [slice(e - n, e) for e, n in zip(stops, sizes, strict=True)]
+        self._columns = [slice(stop - n, stop) for stop, n in zip(stops, sizes, strict=True)]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other graph has the same blocks in the same order."""
+        """Compare the blocks, including their order."""
         return isinstance(other, SignalGraph) and self.blocks == other.blocks
 
     def __hash__(self) -> int:
         return hash(self.blocks)
 
     def columns(self, block: int) -> slice:
-        """Columns of the features of the block at index `block`."""
+        """Return the columns of the features of the block with index `block`."""
         return self._columns[block]
 
     def labels(self, names: Iterable[str]) -> list[str]:
-        """List the labels of the blocks of the features `names`, each once, and other names."""
+        """List the labels of the blocks of the features `names`, each label once.
+
+        A name that is not a feature of a block is listed itself.
+        """
         block = dict(zip(self.feature_names, self.block_of.tolist(), strict=True))
         return list(dict.fromkeys(self.blocks[block[n]].label if n in block else n for n in names))
 
     def with_inputs(self, labels: Iterable[str]) -> list[str]:
-        """Return `labels` of steps and those of all steps that they need, inputs first."""
+        """List the `labels` of steps and of all steps that they need, inputs first."""
         needed_labels = set(labels)
         for step in reversed(self.steps):
             if step.label in needed_labels:
@@ -104,15 +107,15 @@ class SignalGraph:
         return [step.label for step in self.steps if step.label in needed_labels]
 
     def costs(self, free: Sequence[str] = ()) -> FeatureCosts:
-        """Make feature costs: a group for each step, which requires the groups of its inputs.
+        """Make feature costs with a group for each step, which requires the groups of its inputs.
 
-        Features named `free`, which cost nothing, follow those of the blocks. InputError if a step
-        has no price.
+        Further features, named `free`, follow those of the blocks and cost nothing. Raises
+        InputError if a step has no price.
         """
-        without = [step.label for step in self.steps if step.price is None]
-        if without:
+        unpriced = [step.label for step in self.steps if step.price is None]
+        if unpriced:
             raise InputError(
-                f"no price of {', '.join(without[:4])}: measure the blocks (gatewise_signals."
+                f"no price of {', '.join(unpriced[:4])}: measure the blocks (gatewise_signals."
                 "measured) or give prices"
             )
         groups = [*(self.blocks[b].label for b in self.block_of), *(None for _ in free)]
@@ -128,15 +131,15 @@ class SignalGraph:
         """Compute all features of `windows`, (n, ...), as float32 (n, n_features)."""
         x = np.asarray(windows)
         out = np.empty((len(x), len(self.feature_names)), np.float32)
-        for start in range(0, len(x), ROWS):
-            rows = slice(start, start + ROWS)
+        for start in range(0, len(x), MAX_WINDOWS):
+            rows = slice(start, start + MAX_WINDOWS)
             values = WindowValues(self, x[rows])
             for block, columns in enumerate(self._columns):
                 out[rows, columns] = values.of_block(block)
         return out
 
     def start(self, window: ArrayLike) -> WindowValues:
-        """Make the values of one `window`; nothing is computed until it is read."""
+        """Make the values of one `window`, which are computed when they are first read."""
         return WindowValues(self, np.asarray(window)[np.newaxis])
 
 
@@ -149,33 +152,33 @@ class WindowValues:
         self._results: dict[int, Values] = {}  # by index, because hashing a step is slow
 
     def of_block(self, block: int) -> Values:
-        """Features of a block, shape (n, n_features)."""
+        """Compute the features of a block, shape (n, n_features)."""
         return self.at(self._graph.step_of_block[block])
 
     def of_step(self, step: Step) -> Values:
-        """Result of a step, shape (n, ...)."""
+        """Compute the result of a step, shape (n, ...)."""
         return self.at(self._graph.index[step])
 
     def at(self, index: int) -> Values:
-        """Result of the step at an index of the graph, shape (n, ...)."""
+        """Compute the result of the step with this index in the graph, shape (n, ...)."""
         result = self._results.get(index)
         if result is None:
             inputs = [self.at(i) for i in self._graph.needed[index]] or [self._windows]
-            # clipped, constant or empty signals may divide by zero: NaN is then the value
+            # steps may divide by zero if a signal is clipped, constant or empty; the result is NaN
             with np.errstate(all="ignore"):
                 result = self._results[index] = self._graph.steps[index].run(*inputs)
         return result
 
     @property
     def computed(self) -> tuple[Step, ...]:
-        """Steps computed so far, in their order."""
+        """Steps that have been computed so far, in order of computation."""
         return tuple(self._graph.steps[i] for i in self._results)
 
 
-def _in_order(steps: Iterable[Step]) -> dict[Step, None]:
+def _topological_order(steps: Iterable[Step]) -> dict[Step, None]:
     """List steps and all steps that they need, each once and after its inputs."""
-    ordered: dict[Step, None] = {}
+    order: dict[Step, None] = {}
     for step in steps:
-        ordered |= _in_order(step.inputs)
-        ordered[step] = None
-    return ordered
+        order |= _topological_order(step.inputs)
+        order[step] = None
+    return order

@@ -1,4 +1,4 @@
-"""Table of the measured times of steps."""
+"""Table with the measured times of steps, from which prices are computed."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from gatewise.documents import Amount, DocumentError, Meta, Record, Text, decode
 from gatewise.errors import InputError
 
 PriceUnit: TypeAlias = Literal["us", "uj"]
-"""Microseconds, microjoules."""
+"""Unit of prices: microseconds or microjoules."""
 
 Label = Annotated[str, Meta(min_length=1, max_length=1024)]
 Side = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
 class PriceTable(Record, frozen=True):
-    """Time that each step of some blocks takes for one window, measured on one machine.
+    """Measured time of each step for one window on one machine.
 
     Attributes
     ----------
     microseconds : mapping of str to float
-        Time of each step without its inputs, by label.
+        Time of each step, without the steps that it reads, by label.
     shape : tuple of int
         Shape of a window.
     machine : str
-        Description of the machine that measured it.
+        Description of the machine.
     windows : int
-        Number of windows measured.
+        Number of windows in the measurement.
     watts : float or None
-        Power of the busy processor; None: not known.
+        Power of the busy processor; None if it is not known.
     unit : {"us", "uj"}
-        Unit of the blocks' prices, microseconds or microjoules.
+        Unit of the prices, microseconds or microjoules.
     """
 
     microseconds: dict[Label, Amount]
@@ -43,16 +43,16 @@ class PriceTable(Record, frozen=True):
 
     def __post_init__(self) -> None:
         if self.watts is not None and not 0 < self.watts < 1e6:
-            raise InputError(f"watts is {self.watts}; give the power of the processor")
+            raise InputError(f"watts is {self.watts}; give the power of the busy processor")
         if self.unit == "uj" and self.watts is None:
             raise InputError(
-                "prices in microjoules need the power of the processor: measure with watts "
-                "(--watts)"
+                "prices in microjoules need the power of the processor: give watts (--watts) when "
+                "you measure"
             )
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read the file at `path` that :meth:`write` wrote.
+        """Read the file `path`, which :meth:`write` has written.
 
         Raises
         ------
@@ -66,13 +66,13 @@ class PriceTable(Record, frozen=True):
         return decode_json(data, cls, f"price table {path}")
 
     def write(self, path: str | Path) -> None:
-        """Write the table as a JSON file at `path`."""
+        """Write the table as the JSON file `path`."""
         Path(path).write_bytes(encode_json(self, indent=1))
 
     def price(self, label: str) -> float:
-        """Price of the step `label`, in the unit."""
+        """Compute the price of the step `label` in the table's unit."""
         return self.microseconds[label] * (self.watts or 0.0 if self.unit == "uj" else 1.0)
 
     def microjoules(self, label: str) -> float | None:
-        """Energy of the step `label` in microjoules; None if the power is not known."""
+        """Compute the energy of the step `label` in microjoules; None if the power is unknown."""
         return None if self.watts is None else self.microseconds[label] * self.watts

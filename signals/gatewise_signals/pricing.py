@@ -1,4 +1,4 @@
-"""Measured prices of blocks: time or energy of each step for one window."""
+"""Measurement of blocks: the price of a step is its time or energy for one window."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable, PriceUnit
 
 MEASURED_WINDOWS: Final = 100
-"""Number of windows on which blocks are measured by default."""
-_MODEL_OF_BOARD: Final = Path("/proc/device-tree/model")
+"""Default number of windows in a measurement."""
+_BOARD_FILE: Final = Path("/proc/device-tree/model")
 
 
 def price_table(
@@ -42,17 +42,17 @@ def price_table(
         for r in range(repeats):
             values = graph.start(window)
             for s in range(len(graph.steps)):
-                begun = clock()
+                start = clock()
                 values.at(s)
-                times[w, r, s] = clock() - begun
-    # minimum over the runs, because other load only adds time; median over the windows
+                times[w, r, s] = clock() - start
+    # median over the windows of the minimum over the runs, because other load only adds time
     microseconds = 1e6 * np.median(times.min(axis=1), axis=0)
     labels = [step.label for step in graph.steps]
     return replace(empty_table, microseconds=dict(zip(labels, microseconds.tolist(), strict=True)))
 
 
 def table_of_steps(graph: SignalGraph) -> PriceTable | None:
-    """Get the table of the prices of all steps; None if they are not from one table."""
+    """Get the table from which the prices of all steps come; None if there is no such table."""
     table = graph.steps[0].measured
     if table is None or any(
         step.measured != table or step.price != table.price(step.label) for step in graph.steps
@@ -69,19 +69,19 @@ def measured(
     repeats: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Block]:
-    """Price blocks by the time that each step takes for one window on this machine.
+    """Measure blocks, and set the prices of their steps to the times for one window.
 
-    Windows are computed one at a time, as on a device. The price of a step is the median over the
-    windows of the shortest time in `repeats` runs.
+    Windows are computed one at a time, as on a device. Each window is computed `repeats` times. The
+    price of a step is the median over the windows of its shortest time.
 
     Parameters
     ----------
     blocks : sequence of Block
-        Blocks to price.
+        Blocks to measure.
     windows : array-like, shape (n, ...)
-        Real windows; some tens are enough.
+        Real windows; a few dozen are enough.
     watts : float, optional
-        Power of the busy processor. With it prices are in microjoules, otherwise in microseconds.
+        Power of the busy processor. With it, prices are in microjoules, otherwise in microseconds.
     repeats : int, default 5
         Number of runs of each window.
     clock : callable, default time.perf_counter
@@ -90,12 +90,12 @@ def measured(
     Returns
     -------
     list of Block
-        Copies of the blocks with prices for them and the steps that they need.
+        Copies of the blocks, with prices for the blocks and for the steps that they need.
 
     Raises
     ------
     InputError
-        If there is no window, or a block cannot compute one.
+        If `windows` is empty, or a block cannot compute a window.
     """
     table = price_table(blocks, windows, watts=watts, repeats=repeats, clock=clock)
     return priced(blocks, table, unit="us" if watts is None else "uj")
@@ -104,25 +104,25 @@ def measured(
 def priced(
     blocks: Sequence[Block], prices: PriceTable | str | Path, *, unit: PriceUnit = "us"
 ) -> list[Block]:
-    """Price blocks by a table, for example one that was measured on the device.
+    """Set the prices of blocks from a table, for example one that was measured on a device.
 
     Parameters
     ----------
     blocks : sequence of Block
     prices : PriceTable or path
-        A table of :func:`price_table`, its file, or ``manifest.signal.prices`` of a bundle.
+        Result of :func:`price_table`, its file, or ``manifest.signal.prices`` of a bundle.
     unit : {"us", "uj"}, default "us"
-        Microseconds or, if the table has the power of the processor, microjoules.
+        Microseconds or, if the table contains the power of the processor, microjoules.
 
     Returns
     -------
     list of Block
-        Copies of the blocks with prices for them and the steps that they need.
+        Copies of the blocks, with prices for the blocks and for the steps that they need.
 
     Raises
     ------
     InputError
-        If the file is not a price table, or lacks a step.
+        If the file is not a price table, or the table lacks a step.
     """
     if unit not in get_args(PriceUnit):
         raise InputError(f"unit is {unit!r}; choose one of {', '.join(get_args(PriceUnit))}")
@@ -140,9 +140,9 @@ def priced(
 
 
 def _machine() -> str:
-    """Describe this machine: board (if it has a name), system, Python and numpy."""
+    """Describe this machine by its board, if known, its system, Python and numpy."""
     board = ""
     with suppress(OSError):
-        board = _MODEL_OF_BOARD.read_text(errors="replace").strip("\0 \n") + ", "
+        board = _BOARD_FILE.read_text(errors="replace").strip("\0 \n") + ", "
     system = f"{platform.system()} {platform.machine()}"
     return f"{board}{system}, Python {platform.python_version()}, numpy {np.__version__}"

@@ -1,4 +1,4 @@
-"""Windows of a signal, or pictures, as instances: their shape and the blocks computed on them."""
+"""Signal windows and images as instances: their shape, and the blocks that read them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from gatewise_signals.pricing import MEASURED_WINDOWS, measured, table_of_steps
 from gatewise_signals.steps import Channels, Picture, Values
 
 WINDOW: Final = "window"
-"""Name for all values of a window, as a feature and as an input."""
+"""Name of the feature or input that stands for all values of a window."""
 
 
 @dataclass(frozen=True)
 class ChannelSpec:
-    """A channel of a window."""
+    """Channel of a window."""
 
-    name: str = ""  # with the name of the signal, ``acc_x``; empty if no step reads the channel
-    axis: str = ""  # name within the signal, ``x``, if there is one
-    scale: float = 1.0  # unit of one count
-    unit: str = ""  # empty if not known
+    name: str = ""  # full name, such as ``acc_x``; empty if no step reads the channel
+    axis: str = ""  # name within the signal, such as ``x``; may be empty
+    scale: float = 1.0  # value of one count, in the unit
+    unit: str = ""  # empty if it is not known
 
 
 @dataclass(frozen=True)
 class SignalInput:
-    """The graph of blocks and the windows that it reads.
+    """Graph of blocks, with the shape and type of the windows that it reads.
 
     Attributes
     ----------
@@ -47,16 +47,16 @@ class SignalInput:
     dtype : str
         Type of the values: float32, float16, int16, int8 or uint8.
     raw : bool
-        Whether the values of the window are columns after the features of the blocks. They cost
-        nothing; a high-cost model may read them, but no stage does.
+        Whether the values of the window are additional columns after the features of the blocks.
+        They cost nothing. A high-cost model may read them, but stages do not.
     prices : PriceTable or None
-        Table of the prices of all steps, if they were measured together.
+        Table of the prices of all steps, if these were measured together.
 
     Raises
     ------
     InputError
-        If channels and blocks have several rates, a raw window has too many values for a request,
-        or a feature has the name of such a value.
+        If channels and blocks have several rates, if a raw window has too many values for a
+        request, or if a feature of a block has the same name as a value of a raw window.
     """
 
     graph: SignalGraph
@@ -78,9 +78,11 @@ class SignalInput:
                 f"a window of shape {self.shape} has {self.n_values} values; at most "
                 f"{MAX_WINDOW_VALUES} can be sent: make it smaller, or send features"
             )
-        double = {WINDOW, *self.window_names} & set(self.graph.feature_names)
-        if double:
-            raise InputError(f"a block's feature is named {min(double)!r}, as the window's values")
+        duplicates = {WINDOW, *self.window_names} & set(self.graph.feature_names)
+        if duplicates:
+            raise InputError(
+                f"a feature of a block is named {min(duplicates)!r}, like values of the window"
+            )
 
     @classmethod
     def from_windows(
@@ -89,11 +91,12 @@ class SignalInput:
         windows: ArrayLike,
         raw: bool = False,
     ) -> Self:
-        """Make the input of `windows`, (n, ...), and measure the `blocks` that have no price.
+        """Make the input for `windows`, (n, ...), and measure `blocks` if one has no price.
 
-        `raw` is the attribute. InputError if the windows are not numbers, or the blocks cannot
-        compute them.
+        For `raw` see the attribute. Raises InputError if the windows are not numbers, or if the
+        blocks cannot compute them.
         """
+        # check the windows
         x = as_windows(windows)
         if x.ndim < 2 or not x.size:
             raise InputError(
@@ -109,28 +112,29 @@ class SignalInput:
         ):
             warnings.warn(
                 f"windows of shape {x.shape[1:]} are read as {x.shape[1]} samples of {x.shape[2]} "
-                "channels; if it is the other way round, give windows.swapaxes(1, 2)",
+                "channels; if the axes are swapped, give windows.swapaxes(1, 2)",
                 UserWarning,
                 stacklevel=2,
             )
         shape = tuple(int(d) for d in x.shape[1:])
         unpriced = cls(graph, shape, dtype, raw)
         unpriced.features(x[:1])
-        # blocks without prices are measured on evenly spaced windows
+        # measure the blocks on evenly spaced windows
         if any(step.price is None for step in unpriced.graph.steps):
             blocks = measured(blocks, x[:: max(1, len(x) // MEASURED_WINDOWS)][:MEASURED_WINDOWS])
         graph = SignalGraph(blocks)
         table = table_of_steps(graph)
         if table is not None and table.shape != unpriced.shape:
             raise InputError(
-                f"the blocks were measured on windows of shape {table.shape}, these have "
-                f"{unpriced.shape}: measure them on such (gatewise_signals.pricing.price_table)"
+                f"the blocks were measured on windows of shape {table.shape}, but these have "
+                f"{unpriced.shape}: measure them on windows of this shape "
+                "(gatewise_signals.pricing.price_table)"
             )
         return replace(unpriced, graph=graph, prices=table)
 
     @property
     def models(self) -> dict[str, bytes]:
-        """Networks of blocks by the name of their file in a bundle; empty if not read yet."""
+        """Networks of blocks, by the name of their file in a bundle; empty if not loaded yet."""
         return {b.file: b.model for b in self.graph.blocks if isinstance(b, OnnxBlock)}
 
     @property
@@ -140,7 +144,7 @@ class SignalInput:
         return {b.name: b.function for b in blocks if b.function is not None}
 
     def with_models(self, models: Mapping[str, bytes]) -> Self:
-        """Return a copy with the networks of its blocks, `models` by the name of their file."""
+        """Return a copy with the networks of its blocks; `models` maps file names to networks."""
         blocks = [
             replace(b, model=models[b.file]) if isinstance(b, OnnxBlock) else b
             for b in self.graph.blocks
@@ -149,7 +153,7 @@ class SignalInput:
 
     @cached_property
     def _rates(self) -> set[float]:
-        """Rates of the channels and of the steps that read them."""
+        """Rates of the channels, and of the steps that read channels or windows."""
         rates = (
             float(getattr(step, "rate_hz", 0.0))
             for step in self.graph.steps
@@ -159,7 +163,7 @@ class SignalInput:
 
     @property
     def rate_hz(self) -> float | None:
-        """Samples per second of the windows; None if no channel and no block has a rate."""
+        """Samples per second of the windows; None if neither a channel nor a block has a rate."""
         return next(iter(self._rates), None)
 
     @property
@@ -169,7 +173,7 @@ class SignalInput:
 
     @cached_property
     def range_names(self) -> tuple[str, ...]:
-        """Names of the parts of a window that have a range of values: channels or picture."""
+        """Names of the parts of a window with a range of values: its channels, or the image."""
         if any(isinstance(step, Picture) for step in self.graph.steps):
             return (WINDOW,)
         return tuple(c.name or f"channel {k}" for k, c in enumerate(self.channels))
@@ -185,8 +189,8 @@ class SignalInput:
         for step in self.graph.steps:
             if isinstance(step, Channels):
                 for index, axis in zip(step.indices, step.channels, strict=True):
-                    several = len(step.indices) > 1 or bool(step.axes)
-                    name = f"{step.name}_{axis}" if several else step.name
+                    has_axes = len(step.indices) > 1 or bool(step.axes)
+                    name = f"{step.name}_{axis}" if has_axes else step.name
                     specs[index] = ChannelSpec(
                         name, axis if step.axes else "", step.scale, step.unit
                     )
@@ -199,7 +203,7 @@ class SignalInput:
 
     @cached_property
     def window_names(self) -> tuple[str, ...]:
-        """Names of the columns that hold the values of the window; empty unless `raw`."""
+        """Names of the columns with the values of the window; empty unless `raw`."""
         return tuple(value_names(WINDOW, self.n_values)) if self.raw else ()
 
     @property
@@ -219,23 +223,26 @@ class SignalInput:
     def checked(self, windows: ArrayLike) -> NDArray[Any]:
         """Return `windows` as an array of shape (n, ...).
 
-        InputError if they have another shape, or hold a value that :attr:`dtype` cannot represent.
+        Raises InputError if they have another shape, or contain a value that :attr:`dtype` cannot
+        represent.
         """
         x = as_windows(windows)
         if x.shape[1:] != self.shape:
-            raise InputError(f"windows have shape {x.shape[1:]}, the blocks are for {self.shape}")
+            raise InputError(
+                f"windows have shape {x.shape[1:]}, but the blocks are for {self.shape}"
+            )
         value = find_unrepresentable(x, np.dtype(self.dtype))
         if value is not None:
             raise InputError(
-                f"windows hold {value:g}, the blocks are for {self.dtype}: bring them to the width "
-                "and scale of the training windows"
+                f"windows hold {value:g}, but the blocks are for {self.dtype}: convert them to the "
+                "type and scale of the training windows"
             )
         return x
 
     def with_functions(self, functions: Mapping[str, Function]) -> Self:
-        """Return a copy with `functions` for blocks, by the name of the block.
+        """Return a copy with `functions` for its blocks, by the name of the block.
 
-        InputError lists all blocks that have no function.
+        Raises InputError, which lists all blocks that have no function.
         """
         blocks = [
             replace(b, function=functions.get(b.name, b.function))
@@ -266,8 +273,8 @@ class SignalInput:
         return np.concatenate([computed, self.values(x)], axis=1) if self.raw else computed
 
     def values(self, windows: NDArray[Any]) -> Values:
-        """Values of `windows` as columns, shape (n, n_values)."""
-        with np.errstate(over="ignore"):  # a value too large for float32 is refused as infinite
+        """Convert the values of `windows` to columns, shape (n, n_values)."""
+        with np.errstate(over="ignore"):  # too large values become infinite and are refused later
             return windows.reshape(len(windows), self.n_values).astype(np.float32)
 
 
@@ -277,10 +284,10 @@ def as_windows(windows: Any) -> NDArray[Any]:
         x = np.asarray(windows)
     except ValueError as error:
         lengths = [len(window) if hasattr(window, "__len__") else 0 for window in windows]
-        differing = next((k for k, n in enumerate(lengths) if n != lengths[0]), 0)
+        different = next((k for k, n in enumerate(lengths) if n != lengths[0]), 0)
         raise InputError(
-            f"windows have {min(lengths)} to {max(lengths)} samples ({differing} has "
-            f"{lengths[differing]}, 0 has {lengths[0]}): cut or pad them to one length ({error})"
+            f"windows have {min(lengths)} to {max(lengths)} samples (window 0 has {lengths[0]}, "
+            f"window {different} has {lengths[different]}): cut or pad them to one length ({error})"
         ) from None
     if x.dtype.kind not in "fiub":
         raise InputError(f"windows must be numbers, not {x.dtype}")

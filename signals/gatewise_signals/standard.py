@@ -1,4 +1,4 @@
-"""Standard lists of blocks, from which training chooses."""
+"""Standard lists of blocks, from which training selects."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from gatewise_signals.steps import (
 AXES = "xyz"
 OCTAVES = 5
 SOUND_HZ = 2000.0
-"""Smallest rate of a signal that is sound or vibration."""
+"""Smallest rate of a signal that is treated as sound or vibration."""
 FRAME_SECONDS = 0.032
 PARTS = 4
-"""Parts of a window of sound with at least four frames each; their order tells words apart."""
+"""Number of parts of a long window of sound, whose order distinguishes words."""
 
 
 def standard_blocks(
@@ -56,13 +56,13 @@ def standard_blocks(
     groups: Mapping[str, Sequence[str]] | None = None,
     samples: int | None = None,
 ) -> list[Block]:
-    """Make a list of blocks for signals of any rate, the cheap ones first.
+    """Make a list of blocks for signals of any rate, beginning with the cheap ones.
 
-    Each signal has the mean, zero crossings, statistics, quantiles, wavelet energies,
-    autocorrelation, powers of octave bands up to half the rate, and spectral moments. Signals of
-    several axes add statistics and bands of the magnitude and statistics of the jerk. Signals of
-    three axes named ``acc...``, ``a`` or ``xyz`` add the tilt. Signals of 2 kHz or more add the
-    spectrum of the envelope, mel energies and MFCC.
+    The blocks of each signal are the mean, zero crossings, statistics, quantiles, wavelet energies,
+    autocorrelation, powers of octave bands up to half the rate, and spectral moments. A signal with
+    several axes also has statistics and bands of the magnitude, and statistics of the jerk. A
+    signal with three axes and the name ``acc...``, ``a`` or ``xyz`` also has the tilt. A signal of
+    2 kHz or more also has the spectrum of the envelope, mel energies and MFCC.
 
     Parameters
     ----------
@@ -71,16 +71,16 @@ def standard_blocks(
     channels : sequence of str
         Names of the channels of a window, in order.
     scale : float, default 1.0
-        Unit of one count, for signals in whole numbers.
+        Value of one count in the unit, for signals in whole numbers.
     unit : str
         Name of the unit; a device compares it with the unit of its sensor.
     groups : mapping of str to sequence of str, optional
         Channels of each signal, by its name. By default ``acc_x``, ``acc_y`` and ``acc_z``, or
-        ``accX``, ``accY`` and ``accZ``, are the signal ``acc``, and ``x``, ``y`` and ``z`` are
-        ``xyz``; any other channel is a signal of its own.
+        ``accX``, ``accY`` and ``accZ``, form the signal ``acc``, and ``x``, ``y`` and ``z`` form
+        the signal ``xyz``. Each other channel is a separate signal.
     samples : int, optional
-        Samples of a window. It adapts lags and levels to the window, and leaves out blocks that
-        need more samples. Without it windows need 16 samples, or 64 ms of 2 kHz or more.
+        Number of samples in a window. Lags and levels are adapted to it, and blocks that need more
+        samples are left out. Without it, windows need 16 samples, or 64 ms at 2 kHz or more.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def standard_blocks(
     Raises
     ------
     InputError
-        If there is no channel, a channel occurs twice or in no group, or the rate is not above 0.
+        If `channels` is empty, a channel occurs twice or in no group, or the rate is not above 0.
 
     Examples
     --------
@@ -107,29 +107,29 @@ def standard_blocks(
     ranked: list[tuple[int, Block]] = []
     for signal in _signals(list(channels), groups):
         signal = replace(signal, scale=float(scale), unit=unit, rate_hz=rate)
-        ranked += enumerate(_in_order_of_price(signal, rate, length))
+        ranked += enumerate(_signal_blocks(signal, rate, length))
         if rate >= SOUND_HZ:
-            ranked += enumerate(_of_sound(signal, rate, samples), start=100)
+            ranked += enumerate(_sound_blocks(signal, rate, samples), start=100)
     return [block for _, block in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def standard_image_blocks(
     shape: Sequence[int], *, name: str = "image", scale: float = 1.0
 ) -> list[Block]:
-    """Make a list of blocks for pictures, the cheap ones first.
+    """Make a list of blocks for images, beginning with the cheap ones.
 
-    The blocks are a histogram, thumbnails of 4, 7 and 14 cells per side, statistics of cells, and
-    edges. With several frames they read the last frame, and two more blocks read its difference
-    from the first.
+    The blocks are a histogram, thumbnails with 4, 7 and 14 cells per side, statistics of cells, and
+    edges. If a window has several frames, these blocks read the last frame, and two more blocks
+    read its difference from the first frame.
 
     Parameters
     ----------
     shape : sequence of int
         Shape of a window: (height, width), (height, width, 3) or (frames, height, width).
     name : str
-        Name of the picture in the names of features.
+        Name of the image in the names of features.
     scale : float, default 1.0
-        Unit of one count; the histogram covers 0 to 255 counts.
+        Value of one count; the histogram covers 0 to 255 counts.
 
     Returns
     -------
@@ -150,19 +150,19 @@ def standard_image_blocks(
         raise InputError(
             f"shape is {sizes}; give (height, width), (height, width, 3) or (frames, height, width)"
         )
-    frames = len(sizes) == 3 and sizes[2] != 3
-    height, width = sizes[1:] if frames else sizes[:2]
-    largest_side = min(height, width) - 1
-    sides = sorted({min(side, largest_side) for side in (4, 7, 14)})
-    picture: Picture = Frame(sizes[0] - 1, name, scale) if frames else Pixels(name, scale)
+    has_frames = len(sizes) == 3 and sizes[2] != 3
+    height, width = sizes[1:] if has_frames else sizes[:2]
+    max_cells = min(height, width) - 1
+    sides = sorted({min(side, max_cells) for side in (4, 7, 14)})
+    picture: Picture = Frame(sizes[0] - 1, name, scale) if has_frames else Pixels(name, scale)
     lowest, highest = sorted((0.0, 256.0 * scale))
     blocks: list[Block] = [GreyHistogram(picture, 16, lowest, highest)]
     blocks += [Thumbnail(picture, side, side) for side in sides]
-    if frames:
-        change = FrameDifference(Frame(0, name, scale), picture)
+    if has_frames:
+        difference = FrameDifference(Frame(0, name, scale), picture)
         blocks += [
-            GreyHistogram(change, 16, lowest, highest),
-            Thumbnail(change, sides[0], sides[0]),
+            GreyHistogram(difference, 16, lowest, highest),
+            Thumbnail(difference, sides[0], sides[0]),
         ]
     cells = sides[0]
     return [
@@ -176,66 +176,70 @@ def standard_image_blocks(
 def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> list[Channels]:
     """Group channels into signals."""
     if not names or len(set(names)) < len(names):
-        raise InputError(f"channels are {names}: give one name or more, each once")
+        raise InputError(f"channels are {names}: give at least one name, and each name once")
+    # find the channels of each signal
     stems_and_axes = {name: _stem_and_axis(name, names) for name in names}
     axes = {name: axis for name, (_, axis) in stems_and_axes.items()}
     if groups is None:
-        grouped: dict[str, list[str]] = {}
+        members_of: dict[str, list[str]] = {}
         for name, (stem, _) in stems_and_axes.items():
-            grouped.setdefault(stem, []).append(name)
+            members_of.setdefault(stem, []).append(name)
     else:
-        grouped = {name: list(members) for name, members in groups.items()}
-        grouped_names = [member for members in grouped.values() for member in members]
+        members_of = {name: list(members) for name, members in groups.items()}
+        grouped_names = [member for members in members_of.values() for member in members]
         if sorted(grouped_names) != sorted(names):
             raise InputError(
-                f"groups hold {sorted(grouped_names)}; each of {sorted(names)} belongs to one"
+                f"groups hold {sorted(grouped_names)}, but each of {sorted(names)} must belong to "
+                "exactly one group"
             )
+    # name the axes of each signal
     signals = []
-    for stem, members in grouped.items():
+    for stem, members in members_of.items():
         indices = tuple(names.index(member) for member in members)
-        words = tuple(axes[member] for member in members)
+        axis_names = tuple(axes[member] for member in members)
         if len(members) == 1:
             stem = members[0] if groups is None else stem
-            words = ()
-        elif len(set(words)) < len(words):
-            words = tuple(members)
-        signals.append(Channels(stem, indices, words))
+            axis_names = ()
+        elif len(set(axis_names)) < len(axis_names):
+            axis_names = tuple(members)
+        signals.append(Channels(stem, indices, axis_names))
     return signals
 
 
 def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split a channel's name into signal and axis; without an axis the name is returned twice.
+    """Split a channel's name into signal and axis; without an axis, return the name twice.
 
-    ``acc_x`` is axis x of ``acc``, and so is ``accx`` if ``accy`` and ``accz`` are also present.
+    ``acc_x`` is axis x of ``acc``, and so is ``accx`` if ``accy`` and ``accz`` also exist.
     """
     stem = name[:-1]
     axis = name[-1:].lower()
     if axis not in AXES:
         return name, name
-    words = AXES if name[-1] == axis else AXES.upper()
+    letters = AXES if name[-1] == axis else AXES.upper()
     if stem[:-1] and stem[-1] in "_- ":
         return stem[:-1], axis
-    if all(stem + word in names for word in words):
+    if all(stem + letter in names for letter in letters):
         return stem or AXES, axis
     return name, name
 
 
-def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block]:
-    """List the blocks of one signal, the cheap ones first."""
-    # rate / 2, rate / 4, ...; lags 1, 2, 4, ... up to half a window; a level halves the samples
+def _signal_blocks(signal: Channels, rate: float, length: int) -> list[Block]:
+    """List the blocks of one signal, beginning with the cheap ones."""
+    # edges of the octaves: 0, ..., rate / 4, rate / 2
     octaves = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
+    # lags 1, 2, 4, ... up to half a window
     lags = tuple(2**k for k in range(12) if 2**k <= max(1, length // 2))[:6]
+    # each level of the wavelet transform halves the samples
     levels = min(6, length.bit_length() - 1)
-    several = len(signal.channels) > 1
     blocks: list[Block] = [Mean(signal)]
     is_acceleration = signal.name.lower().startswith("acc") or signal.name.lower() in ("a", AXES)
     if len(signal.channels) == 3 and is_acceleration:
         blocks.append(Tilt(signal))
     spectrum = Spectrum(signal, rate)
     blocks += [ZeroCrossings(signal), Quantiles(signal), Statistics(signal)]
-    if several:
-        whole = Magnitude(signal)
-        blocks += [Statistics(whole), BandPowers(Spectrum(whole, rate), octaves)]
+    if len(signal.channels) > 1:
+        magnitude = Magnitude(signal)
+        blocks += [Statistics(magnitude), BandPowers(Spectrum(magnitude, rate), octaves)]
         blocks.append(Statistics(Jerk(signal, rate)))
     return [
         *blocks,
@@ -246,18 +250,19 @@ def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block
     ]
 
 
-def _of_sound(signal: Signal, rate: float, samples: int | None) -> list[Block]:
-    """List the blocks of sound and vibration."""
-    # the largest power of two within 32 ms of samples
+def _sound_blocks(signal: Signal, rate: float, samples: int | None) -> list[Block]:
+    """List the additional blocks of sound and vibration."""
+    # the largest power of two that is at most 32 ms of samples
     frame = 1 << round(FRAME_SECONDS * rate).bit_length() - 1
     envelope = Envelope(signal, 8)
-    # octaves of the envelope, which has an eighth of the rate
+    # edges of the octaves of the envelope, which has an eighth of the rate
     octaves = (0.0, *(rate / 16 / 2**k for k in range(OCTAVES, -1, -1)))
     blocks: list[Block] = []
     if samples is None or samples >= 64:
         blocks.append(BandPowers(Spectrum(envelope, rate / 8), octaves))
     if samples is None or samples >= frame:
         mel = MelSpectrogram(Spectrogram(signal, rate, frame, frame // 2))
-        frames = 1 + ((samples or frame) - frame) // (frame // 2)
-        blocks += [MelEnergies(mel), Mfcc(mel, parts=PARTS if frames >= 4 * PARTS else 1)]
+        n_frames = 1 + ((samples or frame) - frame) // (frame // 2)
+        # use parts only if each of them has at least four frames
+        blocks += [MelEnergies(mel), Mfcc(mel, parts=PARTS if n_frames >= 4 * PARTS else 1)]
     return blocks

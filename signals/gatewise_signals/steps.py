@@ -1,15 +1,17 @@
-"""Steps of the computation of features from a window; blocks are the last steps.
+"""Steps that compute features from a window; blocks are the last steps.
 
 A step reads the window or the results of other steps::
 
     Channels -> Spectrum -> BandPowers       (a block)
                          -> SpectralMoments  (a second block, which shares the spectrum)
 
-Steps with equal settings are equal, and their result is computed and paid once. The price of a step
-covers its own computation; :meth:`.SignalGraph.costs` makes feature costs of the prices of all.
+Steps with equal settings are equal, and their result is computed and paid for only once. The price
+of a step covers only its own computation. :meth:`.SignalGraph.costs` makes feature costs from the
+prices of all steps.
 
-Steps compute in float32 with numpy. A window has the same bits alone and among others, because
-sums run along the last axis of contiguous arrays, where numpy's order does not depend on the rows.
+Steps compute in float32 with numpy. The bits of a window's features do not depend on the other
+windows, because sums run along the last axis of contiguous arrays. numpy adds in the same order
+there for any number of rows.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ LUMINANCE = tuple(np.float32(weight) for weight in (0.299, 0.587, 0.114))
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Step(ABC):
-    """One computation; the fields of a subclass are its settings, which may be other steps.
+    """Computation; the fields of a subclass are its settings, which may be other steps.
 
     Attributes
     ----------
     price : float or None
-        Price of the computation for one window, without the steps that it reads: microseconds
-        after :func:`.measured`, or any other unit. None: not priced yet.
+        Price of the computation for one window, without the steps that it reads, in microseconds
+        after :func:`.measured`, or in any other unit. None if it is not known yet.
     measured : PriceTable or None
-        Source of the price, if it was measured.
+        Table from which the price comes, if it was measured.
     """
 
     kind: ClassVar[str]
@@ -62,7 +64,7 @@ class Step(ABC):
         self._check()
 
     def _check(self) -> None:  # noqa: B027
-        """Raise InputError for settings with which no window can be computed."""
+        """Raise InputError for settings that are not valid for any window."""
 
     @property
     def inputs(self) -> tuple[Step, ...]:
@@ -76,9 +78,9 @@ class Step(ABC):
 
     @property
     def label(self) -> str:
-        """Name of the step with its settings: ``spectrum(acc, 50)``."""
+        """Name of the step with its settings, such as ``spectrum(acc, 50)``."""
         settings = [f for f in fields(self) if f.name not in ("price", "measured")]
-        # a setting at its default is left out
+        # leave out settings that equal their default
         settings = [f for f in settings if f.default is None or getattr(self, f.name) != f.default]
         return f"{self.kind}({', '.join(_text(getattr(self, f.name)) for f in settings)})"
 
@@ -92,7 +94,7 @@ class Step(ABC):
         Parameters
         ----------
         *inputs : ndarray, shape (n, ...)
-            Results of :attr:`inputs`, in order, or else the windows.
+            Results of :attr:`inputs`, in order, or the windows if the step has no inputs.
 
         Returns
         -------
@@ -100,14 +102,14 @@ class Step(ABC):
         """
 
     def with_prices(self, prices: Mapping[Step, float], table: PriceTable | None = None) -> Self:
-        """Return a copy with `prices` from a `table` for itself and the steps that it needs."""
+        """Return a copy with `prices` from a `table` for the step and the steps that it needs."""
 
-        def priced(value: Any) -> Any:
+        def set_prices(value: Any) -> Any:
             if isinstance(value, tuple):
-                return tuple(priced(v) for v in value)
+                return tuple(set_prices(entry) for entry in value)
             return value.with_prices(prices, table) if isinstance(value, Step) else value
 
-        changes = {f.name: priced(getattr(self, f.name)) for f in fields(self)}
+        changes = {f.name: set_prices(getattr(self, f.name)) for f in fields(self)}
         if self in prices:
             changes |= {"price": prices[self], "measured": table}
         return replace(self, **changes)
@@ -115,7 +117,7 @@ class Step(ABC):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Signal(Step):
-    """A step with a result for each channel, shape (n, n_channels, samples) or (..., bins)."""
+    """Step with a result for each channel, shape (n, n_channels, samples) or (..., bins)."""
 
     @property
     @abstractmethod
@@ -125,7 +127,7 @@ class Signal(Step):
 
 @dataclass(frozen=True, repr=False)
 class ChannelwiseSignal(Signal):
-    """A signal computed from another signal, channel by channel."""
+    """Signal that is computed from another signal, channel by channel."""
 
     source: Signal
 
@@ -143,15 +145,16 @@ class Channels(Signal):
     name : str
         Name of the signal in the names of features, such as ``acc``.
     indices : tuple of int, default (0,)
-        Channels of windows (n, samples, channels); windows (n, samples) have channel 0 alone.
+        Indices of the channels in windows of shape (n, samples, channels). Windows of shape
+        (n, samples) have only channel 0.
     axes : tuple of str
-        Names of the channels, such as ``("x", "y", "z")``; by default their indices.
+        Names of the channels, such as ``("x", "y", "z")``; default: their indices.
     scale : float, default 1.0
-        Unit of one count, for signals in whole numbers.
+        Value of one count in the unit, for signals in whole numbers.
     unit : str
         Name of the unit, such as ``m/s2``; a device compares it with the unit of its sensor.
     rate_hz : float, default 0.0
-        Samples per second; 0: not known, or the rate of the blocks.
+        Samples per second; 0 if it is not known, or if the blocks state it.
     """
 
     kind: ClassVar[str] = "channels"
@@ -172,12 +175,17 @@ class Channels(Signal):
 
     def _check(self) -> None:
         if not self.indices or min(self.indices) < 0 or len(set(self.indices)) < len(self.indices):
-            raise InputError(f"channels {self.name!r}: indices are {self.indices}")
+            raise InputError(
+                f"channels {self.name!r}: indices are {self.indices}; give distinct indices of at "
+                "least 0"
+            )
         if self.axes and len(self.axes) != len(self.indices):
-            raise InputError(f"channels {self.name!r}: {len(self.axes)} axes of {self.indices}")
+            raise InputError(
+                f"channels {self.name!r}: {len(self.axes)} axes for the indices {self.indices}"
+            )
         for word in (self.name, *self.axes):
             if not word or set(word) & set("(),."):
-                raise InputError(f"channel name {word!r}: must be without '(', ')', ',' and '.'")
+                raise InputError(f"channel name {word!r} must not contain '(', ')', ',' or '.'")
         check_scale(self.name, self.scale)
         if self.rate_hz:
             check_number(f"channels {self.name!r}: rate_hz", self.rate_hz, 0, 1e9)
@@ -196,12 +204,12 @@ class Channels(Signal):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Picture(Step):
-    """A step that computes grey values, shape (n, height, width)."""
+    """Step that computes grey values of an image, shape (n, height, width)."""
 
 
 @dataclass(frozen=True, repr=False)
 class Pixels(Picture):
-    """Grey values of windows that are pictures, (n, height, width) or (n, height, width, 3).
+    """Grey values of windows that are images, (n, height, width) or (n, height, width, 3).
 
     Colours become ``0.299 * red + 0.587 * green + 0.114 * blue``.
 
@@ -209,7 +217,7 @@ class Pixels(Picture):
     ----------
     name : str
     scale : float, default 1.0
-        Unit of one count; 1 / 255 maps bytes to values from 0 to 1.
+        Value of one count; 1 / 255 maps bytes to values from 0 to 1.
     """
 
     kind: ClassVar[str] = "pixels"
@@ -224,7 +232,7 @@ class Pixels(Picture):
         (x,) = inputs
         if x.ndim not in (3, 4) or not (x.shape[1] and x.shape[2]) or x.shape[3:] not in ((), (3,)):
             raise InputError(
-                f"picture {self.name!r}: windows of shape {x.shape[1:]}; it reads (height, width) "
+                f"image {self.name!r}: windows of shape {x.shape[1:]}; it reads (height, width) "
                 "or (height, width, 3)"
             )
         values = scaled(x, self.scale)
@@ -239,7 +247,7 @@ class Pixels(Picture):
 
 
 def scaled(counts: NDArray[Any], scale: float) -> Values:
-    """Convert counts to their unit, float32 and contiguous."""
+    """Convert counts to values in their unit, float32 and contiguous."""
     if counts.dtype.kind not in "biuf":
         raise InputError(f"windows hold {counts.dtype}; give numbers")
     values = np.ascontiguousarray(counts, np.float32)
@@ -247,7 +255,7 @@ def scaled(counts: NDArray[Any], scale: float) -> Values:
 
 
 def check_scale(name: str, scale: float) -> None:
-    """Raise InputError for a unit of counts that is 0 or not finite."""
+    """Raise InputError for a scale that is 0 or not finite."""
     if not (isinstance(scale, float | int) and math.isfinite(scale) and scale):
         raise InputError(f"{name!r}: scale is {scale!r}; it must be a number other than 0")
 
@@ -258,16 +266,16 @@ def check_whole(setting: str, value: int, minimum: int, maximum: int) -> None:
         raise InputError(f"{setting} is {value!r}; give a whole number from {minimum} to {maximum}")
 
 
-def check_number(setting: str, value: float, above: float, maximum: float) -> None:
-    """Raise InputError, which names the setting, unless ``above < value <= maximum``."""
-    if not isinstance(value, float | int) or not above < value <= maximum:
+def check_number(setting: str, value: float, lower: float, maximum: float) -> None:
+    """Raise InputError, which names the setting, unless ``lower < value <= maximum``."""
+    if not isinstance(value, float | int) or not lower < value <= maximum:
         raise InputError(
-            f"{setting} is {value!r}; give a number above {above:g}, at most {maximum:g}"
+            f"{setting} is {value!r}; give a number above {lower:g}, at most {maximum:g}"
         )
 
 
 def check_rising(setting: str, values: tuple[float, ...], minimum: float, maximum: float) -> None:
-    """Raise InputError, which names the setting, unless it is rising numbers in a range."""
+    """Raise InputError, which names the setting, unless it is a rising tuple within a range."""
     if (
         not isinstance(values, tuple)
         or not values
@@ -281,37 +289,35 @@ def check_rising(setting: str, values: tuple[float, ...], minimum: float, maximu
 
 
 def constant(values: NDArray[Any]) -> Values:
-    """Make a read-only float32 table, which can be cached."""
+    """Make a read-only float32 array, which can be cached."""
     table: Values = np.ascontiguousarray(values, np.float32)
     table.flags.writeable = False
     return table
 
 
 def means(x: Values) -> Values:
-    """Mean along the last axis."""
+    """Compute the mean along the last axis."""
     averages: Values = np.add.reduce(x, -1) / x.shape[-1]
     return averages
 
 
 def centred(x: Values) -> Values:
-    """Subtract its channel's mean from each sample; a constant signal becomes exactly 0.
-
-    The first sample is subtracted, then the mean of the differences.
-    """
-    distances: Values = x - x[..., :1]
-    distances -= np.add.reduce(distances, -1, keepdims=True) / x.shape[-1]
-    return distances
+    """Subtract the mean of each channel; a constant signal becomes exactly 0."""
+    # subtract the first sample, and then the mean of the differences
+    differences: Values = x - x[..., :1]
+    differences -= np.add.reduce(differences, -1, keepdims=True) / x.shape[-1]
+    return differences
 
 
 def per_channel(channels: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of features for each channel, with the channel's name if there are several."""
+    """Make the feature names of each channel; they contain its name if there are several."""
     if len(channels) == 1:
         return words
     return tuple(f"{channel}.{word}" for channel in channels for word in words)
 
 
 def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
-    """Consecutive indices as a slice, which numpy does not copy."""
+    """Convert consecutive indices to a slice, for which numpy makes no copy."""
     start = indices[0]
     stop = indices[-1] + 1
     return slice(start, stop) if indices == tuple(range(start, stop)) else list(indices)
@@ -319,7 +325,7 @@ def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
 
 @cache
 def settings_of(cls: type[Step]) -> dict[str, Any]:
-    """Types of the fields that two equal steps have in common."""
+    """Map the settings of a class, which are the fields that equality compares, to their types."""
     hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in fields(cls) if f.compare}
 

@@ -1,4 +1,4 @@
-"""Windows of a signal, cut from a whole recording or from a stream of samples."""
+"""Functions and classes that cut windows from a recording or from a stream of samples."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gatewise.errors import InputError
 def cut_windows(
     signal: ArrayLike, length: int, hop: int | None = None
 ) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Cut a recording into windows, which may overlap.
+    """Cut a recording into windows, which overlap if `hop` is less than `length`.
 
     Parameters
     ----------
     signal : array-like of shape (samples,) or (samples, channels)
     length : int
-        Samples of a window.
+        Number of samples in a window.
     hop : int, optional
-        Samples between the starts of two windows; `length` by default.
+        Number of samples between the starts of two windows; default: `length`.
 
     Returns
     -------
-    windows : ndarray, shape (n, length) or (n, length, channels), of the signal's dtype
+    windows : ndarray, shape (n, length) or (n, length, channels), with the signal's dtype
     starts : ndarray of intp, shape (n,)
         Index of the first sample of each window.
 
@@ -48,13 +48,13 @@ def cut_windows(
 
 @dataclass(frozen=True, eq=False)
 class StreamWindow:
-    """A window of a stream.
+    """Window of a stream.
 
     Attributes
     ----------
     values : ndarray, shape (length,) or (length, channels)
     start : int
-        Number of the first sample in the stream; lost samples are not counted.
+        Number of samples in the stream before the window, not counting lost samples.
     time : float or None
         Time of the first sample in seconds; None if the samples have no times.
     """
@@ -65,25 +65,28 @@ class StreamWindow:
 
 
 CLOCK_ERROR = 0.1
-"""Largest relative error of a sensor's clock; cheap clocks have 5 %."""
+"""Largest relative error of a sensor's clock; cheap clocks have an error of 5 %."""
 MAX_DELAY = 0.5
-"""Largest delay of a sample without loss, in sample intervals."""
+"""Largest delay, in sample intervals, of a sample after which no loss is assumed."""
 MAX_LEAD = 1.0
-"""Largest lead of a sample without doubt about the order, in sample intervals."""
+"""Largest lead, in sample intervals, of a sample that is assumed to be in order."""
 MIN_TIMES = 16
-"""Smallest number of times for an estimate of jitter."""
+"""Smallest number of times from which jitter is estimated."""
 MAX_TIMES = 64
-"""Number of the latest times in the estimate of jitter."""
+"""Number of the latest times from which jitter is estimated."""
 MAX_JITTER = 4.0
-"""Largest delay due to jitter, in third quartiles of the latest delays (4.6 normal deviations)."""
+"""Largest delay due to jitter, in third quartiles of the latest delays.
+
+For normal delays this is 4.6 standard deviations.
+"""
 
 
 @dataclass(slots=True)
 class _TimedPush:
-    """Start of a push: the number of its first sample in the stream, and the time of that sample.
+    """Number and time of the first sample of a push.
 
-    The sample is `delay` sample intervals after its due time, which follows from the time of the
-    previous push, `n_before` samples earlier. Both are 0 for the first push.
+    The sample arrives `delay` sample intervals after its due time. The due time follows from the
+    time of the previous push, `n_before` samples earlier. Both are 0 for the first push.
     """
 
     start: int
@@ -93,30 +96,30 @@ class _TimedPush:
 
 
 class Windower:
-    """Cutter of windows from a stream of samples; no window spans a gap.
+    """Windower that cuts windows from a stream of samples; no window spans a gap.
 
-    The times of samples are compared with the rate. If a sample is later or earlier than clock
-    error and jitter explain, samples were lost or are in the wrong order, and a new window begins.
-    The clock error is at most a tenth; jitter is estimated from the latest times. A window with
-    another mean rate is refused.
+    The windower compares the times of samples with the rate. A clock error of up to a tenth, and
+    jitter, which is estimated from the latest times, are normal. If a sample is later or earlier
+    than these explain, samples were lost or are in the wrong order, and a new window begins. A
+    window with another mean rate is refused.
 
     Parameters
     ----------
     length : int
-        Samples of a window.
+        Number of samples in a window.
     hop : int, optional
-        Samples between the starts of two windows; `length` by default.
+        Number of samples between the starts of two windows; default: `length`.
     rate_hz : float, optional
-        Samples per second, required for samples with times.
+        Samples per second; required if samples have times.
 
     Attributes
     ----------
     samples, windows, gaps : int
         Numbers of samples, windows and gaps so far.
     dropped : int
-        Samples without a window, because of gaps or a reset.
+        Number of samples that are in no window because of gaps or a reset.
     refused : int
-        Windows with another mean rate.
+        Number of windows that were refused because of their mean rate.
 
     Examples
     --------
@@ -140,15 +143,15 @@ class Windower:
         self.dropped = 0
         self.refused = 0
         self._buffer: NDArray[Any] | None = None
-        self._begin = 0  # number of the buffer's first sample
-        self._skip = 0  # samples before the next window, if the hop is longer than a window
-        self._used = 0  # samples of the buffer that were in a window
-        self._pushes: deque[_TimedPush] = deque()  # of the samples in the buffer
+        self._begin = 0  # number of the first sample in the buffer
+        self._n_skipped = 0  # samples before the next window, if the hop is longer than a window
+        self._n_used = 0  # samples of the buffer that were in a window
+        self._pushes: deque[_TimedPush] = deque()  # pushes of the samples in the buffer
         self._unchecked: deque[_TimedPush] = deque()  # pushes that may follow a gap
-        # delay of each of the latest pushes, and the number of samples before it
+        # delay of each of the latest pushes, and its number of samples since the push before it
         self._latest: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
-        self._seconds = 0.0  # from the first time to the latest
-        self._n_timed = 0  # samples in these seconds
+        self._seconds = 0.0  # time from the first to the latest timed push
+        self._n_timed = 0  # number of samples in this time
 
     @property
     def is_timed(self) -> bool:
@@ -157,17 +160,17 @@ class Windower:
 
     @property
     def measured_hz(self) -> float | None:
-        """Mean rate by the times of the stream, in samples per second; None without a duration."""
+        """Mean rate according to the times, in samples per second; None without two times."""
         return self._n_timed / self._seconds if self._seconds > 0 else None
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:
-        """Add successive samples and return the windows that they complete.
+        """Add consecutive samples, and return the windows that they complete.
 
         Parameters
         ----------
         samples : array-like of shape (k,) or (k, channels)
         time : float, optional
-            Time of the first sample in seconds; the others follow at the rate.
+            Time of the first sample in seconds; the others follow at intervals of the rate.
 
         Returns
         -------
@@ -176,7 +179,7 @@ class Windower:
         Raises
         ------
         InputError
-            If the number of channels changes, or there is a time and no `rate_hz`.
+            If the number of channels changes, or if `time` is given without `rate_hz`.
         """
         x = np.asarray(samples)
         if x.ndim not in (1, 2) or x.dtype.kind not in "fiub":
@@ -186,29 +189,31 @@ class Windower:
         if self._buffer is None:
             self._buffer = x[:0]
         if x.shape[1:] != self._buffer.shape[1:]:
-            raise InputError(f"samples of {x.shape[1:]} channels follow {self._buffer.shape[1:]}")
+            raise InputError(
+                f"samples of {x.shape[1:]} channels follow samples of {self._buffer.shape[1:]}"
+            )
         if not len(x):
             return []
         if time is not None:
-            self._note_time(time, self._begin + len(self._buffer))
+            self._record_time(time, self._begin + len(self._buffer))
         self.samples += len(x)
         self._buffer = np.concatenate([self._buffer, x]) if len(self._buffer) else x
-        return list(self._complete())
+        return list(self._complete_windows())
 
     def reset(self) -> None:
         """Drop the samples of the unfinished window."""
         self._find_gaps()
         self._drop(0 if self._buffer is None else len(self._buffer))
 
-    def _note_time(self, time: float, start: int) -> None:
-        """Record the time of sample `start`; look for gaps once jitter is known."""
+    def _record_time(self, time: float, start: int) -> None:
+        """Record the time of sample `start`, and find gaps once jitter is known."""
         if self.rate_hz is None:
             raise InputError("samples with times need rate_hz=")
         timed_push = _TimedPush(start, time)
         if self._pushes:
             previous = self._pushes[-1]
             timed_push.n_before = start - previous.start
-            # delay after the due time, in sample intervals
+            # delay in sample intervals = elapsed time * rate - number of samples
             timed_push.delay = (time - previous.time) * self.rate_hz - timed_push.n_before
             self._seconds += time - previous.time
             self._n_timed += timed_push.n_before
@@ -230,21 +235,24 @@ class Windower:
                 self._latest.append((timed_push.delay, timed_push.n_before))
 
     def _is_unexplained(self, delay: float, n_samples: int, *, relative: bool) -> bool:
-        """Whether clock error and jitter do not explain a delay after `n_samples`.
+        """Whether a delay after `n_samples` is larger than clock error and jitter explain.
 
-        With `relative`, the delay is compared with the mean rate of the latest times.
+        With `relative`, the delay is measured against the mean rate of the latest times.
         """
-        clock = CLOCK_ERROR * n_samples
-        if -max(MAX_LEAD, clock) < delay <= max(MAX_DELAY, clock) + 1e-9:
+        clock_error = CLOCK_ERROR * n_samples
+        if -max(MAX_LEAD, clock_error) < delay <= max(MAX_DELAY, clock_error) + 1e-9:
             return False
         drift, jitter = self._drift_and_jitter()
         if relative:
             delay -= drift * n_samples
-        explained = max(clock, MAX_JITTER * jitter)
-        return not -max(MAX_LEAD, explained) < delay <= max(MAX_DELAY, explained) + 1e-9
+        limit = max(clock_error, MAX_JITTER * jitter)
+        return not -max(MAX_LEAD, limit) < delay <= max(MAX_DELAY, limit) + 1e-9
 
     def _drift_and_jitter(self) -> tuple[float, float]:
-        """Median delay per sample, and third quartile of the distances from it; 0 if unknown."""
+        """Estimate the median delay per sample, and the third quartile of distances from it.
+
+        Both are 0 if there are too few times.
+        """
         latest = [*self._latest, *((push.delay, push.n_before) for push in self._unchecked)]
         if len(latest) < MIN_TIMES:
             return 0.0, 0.0
@@ -252,24 +260,24 @@ class Windower:
         distances = sorted(abs(delay - drift * n) for delay, n in latest)
         return drift, distances[3 * len(latest) // 4]
 
-    def _complete(self) -> Iterator[StreamWindow]:
+    def _complete_windows(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None
-        while len(self._buffer) >= self._skip + self.length:
+        while len(self._buffer) >= self._n_skipped + self.length:
             if self._unchecked:
                 self._find_gaps()
                 continue
-            self._advance(self._skip)
-            if self._has_rate():
+            self._advance(self._n_skipped)
+            if self._has_expected_rate():
                 self.windows += 1
                 yield StreamWindow(self._buffer[: self.length].copy(), self._begin, self._time())
             else:
                 self.refused += 1
-            self._used = self.length
-            self._skip = self.hop
+            self._n_used = self.length
+            self._n_skipped = self.hop
             if self.hop <= self.length:
                 self._advance(self.hop)
 
-    def _has_rate(self) -> bool:
+    def _has_expected_rate(self) -> bool:
         """Whether the times of the first window in the buffer agree with the rate."""
         pushes = [p for p in self._pushes if p.start < self._begin + self.length]
         if len(pushes) < 2:
@@ -279,19 +287,19 @@ class Windower:
         return not self._is_unexplained(delay, n_samples, relative=False)
 
     def _time(self) -> float | None:
-        """Time of the first sample in the buffer, from the nearest known time."""
+        """Compute the time of the first sample in the buffer from the nearest known time."""
         if not self._pushes or self.rate_hz is None:
             return None
         nearest = self._pushes[0]
         return nearest.time + (self._begin - nearest.start) / self.rate_hz
 
     def _drop(self, count: int) -> None:
-        """Drop the first samples of the buffer and begin a new window."""
-        self.dropped += max(0, count - self._used)
-        self._skip = 0
+        """Drop the first samples of the buffer, and begin a new window."""
+        self.dropped += max(0, count - self._n_used)
+        self._n_skipped = 0
         if self._buffer is not None:
             self._advance(count)
-        self._used = 0
+        self._n_used = 0
         while self._pushes and self._pushes[0].start < self._begin:
             self._pushes.popleft()
 
@@ -300,8 +308,8 @@ class Windower:
         assert self._buffer is not None
         self._buffer = self._buffer[count:]
         self._begin += count
-        self._used = max(0, self._used - count)
-        self._skip = max(0, self._skip - count)
+        self._n_used = max(0, self._n_used - count)
+        self._n_skipped = max(0, self._n_skipped - count)
         while len(self._pushes) > 1 and self._pushes[1].start <= self._begin:
             self._pushes.popleft()
 

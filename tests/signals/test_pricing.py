@@ -106,5 +106,7 @@ def test_a_bundle_says_where_its_prices_are_from(table):
     assert signal.prices == structs.replace(table, unit="uj")
     by_hand = [replace(blocks[0], price=3.0), blocks[1]]
     assert SignalInput.from_windows(by_hand, x).prices is None
-    with pytest.raises(InputError, match=r"measured on windows of shape \(64,\), these .* \(32,\)"):
+    with pytest.raises(
+        InputError, match=r"measured on windows of shape \(64,\), but these .* \(32,\)"
+    ):
         SignalInput.from_windows(blocks, x[:, :32])

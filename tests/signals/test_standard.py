@@ -73,7 +73,7 @@ def test_the_order_is_that_of_measured_prices():
         ({"rate_hz": 0}, "rate_hz"),
         ({"channels": []}, "channels"),
         ({"channels": ["a", "a"]}, "once"),
-        ({"groups": {"s": ["a"]}}, "belongs to one"),
+        ({"groups": {"s": ["a"]}}, "belong to exactly one"),
         ({"channels": ["a.b"]}, "channel name"),
         ({"samples": 0}, "samples"),
     ],

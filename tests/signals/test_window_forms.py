@@ -21,7 +21,7 @@ def test_windows_hold_only_numbers_of_their_type():
     x[0, 0, 0] = np.nan  # a missing sample
     assert counts.checked(x) is x
     for wrong in (x * 65536, x / 7, np.full((1, 20, 2), 70000)):
-        with pytest.raises(InputError, match="the blocks are for int16: bring them to the width"):
+        with pytest.raises(InputError, match="the blocks are for int16: convert them to the type"):
             counts.features(wrong)
 
 
@@ -88,7 +88,10 @@ def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([np.zeros((20, 2)), np.zeros((19, 2))], r"19 to 20 samples \(1 has 19, 0 has 20\): cut"),
+        (
+            [np.zeros((20, 2)), np.zeros((19, 2))],
+            r"19 to 20 samples \(window 0 has 20, window 1 has 19\): cut",
+        ),
         (["a", "b"], "must be numbers"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Feature blocks: built-in ones, functions, and parts of networks."""
+"""Feature blocks: built-in blocks, Python functions and parts of networks."""

@@ -1,4 +1,7 @@
-"""Blocks, the steps that give features: of a signal, of a Python function, or of a network."""
+"""Base classes of blocks, and blocks that run a Python function or a part of a network.
+
+A block is a step that computes features.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ Function: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Block(Step):
-    """A step that computes features, shape (n, n_features)."""
+    """Step that computes features, shape (n, n_features)."""
 
     @staticmethod
     def from_function(
@@ -36,7 +39,7 @@ class Block(Step):
         *,
         name: str | None = None,
     ) -> Block:
-        """Make a block of any Python `function`; see :class:`.FunctionBlock`.
+        """Make a block from a Python `function`; see :class:`.FunctionBlock`.
 
         Parameters
         ----------
@@ -44,9 +47,9 @@ class Block(Step):
         names : sequence of str
             Names of the features.
         price : float, optional
-            Price of one window; None: not priced yet.
+            Price of one window; None if it is not known yet.
         name : str, optional
-            Name of the block; by default the name of the function.
+            Name of the block; default: the name of the function.
 
         Returns
         -------
@@ -55,10 +58,10 @@ class Block(Step):
         if not callable(function):
             raise InputError(f"{function!r} is not a function")
         if isinstance(names, str):
-            raise InputError(f"names is {names!r}; give a list")
+            raise InputError(f"names is {names!r}; give a list of names")
         block_name = name or str(getattr(function, "__name__", type(function).__name__))
         if block_name == "<lambda>":
-            raise InputError("a block of a lambda needs a name: from_function(..., name='...')")
+            raise InputError("the block of a lambda needs a name: from_function(..., name='...')")
         path = object_path(function)
         return FunctionBlock(block_name, tuple(names), path, function, price=price)
 
@@ -71,7 +74,7 @@ class Block(Step):
         *,
         name: str | None = None,
     ) -> Block:
-        """Make a block of the part of a network that computes one value; see :class:`.OnnxBlock`.
+        """Make a block from the part of a network that computes a value; see :class:`.OnnxBlock`.
 
         Parameters
         ----------
@@ -80,43 +83,43 @@ class Block(Step):
         output : str
             Name of the value.
         price : float, optional
-            Price of one window; None: not priced yet.
+            Price of one window; None if it is not known yet.
         names : sequence of str, optional
             Names of the features.
         name : str, optional
-            Name of the block; by default the name of the file.
+            Name of the block; default: the name of the file.
 
         Returns
         -------
         Block
         """
         try:
-            whole = Path(path).read_bytes()
+            content = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
-        model, shape = cut_network(whole, output, str(path))
-        count = _run(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
+        model, shape = cut_network(content, output, str(path))
+        n_values = _run(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
         name = name or Path(path).stem
-        features = tuple(names or (f"{name}.{output}.{k}" for k in range(count)))
-        if len(features) != count:
-            raise InputError(f"{path}: {output!r} has {count} values, and {len(features)} names")
+        features = tuple(names or (f"{name}.{output}.{k}" for k in range(n_values)))
+        if len(features) != n_values:
+            raise InputError(f"{path}: {output!r} has {n_values} values but {len(features)} names")
         digest = hashlib.sha256(model).hexdigest()
         return OnnxBlock(name, features, output, shape, digest, model, price=price)
 
     @property
     @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
-        """Short names of the features: ``rms``, ``lag4``."""
+        """Short names of the features, such as ``rms`` or ``lag4``."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the features: the label and a suffix each."""
+        """Names of the features; each consists of the block's label and a suffix."""
         return tuple(f"{self.label}.{suffix}" for suffix in self.suffixes)
 
 
 @dataclass(frozen=True, repr=False)
 class SignalBlock(Block):
-    """A block that computes the same features of each channel of a signal.
+    """Block that computes the same features for each channel of a signal.
 
     Parameters
     ----------
@@ -128,11 +131,11 @@ class SignalBlock(Block):
     @property
     @abstractmethod
     def feature_words(self) -> tuple[str, ...]:
-        """Short names of the features of a channel."""
+        """Short names of the features of one channel."""
 
     @abstractmethod
     def values(self, x: Values) -> Values:
-        """Compute features (n, n_channels, n_features) of `x`, the result of the source."""
+        """Compute features, (n, n_channels, n_features), from `x`, the result of the source."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -145,7 +148,7 @@ class SignalBlock(Block):
 
 @dataclass(frozen=True, repr=False)
 class _NamedFeatures(Block):
-    """A block on the window itself, with the user's names of features."""
+    """Block that reads the window itself, with feature names that the user gives."""
 
     name: str
     features: tuple[str, ...]
@@ -160,13 +163,13 @@ class _NamedFeatures(Block):
 
     def _check(self) -> None:
         words = (self.name, *self.features)
-        if not all(isinstance(w, str) and w and w.isprintable() for w in words):
+        if not all(isinstance(word, str) and word and word.isprintable() for word in words):
             raise InputError(f"block {self.name!r}: names must be printable words, not {words}")
         if not self.features or len(set(self.features)) < len(self.features):
             raise InputError(f"block {self.name!r}: names are {self.features}; each must be unique")
 
     def _as_features(self, output: Any, n: int) -> Values:
-        """Check the output of the user's code; return it as (n, n_features)."""
+        """Check the output of a function or network; return it with shape (n, n_features)."""
         try:
             values = np.ascontiguousarray(output, np.float32)
         except (TypeError, ValueError) as error:
@@ -175,23 +178,23 @@ class _NamedFeatures(Block):
             return values[:, np.newaxis]
         if values.shape != (n, len(self.features)):
             raise InputError(
-                f"{self.label} gave shape {values.shape} for {n} windows; its "
-                f"{len(self.features)} names promise ({n}, {len(self.features)})"
+                f"{self.label} gave shape {values.shape} for {n} windows; with its "
+                f"{len(self.features)} names it must give ({n}, {len(self.features)})"
             )
         return values
 
 
 @dataclass(frozen=True, repr=False)
 class FunctionBlock(_NamedFeatures):
-    """A Python function of windows as a block; made by ``Block.from_function``.
+    """Block that calls a Python function; made by ``Block.from_function``.
 
-    The function takes windows of shape (n, ...), which it must not change, and returns their
-    features, shape (n, n_features). A window must get the same features alone and among others. An
-    exception of the function becomes an InputError with the name of the block. The block has no
-    form in C99.
+    The function receives windows of shape (n, ...), which it must not change, and returns their
+    features, shape (n, n_features). The features of a window must not depend on the other windows.
+    An exception from the function becomes an InputError with the name of the block. The block
+    cannot be written as C99.
 
-    A bundle holds the path of the function, but no code. Give the function again where the bundle
-    is opened, for example ``Device(bundle, blocks={"name": function})``.
+    A bundle contains the path of the function, but not its code. A program that opens the bundle
+    must provide the function, for example by ``Device(bundle, blocks={"name": function})``.
 
     Parameters
     ----------
@@ -214,11 +217,11 @@ class FunctionBlock(_NamedFeatures):
 
     @property
     def advice(self) -> str:
-        """How to give the function of a bundle's block."""
-        path = f", in training {self.path}" if self.path else ""
+        """Message that explains how to provide the function of a block in a bundle."""
+        path = f" ({self.path} in training)" if self.path else ""
         return (
-            f"block {self.name!r} is a Python function{path}, which a bundle does not hold: give "
-            f"blocks={{{self.name!r}: function}}, or --block {self.name}=module:function"
+            f"block {self.name!r} is a Python function{path}, which the bundle does not contain: "
+            f"give blocks={{{self.name!r}: function}}, or --block {self.name}=module:function"
         )
 
     def run(self, *inputs: NDArray[Any]) -> Values:
@@ -235,27 +238,28 @@ class FunctionBlock(_NamedFeatures):
 
 @dataclass(frozen=True, repr=False)
 class OnnxBlock(_NamedFeatures):
-    """The part of a network that computes one value, as a block; made by ``Block.from_onnx``.
+    """Block that runs the part of a network that computes one value; see ``Block.from_onnx``.
 
-    The features are the flattened values of `output`, which is any value of the graph. Windows run
-    one by one in onnxruntime, so that each has the same bits alone and among others. A window has
-    the shape of the graph's input, with or without axes of length 1, or is one row with the same
-    number of values. A picture (height, width, channels) is transposed for a graph that reads the
-    channels first. The block has no form in C99.
+    The features are the flattened values of `output`, which may be any value of the graph.
+    onnxruntime runs windows one by one, so that the bits of a window do not depend on the other
+    windows. A window has the shape of the graph's input, with or without axes of length 1, or it is
+    one row with the same number of values. An image of shape (height, width, channels) is
+    transposed if the graph reads the channels first. The block cannot be written as C99.
 
     Parameters
     ----------
     name : str
     features : tuple of str
-        By default ``name.output.0``, ``name.output.1``, ...
+        Names of the features; default: ``name.output.0``, ``name.output.1``, ...
     output : str
+        Name of the value.
     shape : tuple of int
-        Shape of the graph's input, without the axis of rows.
+        Shape of the graph's input without the axis of rows.
     sha256 : str
-        SHA-256 of the model.
+        SHA-256 hash of the model.
     model : bytes
-        The graph without the nodes that `output` does not need, from the input ``x``, float32
-        (n, n_values), to the output ``margins``, float32 (n, n_features).
+        Graph with only the nodes that `output` needs. Its input is ``x``, float32 (n, n_values),
+        and its output is ``margins``, float32 (n, n_features).
     """
 
     kind: ClassVar[str] = "onnx"
@@ -270,7 +274,7 @@ class OnnxBlock(_NamedFeatures):
 
     @property
     def file(self) -> str:
-        """Name of the model in a bundle."""
+        """Name of the model's file in a bundle."""
         return f"block_{self.sha256[:16]}.onnx"
 
     def _check(self) -> None:
@@ -283,24 +287,25 @@ class OnnxBlock(_NamedFeatures):
     def run(self, *inputs: NDArray[Any]) -> Values:
         if not self.model:
             raise InputError(f"{self.label}: its model is missing")
-        x = self._arranged(inputs[0])
+        x = self._arrange(inputs[0])
         outputs = [_run(self.model, x[k : k + 1], self.label) for k in range(len(x))]
         empty = np.empty((0, len(self.features)))
         return self._as_features(np.stack(outputs) if outputs else empty, len(x))
 
-    def _arranged(self, windows: NDArray[Any]) -> Values:
-        """Windows as rows of values in the order of the graph's input."""
+    def _arrange(self, windows: NDArray[Any]) -> Values:
+        """Arrange windows as rows of values in the order of the graph's input."""
         window_shape = windows.shape[1:]
-        plain, graph_axes = ([d for d in shape if d != 1] for shape in (window_shape, self.shape))
-        if (
+        window_axes = [size for size in window_shape if size != 1]
+        graph_axes = [size for size in self.shape if size != 1]
+        is_channels_last = (
             len(window_shape) == 3
-            and plain != graph_axes
+            and window_axes != graph_axes
             and (*window_shape[2:], *window_shape[:2]) == self.shape
-        ):
+        )
+        is_row = len(window_shape) == 1 and window_shape[0] == math.prod(self.shape)
+        if is_channels_last:
             windows = np.moveaxis(windows, -1, 1)
-        elif plain != graph_axes and (
-            len(window_shape) != 1 or window_shape[0] != math.prod(self.shape)
-        ):
+        elif window_axes != graph_axes and not is_row:
             raise InputError(
                 f"{self.label}: windows of shape {window_shape}; it reads {self.shape}"
             )
@@ -308,15 +313,15 @@ class OnnxBlock(_NamedFeatures):
 
 
 @lru_cache(maxsize=16)
-def _opened(model: bytes) -> Any:
+def _session(model: bytes) -> Any:
     return open_session(model)
 
 
 def _run(model: bytes, row: Values, label: str) -> Values:
     """Compute the features of one window; `label` names the block in errors."""
     try:
-        (output,) = _opened(model).run(None, {"x": row})
-    except Exception as error:  # onnxruntime has one class for each status
+        (output,) = _session(model).run(None, {"x": row})
+    except Exception as error:  # onnxruntime's errors have no common base class
         raise InputError(f"{label} does not run: {one_line(error)}") from error
     values: Values = output.ravel()
     return values

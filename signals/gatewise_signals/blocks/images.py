@@ -1,4 +1,4 @@
-"""Steps on pictures: histograms, cells, edges, and the difference of two frames."""
+"""Steps that compute features of images: histograms, cells of a grid, edges and differences."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gatewise_signals.steps import (
     scaled,
 )
 
-MOST_CELLS = 1024
-"""Largest number of cells along a side."""
+MAX_CELLS = 1024
+"""Largest number of cells along a side of a grid."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,14 +56,14 @@ class Frame(Picture):
         if x.ndim != 4 or x.shape[1] <= self.index or not x.shape[2] * x.shape[3]:
             raise InputError(
                 f"{self.label}: windows of shape {x.shape[1:]}; it reads frame {self.index} of "
-                "(frames, height, width)"
+                "windows with the shape (frames, height, width)"
             )
         return scaled(x[:, self.index], self.scale)
 
 
 @dataclass(frozen=True, repr=False)
 class FrameDifference(Picture):
-    """Absolute difference of two pictures of equal size, ``|after - before|``.
+    """Absolute difference of two images of equal size, ``|after - before|``.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class FrameDifference(Picture):
         before, after = inputs
         if before.shape != after.shape:
             raise InputError(
-                f"{self.label}: pictures of {before.shape[1:]} and {after.shape[1:]} differ in size"
+                f"{self.label}: images of {before.shape[1:]} and {after.shape[1:]} differ in size"
             )
         difference: Values = after - before
         return np.abs(difference, out=difference)
@@ -86,10 +86,10 @@ class FrameDifference(Picture):
 
 @dataclass(frozen=True, repr=False)
 class GridBlock(Block):
-    """A block on the cells of a grid.
+    """Block that computes features for the cells of a grid.
 
-    Cell (r, c) holds the pixel rows from ``r * height // rows`` to
-    ``(r + 1) * height // rows - 1``, and the columns by the same rule.
+    Cell (r, c) contains the pixel rows from ``r * height // rows`` to
+    ``(r + 1) * height // rows - 1``, and the pixel columns by the same rule.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ class GridBlock(Block):
     columns: int
 
     def _check(self) -> None:
-        check_whole(f"{self.kind}: rows", self.rows, 1, MOST_CELLS)
-        check_whole(f"{self.kind}: columns", self.columns, 1, MOST_CELLS)
+        check_whole(f"{self.kind}: rows", self.rows, 1, MAX_CELLS)
+        check_whole(f"{self.kind}: columns", self.columns, 1, MAX_CELLS)
 
     def _grid(self, height: int, width: int) -> _Grid:
         return _grid(height, width, self.rows, self.columns, self.label)
@@ -133,7 +133,9 @@ class Thumbnail(GridBlock):
 
 @dataclass(frozen=True, repr=False)
 class BlockStatistics(GridBlock):
-    """Standard deviations of all cells of a grid, then their minima, then their maxima.
+    """Standard deviation, minimum and maximum of each cell of a grid.
+
+    The standard deviations of all cells come first, followed by the minima and the maxima.
 
     Parameters
     ----------
@@ -153,9 +155,9 @@ class BlockStatistics(GridBlock):
         grid = self._grid(*x.shape[-2:])
         mean = _over_cells(np.add, x, grid) / grid.sizes
         # standard deviation of a cell: sqrt(mean((x - mean of the cell)**2))
-        away = x - mean.take(grid.row_of, axis=-2).take(grid.column_of, axis=-1)
-        away *= away
-        deviation = np.sqrt(_over_cells(np.add, away, grid) / grid.sizes)
+        squares = x - mean.take(grid.row_of, axis=-2).take(grid.column_of, axis=-1)
+        squares *= squares
+        deviation = np.sqrt(_over_cells(np.add, squares, grid) / grid.sizes)
         low, high = (_over_cells(ufunc, x, grid) for ufunc in (np.minimum, np.maximum))
         return np.concatenate([_flat(deviation), _flat(low), _flat(high)], axis=1)
 
@@ -164,15 +166,15 @@ class BlockStatistics(GridBlock):
 class GreyHistogram(Block):
     """Share of the pixels in equal bins of grey values.
 
-    A value v counts in bin ``floor((v - low) * bins / (high - low))``. Lower values and NaN count
-    in the first bin, higher ones in the last.
+    A value v belongs to bin ``floor((v - low) * bins / (high - low))``. Lower values and NaN belong
+    to the first bin, and higher values to the last one.
 
     Parameters
     ----------
     source : Picture
     bins : int, default 16
     low, high : float
-        Range of values, by default 0 to 256, the range of bytes.
+        Range of values; default: 0 to 256, the range of bytes.
     """
 
     kind: ClassVar[str] = "histogram"
@@ -204,20 +206,20 @@ class GreyHistogram(Block):
 class Edges(GridBlock):
     """Mean change of grey along each axis, and the strength of edges by cell and direction.
 
-    Let ``dx = p[r][c + 1] - p[r][c]`` and ``dy = p[r + 1][c] - p[r][c]`` at all pixels but those of
-    the last row and column. The first features are the means of ``|dx|`` and ``|dy|``. Then, for
-    each cell of a grid of these pixels and each of K directions, follows the sum of
-    ``sqrt(dx**2 + dy**2)`` over the cell's pixels with the direction
-    ``round(atan2(dy, dx) * K / pi) mod K``, divided by the number of the cell's pixels. A direction
-    that is NaN counts as 0.
+    Let ``dx = p[r][c + 1] - p[r][c]`` and ``dy = p[r + 1][c] - p[r][c]`` at all pixels p except
+    those of the last row and column. The first two features are the means of ``|dx|`` and ``|dy|``.
+    The others belong to the cells of a grid of these pixels and to K directions. A pixel has the
+    direction ``round(atan2(dy, dx) * K / pi) mod K``, or 0 if that is NaN. A feature is the sum of
+    ``sqrt(dx**2 + dy**2)`` over the pixels of a cell with one direction, divided by the number of
+    all pixels of the cell.
 
     Parameters
     ----------
     source : Picture
     rows, columns : int
     directions : {4, 8, 16}, default 4
-        K. The limits between these directions are irrational slopes, which whole grey values never
-        meet, so that rounding cannot change a direction.
+        K. The limits between these directions are irrational slopes. Whole grey values never have
+        such a slope, so that rounding cannot change a direction.
     """
 
     kind: ClassVar[str] = "edges"
@@ -242,26 +244,26 @@ class Edges(GridBlock):
         corner = x[:, :-1, :-1]
         dx = (x[:, :-1, 1:] - corner).reshape(len(x), -1)
         dy = (x[:, 1:, :-1] - corner).reshape(len(x), -1)
-        # direction = round(atan2(dy, dx) * K / pi) mod K; NaN is clipped to a number first
+        # direction = round(atan2(dy, dx) * K / pi) mod K; fmin and fmax replace NaN by a number
         turn = np.arctan2(dy, dx)
         turn *= np.float32(self.directions / np.pi)
         half_turn = np.float32(self.directions)
         np.fmax(np.fmin(turn, half_turn, out=turn), -half_turn, out=turn)
         direction = np.rint(turn).astype(np.intp) & (self.directions - 1)
         direction += grid.cell_of * self.directions
-        n_parts = self.rows * self.columns * self.directions
+        n_bins = self.rows * self.columns * self.directions
         # sum of sqrt(dx**2 + dy**2) by cell and direction
-        weights = _counts(direction, n_parts, np.sqrt(dx * dx + dy * dy))
-        out = np.empty((len(x), 2 + n_parts), np.float32)
+        strengths = _counts(direction, n_bins, np.sqrt(dx * dx + dy * dy))
+        out = np.empty((len(x), 2 + n_bins), np.float32)
         out[:, 0] = means(np.abs(dx))
         out[:, 1] = means(np.abs(dy))
-        out[:, 2:] = weights / np.repeat(grid.sizes.ravel(), self.directions)
+        out[:, 2:] = strengths / np.repeat(grid.sizes.ravel(), self.directions)
         return out
 
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Cells of a picture: starts, numbers of pixels, and the cell of each pixel."""
+    """Grid of an image: starts and sizes of its cells, and the cell of each pixel."""
 
     row_starts: NDArray[np.intp]
     column_starts: NDArray[np.intp]
@@ -275,7 +277,8 @@ class _Grid:
 def _grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid:
     if height < rows or width < columns:
         raise InputError(
-            f"{label}: {rows} x {columns} cells of only {max(height, 0)} x {max(width, 0)} pixels"
+            f"{label}: {rows} x {columns} cells need more than {max(height, 0)} x "
+            f"{max(width, 0)} pixels"
         )
     row_starts = np.arange(rows) * height // rows
     column_starts = np.arange(columns) * width // columns
@@ -289,19 +292,19 @@ def _grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid
 
 
 def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
-    """Reduce each cell by a ufunc, shape (n, rows, columns)."""
+    """Reduce the pixels of each cell by a ufunc, shape (n, rows, columns)."""
     # reduceat along the last axis adds in the same order for any number of windows
     strips = np.ascontiguousarray(ufunc.reduceat(x, grid.column_starts, axis=-1).swapaxes(1, 2))
     values: Values = ufunc.reduceat(strips, grid.row_starts, axis=-1).swapaxes(1, 2)
     return values
 
 
-def _counts(parts: NDArray[np.intp], count: int, weights: Values | None = None) -> NDArray[Any]:
-    """Number, or sum of weights, of the entries of each part, shape (n, count)."""
-    n = len(parts)
-    flat = (parts + np.arange(0, n * count, count)[:, np.newaxis]).ravel()
+def _counts(bins: NDArray[np.intp], n_bins: int, weights: Values | None = None) -> NDArray[Any]:
+    """Count the entries of each bin per row, or add their weights, shape (n, n_bins)."""
+    n = len(bins)
+    flat_bins = (bins + np.arange(0, n * n_bins, n_bins)[:, np.newaxis]).ravel()
     flat_weights = None if weights is None else weights.ravel()
-    return np.bincount(flat, flat_weights, n * count).reshape(n, count)
+    return np.bincount(flat_bins, flat_weights, n * n_bins).reshape(n, n_bins)
 
 
 def _flat(cells: Values) -> Values:

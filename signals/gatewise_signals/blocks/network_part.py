@@ -1,4 +1,4 @@
-"""Cut the part of an ONNX network that computes one value."""
+"""Extraction of the part of an ONNX network that computes one value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from gatewise.errors import InputError, one_line
 
 
 def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[int, ...]]:
-    """Return the graph from ``x`` to one value as ``margins``, and the shape of a row."""
+    """Extract the graph that computes the value `output`, and the shape of its input.
+
+    The new graph has the input ``x``, flat float32 rows, and the output ``margins``. The shape is
+    the original one, without the axis of rows. Errors contain `path`.
+    """
+    # read and check the network
     try:
         import onnx
         from onnx import helper
@@ -27,28 +32,27 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
         raise InputError(f"{path} has no value {output!r}; it has {', '.join(value_names[-8:])}")
     model = onnx.compose.add_prefix(model, "g_")
     graph = model.graph
-    # Walk back from the output, and copy the nodes and constants that it needs.
+    # walk back from the output, and copy the nodes and constants that it needs
     needed = {f"g_{output}"}
     needed_nodes = []
     for node in reversed(graph.node):  # nodes are in the order of computation
         if needed & set(node.output):
             needed_nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
-            needed |= _reads(node)
+            needed |= _names_read(node)
     constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer]
     constants = [t for t in constants if t.name in needed]
-    entries = [
-        i for i in graph.input if i.name in needed and i.name not in {t.name for t in constants}
-    ]
-    if len(entries) != 1:
-        raise InputError(f"{path}: {output!r} needs {len(entries)} inputs; a block has one")
-    # Convert x, flat float32 rows, to the type and shape of the input, and the value to margins.
-    entry = entries[0].type.tensor_type
-    shape = tuple(d.dim_value for d in entry.shape.dim[1:])
-    if not entry.shape.dim or min(shape, default=0) < 1:
+    constant_names = {t.name for t in constants}
+    inputs = [i for i in graph.input if i.name in needed and i.name not in constant_names]
+    if len(inputs) != 1:
+        raise InputError(f"{path}: {output!r} needs {len(inputs)} inputs; a block has one")
+    # convert x to the type and shape of the input, and the value to margins
+    input_type = inputs[0].type.tensor_type
+    shape = tuple(d.dim_value for d in input_type.shape.dim[1:])
+    if not input_type.shape.dim or min(shape, default=0) < 1:
         raise InputError(f"{path}: its input has no fixed shape; export it with fixed sizes")
     nodes = [
-        helper.make_node("Cast", ["x"], ["gw_cast"], to=entry.elem_type),
-        helper.make_node("Reshape", ["gw_cast", "gw_shape"], [entries[0].name]),
+        helper.make_node("Cast", ["x"], ["gw_cast"], to=input_type.elem_type),
+        helper.make_node("Reshape", ["gw_cast", "gw_shape"], [inputs[0].name]),
         *reversed(needed_nodes),
         helper.make_node("Cast", [f"g_{output}"], ["gw_float"], to=onnx.TensorProto.FLOAT),
         helper.make_node("Flatten", ["gw_float"], ["margins"], axis=1),
@@ -61,16 +65,16 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
         [helper.make_tensor_value_info("margins", 1, ["n", "features"])],
         constants,
     )
-    whole = helper.make_model(
+    new_model = helper.make_model(
         submodel, opset_imports=model.opset_import, ir_version=model.ir_version
     )
-    whole.functions.extend(model.functions)
-    data: bytes = whole.SerializeToString(deterministic=True)
+    new_model.functions.extend(model.functions)
+    data: bytes = new_model.SerializeToString(deterministic=True)
     return data, shape
 
 
-def _reads(node: Any) -> set[str]:
-    """Names that a node and its subgraphs read."""
-    inner = [a.g for a in node.attribute if a.HasField("g")]
-    inner += [g for a in node.attribute for g in a.graphs]
-    return set(node.input).union(*(_reads(n) for g in inner for n in g.node))
+def _names_read(node: Any) -> set[str]:
+    """List the names that a node and its subgraphs read."""
+    subgraphs = [a.g for a in node.attribute if a.HasField("g")]
+    subgraphs += [g for a in node.attribute for g in a.graphs]
+    return set(node.input).union(*(_names_read(n) for g in subgraphs for n in g.node))

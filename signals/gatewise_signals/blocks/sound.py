@@ -1,4 +1,4 @@
-"""Spectrogram, mel energies and cepstral coefficients of sound."""
+"""Steps for sound: spectrogram, mel energies and cepstral coefficients."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ MEL_UNIT = 2595.0
 class Spectrogram(Step):
     """Power spectra of successive frames.
 
-    Shape (n, n_channels, frames, size // 2 + 1) with ``frames = 1 + (samples - frame) // hop``.
-    Frame ``t`` holds the samples ``t * hop`` to ``t * hop + frame - 1``; :class:`.Spectrum` defines
-    its spectrum.
+    The result has the shape (n, n_channels, frames, size // 2 + 1) with
+    ``frames = 1 + (samples - frame) // hop``. Frame ``t`` contains the samples ``t * hop`` to
+    ``t * hop + frame - 1``. :class:`.Spectrum` defines the spectrum of a frame and its `size`.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Spectrogram(Step):
     rate_hz : float
         Samples per second of `source`.
     frame, hop : int
-        Samples of a frame, and samples between the starts of two frames.
+        Number of samples in a frame, and between the starts of two frames.
     """
 
     kind: ClassVar[str] = "spectrogram"
@@ -66,7 +66,9 @@ class Spectrogram(Step):
         (x,) = inputs
         samples = x.shape[-1]
         if samples < self.frame:
-            raise InputError(f"{self.label}: a frame needs {self.frame} samples, not {samples}")
+            raise InputError(
+                f"{self.label}: a frame needs {self.frame} samples, but windows have {samples}"
+            )
         return power_spectrum(x.take(_frames(samples, self.frame, self.hop), axis=-1))
 
 
@@ -74,11 +76,11 @@ class Spectrogram(Step):
 class MelSpectrogram(Step):
     """Logarithm of the power in mel bands, frame by frame.
 
-    Shape (n, n_channels, frames, bands). The frequencies ``e[0..bands + 1]`` are equally spaced
-    from `low_hz` to `high_hz` in ``mel(f) = 2595 * log10(1 + f / 700)``. The weight of frequency f
-    in band b is ``max(0, min((f - e[b]) / (e[b + 1] - e[b]), (e[b + 2] - f) / (e[b + 2] - e[b +
-    1])))``, divided by the sum of the band's weights. The value is the natural logarithm of
-    ``1e-12`` plus the sum of the weighted powers.
+    The result has the shape (n, n_channels, frames, bands). The frequencies ``e[0..bands + 1]`` are
+    equally spaced from `low_hz` to `high_hz` on the scale ``mel(f) = 2595 * log10(1 + f / 700)``.
+    The weight of frequency f in band b is ``max(0, min((f - e[b]) / (e[b + 1] - e[b]), (e[b + 2] -
+    f) / (e[b + 2] - e[b + 1])))``, divided by the sum of the weights in the band. The value of a
+    band is the natural logarithm of ``1e-12`` plus the sum of the weighted powers.
 
     Parameters
     ----------
@@ -86,7 +88,7 @@ class MelSpectrogram(Step):
     bands : int, default 20
     low_hz : float, default 0.0
     high_hz : float, default 0.0
-        0: half the rate.
+        0 stands for half the rate.
     """
 
     kind: ClassVar[str] = "mel"
@@ -102,9 +104,9 @@ class MelSpectrogram(Step):
 
     def _check(self) -> None:
         check_whole("mel: bands", self.bands, 1, 512)
-        half = self.source.rate_hz / 2
-        check_number("mel: low_hz", self.low_hz, -1e-9, half)
-        check_number("mel: high_hz", self._high_hz, self.low_hz, half)
+        half_rate = self.source.rate_hz / 2
+        check_number("mel: low_hz", self.low_hz, -1e-9, half_rate)
+        check_number("mel: high_hz", self._high_hz, self.low_hz, half_rate)
         self.filters()
 
     @property
@@ -112,7 +114,7 @@ class MelSpectrogram(Step):
         return self.high_hz or self.source.rate_hz / 2
 
     def filters(self) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
-        """Bins and weights of all bands, one band after another, and the start of each band."""
+        """Return the bins and weights of all bands in order, and the start of each band."""
         bins = fft_size(self.source.frame) // 2 + 1
         return _mel_filters(self.bands, self.low_hz, self._high_hz, bins, self.source.rate_hz)
 
@@ -128,7 +130,7 @@ class MelSpectrogram(Step):
 
 @dataclass(frozen=True, repr=False)
 class MelEnergies(Block):
-    """Mean and standard deviation over the frames of each mel band.
+    """Mean and standard deviation of each mel band over the frames.
 
     Parameters
     ----------
@@ -140,29 +142,29 @@ class MelEnergies(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return _over_frames_names(self.source, self.source.bands)
+        return _statistics_names(self.source, self.source.bands)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
-        return _over_frames(inputs[0])
+        return _frame_statistics(inputs[0])
 
 
 @dataclass(frozen=True, repr=False)
 class Mfcc(Block):
-    """Means and standard deviations over the frames of mel-frequency cepstral coefficients.
+    """Mean and standard deviation over the frames of mel-frequency cepstral coefficients.
 
-    Coefficient k is the orthonormal cosine transform (DCT-II) of the B bands m of a frame's mel
-    spectrogram, ``sqrt(2 / B) * sum(m[b] * cos(pi * k * (b + 0.5) / B))``, with ``sqrt(1 / B)`` for
-    k = 0.
+    The coefficients are the orthonormal cosine transform (DCT-II) of the B bands m of a frame's mel
+    spectrogram. Coefficient k is ``sqrt(2 / B) * sum(m[b] * cos(pi * k * (b + 0.5) / B))``, with
+    ``sqrt(1 / B)`` instead of ``sqrt(2 / B)`` for k = 0.
 
     Parameters
     ----------
     source : MelSpectrogram
     coefficients : int, default 13
-        At most the number of bands.
+        Number of coefficients, at most the number of bands.
     parts : int, default 1
-        Number of parts of a window. With several, the means over the frames of each part follow,
-        which tell sounds apart by their order. Part j of F frames begins at frame
-        ``j * F // parts``.
+        Number of parts of a window. With several parts, the features also contain the means over
+        the frames of each part, which depend on the order of sounds. Part j of F frames begins at
+        frame ``j * F // parts``.
     """
 
     kind: ClassVar[str] = "mfcc"
@@ -176,7 +178,7 @@ class Mfcc(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return _over_frames_names(self.source, self.coefficients, self.parts)
+        return _statistics_names(self.source, self.coefficients, self.parts)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         # c[k] = sum_b m[b] * table[k, b]
@@ -185,37 +187,38 @@ class Mfcc(Block):
         n_frames = coefficients.shape[-2]
         if self.parts > n_frames:
             raise InputError(
-                f"{self.label}: {self.parts} parts need as many frames, not {n_frames}"
+                f"{self.label}: {self.parts} parts need at least {self.parts} frames, but windows "
+                f"have {n_frames}"
             )
-        return _over_frames(coefficients, self.parts)
+        return _frame_statistics(coefficients, self.parts)
 
 
-def _over_frames_names(source: MelSpectrogram, count: int, parts: int = 1) -> tuple[str, ...]:
+def _statistics_names(source: MelSpectrogram, count: int, parts: int = 1) -> tuple[str, ...]:
     kinds = ["mean", "std", *(f"part{j}.mean" for j in range(parts) if parts > 1)]
     return per_channel(source.channels, tuple(f"{kind}{k}" for kind in kinds for k in range(count)))
 
 
-def _over_frames(x: Values, parts: int = 1) -> Values:
-    """Mean and standard deviation over the frames, then the means of the parts if several.
+def _frame_statistics(x: Values, parts: int = 1) -> Values:
+    """Compute means and standard deviations over the frames, and means over several parts.
 
     Shapes: `x` (n, n_channels, frames, k); returns (n, n_features).
     """
-    series = np.ascontiguousarray(x.swapaxes(-1, -2))  # sums run along contiguous frames
+    series = np.ascontiguousarray(x.swapaxes(-1, -2))  # so that sums run along contiguous frames
     c = centred(series)
-    figures = [means(series), np.sqrt(means(c * c))]
+    statistics = [means(series), np.sqrt(means(c * c))]
     if parts > 1:
         edges = np.arange(1, parts) * series.shape[-1] // parts
-        figures += [means(np.ascontiguousarray(p)) for p in np.split(series, edges, axis=-1)]
-    return np.ascontiguousarray(np.concatenate(figures, axis=-1)).reshape(len(x), -1)
+        statistics += [means(np.ascontiguousarray(p)) for p in np.split(series, edges, axis=-1)]
+    return np.ascontiguousarray(np.concatenate(statistics, axis=-1)).reshape(len(x), -1)
 
 
 @lru_cache(maxsize=32)
 def _frames(samples: int, frame: int, hop: int) -> NDArray[np.intp]:
-    """Indices of the samples of each frame, shape (frames, frame)."""
+    """Compute the indices of the samples of each frame, shape (n_frames, frame)."""
     starts = np.arange(1 + (samples - frame) // hop) * hop
-    samples_of_frames = starts[:, np.newaxis] + np.arange(frame)
-    samples_of_frames.flags.writeable = False
-    return samples_of_frames
+    indices = starts[:, np.newaxis] + np.arange(frame)
+    indices.flags.writeable = False
+    return indices
 
 
 @lru_cache(maxsize=32)
@@ -230,23 +233,23 @@ def _mel_filters(
     bins = []
     weights = []
     for low, middle, high in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
-        # a triangle with its top at `middle`
+        # a triangle with its maximum at `middle`
         weight = np.minimum((hz - low) / (middle - low), (high - hz) / (high - middle))
-        inside = np.flatnonzero(weight > 0)
-        if not len(inside):
+        band_bins = np.flatnonzero(weight > 0)
+        if not len(band_bins):
             raise InputError(
                 f"mel: no bin of {n_bins} lies in the band {low:.4g} to {high:.4g} Hz; give "
                 "fewer bands or a longer frame"
             )
-        bins.append(inside)
-        weights.append(weight[inside] / weight[inside].sum())
-    starts = np.cumsum([0] + [len(inside) for inside in bins[:-1]])
+        bins.append(band_bins)
+        weights.append(weight[band_bins] / weight[band_bins].sum())
+    starts = np.cumsum([0] + [len(band_bins) for band_bins in bins[:-1]])
     return np.concatenate(bins), constant(np.concatenate(weights)), starts
 
 
 @lru_cache(maxsize=32)
 def dct_rows(coefficients: int, bands: int) -> Values:
-    """Rows of the orthonormal DCT-II, shape (coefficients, bands)."""
+    """Compute the first rows of the orthonormal DCT-II matrix, shape (coefficients, bands)."""
     k = np.arange(coefficients)[:, np.newaxis]
     table = np.sqrt(2 / bands) * np.cos(np.pi * k * (np.arange(bands) + 0.5) / bands)
     table[0] = np.sqrt(1 / bands)

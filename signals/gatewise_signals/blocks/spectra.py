@@ -1,4 +1,4 @@
-"""Steps in the frequency domain and their power spectrum."""
+"""Steps in the frequency domain, which are based on a power spectrum."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TINY = np.float32(1e-12)
 class Spectrum(ChannelwiseSignal):
     """Power spectrum of the centred samples under a Hann window.
 
-    Shape (n, n_channels, size // 2 + 1). Samples are padded with zeros to `size`, the next power of
-    two. Bin ``i`` is the squared magnitude of the discrete Fourier transform at
-    ``i * rate_hz / size``, divided by the sum of the squares of the Hann window.
+    The result has the shape (n, n_channels, size // 2 + 1). The samples are padded with zeros to
+    `size`, the next power of two. Bin ``i`` is the squared magnitude of the discrete Fourier
+    transform at ``i * rate_hz / size``, divided by the sum of the squares of the Hann window.
 
     Parameters
     ----------
@@ -49,22 +49,23 @@ class Spectrum(ChannelwiseSignal):
         return power_spectrum(inputs[0])
 
     def hz(self, n_bins: int) -> Values:
-        """Frequency of each bin in Hz, shape (`n_bins`,)."""
+        """Compute the frequency of each bin in Hz, shape (`n_bins`,)."""
         return bin_hz(n_bins, self.rate_hz)
 
 
 @dataclass(frozen=True, repr=False)
 class BandPowers(SignalBlock):
-    """Logarithm of the power in bands of frequency.
+    """Logarithm of the power in frequency bands.
 
-    A band holds the bins from its lower edge to below its upper edge. The feature is the natural
-    logarithm of ``1e-12`` plus the mean of their powers, or 0 for a band without bins.
+    A band contains the bins from its lower edge up to, but not including, its upper edge. The
+    feature is the natural logarithm of ``1e-12`` plus the mean of their powers. A band without bins
+    has the feature 0.
 
     Parameters
     ----------
     source : Spectrum
     edges : tuple of float
-        Edges of adjacent bands in Hz, in rising order.
+        Edges of adjacent bands in Hz, in ascending order.
     """
 
     kind: ClassVar[str] = "bands"
@@ -74,7 +75,7 @@ class BandPowers(SignalBlock):
     def _check(self) -> None:
         check_rising("bands: edges", self.edges, 0, 1e9)
         if len(self.edges) < 2:
-            raise InputError(f"bands: edges are {self.edges}; one band has two")
+            raise InputError(f"bands: edges are {self.edges}; give at least two, for one band")
 
     @property
     def feature_words(self) -> tuple[str, ...]:
@@ -128,22 +129,23 @@ class SpectralMoments(SignalBlock):
         total = np.add.reduce(x, -1, keepdims=True)
         q = ratio(x, np.broadcast_to(total, x.shape))
         centroid = np.add.reduce(q * hz, -1, keepdims=True)
-        away = hz - centroid
-        away *= away
-        away *= q
+        squares = hz - centroid
+        squares *= squares
+        squares *= q
         out[..., 0] = centroid[..., 0]
-        out[..., 1] = np.sqrt(np.add.reduce(away, -1))
+        out[..., 1] = np.sqrt(np.add.reduce(squares, -1))
+        # entropy = -sum(q * log(q)) / log(n)
         out[..., 2] = np.add.reduce(q * np.log(q + TINY), -1) / np.float32(-np.log(len(hz)))
-        # the first bin whose running sum of q reaches its share of the total
-        running = np.add.accumulate(q, -1)
-        reached = running >= running[..., -1:] * np.float32(self.rolloff)
-        out[..., 3] = hz.take(reached.argmax(axis=-1))
+        # rolloff: the first bin at which the running sum of q reaches that share of the total
+        running_sum = np.add.accumulate(q, -1)
+        is_reached = running_sum >= running_sum[..., -1:] * np.float32(self.rolloff)
+        out[..., 3] = hz.take(is_reached.argmax(axis=-1))
         out[..., 4] = hz.take(x.argmax(axis=-1))
         return out
 
 
 def power_spectrum(x: Values) -> Values:
-    """Power spectrum along the last axis, as :class:`Spectrum` defines it."""
+    """Compute the power spectrum along the last axis, as :class:`Spectrum` defines it."""
     samples = x.shape[-1]
     window, weight = weighted_hann(samples)
     centred_samples = centred(x)
@@ -157,20 +159,20 @@ def power_spectrum(x: Values) -> Values:
 
 
 def fft_size(samples: int) -> int:
-    """Next power of two."""
+    """Return the smallest power of two that is at least `samples`, and at least 2."""
     return 1 << max(samples - 1, 1).bit_length()
 
 
 @lru_cache(maxsize=32)
 def weighted_hann(samples: int) -> tuple[Values, np.float32]:
-    """Periodic Hann window, shape (samples,), and the sum of its squares (1 for one sample)."""
+    """Compute a periodic Hann window, (samples,), and its sum of squares (1 for one sample)."""
     window = constant(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(samples) / samples))
     return window, np.float32(np.sum(window * window) or 1.0)
 
 
 @lru_cache(maxsize=32)
 def bin_hz(n_bins: int, rate_hz: float) -> Values:
-    """Frequency of each bin of a spectrum, shape (n_bins,)."""
+    """Compute the frequency of each bin of a spectrum, shape (n_bins,)."""
     return constant(np.arange(n_bins) * (rate_hz / (2 * (n_bins - 1))))
 
 
@@ -178,7 +180,11 @@ def bin_hz(n_bins: int, rate_hz: float) -> Values:
 def _bands(
     edges: tuple[float, ...], rate_hz: float, n_bins: int
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
-    """First bins and sizes of the bands with bins, the mask of these bands, and the last end."""
+    """Find the bins of the bands.
+
+    Returns the first bin and the number of bins of each band that has bins, the mask of these bands
+    among all bands, and the end of the last band.
+    """
     edge_bins = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
     counts = np.diff(edge_bins)
     has_bins = counts > 0

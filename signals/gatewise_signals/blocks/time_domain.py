@@ -47,10 +47,10 @@ class Magnitude(Signal):
 class Envelope(ChannelwiseSignal):
     """Envelope of a signal: means of the rectified samples.
 
-    Shape (n, n_channels, samples // width). With c the samples minus their mean, sample ``j``
-    is the mean of ``|c|`` over the samples ``j * width`` to ``(j + 1) * width - 1``. The spectrum
-    of the envelope, ``Spectrum(Envelope(x, 8), rate_hz / 8)``, shows the rate of repeated shocks,
-    such as those of a damaged bearing.
+    The result has the shape (n, n_channels, samples // width). Let c be the samples minus their
+    mean. Sample ``j`` of the envelope is the mean of ``|c|`` over the samples ``j * width`` to
+    ``(j + 1) * width - 1``. The spectrum of the envelope, ``Spectrum(Envelope(x, 8), rate_hz /
+    8)``, shows the rate of repeated shocks, for example from a damaged bearing.
 
     Parameters
     ----------
@@ -66,22 +66,22 @@ class Envelope(ChannelwiseSignal):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
-        count = x.shape[-1] // self.width
-        if not count:
+        n_means = x.shape[-1] // self.width
+        if not n_means:
             raise InputError(
                 f"{self.label}: needs at least {self.width} samples, not {x.shape[-1]}"
             )
         rectified = centred(x)
         np.abs(rectified, out=rectified)
-        blocks = rectified[..., : count * self.width]
-        return means(blocks.reshape(*x.shape[:-1], count, self.width))
+        complete = rectified[..., : n_means * self.width]
+        return means(complete.reshape(*x.shape[:-1], n_means, self.width))
 
 
 @dataclass(frozen=True, repr=False)
 class Jerk(ChannelwiseSignal):
-    """Change of a signal per second, ``(x[i + 1] - x[i]) * rate_hz``; the jerk of an acceleration.
+    """Change of a signal per second, which for an acceleration is the jerk.
 
-    Shape (n, n_channels, samples - 1).
+    It is ``(x[i + 1] - x[i]) * rate_hz``, shape (n, n_channels, samples - 1).
 
     Parameters
     ----------
@@ -120,10 +120,10 @@ class Mean(SignalBlock):
 class Statistics(SignalBlock):
     """Standard deviation, skewness, kurtosis, RMS, crest factor and range of the samples.
 
-    With c the samples minus their mean, v the mean of ``c**2``, s the square root of v, and r the
-    square root of the mean of ``x**2``, the features are ``s``, ``mean(c**3) / (v * s)``,
-    ``mean(c**4) / v**2``, ``r``, ``max(|x|) / r`` and ``max(x) - min(x)``. A quotient is 0 where
-    its divisor is not above 0.
+    Let x be the samples, c the samples minus their mean, v the mean of ``c**2``, s the square root
+    of v, and r the square root of the mean of ``x**2``. The features are ``s``,
+    ``mean(c**3) / (v * s)``, ``mean(c**4) / v**2``, ``r``, ``max(|x|) / r`` and
+    ``max(x) - min(x)``. A quotient is 0 unless its divisor is above 0.
     """
 
     kind: ClassVar[str] = "statistics"
@@ -161,14 +161,15 @@ class Statistics(SignalBlock):
 class Quantiles(SignalBlock):
     """Quantiles of the samples.
 
-    With s the n samples in rising order, NaN last, and ``p = q * (n - 1)``, quantile q is
-    ``s[i] + (p - i) * (s[j] - s[i])`` where ``i = floor(p)`` and ``j = min(i + 1, n - 1)``.
+    Let s be the n samples in ascending order, with NaN at the end, and ``p = q * (n - 1)``. With
+    ``i = floor(p)`` and ``j = min(i + 1, n - 1)``, quantile q is
+    ``s[i] + (p - i) * (s[j] - s[i])``.
 
     Parameters
     ----------
     source : Signal
     at : tuple of float
-        Probabilities q in rising order, each from 0 to 1.
+        Probabilities q in ascending order, each from 0 to 1.
     """
 
     kind: ClassVar[str] = "quantiles"
@@ -184,9 +185,9 @@ class Quantiles(SignalBlock):
     def values(self, x: Values) -> Values:
         lower, upper, weight = quantile_positions(self.at, x.shape[-1])
         # s[i] + (p - i) * (s[i + 1] - s[i])
-        ordered = np.sort(x, axis=-1)
-        low = ordered.take(lower, axis=-1)
-        quantiles: Values = low + weight * (ordered.take(upper, axis=-1) - low)
+        samples = np.sort(x, axis=-1)
+        low = samples.take(lower, axis=-1)
+        quantiles: Values = low + weight * (samples.take(upper, axis=-1) - low)
         return quantiles
 
 
@@ -194,9 +195,9 @@ class Quantiles(SignalBlock):
 class ZeroCrossings(SignalBlock):
     """Rate at which samples cross their mean, and mean change between neighbouring samples.
 
-    With c the n samples minus their mean, the features are the share of the n - 1 pairs of
-    neighbours in which exactly one c is below 0, and the mean of ``|x[i + 1] - x[i]|``. Both are 0
-    for a single sample.
+    Let x be the n samples, and c the samples minus their mean. The first feature is the share of
+    the n - 1 pairs of neighbours in which exactly one c is below 0. The second feature is the mean
+    of ``|x[i + 1] - x[i]|``. Both are 0 if there is only one sample.
     """
 
     kind: ClassVar[str] = "crossings"
@@ -206,8 +207,8 @@ class ZeroCrossings(SignalBlock):
         out = np.zeros((*x.shape[:-1], 2), np.float32)
         if x.shape[-1] > 1:
             is_negative = centred(x) < 0
-            crossed = (is_negative[..., 1:] != is_negative[..., :-1]).astype(np.float32)
-            out[..., 0] = means(crossed)
+            crossings = (is_negative[..., 1:] != is_negative[..., :-1]).astype(np.float32)
+            out[..., 0] = means(crossings)
             change = x[..., 1:] - x[..., :-1]
             out[..., 1] = means(np.abs(change, out=change))
         return out
@@ -217,14 +218,14 @@ class ZeroCrossings(SignalBlock):
 class Autocorrelation(SignalBlock):
     """Correlation of a signal with itself at several lags.
 
-    With c the samples minus their mean, a feature is ``sum(c[i] * c[i + lag]) / sum(c**2)``, or 0
-    where the divisor is not above 0.
+    Let c be the samples minus their mean. A feature is ``sum(c[i] * c[i + lag]) / sum(c**2)``, or 0
+    unless the divisor is above 0.
 
     Parameters
     ----------
     source : Signal
     lags : tuple of int
-        In samples, in rising order, each less than the length of a window.
+        Lags in samples, in ascending order, each less than the length of a window.
     """
 
     kind: ClassVar[str] = "autocorrelation"
@@ -242,7 +243,7 @@ class Autocorrelation(SignalBlock):
     def values(self, x: Values) -> Values:
         samples = x.shape[-1]
         if samples <= self.lags[-1]:
-            raise InputError(f"{self.label}: lag {self.lags[-1]} of only {samples} samples")
+            raise InputError(f"{self.label}: lag {self.lags[-1]} needs more than {samples} samples")
         c = centred(x)
         out = np.empty((*x.shape[:-1], len(self.lags)), np.float32)
         for column, lag in enumerate(self.lags):
@@ -256,14 +257,14 @@ class Autocorrelation(SignalBlock):
 class WaveletEnergies(SignalBlock):
     """Energies of the Haar wavelet transform of the centred samples, level by level.
 
-    With ``a`` the samples minus their mean, each level cuts ``a`` to an even number of samples and
-    halves it into details and new samples::
+    The transform begins with ``a``, the samples minus their mean. Each level cuts ``a`` to an even
+    number of samples, and splits it into details and new samples::
 
         d[k]     = (a[2 * k] - a[2 * k + 1]) / sqrt(2)
         a_new[k] = (a[2 * k] + a[2 * k + 1]) / sqrt(2)
 
-    The features are the natural logarithm of ``1e-12 + mean(d**2)`` for each level, the highest
-    frequencies first, and of ``1e-12 + mean(a**2)`` for the samples that remain.
+    The features are the natural logarithm of ``1e-12 + mean(d**2)`` for each level, beginning with
+    the highest frequencies, and of ``1e-12 + mean(a**2)`` for the samples after the last level.
 
     Parameters
     ----------
@@ -306,14 +307,14 @@ class WaveletEnergies(SignalBlock):
 class Tilt(Block):
     """Angles between an accelerometer and gravity, in radians.
 
-    With x, y, z the means of the three channels, the features are the pitch
+    Let x, y and z be the means of the three channels. The features are the pitch
     ``atan2(x, sqrt(y**2 + z**2))``, the roll ``atan2(y, sqrt(x**2 + z**2))`` and the inclination
     ``atan2(sqrt(x**2 + y**2), z)``.
 
     Parameters
     ----------
     source : Signal
-        A signal of three channels.
+        Signal with three channels.
     """
 
     kind: ClassVar[str] = "tilt"
@@ -322,13 +323,14 @@ class Tilt(Block):
 
     def _check(self) -> None:
         if len(self.source.channels) != 3:
-            raise InputError("tilt: needs a signal of three channels, x, y and z")
+            raise InputError("tilt needs a signal with three channels, x, y and z")
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         # pitch, roll, inclination = atan2(x, |y, z|), atan2(y, |x, z|), atan2(|x, y|, z)
         gravity = means(inputs[0])
-        square = gravity * gravity
-        lengths = np.sqrt(square.take((1, 0, 0), axis=1) + square.take((2, 2, 1), axis=1))
+        squares = gravity * gravity
+        # lengths of (y, z), (x, z) and (x, y)
+        lengths = np.sqrt(squares.take((1, 0, 0), axis=1) + squares.take((2, 2, 1), axis=1))
         numerator = np.concatenate([gravity[:, :2], lengths[:, 2:]], axis=1)
         denominator = np.concatenate([lengths[:, :2], gravity[:, 2:]], axis=1)
         angles: Values = np.arctan2(numerator, denominator)
@@ -336,7 +338,7 @@ class Tilt(Block):
 
 
 def ratio(dividend: Values, divisor: Values) -> Values:
-    """Divide, with 0 where the divisor is not above 0."""
+    """Divide element by element; the result is 0 unless the divisor is above 0."""
     return np.divide(dividend, divisor, out=np.zeros_like(dividend), where=divisor > 0)
 
 
@@ -344,7 +346,7 @@ def ratio(dividend: Values, divisor: Values) -> Values:
 def quantile_positions(
     at: tuple[float, ...], samples: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], Values]:
-    """Index of the sorted sample below and above each quantile, and the weight of the upper one."""
+    """Find the sorted samples below and above each quantile, and the weight of the upper one."""
     position = np.asarray(at) * (samples - 1)
     lower = np.floor(position).astype(np.intp)
     return lower, np.minimum(lower + 1, samples - 1), (position - lower).astype(np.float32)

@@ -72,7 +72,7 @@ def test_equal_functions_are_one_block_and_a_bundle_has_none():
 
 def test_no_function_is_found_by_its_path_alone():
     block = FunctionBlock("system", ("a",), "os:system")
-    with pytest.raises(InputError, match=r"in training os:system, which a bundle does not hold"):
+    with pytest.raises(InputError, match=r"os:system in training\), which the bundle does"):
         block.run(np.zeros((1, 4)))
 
 
@@ -90,7 +90,7 @@ def overwriting(windows):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda x: x[:, :2], r"shape \(3, 2\) for 3 windows; its 1 names"),
+        (lambda x: x[:, :2], r"shape \(3, 2\) for 3 windows; with its 1 names"),
         (lambda x: 1 / 0, "ZeroDivisionError"),
         (lambda x: ["a"] * 3, "no numbers"),
         (overwriting, "read-only"),
@@ -154,7 +154,7 @@ def test_networks_that_are_no_block_are_refused(network, tmp_path):
     path, *_ = network
     with pytest.raises(InputError, match=r"no value 'nowhere'; it has .*hidden"):
         sig.Block.from_onnx(path, "nowhere")
-    with pytest.raises(InputError, match="3 values, and 1 names"):
+    with pytest.raises(InputError, match="3 values but 1 names"):
         sig.Block.from_onnx(path, "logits", names=["a"])
     with pytest.raises(InputError, match=r"absent\.onnx"):
         sig.Block.from_onnx(tmp_path / "absent.onnx", "logits")

@@ -70,7 +70,7 @@ def test_mfcc_of_parts_follow_those_of_the_window(windows):
     np.testing.assert_array_equal(found[:, :26], sig.SignalGraph([whole]).transform(windows))
     np.testing.assert_allclose(found[:, 26:], np.concatenate(parts, axis=1), atol=1e-3)
     assert block.suffixes[26] == "part0.mean0"
-    with pytest.raises(InputError, match="12 parts need as many frames, not 11"):
+    with pytest.raises(InputError, match="12 parts need at least 12 frames, but windows have 11"):
         sig.SignalGraph([sig.Mfcc(MEL, 13, parts=12)]).transform(windows)
 
 
@@ -89,5 +89,5 @@ def test_settings_at_their_default_are_left_out_of_documents(windows):
 
 
 def test_windows_shorter_than_a_frame_are_refused():
-    with pytest.raises(InputError, match="frame needs 200 samples, not 199"):
+    with pytest.raises(InputError, match="frame needs 200 samples, but windows have 199"):
         sig.SignalGraph([sig.Mfcc(MEL)]).transform(np.zeros((1, 199)))
