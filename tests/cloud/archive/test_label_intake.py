@@ -17,7 +17,9 @@ from gatewise_cloud.archive.label_message import encode_label
 from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.service.metrics import text_of
 from gatewise_cloud.worker.counters import Counters
+from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import read_labels
 from gatewise_export.archive.machine_labels import machine_rows
@@ -76,6 +78,24 @@ def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
     send(bench, request, one.device, "b", row=1, at=1_700_000_000)
     wait_until(lambda: outcomes(keeping) == {"added": 2, "repeated": 1})
     assert b'gatewise_worker_labels_total{outcome="added"} 2.0' in text_of(keeping)
+
+
+def test_answers_of_a_device_name_the_instance_to_label(
+    keeping, tmp_path, bundle, mosquitto, bench
+):
+    link = MqttLink(mosquitto.url, device="pi-9")
+    with Device(bundle, link=link, policy="cloud-only", deadline_ms=20_000) as device:
+        link.connect(60)
+        answers = [device.answer(tiny.rows(1)[0]), *device.answer_many(tiny.rows(2, seed=1))]
+    assert [answer.route for answer in answers] == ["cloud"] * 3
+    assert answers[2].request == f"{answers[1].request}-1"
+    for answer, label in zip(answers, "abc", strict=True):
+        request, _, row = answer.request.partition("-")
+        document = {"id": request, "dev": "pi-9", "l": label, "i": int(row or 0)}
+        bench.publish("gw/v1/repair/labels/json", json.dumps(document).encode())
+    wait_until(lambda: outcomes(keeping) == {"added": 3})
+    labels = read_labels(tmp_path / "kept")
+    assert labels[answers[2].request].label == "c"
 
 
 def test_refused_labels_are_counted_by_reason_and_logged(
