@@ -1,7 +1,7 @@
 """Take labels that machines send for kept instances: check, look up, record; count each outcome.
 
-An instance is on disk once its shard is closed. A label that comes earlier waits for it in memory,
-and is refused as unknown if the instance does not come.
+An instance is on disk once its shard is closed. A label that comes earlier waits in memory, and is
+refused as unknown if its instance does not come.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gatewise_cloud.archive.label_message import decode_label
 from gatewise_cloud.archive.writer import ArchiveWriter
@@ -24,8 +24,15 @@ _LOG = logging.getLogger("gatewise_cloud")
 #: Largest number of labels that wait for the disk or for their instances.
 MAX_WAITING: Final = 10_000
 _POLL_SECONDS: Final = 1.0
-#: Time that the disk gets, after the longest time of an open shard, to have an instance.
+#: Time for the writing of a shard, after the longest time for which it stays open.
 _WRITE_SECONDS: Final = 30.0
+
+
+class _Arrival(NamedTuple):
+    """A label and the time of its arrival, in Unix seconds."""
+
+    time: float
+    label: MachineLabel
 
 
 class LabelIntake:
@@ -59,7 +66,7 @@ class LabelIntake:
         self._dead_letter = dead_letter
         self._patience = seconds + _WRITE_SECONDS
         self._clock = clock
-        self._arrived: list[tuple[float, MachineLabel]] = []
+        self._new_labels: list[_Arrival] = []
         self._n_waiting = 0
         self._ending = False
         self._changed = threading.Condition()  # guards the fields above
@@ -75,11 +82,6 @@ class LabelIntake:
             self._ending = True
             self._changed.notify_all()
         self._thread.join()
-
-    @staticmethod
-    def takes(topic: str) -> bool:
-        """Whether a topic is one of labels."""
-        return topic.removesuffix("/json").endswith("/labels")
 
     def receive(self, topic: str, payload: bytes) -> None:
         """Check a message and queue its label; does not wait."""
@@ -97,14 +99,13 @@ class LabelIntake:
             is_full = self._n_waiting >= MAX_WAITING
             if not is_full:
                 self._n_waiting += 1
-                self._arrived.append((now, label))
-                self._changed.notify_all()
+                self._new_labels.append(_Arrival(now, label))
         if is_full:
             self._count(label, "full")
 
     def _count(self, label: MachineLabel, outcome: str) -> None:
         self._counters.add("labels", label=outcome)
-        if outcome not in ("added", "repeated"):
+        if outcome in _REASONS:
             _LOG.warning(
                 "warning: label %r of %s of %s, from %s, is refused: %s",
                 label.label,
@@ -117,50 +118,49 @@ class LabelIntake:
     # -- the thread that records -------------------------------------------------------------
 
     def _run(self) -> None:
-        waiting: list[tuple[float, MachineLabel]] = []
-        searched: set[Path] = set()
-        is_last = False
-        while not is_last:
+        waiting: list[_Arrival] = []
+        searched_shards: set[Path] = set()
+        is_last_round = False
+        while not is_last_round:
             with self._changed:
-                if not self._ending:
-                    self._changed.wait_for(lambda: self._ending, _POLL_SECONDS)
-                is_last = self._ending
-                arrived = self._arrived
-                self._arrived = []
+                self._changed.wait_for(lambda: self._ending, _POLL_SECONDS)
+                is_last_round = self._ending
+                new_labels = self._new_labels
+                self._new_labels = []
+            # New labels may be of any shard, but waiting ones only of shards that came since.
             try:
-                # new labels may be of any shard, the waiting ones of new shards alone
                 shards = self._writer.folder.shards[::-1]
-                new_shards = [shard for shard in shards if shard not in searched]
-                left = self._record(arrived, shards) if arrived else []
-                left += self._record(waiting, new_shards) if waiting and new_shards else waiting
-                searched = set(shards)
+                new_shards = [shard for shard in shards if shard not in searched_shards]
+                unrecorded = self._record(waiting, new_shards) + self._record(new_labels, shards)
+                searched_shards = set(shards)
             except Exception:  # a full disk never ends a worker
                 _LOG.exception("labels could not be recorded in %s", self._writer.folder.path)
-                left = [*arrived, *waiting]
-                searched = set()
+                unrecorded = [*waiting, *new_labels]
+                searched_shards = set()
+            # Labels wait until their instance must have been on disk.
             oldest = self._clock() - self._patience
             waiting = []
-            for came, label in left:
-                if is_last or came < oldest:
-                    self._count(label, "unknown")
+            for arrival in unrecorded:
+                if is_last_round or arrival.time < oldest:
+                    self._count(arrival.label, "unknown")
                 else:
-                    waiting.append((came, label))
+                    waiting.append(arrival)
             with self._changed:
-                self._n_waiting = len(waiting) + len(self._arrived)
+                self._n_waiting = len(waiting) + len(self._new_labels)
 
-    def _record(
-        self, labels: list[tuple[float, MachineLabel]], shards: list[Path]
-    ) -> list[tuple[float, MachineLabel]]:
+    def _record(self, arrivals: list[_Arrival], shards: list[Path]) -> list[_Arrival]:
         """Record the labels of instances in `shards`; return the other labels."""
-        only_labels = [label for _, label in labels]
-        outcomes = add_machine_labels(self._writer.folder, only_labels, shards)
-        left = []
-        for entry, outcome in zip(labels, outcomes, strict=True):
+        if not arrivals or not shards:
+            return arrivals
+        labels = [arrival.label for arrival in arrivals]
+        outcomes = add_machine_labels(self._writer.folder, labels, shards)
+        unrecorded = []
+        for arrival, outcome in zip(arrivals, outcomes, strict=True):
             if outcome == "unknown":
-                left.append(entry)
+                unrecorded.append(arrival)
             else:
-                self._count(entry[1], outcome)
-        return left
+                self._count(arrival.label, outcome)
+        return unrecorded
 
 
 _REASONS: Final = {

@@ -187,7 +187,7 @@ class Worker:
 
     def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
         """Handle one message of a worker that keeps instances: a label or a request."""
-        if self._labels is not None and self._labels.takes(topic):
+        if self._labels is not None and topic.removesuffix("/json").endswith("/labels"):
             self._labels.receive(topic, payload)
         else:
             self._server.receive(topic, payload, retained)

@@ -63,35 +63,36 @@ def add_machine_labels(
     with folder.locked():
         # Copies come first: an instance that was chosen or labelled before needs no second one.
         copies = _copies(folder.path)
-        present = [shard for shard in shards if shard.exists()]
-        places = find_instances([*copies, *present], {label.id for label in labels})
-        current = {name: label.label for name, label in read_labels(folder.path).items()}
-        rows_of: dict[Path, tuple[ShardFacts, ArchivedRows]] = {}
+        files = [*copies, *(shard for shard in shards if shard.exists())]
+        places = find_instances(files, {label.id for label in labels})
+        text_of = {name: label.label for name, label in read_labels(folder.path).items()}
+        content_of: dict[Path, tuple[ShardFacts, ArchivedRows]] = {}
         outcomes: list[Outcome] = []
-        added: dict[Path, list[MachineLabel]] = {}
+        new_labels: dict[Path, list[MachineLabel]] = {}
         for label in labels:
-            place = places.get(label.id)
-            if place is None:
+            if label.id not in places:
                 outcomes.append("unknown")
                 continue
-            file, position = place
-            if file not in rows_of:
-                rows_of[file] = read_facts(file), read_shard(file)
-            facts, rows = rows_of[file]
-            outcomes.append(_outcome(label, str(rows.device[position]), facts, current))
-            if outcomes[-1] == "added":
-                current[label.id] = label.label
-                added.setdefault(file, []).append(label)
-        for file, labels_of_file in added.items():
+            file, position = places[label.id]
+            if file not in content_of:
+                content_of[file] = read_facts(file), read_shard(file)
+            facts, rows = content_of[file]
+            outcome = _outcome(label, str(rows.device[position]), facts, text_of)
+            outcomes.append(outcome)
+            if outcome == "added":
+                text_of[label.id] = label.label
+                new_labels.setdefault(file, []).append(label)
+        for file, labels_of_file in new_labels.items():
             if file not in copies:
-                facts, rows = rows_of[file]
+                facts, rows = content_of[file]
                 positions = [places[label.id][1] for label in labels_of_file]
                 _copy_rows(folder.path, facts, rows.take(np.array(positions, np.intp)))
-            lines = [
-                Label(one.id, one.label, one.by, one.at, is_sampled=False) for one in labels_of_file
-            ]
-            append_labels(folder.path, lines)
+            append_labels(folder.path, map(_as_record, labels_of_file))
     return outcomes
+
+
+def _as_record(label: MachineLabel) -> Label:
+    return Label(label.id, label.label, label.by, label.at, is_sampled=False)
 
 
 def _copies(path: Path) -> list[Path]:
@@ -100,16 +101,17 @@ def _copies(path: Path) -> list[Path]:
 
 
 def _outcome(
-    label: MachineLabel, device: str, facts: ShardFacts, current: Mapping[str, str]
+    label: MachineLabel, device: str, facts: ShardFacts, text_of: Mapping[str, str]
 ) -> Outcome:
+    """Check a label of an instance of `device`; `text_of` are the recorded labels by id."""
     # a sender that guesses ids learns nothing about other devices
     if device != label.device:
         return "unknown"
     if label.label not in map(str, facts.classes):
         return "class"
-    if label.id not in current:
+    if label.id not in text_of:
         return "added"
-    return "repeated" if current[label.id] == label.label else "conflict"
+    return "repeated" if text_of[label.id] == label.label else "conflict"
 
 
 def _copy_rows(path: Path, facts: ShardFacts, rows: ArchivedRows) -> None:
@@ -130,7 +132,7 @@ def machine_rows(path: Path, model: str, version: str) -> TruthRows | None:
 
     Their chance is 1, because each stands for no instance without a label.
     """
-    labels = {name: one for name, one in read_labels(path).items() if not one.is_sampled}
+    labels = {name: label for name, label in read_labels(path).items() if not label.is_sampled}
     parts: list[ArchivedRows] = []
     facts: ShardFacts | None = None
     for file in _copies(path):
@@ -142,17 +144,18 @@ def machine_rows(path: Path, model: str, version: str) -> TruthRows | None:
             facts = facts_of_file
     if facts is None:
         return None
-    joined = ArchivedRows.joined(parts)
-    _, first = np.unique(joined.ids, return_index=True)
-    joined = joined.take(first)
-    if not len(joined):
+    rows = ArchivedRows.joined(parts)
+    # a choice and an earlier label may each have a copy of an instance
+    _, positions = np.unique(rows.ids, return_index=True)
+    rows = rows.take(positions)
+    if not len(rows):
         return None
-    texts = [labels[name].label for name in joined.ids.tolist()]
+    texts = [labels[name].label for name in rows.ids.tolist()]
     return TruthRows(
-        rows=joined,
+        rows=rows,
         truth=class_indices(texts, facts),
         labels=np.array(texts, np.str_),
-        chance=np.ones(len(joined)),
-        choice=np.full(len(joined), -1),
+        chance=np.ones(len(rows)),
+        choice=np.full(len(rows), -1),
         n_chosen=0,
     )
