@@ -6,7 +6,7 @@ from gatewise.errors import GatewiseError
 
 
 class RunError(GatewiseError):
-    """A process of a run did not start, or ended when it should not have; `process` names it."""
+    """A process of a run did not start or ended too early; `process` is its name."""
 
     def __init__(self, process: str, message: str) -> None:
         super().__init__(f"{process}: {message}")

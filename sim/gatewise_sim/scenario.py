@@ -28,22 +28,24 @@ _LIVE_TIME: Final = "60s"
 
 
 class Scenario(Settings, frozen=True, kw_only=True, dict=True):
-    """A deployment, its workload, and the way to simulate them.
+    """A deployment, its workload, and the engine that simulates them.
 
-    The words of each field are also the help of ``gatewise simulate``; fields marked by
-    :class:`FileOption` are rarer ones, for Python and ``--settings FILE.toml``.
+    The help text of each field is also that of the option of ``gatewise simulate``. Fields with a
+    :class:`FileOption` are set only from Python or with ``--settings FILE.toml``.
 
     Raises
     ------
     InputError
-        If a value is out of range or contradicts another one; the message names it.
+        If a value is out of range or contradicts another one. The message names the field.
     """
 
-    devices: Annotated[int, Meta(ge=1), typer.Option(help="Devices.")] = 100
-    workers: Annotated[int, Meta(ge=1), typer.Option(help="Cloud workers.")] = 1
+    devices: Annotated[int, Meta(ge=1), typer.Option(help="Number of devices.")] = 100
+    workers: Annotated[int, Meta(ge=1), typer.Option(help="Number of cloud workers.")] = 1
     time: Annotated[
         str | None,
-        typer.Option(help="Length of the run: 10min, 1h, 1day; 1h by default, live 60s."),
+        typer.Option(
+            help="Length of the run, such as 10min or 1day; by default 1h, or 60s for a live run."
+        ),
     ] = None
     workload: Annotated[
         str,
@@ -67,36 +69,41 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     )
     policy: Annotated[
         Literal["system", "edge-only", "cloud-only"],
-        typer.Option(help="Policy of the devices: the bundle's thresholds, or one answer for all."),
+        typer.Option(
+            help="Policy of the devices: the bundle's thresholds, or offload no instance or all."
+        ),
     ] = "system"
     max_offloads: Annotated[
-        str | None, typer.Option(help="Bound on a device's offloads over time: 60/h.")
+        str | None, typer.Option(help="Largest rate of offloads of a device, such as 60/h.")
     ] = None
     audit: Annotated[
         Share | None,
-        typer.Option(help="Share of the devices' own answers that is audited, as 0.02."),
+        typer.Option(help="Share of the devices' own answers that is audited, such as 0.02."),
     ] = None
     budget: Annotated[
-        Amount | None, typer.Option(help="Operating point: mean cost per instance at most.")
+        Amount | None, typer.Option(help="Operating point: largest mean cost per instance.")
     ] = None
     max_loss: Annotated[
-        Share | None, typer.Option(help="Operating point: accuracy given up at most.")
+        Share | None, typer.Option(help="Operating point: largest loss of accuracy.")
     ] = None
     offload_rate: Annotated[
-        Share | None, typer.Option(help="Operating point: share of instances offloaded at most.")
+        Share | None, typer.Option(help="Operating point: largest share of instances offloaded.")
     ] = None
     engine: Annotated[
         Literal["virtual", "live"],
         typer.Option(help="virtual (a simulated clock) or live (real processes, real MQTT)."),
     ] = "virtual"
     broker: Annotated[
-        str | None, typer.Option(help="Live: URL of a broker that runs; else one is started.")
+        str | None,
+        typer.Option(help="URL of a running broker for a live run; by default one is started."),
     ] = None
     prices: Annotated[
-        str | None, typer.Option(help="Prices for a bill, TOML: per_mb, per_worker_hour, ...")
+        str | None,
+        typer.Option(help="TOML file of prices for a bill: per_mb, per_worker_hour, ..."),
     ] = None
     device_energy: Annotated[
-        str | None, typer.Option(help="Energy of a device, TOML: idle_w, battery_wh, stage_j, ...")
+        str | None,
+        typer.Option(help="TOML file of a device's energy: idle_w, battery_wh, stage_j, ..."),
     ] = None
     backend: Annotated[
         str | None,
@@ -109,17 +116,19 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     mix: Annotated[
         str | None, FileOption("Shares of the classes over time: linear,0s=1/1,1h=9/1 or steps,...")
     ] = None
-    day_start: Annotated[str, FileOption("Time of day at the begin of the run, HH:MM.")] = "00:00"
-    tls: Annotated[bool, FileOption("Encrypted connections (virtual): a round trip more.")] = False
-    breaker: Annotated[bool, FileOption("Circuit breaker of the devices.")] = True
-    outstanding: Annotated[Count, FileOption("Unanswered requests of a device at most.")] = 32
-    queue: Annotated[Count, FileOption("Requests queued by a worker at most.")] = 1024
-    max_batch: Annotated[Count, FileOption("Instances in a worker's run at most.")] = 16
-    wait_ms: Annotated[Amount, FileOption("Wait of a worker for a fuller batch, ms.")] = 0.0
-    parallel: Annotated[Count, FileOption("Runs of a worker at a time.")] = 1
-    baselines: Annotated[bool, FileOption("Other policies on the same instances.")] = True
+    day_start: Annotated[str, FileOption("Time of day at the start of the run, HH:MM.")] = "00:00"
+    tls: Annotated[bool, FileOption("TLS, which costs a round trip (virtual engine).")] = False
+    breaker: Annotated[bool, FileOption("Whether devices have a circuit breaker.")] = True
+    outstanding: Annotated[
+        Count, FileOption("Largest number of unanswered requests of a device.")
+    ] = 32
+    queue: Annotated[Count, FileOption("Largest number of requests in a worker's queue.")] = 1024
+    max_batch: Annotated[Count, FileOption("Largest number of instances in a worker's run.")] = 16
+    wait_ms: Annotated[Amount, FileOption("Time that a worker waits to fill a batch, ms.")] = 0.0
+    parallel: Annotated[Count, FileOption("Number of simultaneous runs of a worker.")] = 1
+    baselines: Annotated[bool, FileOption("Whether to run other policies for comparison.")] = True
     timings: Annotated[
-        Timings | None, FileOption("Table of service times; without it the run measures them.")
+        Timings | None, FileOption("Table of service times; by default the run measures them.")
     ] = None
 
     def __post_init__(self) -> None:
@@ -127,21 +136,23 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         if len(self.goal) > 1:
             raise InputError("give one of budget, max_loss and offload_rate, not several")
         if self.engine != "live" and self.broker is not None:
-            raise InputError("broker goes with the live engine (--engine live)")
+            raise InputError("broker can only be used with the live engine (--engine live)")
         if self.engine == "live" and self.tls:
-            raise InputError("tls goes with the virtual engine: a live run's broker has none")
+            raise InputError(
+                "tls can only be used with the virtual engine: the broker of a live run has no TLS"
+            )
         if self.max_offloads is not None:
             OffloadBudget.parse(self.max_offloads)
         if self.audit == 0:
             raise InputError("audit is 0; give a share above 0")
-        # Read here, so that a malformed text is found before anything runs.
+        # Parse every text now, so that a malformed one is reported before anything runs.
         _ = self.seconds, self.arrival_process, self.link_profile, self.outages
 
-    # -- the texts, read ------------------------------------------------------------------------
+    # -- parsed settings --------------------------------------------------------------------------
 
     @cached_property
     def seconds(self) -> float:
-        """Length of the run in s; the last answers come a little later."""
+        """Length of the run in s; the last answers may arrive later."""
         time = self.time or (_LIVE_TIME if self.engine == "live" else "1h")
         seconds = read_span(time, "time")
         if not seconds > 0:
@@ -170,13 +181,13 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
 
     @property
     def goal(self) -> dict[str, float]:
-        """Goal that chooses the operating point; empty: the active one."""
+        """Goal that chooses the operating point; if empty, the active one is used."""
         return {name: getattr(self, name) for name in GOALS if getattr(self, name) is not None}
 
     def arrivals(self, n_rows: int, truth: Any = None, *, n_devices: int | None = None) -> Arrivals:
-        """Draw the instances of `n_devices`, by default all, by time.
+        """Draw the instances of `n_devices` devices, sorted by time; by default of all devices.
 
-        Their rows are of a table with `n_rows`; `truth` holds its class indices for a class mix.
+        Each instance is one of `n_rows` rows. A class mix needs the rows' class indices, `truth`.
         """
         mix = None if self.mix is None or truth is None else RowMix.parse(self.mix, truth)
         return draw_arrivals(
@@ -191,22 +202,22 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     # -- copies and texts -----------------------------------------------------------------------
 
     def changed(self, **changes: Any) -> Self:
-        """Copy the scenario with other values; InputError if a name or a value is not known."""
+        """Copy the scenario with other values; InputError if a name or a value is invalid."""
         for name in changes:
             if name not in self.__struct_fields__:
                 names = ", ".join(sorted(self.__struct_fields__))
-                raise InputError(f"no setting {name!r}; there are {names}")
+                raise InputError(f"unknown setting {name!r}; the settings are {names}")
         if any(changes.get(name) is not None for name in GOALS):
-            changes = dict.fromkeys(GOALS) | changes  # the new goal takes the place of the old one
+            changes = dict.fromkeys(GOALS) | changes  # a new goal replaces the old one
         return msgspec.structs.replace(self, **changes)
 
     def words(self) -> list[str]:
-        """Options of the command line for this scenario, beyond the defaults."""
+        """Command-line options of the settings that differ from the defaults."""
         texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
         return option_words(self, always=("seed",), texts=texts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Settings for a report: no password, and none that is None."""
+        """Settings for a report, without passwords and without values of None."""
         values = {
             name: getattr(self, name)
             for name in self.__struct_fields__
@@ -217,7 +228,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         return values | {"seconds": self.seconds}
 
     def rare_settings(self) -> dict[str, Any]:
-        """Settings of a settings file alone that differ from the defaults, timings apart."""
+        """Settings without a command-line option that differ from the defaults, except timings."""
         default = Scenario()
         return {
             name: getattr(self, name)

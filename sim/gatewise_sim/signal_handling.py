@@ -1,4 +1,4 @@
-"""Turn SIGTERM and a closed terminal into SystemExit, so that child processes are ended."""
+"""Conversion of termination signals into SystemExit, so that child processes are ended."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from gatewise.errors import interruption
 
 @contextmanager
 def exit_on_termination() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal unwind the stack, so that every process is ended.
+    """Raise SystemExit on SIGTERM and on SIGHUP, which a closed terminal sends.
 
-    Only in the main thread, where signals arrive, and where nothing else listens to them: an
-    inner block of another such block does nothing.
+    It applies only in the main thread, where Python runs signal handlers, and only to signals
+    without another handler. Therefore a nested block does nothing.
     """
 
-    def leave(number: int, frame: object) -> NoReturn:
+    def raise_exit(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {}
+    previous_handlers = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
-                before[number] = signal.signal(number, leave)
+                previous_handlers[number] = signal.signal(number, raise_exit)
     try:
         yield
     except Exception as error:
-        ended = interruption(error)
-        if ended is None:
+        exit_error = interruption(error)
+        if exit_error is None:
             raise
-        # An error that the exit causes in a library does not replace the exit.
-        raise ended from None
+        # A library may wrap the exit in an error of its own. Raise the exit.
+        raise exit_error from None
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Service times of devices, broker and workers: measured by a run, or from a settings file."""
+"""Service times of devices, broker and workers, measured by a run or read from a settings file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Parameters
     ----------
     edge_ms : tuple of float
-        Milliseconds until each stage on the device has answered.
+        Milliseconds from the arrival of an instance to the answer of each stage on the device.
     run_us, instance_us, message_us : float
-        A worker's run of n instances from m requests takes ``run + n * instance + m * message``
-        microseconds.
+        Parts of a worker's run. A run of n instances from m requests takes ``run_us +
+        n * instance_us + m * message_us`` microseconds.
     broker_us : float
-        Microseconds of the broker's time for a message.
+        Microseconds that the broker needs for a message.
     hop_ms : float
-        Milliseconds one way between broker and worker.
+        Milliseconds of a message between broker and worker, one way.
     proxy_ms : float
-        Milliseconds that the proxy of an emulated link adds one way (live runs).
+        Milliseconds that the proxy of an emulated link adds one way. Only a live run has a proxy.
     assumed : tuple of str
         Names of the fields above that were not measured.
     """

@@ -6,7 +6,8 @@ import pytest
 from gatewise_sim.intervals import N_BATCHES, Batches, share_interval
 from gatewise_sim.report.document import Figure
 
-_T = 2.093  # Student's quantile of 0.975 with 19 degrees of freedom
+#: 97.5 % quantile of Student's t distribution with 19 degrees of freedom.
+_T_QUANTILE = 2.093
 
 
 def batches_of(*sizes: int) -> Batches:
@@ -18,16 +19,18 @@ def test_half_width_is_the_quantile_times_the_standard_error_of_batch_means():
     """Batch means 1 and 3 differ from 2 by 1 each: the squared standard error is 2 / (2 * 1)."""
     figure = batches_of(2, 2).mean(np.array([0.0, 2.0, 3.0, 3.0]))
     assert figure.value == 2.0
-    assert (figure.low, figure.high) == pytest.approx((0.0, 2.0 + _T))
-    far = batches_of(2, 2).mean(np.array([99.0, 101.0, 102.0, 102.0]))
-    assert (far.low, far.high) == pytest.approx((101.0 - _T, 101.0 + _T))
+    assert (figure.low, figure.high) == pytest.approx((0.0, 2.0 + _T_QUANTILE))
+    far_from_zero = batches_of(2, 2).mean(np.array([99.0, 101.0, 102.0, 102.0]))
+    assert (far_from_zero.low, far_from_zero.high) == pytest.approx(
+        (101.0 - _T_QUANTILE, 101.0 + _T_QUANTILE)
+    )
 
 
 def test_batches_are_weighted_by_their_numbers_of_instances():
     """Means 1, 1 and 4 of 1, 1 and 2 instances: v = 2.5, w_b (v_b - v) = -1.125, -1.125, 2.25."""
     figure = batches_of(1, 1, 2).mean(np.array([1.0, 1.0, 4.0, 4.0]), highest=100.0)
-    half = _T * np.sqrt((2 * 1.125**2 + 2.25**2) / (3 * 2))
-    assert figure.high - figure.value == pytest.approx(half)
+    half_width = _T_QUANTILE * np.sqrt((2 * 1.125**2 + 2.25**2) / (3 * 2))
+    assert figure.high - figure.value == pytest.approx(half_width)
 
 
 def test_interval_of_one_batch_has_no_width():

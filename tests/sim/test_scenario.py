@@ -44,15 +44,15 @@ def test_arrivals_are_those_of_the_seed_and_the_mix():
         ({"time": "5"}, "time: '5' is not a span of time"),
         ({"time": "0s"}, "time"),
         ({"workload": "often"}, "workload 'often': choose one of poisson"),
-        ({"link": "5g"}, "no link '5g'"),
+        ({"link": "5g"}, "unknown link '5g'"),
         ({"outage": ("noon",)}, "outage 'noon'"),
         ({"policy": "sometimes"}, "policy: must be"),
         ({"audit": 2.0}, "audit: must be a number"),
         ({"audit": 0.0}, "audit is 0"),
         ({"max_offloads": "often"}, "max-offloads 'often': give a number per s"),
         ({"budget": 1.0, "max_loss": 0.1}, "give one of budget, max_loss and offload_rate"),
-        ({"broker": "mqtt://x"}, "broker goes with the live engine"),
-        ({"engine": "live", "tls": True}, "tls goes with the virtual engine"),
+        ({"broker": "mqtt://x"}, "broker can only be used with the live engine"),
+        ({"engine": "live", "tls": True}, "tls can only be used with the virtual engine"),
         ({"engine": "real"}, "engine: must be"),
         ({"day_start": "25:00"}, "day_start"),
     ],
@@ -65,7 +65,7 @@ def test_changes_make_another_scenario():
     scenario = Scenario(budget=2.0)
     assert scenario.changed(max_loss=0.1).goal == {"max_loss": 0.1}  # in the place of the budget
     assert scenario.changed(devices=3).goal == {"budget": 2.0}
-    refused(scenario.changed, device=3, says="no setting 'device'; there are")
+    refused(scenario.changed, device=3, says="unknown setting 'device'; the settings are")
 
 
 def test_the_words_and_the_rare_settings_repeat_a_scenario(tmp_path):

@@ -1,4 +1,4 @@
-"""Check of the broker: its port, TLS and certificates, login, rights."""
+"""Check of the broker: port, TLS, certificates, login and access rights."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, DeviceSettings, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, Probe
 
-#: Seconds in which a broker may refuse this client's certificate after the handshake.
+#: Time after the TLS handshake in which a broker may refuse this client's certificate.
 _ALERT_SECONDS: Final = 0.5
-#: Time before a certificate's end from which on it is worth a note.
-_ENDS_SOON: Final = datetime.timedelta(days=30)
+#: Remaining validity below which a certificate gets a note.
+_RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
 _RENEW: Final = "renew it: gatewise broker init DIR --renew NAME"
 
-_NAME_REMEDY: Final = "use a name that it lists, or add this one: gatewise broker init DIR --host"
-_CA_REMEDY: Final = "give the ca.crt of this broker: --ca-file"
-#: Code and remedy by OpenSSL's code of a failed verification (x509_vfy.h).
-_UNVERIFIED: Final = {
+_NAME_REMEDY: Final = (
+    "use a host name of the certificate, or add this one: gatewise broker init DIR --host"
+)
+_CA_REMEDY: Final = "give --ca-file the ca.crt of this broker"
+#: Finding code and remedy for each OpenSSL verification error (x509_vfy.h).
+_VERIFICATION_ERRORS: Final = {
     9: ("clock-behind", SET_CLOCK),
     10: (
         "tls-expired",
@@ -35,24 +37,24 @@ _UNVERIFIED: Final = {
     **dict.fromkeys((62, 64), ("tls-host", _NAME_REMEDY)),
     **dict.fromkeys((18, 19, 20, 21), ("tls-unknown-ca", _CA_REMEDY)),
 }
-#: Words of a broker's TLS alert about this client's certificate.
+#: Words in OpenSSL's name of a TLS alert about this client's certificate.
 _ALERTS: Final = ("UNKNOWN_CA", "REVOKED", "EXPIRED", "CERTIFICATE", "DECRYPT_ERROR")
-#: Code of the finding, reason and remedy, by the reason code of a refused CONNECT.
+#: Finding code, reason and remedy for each MQTT reason code of a refused CONNECT.
 _REFUSALS: Final = {
-    132: ("protocol", "it does not speak MQTT 3.1.1", "use a broker that does: mosquitto 2"),
-    133: ("client-id", "it refuses the client id", "give another --device"),
+    132: ("protocol", "it does not speak MQTT 3.1.1", "use another broker, such as mosquitto 2"),
+    133: ("client-id", "it refuses the client id", "choose another --device"),
     134: ("login", "user or password is wrong", "correct mqtt://user:password@host"),
     135: (
         "login",
-        "this client may not enter",
+        "this client is not authorised",
         "give user and password (mqtt://user:password@host) or the expected certificate",
     ),
-    136: ("unavailable", "it is not available", "look at its log; try again later"),
+    136: ("unavailable", "it is not available", "read its log, and try again later"),
 }
 
 
 def reach_broker(settings: DeviceSettings) -> Iterator[Finding]:
-    """Check connection, TLS, login and this client's rights, up to the first step that fails."""
+    """Check connection, TLS, login and access rights; stop after the first step that fails."""
     for check in (_own_certificate, _tcp, _tls, _login_and_rights):
         failed = False
         for finding in check(settings):
@@ -73,8 +75,8 @@ def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
     except (ssl.SSLError, OSError, ValueError) as error:
         yield BROKER.problem(
             "own-certificate-unusable",
-            f"{file} and its key do not load: {getattr(error, 'reason', error)}",
-            "give the pair that `gatewise broker init` made for this device",
+            f"{file} and its key cannot be loaded: {getattr(error, 'reason', error)}",
+            "use the files that `gatewise broker init` made for this device",
         )
         return
     begin = certificate.not_valid_before_utc
@@ -83,16 +85,16 @@ def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
     name = common_name(file)
     valid = f"{file} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
     if not begin <= now <= end:
-        text = f"{valid}; this machine says {now:%Y-%m-%d}"
-        yield BROKER.problem("own-certificate-expired", text, f"{_RENEW}; or set the clock")
+        text = f"{valid}; the date of this machine is {now:%Y-%m-%d}"
+        yield BROKER.problem("own-certificate-expired", text, f"{_RENEW}, or set the clock")
     elif name != settings.device:
         yield BROKER.problem(
             "own-certificate-name",
-            f"{file} names {name!r}, not device {settings.device!r}: the access list uses the name "
-            "in the certificate",
-            "give this device's own certificate, or the --device that it names",
+            f"{file} is for {name!r}, not for device {settings.device!r}; the broker's access list "
+            "uses the name in the certificate",
+            "use this device's own certificate, or the --device that it names",
         )
-    elif end - now < _ENDS_SOON:
+    elif end - now < _RENEWAL_PERIOD:
         yield BROKER.note("own-certificate-ends", valid, _RENEW)
 
 
@@ -122,15 +124,15 @@ def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
     except socket.gaierror as error:
         yield BROKER.problem(
             "dns",
-            f"the name {endpoint.host} is not known here ({error.strerror})",
-            "correct the broker's name, or this machine's name server (/etc/resolv.conf)",
+            f"the host name {endpoint.host} cannot be resolved ({error.strerror})",
+            "correct the host name, or the name server of this machine (/etc/resolv.conf)",
         )
     except ConnectionRefusedError:
-        remedy = "start the broker, or correct the port (1883; with TLS 8883)"
+        remedy = "start the broker, or correct the port (1883, or 8883 with TLS)"
         yield BROKER.problem("tcp-refused", f"no program listens on {address}", remedy)
     except OSError as error:
         text = f"{address} cannot be reached ({error.strerror or error})"
-        remedy = "look at the network, and at firewalls on the way"
+        remedy = "check the network, and the firewalls between this machine and the broker"
         yield BROKER.problem("tcp-unreachable", text, remedy)
     else:
         yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - started):.1f} ms")
@@ -146,13 +148,15 @@ def _tls(settings: DeviceSettings) -> Iterator[Finding]:
     try:
         raw = socket.create_connection((endpoint.host, endpoint.port), settings.timeout)
         with raw, context.wrap_socket(raw, server_hostname=endpoint.host) as connection:
-            # TLS 1.3 sends the broker's refusal of this client's certificate late.
+            # With TLS 1.3 the broker refuses a client certificate only after the handshake.
             connection.settimeout(_ALERT_SECONDS)
             connection.recv(1)
     except TimeoutError:
         yield BROKER.ok("TLS works: the broker's certificate is valid and names this host")
     except ssl.SSLCertVerificationError as error:
-        code, remedy = _UNVERIFIED.get(error.verify_code, ("tls-verify", "look at its files"))
+        code, remedy = _VERIFICATION_ERRORS.get(
+            error.verify_code, ("tls-verify", "check the broker's certificate files")
+        )
         text = f"the broker's certificate is not accepted: {error.verify_message}"
         yield BROKER.problem(code, text, remedy)
     except OSError as error:
@@ -163,21 +167,23 @@ def _failed_handshake(settings: DeviceSettings, endpoint: Endpoint, error: OSErr
     reason = str(getattr(error, "reason", None) or error)
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
         text = f"port {endpoint.port} does not speak TLS"
-        return BROKER.problem("tls-none", text, "use mqtt:// there, or the port with TLS (8883)")
+        return BROKER.problem(
+            "tls-none", text, "use mqtt:// for this port, or the port with TLS (8883)"
+        )
     if settings.cert_file is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE" in reason):
         return BROKER.problem(
             "certificate-required",
-            "the broker wants a client certificate",
+            "the broker requires a client certificate",
             "give --cert-file and --key-file (gatewise broker init makes them)",
         )
     if any(word in reason for word in _ALERTS):
         return BROKER.problem(
             "certificate-refused",
             f"the broker refuses this client's certificate: {reason}",
-            "give the pair that this broker's authority made (gatewise broker init --renew)",
+            "use a certificate of this broker's authority (gatewise broker init --renew)",
         )
     text = f"the TLS handshake fails: {reason}"
-    remedy = "look at the broker's log; an MQTT port without TLS wants mqtt://"
+    remedy = "read the broker's log; a port without TLS needs mqtt://"
     return BROKER.problem("tls-handshake", text, remedy)
 
 
@@ -186,70 +192,74 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
     probe = Probe(endpoint, settings.timeout)
     try:
         with probe:
-            yield BROKER.ok("the broker lets this client in")
-            yield _presence(probe, settings.device or "")
-            yield _worker_rights(probe, endpoint)
+            yield BROKER.ok("the broker accepts this client")
+            yield _check_status_topic(probe, settings.device or "")
+            yield _check_response_rights(probe, endpoint)
             if endpoint.tls:
-                yield _pool_rights(probe)
+                yield _check_pool_rights(probe)
     except LinkError:
         if probe.refusal is not None:
             code, reason, remedy = _REFUSALS.get(
-                probe.refusal, ("refused", f"reason code {probe.refusal}", "look at its log")
+                probe.refusal, ("refused", f"reason code {probe.refusal}", "read its log")
             )
-            yield BROKER.problem(code, f"broker {endpoint.url} refuses: {reason}", remedy)
+            yield BROKER.problem(
+                code, f"broker {endpoint.url} refuses the connection: {reason}", remedy
+            )
             return
         hint = (
-            "is this a port with TLS (use mqtts://), no MQTT broker at all, or one whose limit on "
-            "packets is below 40 bytes (mosquitto: max_packet_size)?"
+            "if the port uses TLS, use mqtts://; otherwise check that it is an MQTT broker, and "
+            "that it accepts packets of 40 bytes (mosquitto: max_packet_size)"
         )
         if endpoint.tls:
-            hint = "look at the broker's log: it may refuse this certificate, or want one"
+            hint = "read the broker's log: it may refuse or require a certificate"
         text = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
         yield BROKER.problem("no-greeting", text, hint)
 
 
-def _presence(probe: Probe, device: str) -> Finding:
-    """Publish the device's status again, unchanged."""
+def _check_status_topic(probe: Probe, device: str) -> Finding:
+    """Check that the device may write its status topic, and leave the status unchanged."""
     topic = wire.status_topic(device)
     probe.subscribe(topic)
-    retained = probe.wait(lambda place, _, is_retained: place == topic and is_retained, 0.5)
+    retained = probe.wait(lambda name, _, is_retained: name == topic and is_retained, 0.5)
     status = b"offline" if retained is None else retained[1]
     code = probe.publish(topic, status, retain=True)
     echo = None
     if code != DENIED:
-        echo = probe.wait(lambda place, payload, _: (place, payload) == (topic, status), 1.0)
-        if retained is None:  # leave nothing behind
+        echo = probe.wait(lambda name, payload, _: (name, payload) == (topic, status), 1.0)
+        if retained is None:  # delete the status that this check published
             probe.publish(topic, b"", retain=True)
     if echo is None and code not in (0, NO_SUBSCRIBER):
         return BROKER.problem(
             "status-denied",
-            f"this client may not write {topic}: the device's status stays unknown",
-            f"let it, in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
+            f"this client may not write {topic}, so the device's status stays unknown",
+            f"allow it in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
         )
-    text = "nothing" if retained is None else status.decode(errors="replace")
-    return BROKER.ok(f"{topic} can be written; it says {text}")
+    text = "empty" if retained is None else status.decode(errors="replace")
+    return BROKER.ok(f"this client may write {topic}; its value is {text}")
 
 
-def _worker_rights(probe: Probe, endpoint: Endpoint) -> Finding:
-    """Try to write a response, which only a worker may."""
+def _check_response_rights(probe: Probe, endpoint: Endpoint) -> Finding:
+    """Check that this client may not write responses, which only workers may."""
     topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
     code = probe.publish(topic, b"")
-    if code == DENIED or (code == UNKNOWN and not probe.echoes(topic, 1.0)):
-        return BROKER.ok("this client cannot answer in a worker's place")
-    text = "any client of this broker may answer in a worker's place"
+    if code == DENIED or (code == UNKNOWN and not probe.receives_own(topic, 1.0)):
+        return BROKER.ok("this client cannot send responses as a worker")
+    text = "any client of this broker may send responses as a worker"
     if endpoint.tls:
-        remedy = f"only workers may write gw/v1/+/rsp: {ACCESS_LIST}"
+        remedy = f"let only workers write gw/v1/+/rsp, in {ACCESS_LIST}"
         return BROKER.problem("open-broker", text, remedy)
-    return BROKER.note("open-broker", text, "fine for trying out; else: gatewise broker init")
+    return BROKER.note(
+        "open-broker", text, "acceptable for a trial; for anything else run gatewise broker init"
+    )
 
 
-def _pool_rights(probe: Probe) -> Finding:
-    """Try to join a pool of workers under a new name, which no device should be able to."""
+def _check_pool_rights(probe: Probe) -> Finding:
+    """Check that this client may not subscribe as a member of a new pool of workers."""
     if probe.subscribe(wire.shared(f"doctor-{secrets.token_hex(6)}")) >= FAILURE:
-        return BROKER.ok("this client cannot join the workers")
+        return BROKER.ok("this client cannot join a pool of workers")
     return BROKER.problem(
         "open-pool",
-        "the broker grants every subscription: a client that knows the name of the workers' pool "
-        "can take requests away from them",
-        "mosquitto's dynamic security plugin (gatewise broker init --plugin)",
+        "the broker grants every subscription, so a client that knows the name of the workers' "
+        "pool can take their requests",
+        "use mosquitto's dynamic security plugin (gatewise broker init --plugin)",
     )

@@ -1,8 +1,8 @@
-"""Examine a device's connection to its cloud in five checks, from the machine to the worker.
+"""Checks of a device's connection to its cloud, from the installation to the worker.
 
-An MQTT 3.1.1 broker does not report refusals: it may grant a SUBSCRIBE and acknowledge a PUBLISH
-that it denies. Therefore the check sends a request and waits for its response. If the broker
-supports MQTT 5, its reason codes also explain the failure.
+An MQTT 3.1.1 broker may grant a SUBSCRIBE and acknowledge a PUBLISH that it denies. Therefore the
+doctor sends a request and waits for its response. A broker that supports MQTT 5 gives a reason code
+as well, which explains a failure.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 def examine(settings: DeviceSettings) -> Iterator[Finding]:
     """Run the checks of installation, bundle, broker, round trip and worker.
 
-    A problem with the installation or the broker ends them.
+    The checks end at a problem with the installation or the broker.
 
-    InputError if the URL or a file's name is wrong, WireError if the device id cannot be a level of
-    a topic.
+    Raises
+    ------
+    InputError
+        If the URL or a file name is invalid.
+    WireError
+        If the device id cannot be a level of a topic.
     """
     is_device = settings.bundle is not None or settings.broker is not None
     installation = list(check_installation(device=is_device))
@@ -55,7 +59,7 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
 
 
 def _with_device_id(settings: DeviceSettings) -> DeviceSettings:
-    """Give the device its id, and check it and the broker's URL."""
+    """Add the device's id to the settings; check the id and the broker's URL."""
     from gatewise_edge.link.broker_url import Endpoint
     from gatewise_edge.link.wire import check_device
     from gatewise_sim.doctor.broker import common_name
@@ -69,7 +73,10 @@ def _with_device_id(settings: DeviceSettings) -> DeviceSettings:
 def _check_bundle(
     path: Path, functions: tuple[str, ...]
 ) -> Generator[Finding, None, Bundle | None]:
-    """Open the bundle, run its self-test, and compare the clock with it; return it if it passes."""
+    """Check that the bundle opens, passes its self-test and is not from the future.
+
+    The generator returns the bundle, or None if it cannot be used.
+    """
     from gatewise_edge.device.self_checks import self_test
     from gatewise_edge.errors import SelfTestError
     from gatewise_export.bundle.bundle import Bundle
@@ -83,14 +90,16 @@ def _check_bundle(
         yield BUNDLE.problem(
             "self-test",
             str(error),
-            "do not run it here: copy or pack it again, and compare the versions of onnxruntime",
+            "do not run it here; copy or pack it again, and compare the versions of onnxruntime",
         )
         return None
     except GatewiseError as error:
         remedy = "copy it again, or run gatewise verify on it"
         yield BUNDLE.problem("bundle-unusable", str(error), remedy)
         return None
-    yield BUNDLE.ok(f"{bundle.manifest.title} gives the same results here as where it was packed")
+    yield BUNDLE.ok(
+        f"{bundle.manifest.title} gives the same results as on the machine that packed it"
+    )
     created = datetime.datetime.fromisoformat(bundle.manifest.created)
     created = created.replace(tzinfo=created.tzinfo or datetime.UTC)
     clock_finding = clock_behind(created, "the bundle was packed")

@@ -17,11 +17,11 @@ from gatewise_sim.doctor.findings import DeviceSettings, Finding
 
 @with_options
 def doctor(settings: DeviceSettings, as_json: AsJson = False) -> None:
-    """Find what keeps a device from its cloud, and say what to do.
+    """Diagnose a device's connection to its cloud, and suggest remedies.
 
-    Checks installation, bundle, broker (port, TLS, login, rights), one round trip of a request and
-    its response, and the worker. Run it on the device, with the device's options; without any it
-    examines this installation, extra by extra. Exit status 1 if something is wrong.
+    Checks the installation, the bundle, the broker (port, TLS, login, access rights), one request
+    with its response, and the worker. Run it on the device with the options of gatewise edge.
+    Without options it checks the installed libraries of each extra. Exits 1 if it finds a problem.
 
       gatewise doctor
 
@@ -45,9 +45,9 @@ def doctor(settings: DeviceSettings, as_json: AsJson = False) -> None:
             }
         )
     elif n_problems:
-        print(f"{plural(n_problems, 'problem')}; checks that depend on this were left out")
+        print(f"{plural(n_problems, 'problem')}; the checks that depend on it were skipped")
     else:
-        print("all is well")
+        print("no problems")
     if n_problems:
         raise typer.Exit(1)
 

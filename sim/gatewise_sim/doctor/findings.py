@@ -27,9 +27,9 @@ class Finding:
 
     check: CheckName
     state: State
-    #: Short name of the problem or note, for machines; empty where all is well.
+    #: Identifier of the problem or note, for programs; empty if the check passes.
     code: str
-    #: One line for people.
+    #: Description in one line.
     text: str
     #: Advice; empty if there is nothing to do.
     remedy: str = ""
@@ -37,12 +37,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One of the doctor's checks; it makes findings of its `name`."""
+    """One of the doctor's checks, which makes findings with its `name`."""
 
     name: CheckName
 
     def ok(self, text: str) -> Finding:
-        """Make the finding of a check that holds."""
+        """Make the finding of a check that passes."""
         return Finding(self.name, "ok", "", text)
 
     def problem(self, code: str, text: str, remedy: str) -> Finding:
@@ -50,7 +50,7 @@ class Check:
         return Finding(self.name, "problem", code, text, remedy)
 
     def note(self, code: str, text: str, remedy: str = "") -> Finding:
-        """Make a finding that is worth knowing, without a problem."""
+        """Make a finding that is no problem, but important for the user."""
         return Finding(self.name, "note", code, text, remedy)
 
 
@@ -65,7 +65,8 @@ class DeviceSettings(Settings, frozen=True):
     """Settings of the device to examine."""
 
     bundle: Annotated[
-        Path | None, typer.Argument(help="Bundle of the device; its model must answer a row.")
+        Path | None,
+        typer.Argument(help="Bundle of the device; the worker must answer one of its sample rows."),
     ] = None
     broker: Annotated[
         str | None, typer.Option(help="URL of the broker, mqtt://user:password@host or mqtts://.")
@@ -74,21 +75,23 @@ class DeviceSettings(Settings, frozen=True):
         str | None, typer.Option(help="Id of the device; by default the name in its certificate.")
     ] = None
     ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the authorities trusted for mqtts://.")
+        Path | None, typer.Option(help="Certificates of the trusted authorities, for mqtts://.")
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Key of the device's certificate.")] = None
     timeout: Annotated[
-        float, Meta(gt=0, le=60), typer.Option(help="Longest wait for each reply, in s.")
+        float, Meta(gt=0, le=60), typer.Option(help="Time to wait for each reply, in s.")
     ] = 3.0
     block: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="NAME=MODULE:FUNCTION", help="Function of a block of the bundle."),
+        typer.Option(
+            metavar="NAME=MODULE:FUNCTION", help="Python function of a block of the bundle."
+        ),
     ] = ()
 
     @property
     def endpoint(self) -> Endpoint:
-        """The broker, with the files for TLS."""
+        """Address of the broker, with the files for TLS."""
         from gatewise_edge.link.broker_url import Endpoint
 
         return Endpoint(

@@ -1,4 +1,4 @@
-"""Check of the installation: the libraries of each extra, onnxruntime, the clock."""
+"""Check of the installation: libraries of each extra, onnxruntime, clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 from gatewise.imports import load_onnxruntime
 from gatewise_sim.doctor.findings import INSTALLATION, SET_CLOCK, Finding
 
-#: Extras of users, and their use.
+#: Extras that users install, and the purpose of each.
 _EXTRAS: Final = {
     "edge": "to run a device",
     "cloud": "to run workers",
@@ -21,54 +21,55 @@ _EXTRAS: Final = {
     "export": "to pack bundles",
     "sim": "to simulate, and the demo",
 }
-#: A requirement as an installed distribution lists it: name, extras, least version, own extra.
+#: Requirement in a distribution's metadata: name, its extras, minimum version, extra that needs it.
 _REQUIREMENT: Final = re.compile(
-    r"(?P<name>[\w.-]+)(?:\[(?P<extras>[\w,-]+)\])?[^;]*?(?:>=(?P<least>[\d.]+))?[^;]*"
+    r"(?P<name>[\w.-]+)(?:\[(?P<extras>[\w,-]+)\])?[^;]*?(?:>=(?P<minimum>[\d.]+))?[^;]*"
     r"(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?"
 )
-#: Extras whose libraries have a replacement: without onnxruntime stages run in numpy.
+#: Library of the edge extra that a device can do without, because numpy can run the stages.
 _OPTIONAL: Final = "onnxruntime"
-_CLOCK_SLACK: Final = datetime.timedelta(minutes=10)
+_CLOCK_TOLERANCE: Final = datetime.timedelta(minutes=10)
 
 
 def check_installation(
     *, device: bool, now: datetime.datetime | None = None, requirements: Sequence[str] | None = None
 ) -> Iterator[Finding]:
-    """Check this machine; a `device` needs the libraries of the extra ``edge``, and no others.
+    """Check the libraries and the clock of this machine.
 
-    `now` is the time by this machine's clock, `requirements` are the distribution's.
+    A `device` needs only the libraries of the extra ``edge``. `now` and `requirements` replace the
+    time of the clock and the requirements of the installed distribution.
     """
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield INSTALLATION.ok(f"gatewise {metadata.version('gatewise')}, {system}")
     if requirements is None:
         requirements = metadata.requires("gatewise") or ()
     for extra in ("edge",) if device else _EXTRAS:
-        use = _EXTRAS[extra]
+        purpose = _EXTRAS[extra]
         missing = list(dict.fromkeys(_missing(extra, requirements)))
         if not missing:
-            yield INSTALLATION.ok(f"[{extra}], {use}, is installed")
+            yield INSTALLATION.ok(f"[{extra}], {purpose}, is installed")
             continue
         is_needed = device and missing != [_OPTIONAL]
         finding = INSTALLATION.problem if is_needed else INSTALLATION.note
         yield finding(
             "package-missing",
-            f"[{extra}], {use}, lacks {', '.join(missing)}",
+            f"[{extra}], {purpose}, lacks {', '.join(missing)}",
             f"pip install 'gatewise[{extra}]' in the environment that runs this command",
         )
     yield _check_onnxruntime()
     installed = datetime.datetime.fromtimestamp(Path(__file__).stat().st_mtime, datetime.UTC)
     behind = clock_behind(installed, "Gatewise was installed", now)
-    yield INSTALLATION.ok("the clock is after the installation") if behind is None else behind
+    yield INSTALLATION.ok("the clock is plausible") if behind is None else behind
 
 
 def _missing(extra: str, requirements: Sequence[str]) -> Iterator[str]:
-    """Name the libraries of an extra, and of the extras in it, that are absent or too old."""
+    """Yield the libraries of an extra, and of the extras in it, that are absent or too old."""
     for text in requirements:
         requirement = _REQUIREMENT.match(text)
         if requirement is None or requirement["extra"] != extra:
             continue
         name = requirement["name"]
-        oldest = requirement["least"]
+        minimum = requirement["minimum"]
         if name == "gatewise":
             for included in requirement["extras"].split(","):
                 yield from _missing(included, requirements)
@@ -78,11 +79,11 @@ def _missing(extra: str, requirements: Sequence[str]) -> Iterator[str]:
         except metadata.PackageNotFoundError:
             yield name
             continue
-        if oldest and _numbers(version) < _numbers(oldest):
-            yield f"{name}>={oldest} (it is {version})"
+        if minimum and _version_numbers(version) < _version_numbers(minimum):
+            yield f"{name}>={minimum} ({version} is installed)"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
 
 
@@ -92,24 +93,25 @@ def _check_onnxruntime() -> Finding:
     except ModuleNotFoundError:
         return INSTALLATION.note(
             "no-onnxruntime",
-            "onnxruntime is not installed: stages run slower, in numpy",
-            "pip install onnxruntime, where there is one for this machine",
+            "onnxruntime is not installed, so numpy runs the stages, which is slower",
+            "pip install onnxruntime, if it exists for this platform",
         )
     except ImportError as error:
         return INSTALLATION.problem(
             "onnxruntime-broken",
-            f"onnxruntime does not load: {' '.join(str(error).split())[:200]}",
+            f"onnxruntime cannot be loaded: {' '.join(str(error).split())[:200]}",
             'install it again, or run devices with runner = "numpy" in --settings',
         )
     return INSTALLATION.ok(f"onnxruntime {onnxruntime.__version__} loads")
 
 
 def clock_behind(
-    made: datetime.datetime, event: str, now: datetime.datetime | None = None
+    event_time: datetime.datetime, event: str, now: datetime.datetime | None = None
 ) -> Finding | None:
-    """Make a finding if the clock shows a time before a past event; else None."""
+    """Make a finding if the clock is behind the time of a past event; otherwise return None."""
     now = datetime.datetime.now(datetime.UTC) if now is None else now
-    if now >= made - _CLOCK_SLACK:
+    if now >= event_time - _CLOCK_TOLERANCE:
         return None
-    text = f"this machine says {now:%Y-%m-%d %H:%M} UTC, before {event} ({made:%Y-%m-%d %H:%M} UTC)"
+    clock = f"the clock of this machine shows {now:%Y-%m-%d %H:%M} UTC"
+    text = f"{clock}, but {event} at {event_time:%Y-%m-%d %H:%M} UTC"
     return INSTALLATION.problem("clock-behind", text, SET_CLOCK)

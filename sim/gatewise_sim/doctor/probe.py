@@ -1,7 +1,7 @@
-"""MQTT client that reports the broker's acknowledgements, and its reason to disconnect.
+"""MQTT client that reports the reason codes of the broker's replies.
 
-It speaks MQTT 5 where the broker does, for the reason codes of its acknowledgements, and 3.1.1
-elsewhere; then a code is never better than :data:`UNKNOWN`.
+It uses MQTT 5 if the broker supports it, because only MQTT 5 has reason codes in every reply. With
+MQTT 3.1.1 the code of an acknowledged message is :data:`UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -26,27 +26,39 @@ SESSION_TAKEN: Final = 0x8E
 PACKET_TOO_LARGE: Final = 0x95
 _UNSUPPORTED_PROTOCOL: Final = 0x84
 _PROTOCOLS: Final = (paho.MQTTv5, paho.MQTTv311)
-#: MQTT 3.1.1 acknowledges without a reason, or no acknowledgement came.
+#: Code of an acknowledgement by MQTT 3.1.1, which has no reason, and of a missing one.
 UNKNOWN: Final = -1
-#: Codes from here on are failures.
+#: Smallest code of a failure.
 FAILURE: Final = 0x80
 
 
 class Probe:
-    """Connection to the broker; a context manager that raises LinkError if none comes about.
+    """Connection to the broker as a context manager, which raises LinkError if it cannot connect.
 
-    An acknowledgement may take `timeout` s. `refusal` is the reason code of a refused CONNECT;
-    `lost` the broker's reason to end the connection, UNKNOWN without one, None while it holds;
-    `largest_packet` the largest that the broker takes, in bytes, where it says so.
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Address of the broker.
+    timeout : float
+        Seconds to wait for an acknowledgement.
+
+    Attributes
+    ----------
+    refusal : int or None
+        Reason code of a refused CONNECT.
+    disconnect_code : int or None
+        Reason code with which the broker ended the connection, or UNKNOWN. None while connected.
+    largest_packet : int or None
+        Largest packet that the broker accepts, in bytes, if it announces a limit.
     """
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
         self._endpoint = endpoint
         self._timeout = timeout
         self.refusal: int | None = None
-        self.lost: int | None = None
+        self.disconnect_code: int | None = None
         self.largest_packet: int | None = None
-        self._reasons = True  # only MQTT 5 gives any
+        self._has_reason_codes = True
         self._changed = threading.Condition()
         self._connected = False
         self._codes: dict[int, int] = {}
@@ -54,8 +66,8 @@ class Probe:
 
     def __enter__(self) -> Self:
         for protocol in _PROTOCOLS:
-            self._reasons = protocol == paho.MQTTv5
-            self.refusal = self.lost = None
+            self._has_reason_codes = protocol == paho.MQTTv5
+            self.refusal = self.disconnect_code = None
             self._client = self._make_client(protocol)
             if self._open():
                 return self
@@ -70,7 +82,7 @@ class Probe:
     def _close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
-        # The socket pair that wakes paho's thread stays open otherwise.
+        # Close the socket pair with which paho wakes its thread.
         self._client.reinitialise()
 
     def _make_client(self, protocol: Any) -> paho.Client:
@@ -99,56 +111,59 @@ class Probe:
         self._client.loop_start()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._connected or self.refusal is not None or self.lost is not None,
+                lambda: (
+                    self._connected or self.refusal is not None or self.disconnect_code is not None
+                ),
                 self._timeout,
             )
             return self._connected
 
     def subscribe(self, topic: str) -> int:
-        """Subscribe at QoS 1: the granted QoS, or the code of a failure."""
+        """Subscribe at QoS 1; return the granted QoS, or the code of a failure."""
         _, mid = self._client.subscribe(topic, qos=1)
         return UNKNOWN if mid is None else self._await_code(mid)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
-        """Publish at QoS 1: the code of the acknowledgement, or UNKNOWN."""
+        """Publish at QoS 1; return the code of the acknowledgement, or UNKNOWN."""
         code = self._await_code(self._client.publish(topic, payload, qos=1, retain=retain).mid)
-        return code if self._reasons else UNKNOWN
+        return code if self._has_reason_codes else UNKNOWN
 
     def _await_code(self, mid: int) -> int:
         with self._changed:
             self._changed.wait_for(
-                lambda: mid in self._codes or self.lost is not None, self._timeout
+                lambda: mid in self._codes or self.disconnect_code is not None, self._timeout
             )
             return self._codes.get(mid, UNKNOWN)
 
     def wait(
-        self, wanted: Callable[[str, bytes, bool], bool], seconds: float
+        self, is_wanted: Callable[[str, bytes, bool], bool], seconds: float
     ) -> tuple[float, bytes] | None:
-        """Wait for a message (topic, payload, whether retained): its time and payload.
+        """Wait for the first message that `is_wanted`, and drop the others.
 
-        The time is that of :func:`time.perf_counter`. Messages that are not wanted are dropped.
+        `is_wanted` gets topic, payload and retain flag. Returns the time of arrival, by
+        :func:`time.perf_counter`, and the payload, or None if no such message comes.
         """
         end = time.monotonic() + seconds
         with self._changed:
             while True:
                 while self._messages:
-                    came, topic, payload, retained = self._messages.pop(0)
-                    if wanted(topic, payload, retained):
-                        return came, payload
-                left = end - time.monotonic()
-                if left <= 0 or self.lost is not None:
+                    arrival, topic, payload, is_retained = self._messages.pop(0)
+                    if is_wanted(topic, payload, is_retained):
+                        return arrival, payload
+                remaining = end - time.monotonic()
+                if remaining <= 0 or self.disconnect_code is not None:
                     return None
-                self._changed.wait(left)
+                self._changed.wait(remaining)
 
-    def echoes(self, topic: str, seconds: float) -> bool:
-        """Whether a message on `topic` comes back to its sender."""
-        mark = b"gatewise doctor " + secrets.token_bytes(8)
+    def receives_own(self, topic: str, seconds: float) -> bool:
+        """Publish on `topic` while subscribed to it; whether the message comes back."""
+        own_payload = b"gatewise doctor " + secrets.token_bytes(8)
         if self.subscribe(topic) >= FAILURE:
             return False
-        self.publish(topic, mark)
-        came = self.wait(lambda where, what, _: where == topic and what == mark, seconds)
+        self.publish(topic, own_payload)
+        echo = self.wait(lambda name, payload, _: (name, payload) == (topic, own_payload), seconds)
         self._client.unsubscribe(topic)
-        return came is not None
+        return echo is not None
 
     # -- callbacks, on paho's thread -------------------------------------------------------
 
@@ -163,7 +178,7 @@ class Probe:
     def _on_disconnect(self, _c: Any, _u: Any, flags: Any, reason: Any, _p: Any) -> None:
         with self._changed:
             has_reason = flags.is_disconnect_packet_from_server
-            self.lost = int(reason.value) if has_reason else UNKNOWN
+            self.disconnect_code = int(reason.value) if has_reason else UNKNOWN
             self._changed.notify_all()
 
     def _acknowledge(self, mid: int, reason: Any) -> None:

@@ -1,4 +1,4 @@
-"""Checks of one round trip from request to response, and of the worker that answers."""
+"""Checks of one round trip from request to response, and of the worker that responds."""
 
 from __future__ import annotations
 
@@ -24,36 +24,39 @@ from gatewise_sim.doctor.probe import (
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
 
-#: Model of a request without a bundle: a worker responds that it does not serve it.
+#: Model of a request without a bundle. A worker responds that it does not serve this model.
 _NO_MODEL: Final = ("gatewise-doctor", "0")
-#: Largest number of bytes of a PUBLISH packet of QoS 1, topic and payload apart.
+#: Largest size of a PUBLISH packet of QoS 1 without its topic and payload.
 _HEADER_BYTES: Final = 9
 
 
 def check_round_trip(settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
-    """Send a request as the device would, and check the response that comes."""
+    """Send a request as the device does, and check the response."""
     if bundle is not None and bundle.manifest.cloud is None:
-        yield WORKER.note("no-cloud", "the bundle has no cloud model: nothing is offloaded")
+        yield WORKER.note("no-cloud", "the bundle has no cloud model, so no instance is offloaded")
         bundle = None
     request, expected = _make_request(settings, bundle)
     payload = wire.encode_request(request)
     try:
         with Probe(settings.endpoint, settings.timeout) as probe:
             yield from _exchange(probe, settings, request, payload, expected)
-            lost = probe.lost
+            code = probe.disconnect_code
             largest = probe.largest_packet
-        if lost is not None:
+        if code is not None:
             topic = wire.request_topic(settings.device or "")
             n_bytes = len(payload) + len(topic) + _HEADER_BYTES
-            yield _lost_connection(lost, n_bytes, largest)
+            yield _lost_connection(code, n_bytes, largest)
     except LinkError as error:
-        yield ROUND_TRIP.problem("no-connection", str(error), "look at the broker's log")
+        yield ROUND_TRIP.problem("no-connection", str(error), "read the broker's log")
 
 
 def _make_request(
     settings: DeviceSettings, bundle: Bundle | None
 ) -> tuple[wire.Request, int | None]:
-    """Make the request, of a sample row or for no model at all; and the class index expected."""
+    """Make a request of the bundle's first sample row, and give its expected class index.
+
+    Without a bundle, the request is for a model that no worker serves.
+    """
     model, version = _NO_MODEL
     X = np.zeros((1, 1), np.float32)
     expected = None
@@ -76,14 +79,16 @@ def _exchange(
     payload: bytes,
     expected: int | None,
 ) -> Iterator[Finding]:
-    """Send the request and await its response; nothing is yielded if the connection is lost."""
+    """Send the request, wait for its response and check it; yield nothing on a lost connection."""
     device = settings.device or ""
-    topic, reply = wire.request_topic(device), wire.response_topic(device)
-    if (granted := probe.subscribe(reply)) >= FAILURE or granted == UNKNOWN:
-        if probe.lost is None:
+    topic = wire.request_topic(device)
+    response_topic = wire.response_topic(device)
+    granted = probe.subscribe(response_topic)
+    if granted >= FAILURE or granted == UNKNOWN:
+        if probe.disconnect_code is None:
             yield ROUND_TRIP.problem(
                 "subscription-denied",
-                f"the broker refuses the subscription to {reply}",
+                f"the broker refuses the subscription to {response_topic}",
                 f"let this client read it, in {ACCESS_LIST}: pattern read gw/v1/%u/rsp",
             )
         return
@@ -91,65 +96,72 @@ def _exchange(
     started = time.perf_counter()
     code = probe.publish(topic, payload)
     if code not in (DENIED, NO_SUBSCRIBER):
-        response = _await_response(probe, reply, request, settings.timeout)
+        response = _await_response(probe, response_topic, request, settings.timeout)
     if response is None:
-        if probe.lost is None:
+        if probe.disconnect_code is None:
             yield _no_response(probe, settings, code)
         return
-    came, decoded = response
-    trip_ms = 1000 * (came - started) - decoded.worker_us / 1000
-    # A device sends its request again after two round trips, if one more fits.
-    text = f"a request on {topic} has its response in {trip_ms:.1f} ms"
-    yield ROUND_TRIP.ok(f"{text}: a deadline of {3 * trip_ms:.0f} ms leaves time for a retry")
+    arrival, decoded = response
+    trip_ms = 1000 * (arrival - started) - decoded.worker_us / 1000
+    # A device retries after two round trips, if a third one ends before the deadline.
+    text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
+    yield ROUND_TRIP.ok(f"{text}; a deadline of {3 * trip_ms:.0f} ms leaves time for a retry")
     yield _check_response(decoded, request, expected)
 
 
 def _await_response(
     probe: Probe, topic: str, request: wire.Request, seconds: float
 ) -> tuple[float, wire.Response] | None:
-    """Wait for the response; one of a pool that does not serve the model counts if it is alone."""
+    """Wait for the response to the request.
+
+    Pools that do not serve the model also respond. Their response is returned only if no other
+    comes.
+    """
     end = time.monotonic() + seconds
     refusal: tuple[float, wire.Response] | None = None
 
-    def wanted(where: str, payload: bytes, retained: bool) -> bool:
-        if where != topic or retained:
+    def is_wanted(name: str, payload: bytes, is_retained: bool) -> bool:
+        if name != topic or is_retained:
             return False
         try:
             return wire.decode_response(payload).id == request.id
         except WireError:
             return False
 
-    while (message := probe.wait(wanted, max(0.0, end - time.monotonic()))) is not None:
-        response = message[0], wire.decode_response(message[1])
-        if response[1].error != wire.NO_MODEL or request.model == _NO_MODEL[0]:
-            return response
-        refusal = refusal or response
+    while (message := probe.wait(is_wanted, max(0.0, end - time.monotonic()))) is not None:
+        arrival, payload = message
+        response = wire.decode_response(payload)
+        if response.error != wire.NO_MODEL or request.model == _NO_MODEL[0]:
+            return arrival, response
+        refusal = refusal or (arrival, response)
     return refusal
 
 
 def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
-    """Find out why no response came, as far as the broker lets it be known."""
+    """Find the reason for a missing response, as far as the broker's reason codes allow."""
     device = settings.device or ""
-    topic, reply = wire.request_topic(device), wire.response_topic(device)
-    if code == DENIED or (code == UNKNOWN and not probe.echoes(topic, settings.timeout)):
+    topic = wire.request_topic(device)
+    response_topic = wire.response_topic(device)
+    if code == DENIED or (code == UNKNOWN and not probe.receives_own(topic, settings.timeout)):
         return ROUND_TRIP.problem(
             "publish-denied",
-            f"a message on {topic} is not passed on: this client may not write it",
-            f"let it, in {ACCESS_LIST}: pattern write gw/v1/%u/req; is --device the user's own "
-            "name?",
+            f"the broker does not deliver messages on {topic}: this client may not write it",
+            f"allow it in {ACCESS_LIST}: pattern write gw/v1/%u/req; --device must be the name of "
+            "the broker's user",
         )
     if code in (NO_SUBSCRIBER, UNKNOWN):
         return WORKER.problem(
             "no-worker",
             f"no worker on this broker answers a request on {topic}",
-            f"start one: gatewise cloud BUNDLE --broker URL; it must read gw/v1/+/req, and this "
-            f"client {reply}, by {ACCESS_LIST}",
+            f"start one: gatewise cloud BUNDLE --broker URL; {ACCESS_LIST} must let it read "
+            f"gw/v1/+/req, and this client {response_topic}",
         )
     return ROUND_TRIP.problem(
         "subscription-denied",
-        f"the request reaches a reader, but no response comes within {settings.timeout:g} s: this "
-        f"client may not read {reply}, or the worker may not write it or hangs",
-        f"let it, in {ACCESS_LIST}: pattern read gw/v1/%u/rsp; workers: topic write gw/v1/+/rsp",
+        f"the request has a subscriber, but no response comes within {settings.timeout:g} s: this "
+        f"client may not read {response_topic}, or the worker may not write it or hangs",
+        f"allow both in {ACCESS_LIST}: pattern read gw/v1/%u/rsp, and for workers topic write "
+        "gw/v1/+/rsp",
     )
 
 
@@ -158,48 +170,48 @@ def _lost_connection(reason: int, n_bytes: int, largest: int | None) -> Finding:
     if reason == SESSION_TAKEN:
         return ROUND_TRIP.problem(
             "session-taken",
-            "another client with this certificate took the connection over: the broker allows one",
+            "another client with this certificate took over the connection",
             "stop the device's service while the doctor runs",
         )
     too_large = reason == PACKET_TOO_LARGE or (largest is not None and largest < n_bytes)
     if too_large:
-        limit = "" if largest is None else f", its limit is {largest}"
+        limit = "" if largest is None else f"; its limit is {largest}"
         return ROUND_TRIP.problem(
             "packet-limit",
             f"the broker closes the connection on a packet of {n_bytes} bytes{limit}",
-            "raise its limit on packets (mosquitto: max_packet_size), or pack a bundle with a "
+            "raise its packet limit (mosquitto: max_packet_size), or pack a bundle with a "
             "smaller request (--max-message)",
         )
     text = f"the broker closed the connection on a request of {n_bytes} bytes"
-    remedy = "look at the broker's log, and at its limit on packets"
+    remedy = "read the broker's log, and check its packet limit"
     return ROUND_TRIP.problem("connection-lost", text, remedy)
 
 
 def _check_response(
     response: wire.Response, request: wire.Request, expected: int | None
 ) -> Finding:
-    """Compare the worker's answer with the bundle's own."""
+    """Compare the worker's answer with the bundle's expected answer."""
     model = f"{request.model} {request.version}"
     if request.model == _NO_MODEL[0]:
-        return WORKER.ok("a worker answers; give a bundle to try its model")
+        return WORKER.ok("a worker responds; give a bundle to check its model")
     if response.error == wire.NO_MODEL:
         return WORKER.problem(
             "no-model",
-            f"the worker that answered does not serve {model}",
-            "start a worker with this very bundle, or give the device the one that is served: "
+            f"the worker that responded does not serve {model}",
+            "start a worker with this bundle, or give the device the bundle of the worker: "
             + (response.detail or "see its log"),
         )
     if response.error is not None:
         remedy = (
-            "more workers, or a longer queue" if response.error == wire.BUSY else "read its log"
+            "run more workers, or a longer queue" if response.error == wire.BUSY else "read its log"
         )
-        text = f"the worker answers {response.error}: {response.detail}"
+        text = f"the worker responds with the error {response.error}: {response.detail}"
         return WORKER.problem(f"cloud-{response.error}", text, remedy)
     label = int(response.labels[0])
     if label != expected:
         return WORKER.problem(
             "model-differs",
-            f"the worker's {model} answers class {label} for a sample row, the bundle {expected}",
-            "two bundles share a name and version: pack one with another version",
+            f"for a sample row the worker's {model} answers class {label}, the bundle {expected}",
+            "two bundles have the same name and version: pack one with another version",
         )
-    return WORKER.ok(f"a worker serves {model} and answers as the bundle says")
+    return WORKER.ok(f"a worker serves {model} and gives the bundle's answer")

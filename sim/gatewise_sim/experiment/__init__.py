@@ -1,1 +1,1 @@
-"""A simulation: its rows, its policies, its run, and sweeps of it."""
+"""Simulations and sweeps: rows, policies, runs and the demo."""

@@ -1,4 +1,4 @@
-"""The stages of a bundle as a report lists them."""
+"""The stages of a bundle, as a report lists them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ FloatArray = NDArray[np.float64]
 def stage_results(
     manifest: Manifest, table: RowTable, n_instances: int, weights: FloatArray
 ) -> tuple[StageResult, ...]:
-    """List the stages of the bundle in order, the cloud last.
+    """List the stages of the bundle in order, with the cloud as the last one.
 
-    Each has the share of instances that it answers at the operating point. `weights`, shape
-    (n_rows,), is the number of times that each row occurs.
+    The result of a stage includes the share of instances that it answers at the operating point.
+    `weights`, shape (n_rows,), is the number of times that each row occurs.
     """
     costs = manifest.feature_costs()
-    steps = [(f"stage {s}", manifest.stage_inputs(s)) for s in range(table.n_stages)]
+    parts = [(f"stage {s}", manifest.stage_inputs(s)) for s in range(table.n_stages)]
     if manifest.cloud is not None:
-        steps.append(("cloud", manifest.cloud_inputs()))
+        parts.append(("cloud", manifest.cloud_inputs()))
     acquired = np.zeros(costs.n_features, np.bool_)
     results = []
-    for stage, (name, inputs) in enumerate(steps):
+    for stage, (name, inputs) in enumerate(parts):
         needed = costs.mask(inputs)
         answered = table.offload if name == "cloud" else ~table.offload & (table.exit == stage)
         share = float(weights[answered].sum() / weights.sum())
         columns = _columns(manifest, np.flatnonzero(needed))
-        # A column may give some of its features to an earlier stage.
+        # An earlier stage may have acquired some features of a column.
         earlier = _columns(manifest, np.flatnonzero(acquired))
         results.append(
             StageResult(
@@ -48,10 +48,10 @@ def stage_results(
 
 
 def _columns(manifest: Manifest, features: NDArray[np.intp]) -> list[str]:
-    """List the columns of some features, each once.
+    """List the columns of some features, without duplicates.
 
-    With an encoder these are the raw columns: a column of categories becomes several features,
-    which a device acquires together.
+    With an encoder they are the raw columns, because the features of a column of categories are
+    acquired together.
     """
     encoder = manifest.encoder
     if encoder is None:

@@ -1,4 +1,4 @@
-"""The demo: train and pack a system, then simulate it on the live engine, each test row once."""
+"""The demo: train and pack a system, then let real processes answer each test row once."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_training.data import datasets
 
 _TEST_SHARE: Final = 0.3
-_SECONDS_BETWEEN: Final = 0.04  # instances of one device
+#: Time between two instances of a device.
+_INTERVAL_SECONDS: Final = 0.04
 
 
 def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
-    """Give the settings of the demo's training; the bundle goes to `out`."""
+    """Make the settings of the demo's training, which writes the bundle to `out`."""
     goal = {g: getattr(settings, g) for g in GOALS if getattr(settings, g) is not None}
     if len(goal) > 1:
         raise InputError(f"give one of --{' and --'.join(goal)}, not both".replace("_", "-"))
     max_loss = goal.pop("max_loss", None if goal else MAX_LOSS)
     parameters: dict[str, Any] = {}
     if settings.method == "staged":
-        # Small devices: with room for everything they would hardly ever need the cloud.
+        # With more memory the stages would hardly ever need the cloud.
         parameters["max_bytes"] = 1024 * settings.device_kb
         if settings.dataset in datasets.names() and not settings.allow_missing:
-            parameters |= _quick_search()
+            parameters |= _fast_search()
     return TrainingSettings(
         dataset=settings.dataset,
         out=out,
@@ -58,14 +59,14 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
 
 
 def _scenario(settings: DemoSettings, **workload: Any) -> Scenario:
-    same = ("devices", "workers", "link", "deadline_ms", "broker", "seed")
-    return Scenario(engine="live", **{name: getattr(settings, name) for name in same}, **workload)
+    shared = ("devices", "workers", "link", "deadline_ms", "broker", "seed")
+    return Scenario(engine="live", **{name: getattr(settings, name) for name in shared}, **workload)
 
 
 def run_demo(settings: DemoSettings) -> Report:
-    """Train, pack, verify, deploy over MQTT, measure as `settings` say; write the report's folder.
+    """Train, pack and verify a system with `settings`, run it over MQTT, and write its report.
 
-    GatewiseError for bad input or a process that does not start; nothing is written then.
+    GatewiseError for bad input, or if a process does not start. Then nothing is written.
     """
     from gatewise_sim.report.run_page import report_files
 
@@ -78,30 +79,31 @@ def run_demo(settings: DemoSettings) -> Report:
             raise GatewiseError("; ".join(trained.troubles))
         if differing := trained.verification.differing_decisions:
             raise GatewiseError(
-                f"the packed bundle decides otherwise than the trained system on {differing} rows"
+                f"the packed bundle and the trained system decide differently on {differing} rows"
             )
-        # a workload in which every test row comes once
-        arrivals, instances = Path(folder, "arrivals.csv"), Path(folder, "instances.csv")
+        # a workload with every test row once
+        arrivals = Path(folder, "arrivals.csv")
+        instances = Path(folder, "instances.csv")
         n_rows = len(trained.split.test)
         arrivals.write_text(_arrivals(n_rows, settings.devices))
         instances.write_text(trained.test_csv())
-        turns = -(-n_rows // settings.devices) + 1
+        n_rounds = -(-n_rows // settings.devices) + 1
         scenario = _scenario(
-            settings, workload=f"replay:{arrivals}", time=f"{turns * _SECONDS_BETWEEN:g}s"
+            settings, workload=f"replay:{arrivals}", time=f"{n_rounds * _INTERVAL_SECONDS:g}s"
         )
         label = instances.read_text().partition("\n")[0].rpartition(",")[2]
         rows = Rows.load(str(instances), trained.bundle.manifest, target=label)
         prepared = prepare(trained.bundle, rows, scenario)
-        # run it, live and simulated
+        # the live run, and the other policies in virtual time
         report = run_scenario(prepared, settings.command())
         report = _demo_report(report, settings, trained)
-        # everything at once, for a folder is whole or not there
-        again = scenario.changed(workload="poisson:1/min", time=None)
+        # write all files at once, so that the folder is never incomplete
+        simulated = scenario.changed(workload="poisson:1/min", time=None)
         DEMO.write(
             settings.out,
             {
                 **report_files(report),
-                TIMINGS: settings_text(report, again),
+                TIMINGS: settings_text(report, simulated),
                 "arrivals.csv": arrivals.read_text(),
                 "bundle": trained.bundle.path,
                 "frontier.svg": _frontier_plot(trained.system, settings.method),
@@ -111,33 +113,36 @@ def run_demo(settings: DemoSettings) -> Report:
     return report
 
 
-def _quick_search() -> dict[str, Any]:
-    """A few stages before one kernel machine: on the bundled sets nearly as good, in seconds."""
+def _fast_search() -> dict[str, Any]:
+    """Parameters of a search that takes seconds: few stages, and a kernel machine as f0.
+
+    On the data sets of scikit-learn it is nearly as accurate as the full search.
+    """
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import MinMaxScaler
     from sklearn.svm import SVC
 
-    machine = make_pipeline(MinMaxScaler(), SVC(C=10.0))
+    kernel_machine = make_pipeline(MinMaxScaler(), SVC(C=10.0))
     return {
-        "high_cost_model": CalibratedClassifierCV(machine, ensemble=False, cv=2),
+        "high_cost_model": CalibratedClassifierCV(kernel_machine, ensemble=False, cv=2),
         "n_stages": 4,
         "families": ("linear", "svm"),
     }
 
 
 def _arrivals(rows: int, devices: int) -> str:
-    """Trace in which every row comes once: dealt to the devices in turn, evenly in time."""
+    """Trace in which every row comes once, dealt to the devices in turn at equal intervals."""
     lines = ["time,device,row"]
     for row in range(rows):
-        turn, device = divmod(row, devices)
-        time = (turn + device / devices) * _SECONDS_BETWEEN
+        round_number, device = divmod(row, devices)
+        time = (round_number + device / devices) * _INTERVAL_SECONDS
         lines.append(f"{time:.6f},{device},{row}")
     return "\n".join(lines) + "\n"
 
 
 def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -> Report:
-    """Turn the report of the live run into the demo's: its own settings, data and phases."""
+    """Add the settings, the data set and the times of the training to the live run's report."""
     data, split = trained.data, trained.split
     values = {
         name: str(value) if isinstance(value, Path) else value
@@ -148,7 +153,7 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
         values["broker"] = Endpoint(settings.broker).url
     run = report.run or {}
     f0 = trained.system.high_cost_model_
-    assert f0 is not None  # the demo refuses methods without a cloud
+    assert f0 is not None  # training needs a cloud here
     return msgspec.structs.replace(
         report,
         kind=DEMO_KIND,
@@ -162,7 +167,7 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
             "train_rows": len(split.training) + len(split.validation),
             "test_rows": len(split.test),
         },
-        # The brief search is given its model instead of choosing one.
+        # The fast search passes its model to the training as a given one.
         high_cost_model="svm" if f0.kind == "given" else f0.kind,
         seconds={**trained.seconds, "run": run.get("seconds", 0.0)},
     )

@@ -13,12 +13,12 @@ from gatewise_sim.signal_handling import exit_on_termination
 
 @with_options
 def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
-    """Train on real data, pack, deploy over MQTT, measure the savings.
+    """Train on real data, pack a bundle, deploy it over MQTT, and measure the savings.
 
-    Starts a broker, cloud workers and devices as real processes and lets them answer each test
-    instance once; other policies (all edge, all cloud, ...) answer the same instances in virtual
-    time. Writes report.html, report.json, frontier.svg, the bundle and the instances to --out.
-    Exits 0 only if no instance was lost.
+    Starts a broker, cloud workers and devices as real processes, which answer each test instance
+    once. Other policies (all edge, all cloud, ...) answer the same instances in virtual time.
+    Writes report.html, report.json, frontier.svg, the bundle and the instances to --out. Exits 1
+    if an instance was lost.
 
         gatewise demo
         gatewise demo --dataset wine --link 3g --devices 2

@@ -1,4 +1,4 @@
-"""Settings of the demo: the options of ``gatewise demo``, with their defaults."""
+"""Settings of the demo."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.fleet.link import PROFILES
 
 MAX_LOSS: Final = 0.005
-"""Accuracy that a demo gives up at most by default: data this small is noisy, and a
-test of 540 rows knows an accuracy to half a percent only."""
+"""Default bound on the loss of accuracy.
+
+It is not lower because the accuracy on 540 test rows is only known to about half a percent.
+"""
 
 
 class DemoSettings(Settings, frozen=True, kw_only=True):
@@ -30,34 +32,35 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
         Path | None, typer.Option(help="Prices of the features, .toml or .csv; 1 each by default.")
     ] = None
     method: Annotated[str, typer.Option(help="Method: staged, adapt-gbrt or adapt-lin.")] = "staged"
-    devices: Annotated[int, Meta(ge=1, le=64), typer.Option(help="Devices, a process each.")] = 4
+    devices: Annotated[int, Meta(ge=1, le=64), typer.Option(help="Devices; each is a process.")] = 4
     workers: Annotated[
-        int, Meta(ge=1, le=16), typer.Option(help="Cloud workers; several need mosquitto.")
+        int, Meta(ge=1, le=16), typer.Option(help="Cloud workers; more than one needs mosquitto.")
     ] = 1
     instances: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        typer.Option(help="Test instances; by default all held out."),
+        typer.Option(help="Number of test instances; by default all test rows."),
     ] = None
     broker: Annotated[
-        str | None, typer.Option(help="URL of a broker that runs; else one is started.")
+        str | None, typer.Option(help="URL of a running broker; by default one is started.")
     ] = None
     link: Annotated[
         str, typer.Option(help=f"Link between devices and broker: {', '.join(PROFILES)}.")
     ] = "wifi"
     budget: Annotated[
-        Amount | None, typer.Option(help="Mean cost per instance; at most one of three goals.")
+        Amount | None,
+        typer.Option(help="Largest mean cost per instance; excludes the other goals."),
     ] = None
     max_loss: Annotated[
-        Share | None, typer.Option(help="Accuracy given up at most; 0.005 by default.")
+        Share | None, typer.Option(help="Largest loss of accuracy; 0.005 by default.")
     ] = None
     offload_rate: Annotated[
-        Share | None, typer.Option(help="Share of instances offloaded at most.")
+        Share | None, typer.Option(help="Largest share of instances offloaded.")
     ] = None
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Take empty cells (NaN) as values.")
+        bool, typer.Option("--allow-missing", help="Accept empty cells (NaN) as values.")
     ] = False
     device_kb: Annotated[
-        int, Meta(ge=1), typer.Option(help="Room for the stages on a device, in KB (staged).")
+        int, Meta(ge=1), typer.Option(help="Memory for the stages on a device, in KB (staged).")
     ] = 64
     deadline_ms: Annotated[
         float, Meta(ge=1), typer.Option(help="Deadline of each answer, in ms.")
@@ -66,7 +69,7 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("demo-out")
 
     def command(self) -> str:
-        """Command line that repeats the run, without a password."""
+        """Command line that repeats the run, without the broker's password."""
         texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
         words = option_words(self, always=("dataset", "method", "seed"), texts=texts)
         return " ".join(["gatewise demo", *words])

@@ -23,19 +23,19 @@ from gatewise_sim.report.document import FrontierPoint, FrontierPoints
 def open_whole(
     source: Bundle | str | Path, functions: Mapping[str, Function] | None = None
 ) -> Bundle:
-    """Open a bundle with its cloud model, and with the functions and models of its blocks."""
+    """Open a bundle with its cloud model and the functions and models of its blocks."""
     bundle = source if isinstance(source, Bundle) else Bundle.open(source, for_device=True)
     if bundle.absent():
         raise InputError(
-            f"{bundle.path} is for devices, without {bundle.absent()[0]}: simulate the "
-            "bundle that it was made of"
+            f"{bundle.path} is a device's bundle, without {bundle.absent()[0]}: simulate the "
+            "bundle from which it was made"
         )
     bundle.read_block_models()
     return bundle.with_functions(functions or {})
 
 
 def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
-    """Put a bundle at the operating point that `gatewise frontier` would choose, in memory."""
+    """Open the bundle at the operating point that `gatewise frontier` chooses for a goal."""
     if not goal:
         return bundle
     point = chosen_point(bundle.manifest, goal, bounds_of(bundle.manifest))
@@ -44,18 +44,18 @@ def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
 
 @contextmanager
 def on_disk(bundle: Bundle) -> Iterator[Path]:
-    """Give a path at which processes find the bundle at its operating point.
+    """Yield a path at which processes find the bundle at its operating point.
 
-    That is its own path if this point is active there, else the path of a copy, which is deleted
-    at the end.
+    It is the bundle's path if the point is active on disk. Otherwise it is the path of a temporary
+    copy.
     """
     if Bundle.open(bundle.path, for_device=True).manifest.active == bundle.manifest.active:
         yield bundle.path
         return
     if bundle.claimed_keys():
         raise InputError(
-            f"bundle {bundle.path} is signed for another operating point: for a live run put it "
-            "there with gatewise frontier --sign, or use --engine virtual"
+            f"bundle {bundle.path} is signed for another operating point: for a live run activate "
+            "this one with gatewise frontier --sign, or use --engine virtual"
         )
     with TemporaryDirectory(prefix="gatewise-simulate-") as folder:
         copy = Path(folder, bundle.path.name or "bundle")
@@ -68,27 +68,27 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
 
 
 def frontier_points(bundle: Bundle) -> FrontierPoints:
-    """Lay out the operating points for a report."""
+    """Convert the operating points for a report."""
     frontier = frontier_of(bundle.manifest)
     active = bundle.manifest.operating_points[bundle.manifest.active]
     points = sorted({*frontier.points, active}, key=lambda point: (point.cost, point.accuracy))
     labels = tuple(map(str, bundle.manifest.classes))
 
-    def by_class(shares: ByClass | None) -> dict[str, float | None] | None:
+    def with_labels(shares: ByClass | None) -> dict[str, float | None] | None:
         return None if shares is None else dict(zip(labels, shares, strict=True))
 
-    def laid_out(point: OperatingPoint) -> FrontierPoint:
+    def report_point(point: OperatingPoint) -> FrontierPoint:
         return FrontierPoint(
             cost=point.cost,
             accuracy=point.accuracy,
             offload_rate=point.offload_rate,
-            recall=by_class(point.recall),
-            precision=by_class(point.precision),
+            recall=with_labels(point.recall),
+            precision=with_labels(point.precision),
         )
 
     return FrontierPoints(
-        points=tuple(map(laid_out, points)),
-        hull=tuple(map(laid_out, frontier.hull().points)),
-        active=laid_out(active),
+        points=tuple(map(report_point, points)),
+        hull=tuple(map(report_point, frontier.hull().points)),
+        active=report_point(active),
         reference_accuracy=frontier.reference_accuracy,
     )

@@ -1,7 +1,7 @@
-"""Policies that a simulation compares: the system, and others for the same instances.
+"""The system's policy, and others that a simulation compares with it on the same instances.
 
-All of them use the same bundle, whose stages decide the device's own answers and their costs; the
-policies differ in the rows that they offload. A further policy is an entry of :data:`POLICIES`.
+Each policy uses the stages of the same bundle for the device's answers. Policies differ in the rows
+that they offload. To add one, add an entry to :data:`POLICIES`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from gatewise_sim.scenario import Scenario
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PolicyContext:
-    """Figures of the system's run that policies are made of.
+    """Figures of the system's run from which the other policies are made.
 
-    `table` has the outcomes of the rows at the operating point, `weights`, shape (n_rows,), how
-    often each row comes, and `offload_rate` is the system's. `labelled`: the rows have labels.
+    `table` holds the outcomes of the rows at the operating point, `weights`, shape (n_rows,), the
+    number of instances of each row, and `offload_rate` the system's rate. `labelled` tells whether
+    the rows have labels.
     """
 
     table: RowTable
@@ -36,9 +37,11 @@ class PolicyContext:
 
 @dataclass(frozen=True)
 class ComparedPolicy:
-    """A policy to compare with: `offload` chooses its rows, or gives None where it has no use.
+    """A policy to compare with the system.
 
-    `chance` is the share of the other instances to offload at random.
+    `offload` selects the rows to offload, or returns None if the policy does not apply to the run.
+    `chance` computes the share of the other instances to offload at random. With `request_first` a
+    device sends a request without running its stages.
     """
 
     key: str
@@ -48,7 +51,7 @@ class ComparedPolicy:
     request_first: bool = False
 
     def make(self, context: PolicyContext) -> FleetPolicy | None:
-        """Make the policy of a fleet; None where it has no use."""
+        """Make the fleet's policy, or return None if it does not apply."""
         offload = self.offload(context)
         if offload is None:
             return None
@@ -70,11 +73,11 @@ def _all_rows(context: PolicyContext) -> BoolArray | None:
 
 
 def _least_confident(context: PolicyContext) -> BoolArray | None:
-    """Rows with the lowest confidence, as many as the system offloads."""
+    """Select the rows of lowest confidence, at the system's offload rate."""
     table = context.table
     if not table.has_cloud:
         return None
-    # Where the device has no answer, it is least sure.
+    # Rows without an answer of the device come first.
     confidence = np.where(np.isnan(table.confidence), -1.0, table.confidence)
     order = np.argsort(confidence, kind="stable")
     return fill_share(order[table.can_offload[order]], context.weights, context.offload_rate)
@@ -85,13 +88,13 @@ def _no_rows_with_cloud(context: PolicyContext) -> BoolArray | None:
 
 
 def _same_rate(context: PolicyContext) -> float:
-    """Share of the instances that may be offloaded, so that the system's rate comes out."""
+    """Compute the share of the rows that can be offloaded that gives the system's offload rate."""
     possible = float(context.weights[context.table.can_offload].sum() / context.weights.sum())
     return min(1.0, context.offload_rate / possible) if possible else 0.0
 
 
 def _oracle(context: PolicyContext) -> BoolArray | None:
-    """Rows that the device gets wrong and the cloud right."""
+    """Select the rows that the device answers wrongly and the cloud correctly."""
     table = context.table
     if not (table.has_cloud and context.labelled):
         return None
@@ -105,7 +108,7 @@ POLICIES: Final = (
     ComparedPolicy("edge_only", "All edge", _no_rows),
     ComparedPolicy("cloud_only", "All cloud", _all_rows, request_first=True),
     ComparedPolicy("confidence", "Confidence", _least_confident),
-    # Drawn among instances: a lucky draw among rows would last for the whole run.
+    # Draw among instances, because a draw among rows would be repeated in the whole run.
     ComparedPolicy("random", "Random", _no_rows_with_cloud, _same_rate),
     ComparedPolicy("oracle", "Oracle", _oracle),
 )
@@ -119,19 +122,19 @@ def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
         return FleetPolicy(key=SYSTEM, name=name, offload=no_rows)
     if scenario.policy == "cloud-only":
         if not table.has_cloud:
-            raise InputError("policy cloud-only: no instance of this bundle leaves its device")
+            raise InputError("policy cloud-only: this bundle has no cloud model")
         return FleetPolicy(key=SYSTEM, name=name, offload=table.can_offload, request_first=True)
     return FleetPolicy(key=SYSTEM, name=name, offload=table.offload, limited=True)
 
 
 def fill_share(order: NDArray[np.intp], weights: NDArray[np.float64], share: float) -> BoolArray:
-    """Take rows in an order until their share of all is nearest to `share`.
+    """Select the first rows of an order, up to the number with a weight nearest to `share`.
 
     >>> fill_share(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
     [True, False, True, False]
     """
-    shares = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
-    n_rows = int(np.argmin(np.abs(shares - share)))
+    cumulative = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+    n_rows = int(np.argmin(np.abs(cumulative - share)))
     mask = np.zeros(len(weights), np.bool_)
     mask[order[:n_rows]] = True
     return mask

@@ -1,4 +1,4 @@
-"""Figures of one policy's run: sums, intervals, energy, money, the run over time."""
+"""Figures of one policy's run: means with intervals, energy, costs and a timeline."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from gatewise_sim.report.document import (
 )
 from gatewise_sim.scenario import Scenario
 
-#: Bins of the timeline, and ends of bins within an outage.
-_BINS: Final = 48
-_CUTS_OF_FAULT: Final = 5
+#: Bins of the timeline, and bin edges within an outage.
+_N_BINS: Final = 48
+_N_EDGES_PER_FAULT: Final = 5
 _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 
@@ -51,7 +51,8 @@ _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 class PolicyFigures:
     """Figures of one policy's run.
 
-    `energy` is what devices draw, `prices` what things cost, and `feature_names` are the bundle's.
+    `energy` is the energy use of a device. `prices` are those of the bill, and `feature_names` the
+    bundle's.
     """
 
     run: FleetRun
@@ -62,11 +63,11 @@ class PolicyFigures:
     feature_names: Sequence[str]
 
     def result(self, key: str, name: str, engine: EngineName) -> PolicyResult:
-        """Lay the run out for the report; InputError if no instance came."""
+        """Make the report's record of the run; InputError if no instance arrived."""
         run = self.run
         answers = run.answers
         if not len(answers):
-            raise InputError("no instance came: simulate more devices or a longer time")
+            raise InputError("no instance arrived: simulate more devices or a longer time")
         active = float(self._joules_of_instances().sum())
         radio = self.scenario.link_profile.radio
         active_day = active / run.devices / (run.seconds / DAY)
@@ -108,18 +109,18 @@ class PolicyFigures:
         return self.table.truth[self.run.answers.row]
 
     @cached_property
-    def _right(self) -> BoolArray:
-        right = (self._truth != NO_LABEL) & (self.run.answers.label == self._truth)
-        return np.asarray(right, np.bool_)
+    def _is_correct(self) -> BoolArray:
+        is_correct = (self._truth != NO_LABEL) & (self.run.answers.label == self._truth)
+        return np.asarray(is_correct, np.bool_)
 
     @cached_property
-    def _edge_right(self) -> BoolArray:
+    def _is_edge_correct(self) -> BoolArray:
         local = self.table.local_label[self.run.answers.row]
         return np.asarray((self._truth != NO_LABEL) & (local == self._truth), np.bool_)
 
     @cached_property
     def _acquired_sets(self) -> IntArray:
-        """Set of features that each instance acquired, with a request or without."""
+        """Index of the set of features acquired for each instance."""
         answers = self.run.answers
         table = self.table
         sets = np.where(
@@ -153,17 +154,21 @@ class PolicyFigures:
     def _shares(self) -> dict[str, Any]:
         batches = self._batches
         labelled = self._truth != NO_LABEL
-        # Instances share rows: that many independent ones would be as sure (Kish 1965).
+        # Instances of the same row depend on each other. The effective sample size (Kish 1965) of
+        # rows with n_r instances is sum(n_r)^2 / sum(n_r^2).
         per_row = np.bincount(self.run.answers.row).astype(np.float64)
-        independent = float(per_row.sum() ** 2 / (per_row**2).sum())
+        n_independent = float(per_row.sum() ** 2 / (per_row**2).sum())
         shares: dict[str, Any] = {}
-        for name, values in (("accuracy", self._right), ("edge_accuracy", self._edge_right)):
+        for name, values in (
+            ("accuracy", self._is_correct),
+            ("edge_accuracy", self._is_edge_correct),
+        ):
             figure = batches.mean(values, labelled, 1.0)
-            shares[name] = None if figure is None else share_interval(figure, independent)
+            shares[name] = None if figure is None else share_interval(figure, n_independent)
         rate = batches.mean(self.run.answers.requested, None, 1.0)
         assert rate is not None
-        fixed = self.run.request_first or rate.value == 0.0
-        shares["offload_rate"] = rate if fixed else share_interval(rate, independent)
+        is_fixed = self.run.request_first or rate.value == 0.0
+        shares["offload_rate"] = rate if is_fixed else share_interval(rate, n_independent)
         return shares
 
     def _costs(self) -> dict[str, Any]:
@@ -218,7 +223,10 @@ class PolicyFigures:
         return AnswerCounts(**{name: round(n * run.scale) for name, n in counts.items()})
 
     def _bill(self, joules: float) -> Bill | None:
-        """Bill of a month; an operator bills IP: each message, and each PUBACK, is a packet."""
+        """Compute the bill of a month.
+
+        The operator bills IP traffic, in which each PUBACK is also a packet.
+        """
         if self.prices is None:
             return None
         run = self.run
@@ -230,11 +238,11 @@ class PolicyFigures:
         request = float(answers.up.sum()) / n_offloads
         response = float(answers.down.sum()) / n_offloads
         headers = HEADER * requests * (packets(request) + packets(response) + 2)
-        used = answers.requested.any() or answers.audited.any()
+        uses_cloud = answers.requested.any() or answers.audited.any()
         usage = Usage(
             seconds=run.seconds,
             devices=self.scenario.devices,
-            workers=self.scenario.workers if used else 0,
+            workers=self.scenario.workers if uses_cloud else 0,
             bytes=scale * (float(answers.up.sum()) + float(answers.down.sum()) + headers),
             joules=scale * joules,
             feature_units=scale * (float(answers.feature_cost.sum()) + run.audit_cost),
@@ -246,9 +254,9 @@ class PolicyFigures:
         """Count instances by latency, in ten bins per decade."""
         answers = self.run.answers
         answered = answers.route >= 0
-        decade = np.floor(10 * np.log10(np.maximum(answers.latency_ms[answered], 1e-6)))
-        lowest = int(decade.min())
-        bins = (decade - lowest).astype(np.int64)
+        exponents = np.floor(10 * np.log10(np.maximum(answers.latency_ms[answered], 1e-6)))
+        lowest = int(exponents.min())
+        bins = (exponents - lowest).astype(np.int64)
         n_bins = int(bins.max()) + 1
         offloaded = bins[answers.offloaded[answered]]
         scale = self.run.scale
@@ -261,14 +269,14 @@ class PolicyFigures:
     def _breakdown(self) -> dict[str, float]:
         answers = self.run.answers
         remainder = answers.latency_ms - answers.device_ms - answers.cloud_ms
-        waits = (answers.route == FALLBACK) | (answers.route == ERROR)
+        waited = (answers.route == FALLBACK) | (answers.route == ERROR)
         on_device = answers.device_ms.sum(dtype=np.float64) + remainder[answers.route == EDGE].sum()
-        n = len(answers)
+        n_instances = len(answers)
         return {
-            "device": float(on_device / n),
-            "network": float(remainder[answers.route == CLOUD].sum() / n),
-            "cloud": float(answers.cloud_ms.sum(dtype=np.float64) / n),
-            "waiting": float(remainder[waits].sum() / n),
+            "device": float(on_device / n_instances),
+            "network": float(remainder[answers.route == CLOUD].sum() / n_instances),
+            "cloud": float(answers.cloud_ms.sum(dtype=np.float64) / n_instances),
+            "waiting": float(remainder[waited].sum() / n_instances),
         }
 
     def _reasons(self) -> dict[str, float]:
@@ -279,16 +287,18 @@ class PolicyFigures:
         }
 
     def _timeline(self) -> tuple[TimelineBin, ...]:
-        """Bins of equal length, cut where something goes down or comes back."""
-        edges = set(np.linspace(0.0, self.run.seconds, _BINS + 1).tolist())
+        """Bins of equal length, with more edges during outages."""
+        edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
         for _, begin, end, _ in self.scenario.outages.faults():
-            edges.update(np.linspace(begin, min(end, self.run.seconds), _CUTS_OF_FAULT).tolist())
-        cuts = sorted(edges)
-        numbers = np.searchsorted(self.run.answers.time, cuts).tolist()
-        numbers[-1] = len(self.run.answers)
+            edges.update(
+                np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_FAULT).tolist()
+            )
+        times = sorted(edges)
+        positions = np.searchsorted(self.run.answers.time, times).tolist()
+        positions[-1] = len(self.run.answers)
         return tuple(
-            self._timeline_bin(cuts[i], cuts[i + 1], slice(numbers[i], numbers[i + 1]))
-            for i in range(len(cuts) - 1)
+            self._timeline_bin(times[i], times[i + 1], slice(positions[i], positions[i + 1]))
+            for i in range(len(times) - 1)
         )
 
     def _timeline_bin(self, begin: float, end: float, instances: slice) -> TimelineBin:
@@ -304,8 +314,8 @@ class PolicyFigures:
             end=end,
             instances=len(route) * self.run.scale,
             **{name: float(n) for name, n in zip(ROUTES, by_route, strict=True)},
-            accuracy=_ratio(self._right[instances].sum(), n_labelled),
-            edge_accuracy=_ratio(self._edge_right[instances].sum(), n_labelled),
+            accuracy=_ratio(self._is_correct[instances].sum(), n_labelled),
+            edge_accuracy=_ratio(self._is_edge_correct[instances].sum(), n_labelled),
             p50_ms=p50,
             p95_ms=p95,
         )
@@ -321,18 +331,18 @@ class PolicyFigures:
             return counts.astype(np.float64)
 
         n = np.bincount(truth, minlength=n_classes)
-        right = count(self._right)
+        n_correct = count(self._is_correct)
         requested = count(answers.requested)
-        edge_right = count(self._edge_right)
+        n_edge_correct = count(self._is_edge_correct)
         answered = np.bincount(answers.label[has_class & (answers.label >= 0)], minlength=n_classes)
         return tuple(
             ClassResult(
                 label=label,
                 instances=float(n[i] * self.run.scale),
                 offload_rate=_ratio(requested[i], n[i]),
-                accuracy=_ratio(right[i], n[i]),
-                edge_accuracy=_ratio(edge_right[i], n[i]),
-                precision=_ratio(right[i], answered[i]),
+                accuracy=_ratio(n_correct[i], n[i]),
+                edge_accuracy=_ratio(n_edge_correct[i], n[i]),
+                precision=_ratio(n_correct[i], answered[i]),
             )
             for i, label in enumerate(self.table.classes)
         )
@@ -344,17 +354,17 @@ class PolicyFigures:
         if share is None or self.table.promised is None or not run.answers.audited.any():
             return None
         answers = run.answers
-        n = len(answers)
-        tested = run.workers.get("audit_instances", 0.0)
+        n_instances = len(answers)
+        n_audited = run.workers.get("audit_instances", 0.0)
         sizes = (answers.up.astype(np.int64) + answers.down)[answers.audited]
         return AuditUse(
             share=share,
             compared=round(compared * run.scale),
             disagreed=round(run.workers.get("audits_disagreed", 0.0) * run.scale),
-            agreement=1.0 - run.workers["audit_weighted"] / tested if tested else None,
+            agreement=1.0 - run.workers["audit_weighted"] / n_audited if n_audited else None,
             promised=1.0 - self.table.promised,
-            bytes=float(sizes.sum() / n),
-            feature_cost=run.audit_cost / n,
+            bytes=float(sizes.sum() / n_instances),
+            feature_cost=run.audit_cost / n_instances,
             alarms=len(run.alarms),
             alarm_instances=min(run.alarms) if run.alarms else None,
         )

@@ -1,4 +1,4 @@
-"""The table of row outcomes of a bundle, and how long its models take on this machine.
+"""The outcomes of a bundle's rows, and the times of its models on this machine.
 
 Every row goes through a real :class:`gatewise_edge.Device` without a link and through the real
 :class:`gatewise_cloud.models.cloud_model.CloudModel`.
@@ -38,10 +38,10 @@ from gatewise_sim.fleet.results import (
 from gatewise_sim.timings import Timings
 
 _CHUNK: Final = 1024
-#: Rows and seconds for which the high-cost model is timed.
+#: Batch sizes, and total time, with which the high-cost model is timed.
 _TIMED_ROWS: Final = (1, 4, 16)
 _TIMING_SECONDS: Final = 0.3
-#: Microseconds of a run and of each instance of it, where the high-cost model takes no row.
+#: Microseconds of a run and of each of its instances, if the high-cost model accepts no row.
 _ASSUMED_RUN_US: Final = (115.0, 29.0)
 
 FloatArray = NDArray[np.float64]
@@ -50,44 +50,63 @@ FloatArray = NDArray[np.float64]
 def make_row_table(
     bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None, *, backend: str | None = None
 ) -> tuple[RowTable, Timings]:
-    """Compute the outcomes of rows, and time the models; times that cannot be measured are assumed.
+    """Compute the outcomes of rows, and time the models.
 
-    The `bundle` has its cloud model and is at its operating point. `X`, shape (n, n_features), has
-    the manifest's columns, `truth`, shape (n,), class indices. The high-cost model runs in the
-    `backend`, named as for ``gatewise cloud``. InputError if the bundle answers with values, or the
-    rows do not fit it.
+    Parameters
+    ----------
+    bundle : Bundle
+        Bundle at its operating point, with its cloud model.
+    X : array-like of shape (n, n_features)
+        Rows with the manifest's columns.
+    truth : array-like of shape (n,), optional
+        Class index of each row.
+    backend : str, optional
+        Backend of the high-cost model, named as for ``gatewise cloud``.
+
+    Returns
+    -------
+    RowTable, Timings
+        Outcomes, and service times. Times that cannot be measured are assumed.
+
+    Raises
+    ------
+    InputError
+        If the bundle is for regression, or the rows do not fit it.
     """
     manifest = bundle.manifest
     plan = InstalledBundle.load(bundle, check=False, functions=None)
     if not manifest.classes:
-        raise InputError("a bundle that answers with values uses no cloud: nothing to simulate")
+        raise InputError("a bundle for regression uses no cloud, so it cannot be simulated")
     rows = np.ascontiguousarray(X, np.float32)
     n_features = len(manifest.features)
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != n_features:
         raise InputError(f"rows of shape {rows.shape}; the bundle has {n_features} columns")
     labels = np.full(len(rows), NO_LABEL) if truth is None else np.asarray(truth, np.int64)
     if labels.shape != (len(rows),):
-        raise InputError(f"labels of shape {labels.shape} for {len(rows)} rows; give one for each")
+        raise InputError(
+            f"labels of shape {labels.shape} for {len(rows)} rows; give one label per row"
+        )
 
-    # each row on the device, as if there were no cloud
+    # the device's answer to each row without a cloud
     outcomes = _run_device(bundle, plan, rows)
     request_features = np.zeros(n_features, np.bool_)
     cloud_label = np.full(len(rows), NO_LABEL, np.int64)
     cloud_us: tuple[float, float] | None = None
-    # each row in the cloud, unless it refuses a value of the row
+    # the cloud's answer to each row with values that the cloud accepts
     if plan.has_cloud:
         request_features[plan.request_inputs] = True
-        takes = _cloud_takes(plan, rows)
-        is_refused = outcomes.offload & ~takes & (outcomes.label != NO_LABEL)
-        outcomes.offload &= takes
+        is_accepted = _accepted_by_cloud(plan, rows)
+        is_refused = outcomes.offload & ~is_accepted & (outcomes.label != NO_LABEL)
+        outcomes.offload &= is_accepted
         outcomes.failed |= is_refused
-        _acquire_in_vain(bundle, rows, np.flatnonzero(is_refused), outcomes.acquired)
+        _add_refused_features(bundle, rows, np.flatnonzero(is_refused), outcomes.acquired)
         with closing(cloud_model(bundle, backend)) as model:
-            cloud_label[takes] = _run_cloud(model, rows[takes][:, plan.request_inputs])
-            if takes.any():
-                cloud_us = _time_cloud(model, rows[takes][:, plan.request_inputs])
-    # the route without an answer of the cloud
-    fallback = np.where(outcomes.failed, FALLBACK, EDGE)
+            inputs = rows[is_accepted][:, plan.request_inputs]
+            cloud_label[is_accepted] = _run_cloud(model, inputs)
+            if is_accepted.any():
+                cloud_us = _time_cloud(model, inputs)
+    # the route of an answer without the cloud
+    local_route = np.where(outcomes.failed, FALLBACK, EDGE)
     table = RowTable(
         model=manifest.name,
         version=manifest.version,
@@ -101,7 +120,7 @@ def make_row_table(
         truth=labels,
         exit=outcomes.exit,
         offload=outcomes.offload,
-        local_route=np.where(outcomes.label == NO_LABEL, ERROR, fallback),
+        local_route=np.where(outcomes.label == NO_LABEL, ERROR, local_route),
         local_label=outcomes.label,
         cloud_label=cloud_label,
         confidence=outcomes.confidence,
@@ -114,7 +133,7 @@ def make_row_table(
 def _timings(
     outcomes: _DeviceOutcomes, n_stages: int, cloud_us: tuple[float, float] | None
 ) -> Timings:
-    """Times of stages and high-cost model; names of times without a measurement are `assumed`."""
+    """Collect the measured times; fields of `assumed` times have no measurement."""
     answered = outcomes.exit >= 0
     assumed = [] if answered.any() else ["edge_ms"]
     if cloud_us is None:
@@ -129,7 +148,7 @@ def _timings(
 
 
 def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
-    """Load a bundle's high-cost model, or the `backend` of an operator."""
+    """Load the bundle's high-cost model, or use the operator's `backend`."""
     if backend is None:
         return CloudModel.from_bundle(bundle)
     from gatewise_cloud.models.backend_choice import chosen_backend
@@ -142,7 +161,10 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
 
 @dataclass(slots=True, eq=False)
 class _DeviceOutcomes:
-    """Results of the device's own stages by row; `failed`: a value stopped them."""
+    """Results of the device's stages for each row.
+
+    `failed` marks rows with a value that a stage or the cloud refuses.
+    """
 
     exit: IntArray
     label: IntArray
@@ -187,7 +209,7 @@ def _run_device(
 
 
 class _RefusingLink:
-    """A link that is up and takes nothing."""
+    """A connected link that accepts no request."""
 
     ready = True
 
@@ -201,12 +223,12 @@ class _RefusingLink:
         pass
 
 
-def _acquire_in_vain(
-    bundle: Bundle, rows: NDArray[np.float32], chosen: NDArray[np.intp], acquired: BoolArray
+def _add_refused_features(
+    bundle: Bundle, rows: NDArray[np.float32], refused: NDArray[np.intp], acquired: BoolArray
 ) -> None:
-    """Enter the features that a device acquires for a request before a refused value ends it."""
+    """Mark the features that a device acquires for a request that a refused value prevents."""
     with Device(bundle, link=_RefusingLink()) as device:
-        for i in chosen.tolist():
+        for i in refused.tolist():
             answer = device.answer(rows[i])
             acquired[i, list(answer.acquired)] = True
 
@@ -214,14 +236,14 @@ def _acquire_in_vain(
 def _acquired_columns(
     local: BoolArray, request_features: BoolArray, costs: FeatureCosts
 ) -> dict[str, Any]:
-    """Columns of :class:`RowTable`: sets of features and their prices.
+    """Make the columns of :class:`RowTable` about sets of features and their prices.
 
-    Shapes: `local` (n, n_features), acquired by the device's stages, `request_features`
-    (n_features,), the ones of a request.
+    `local`, shape (n, n_features), marks the features that the device's stages acquire, and
+    `request_features`, shape (n_features,), those in a request.
     """
     local_and_request = np.concatenate([local, local | request_features])
-    sets, number = np.unique(local_and_request, axis=0, return_inverse=True)
-    local_set, request_set = number.reshape(2, len(local))
+    sets, set_index = np.unique(local_and_request, axis=0, return_inverse=True)
+    local_set, request_set = set_index.reshape(2, len(local))
     prices = np.array([costs.price(features) for features in sets], np.float64)
     return {
         "sets": np.concatenate([sets, request_features[None]]),
@@ -236,8 +258,8 @@ def _acquired_columns(
 # -- the cloud ----------------------------------------------------------------------------------
 
 
-def _cloud_takes(plan: InstalledBundle, rows: NDArray[np.float32]) -> BoolArray:
-    """Whether the cloud takes the values of each row, shape (n,)."""
+def _accepted_by_cloud(plan: InstalledBundle, rows: NDArray[np.float32]) -> BoolArray:
+    """Whether the cloud accepts all values of each row, shape (n,)."""
     inputs = rows[:, plan.request_inputs]
     refused = np.isinf(inputs) if plan.cloud_takes_nan else ~np.isfinite(inputs)
     return np.asarray(~refused.any(axis=1), np.bool_)
@@ -253,14 +275,14 @@ def _run_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> IntArray:
 
 
 def _time_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> tuple[float, float]:
-    """Microseconds of a run and of each of its instances: a line through a few sizes."""
+    """Fit microseconds per run and per instance to the times of a few batch sizes."""
     seconds = [_median_run(model.run, np.resize(inputs, (n, inputs.shape[1]))) for n in _TIMED_ROWS]
     sizes = np.array(_TIMED_ROWS, np.float64)
     times = np.array(seconds)
-    # Relative errors count: minimise sum(((run + n * instance) / time - 1)^2).
+    # Least squares of the relative errors: sum(((run + n * instance) / time - 1)^2).
     lines = np.column_stack([np.ones_like(sizes), sizes]) / times[:, None]
     (run, instance), *_ = np.linalg.lstsq(lines, np.ones_like(times))
-    # Neither can be negative: the best line without the one that is, sum(l) / sum(l^2).
+    # If one coefficient is negative, it becomes 0 and the other one sum(l) / sum(l^2).
     if instance < 0:
         run = lines[:, 0].sum() / np.square(lines[:, 0]).sum()
     elif run < 0:
@@ -269,10 +291,10 @@ def _time_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> tuple[float, 
 
 
 def _median_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]) -> float:
-    """Median seconds of runs on `X`: three or more, for at least a tenth of a second."""
+    """Median seconds of a run on `X`, of at least three runs that take a tenth of a second."""
     seconds: list[float] = []
     while len(seconds) < 3 or sum(seconds) < _TIMING_SECONDS / len(_TIMED_ROWS):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         run(np.ascontiguousarray(X))
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return float(np.median(seconds))

@@ -1,4 +1,4 @@
-"""Rows of a table that fit a bundle: columns by the manifest's names, and labels, if any."""
+"""Rows of a table, converted to the columns and classes of a bundle."""
 
 from __future__ import annotations
 
@@ -26,9 +26,18 @@ _USUAL_TARGETS: Final = ("target", "label", "class", "y")
 class Rows:
     """A table that fits a bundle.
 
-    `X`, shape (n, n_features), has the manifest's columns; `truth`, shape (n,), class indices or
-    UNKNOWN_CLASS, None without labels. `notes` are remarks for readers of the figures. `raw` are
-    rows or windows as a device takes them, where its bundle computes the features.
+    Attributes
+    ----------
+    name : str
+        Name of the data set.
+    X : ndarray of shape (n, n_features)
+        Features in the manifest's order.
+    truth : ndarray of shape (n,), or None
+        Class indices or UNKNOWN_CLASS; None without labels.
+    notes : tuple of str
+        Remarks for readers of the report.
+    raw : sequence or None
+        Raw rows or windows, if the device computes the features from them.
     """
 
     name: str
@@ -39,16 +48,16 @@ class Rows:
 
     @property
     def instances(self) -> list[Any]:
-        """Each row as a device takes it, fit for JSON: a missing value is null."""
+        """The input of a device for each row, as JSON values; a missing value is None."""
         rows = self.X.astype(np.float64).tolist() if self.raw is None else self.raw
-        return [_nulls(row) for row in rows]
+        return [_json_value(row) for row in rows]
 
     @classmethod
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
-        """Take arrays `X` (n, n_features) and labels `y` (n,) as users write them.
+        """Convert rows `X`, shape (n, n_features), and original labels `y`, shape (n,).
 
-        Columns of a DataFrame are found by name; raw ones of a bundle with encoders are encoded.
-        Rows of a bundle for arrays may have their shape; of windows the features are computed.
+        Columns of a DataFrame are selected by name, and encoded if the bundle has encoders. Rows
+        may also be arrays or windows of the bundle's instance shape.
         """
         features: Any = as_pandas(X)
         raw: Any = None
@@ -71,21 +80,21 @@ class Rows:
             raise InputError(
                 f"windows of shape {values.shape[1:]}; the bundle has {manifest.signal.shape}"
             )
-        # rows that the bundle cannot take
+        # errors for rows that do not fit the bundle
         n_features = len(manifest.features)
-        advice = "" if manifest.encoder is None else "; a DataFrame names raw columns"
+        advice = "" if manifest.encoder is None else "; give raw columns in a DataFrame"
         if values.ndim != 2 or not len(values) or values.shape[1] != n_features:
             raise InputError(
                 f"rows of shape {values.shape}; the bundle has {n_features} features, and at least "
                 f"one row is needed{advice}"
             )
         if values.dtype.kind not in "biuf":
-            raise InputError(f"rows of type {values.dtype}, not numbers{advice}")
+            raise InputError(f"rows of type {values.dtype} are not numbers{advice}")
         with np.errstate(over="ignore"):
-            small = np.ascontiguousarray(values, np.float32)
-        # labels become class indices; unknown labels are counted
+            rows = np.ascontiguousarray(values, np.float32)
+        # labels become class indices; a note counts the unknown ones
         if y is None:
-            return cls(name, small, None, raw=raw)
+            return cls(name, rows, None, raw=raw)
         labels = np.asarray(y)
         if labels.shape != (len(values),):
             raise InputError(f"{len(values)} rows and labels of shape {labels.shape}")
@@ -96,31 +105,30 @@ class Rows:
             label = labels[unknown[0]]
             if len(unknown) == len(truth):
                 raise InputError(
-                    f"no label of {name} is a class of the bundle: {label!s} is none of "
+                    f"no label of {name} is a class of the bundle: {label!s} is not one of "
                     f"{', '.join(map(str, manifest.classes[:8]))}"
                 )
             notes = (
-                f"{len(unknown):,} of {len(truth):,} rows have a label that the bundle does not "
-                f"know, as {label!s}: no answer to them is right.",
+                f"{len(unknown):,} of {len(truth):,} rows have a label that is no class of the "
+                f"bundle, such as {label!s}. Every answer to these rows counts as wrong.",
             )
-        return cls(name, small, truth, notes, raw)
+        return cls(name, rows, truth, notes, raw)
 
     @classmethod
     def load(cls, source: str, manifest: Manifest, *, target: str | None = None) -> Rows:
-        """Read a table."""
+        """Read a file, or a data set of scikit-learn by name."""
         path = Path(source)
         kind = path.suffix.lower()
         if kind == ".csv":
             return _csv(path, manifest, target)
-        from gatewise_training.data import datasets  # scikit-learn, a second that no CSV file needs
+        from gatewise_training.data import datasets  # slow: it imports scikit-learn
 
         if source in datasets.names():
             data = datasets.load(source)
             X = data.columns(manifest.feature_names, source)
             return cls.from_arrays(source, X, data.y, manifest)
         if kind == ".parquet" or manifest.encoder is not None:
-            names, encoder = manifest.column_names, manifest.encoder
-            X, y = datasets.read_rows(path, names, encoder, target=target)
+            X, y = datasets.read_rows(path, manifest.column_names, manifest.encoder, target=target)
             return cls.from_arrays(path.stem, X, y, manifest)
         if kind in (".npz", ".npy"):
             return _arrays(path, manifest, target)
@@ -131,16 +139,16 @@ class Rows:
 
 
 def _raw_rows(X: Any, manifest: Manifest) -> list[list[Any]] | None:
-    """Rows of a DataFrame as lists of its raw columns, in the bundle's order; None without them."""
+    """Raw columns of a DataFrame as rows in the bundle's order; None if a column is absent."""
     if not set(manifest.column_names) <= set(X.columns):
         return None
     return [list(row) for row in X[list(manifest.column_names)].itertuples(index=False)]
 
 
-def _nulls(values: Any) -> Any:
-    """Values fit for JSON, nested as they are: NaN becomes None, numbers of numpy plain ones."""
+def _json_value(values: Any) -> Any:
+    """Convert nested values to JSON values: NaN to None, numpy scalars to numbers of Python."""
     if isinstance(values, list | tuple):
-        return [_nulls(value) for value in values]
+        return [_json_value(value) for value in values]
     value = values.item() if isinstance(values, np.generic) else values
     return None if isinstance(value, float) and math.isnan(value) else value
 
@@ -148,9 +156,9 @@ def _nulls(values: Any) -> Any:
 def _target(path: Path, others: Sequence[str], target: str | None) -> str | None:
     if target is not None:
         if target not in others:
-            has = ", ".join(others) or "none"
+            present = ", ".join(others) or "none"
             raise InputError(
-                f"{path} has no column {target!r} besides the bundle's features; it has {has}"
+                f"{path} has no column {target!r} besides the bundle's features; it has {present}"
             )
         return target
     usual = [name for name in others if name.lower() in _USUAL_TARGETS]
@@ -158,8 +166,9 @@ def _target(path: Path, others: Sequence[str], target: str | None) -> str | None
 
 
 def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
-    """Rows of a CSV file, read (and, with an encoder, encoded) as devices do."""
-    encoder, names = manifest.encoder, manifest.column_names
+    """Read a CSV file as devices do; an encoder encodes its cells."""
+    encoder = manifest.encoder
+    names = manifest.column_names
     _, header = next(csv_rows(path))
     column = _target(path, [name for name in header if name not in names], target)
     table = read_table(path, names, encoder, keep=[] if column is None else [column])
@@ -169,8 +178,8 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
         for line, label in zip(table.lines, labels, strict=True):
             if not label:
                 raise InputError(
-                    f"{path}, line {line}: the label {column!r} is missing; fill it, or leave the "
-                    "whole column out"
+                    f"{path}, line {line}: the label {column!r} is missing; fill it in, or "
+                    "remove the column"
                 )
     if encoder is None:
         return Rows.from_arrays(path.stem, table.rows, labels, manifest)
@@ -180,7 +189,7 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
 
 
 def _arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
-    """Rows of an .npz file, or of an .npy file, which has no labels."""
+    """Read an .npz file, or an .npy file, which has no labels."""
     if not path.is_file():
         raise InputError(f"{path} does not exist")
     if path.suffix.lower() == ".npy" or manifest.signal is not None:
@@ -191,12 +200,14 @@ def _arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
     from gatewise_training.data import datasets
 
     data = datasets.load(path)
-    X, y = data.columns(manifest.feature_names, path), data.y
+    X = data.columns(manifest.feature_names, path)
+    y = data.y
     test = data.parts.get("test")
     if test is not None:
-        X, y = X[test], y[test]
+        X = X[test]
+        y = y[test]
     rows = Rows.from_arrays(path.stem, X, y, manifest)
     if test is None:
         return rows
-    note = f"The rows are {path.stem}'s own test part."
+    note = f"The rows are the test part of {path.stem}."
     return replace(rows, notes=(note, *rows.notes))

@@ -1,4 +1,4 @@
-"""Prepare a scenario, run it under the system and other policies, and make the report."""
+"""Runs of a scenario under the system's policy and other policies, and their report."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
     from gatewise_sim.live.run import LiveRun
 
 _TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
-#: Bound on a baseline's requests that are stepped: the system's figures are the ones to be sure of.
+#: Largest number of simulated requests of a baseline, which need not be as precise as the system.
 _BASELINE_REQUESTS: Final = MAX_REQUESTS // 2
 _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared:
-    """A scenario with all that it names read and checked.
+    """A scenario with its files read and checked.
 
-    `bundle` is at its operating point, and `table` has the outcomes of the rows.
+    `bundle` is at its operating point, and `table` holds the outcomes of the rows.
     """
 
     scenario: Scenario
@@ -81,7 +81,7 @@ class Prepared:
     def result(
         self, run: FleetRun, policy: FleetPolicy, engine: EngineName = "virtual"
     ) -> PolicyResult:
-        """Record of a policy's run."""
+        """Make the report's record of a policy's run."""
         figures = PolicyFigures(
             run=run,
             table=self.table,
@@ -134,11 +134,14 @@ def _check_mix(scenario: Scenario, rows: Rows) -> None:
         raise InputError("mix: the shares of the classes need the rows' labels (--target)")
     unknown = int((rows.truth == UNKNOWN_CLASS).sum() + (rows.truth == NO_LABEL).sum())
     if unknown:
-        raise InputError(f"mix: {unknown} rows have a label that is no class of the bundle")
+        raise InputError(f"mix: {unknown} rows have a label that is not a class of the bundle")
 
 
 def run_scenario(prepared: Prepared, command: str) -> Report:
-    """Run the system and its baselines; `command` repeats the run."""
+    """Run the system and its baselines.
+
+    `command` is the command line or call that repeats the run, for the report.
+    """
     scenario = prepared.scenario
     with progress("simulate") as report_progress:
         watch = _RunProgress(report_progress, scenario.seconds)
@@ -165,7 +168,7 @@ def run_scenario(prepared: Prepared, command: str) -> Report:
                 baseline = compared.make(context)
                 watch.begin(compared.name)
                 if baseline is not None:
-                    # The columns of a run take as much memory as all else: one at a time.
+                    # Keep one run at a time, because its columns need most of the memory.
                     run = _run_virtual(prepared, baseline, extra["timings"], watch)
                     results.append(prepared.result(run, baseline))
                     del run
@@ -173,7 +176,7 @@ def run_scenario(prepared: Prepared, command: str) -> Report:
 
 
 class _RunProgress:
-    """Progress of a run: equal parts for the system and each policy to compare with."""
+    """Progress bar with equal parts for the system and each baseline."""
 
     def __init__(self, report: Progress, seconds: float) -> None:
         self._report = report
@@ -182,12 +185,12 @@ class _RunProgress:
         self._name = ""
 
     def begin(self, name: str) -> None:
-        """Begin with the policy of that name."""
+        """Start the part of the policy with this name."""
         self._number += 1
         self._name = name
 
     def __call__(self, now: float, n_instances: int) -> None:
-        """Take that the current policy's run is at `now` (s)."""
+        """Report that the current policy's run has reached the time `now`, in s."""
         share = min(now / self._seconds, 1.0)
         self._report(self._number + share, 1 + len(POLICIES), self._name)
 
@@ -198,7 +201,7 @@ def _run_virtual(
     timings: Timings,
     watch: Callable[[float, int], object],
 ) -> FleetRun:
-    """Run a policy in virtual time; baselines step fewer requests than the system."""
+    """Run a policy in virtual time; a baseline simulates fewer requests than the system."""
     scenario = prepared.scenario
     table = prepared.table
     requests = MAX_REQUESTS if policy.key == "system" else _BASELINE_REQUESTS
@@ -240,7 +243,7 @@ def _report(
 
 
 def _notes(prepared: Prepared) -> tuple[str, ...]:
-    """Remarks that do not follow from the other keys."""
+    """Write remarks that the other keys of the report do not contain."""
     scenario = prepared.scenario
     notes = list(prepared.rows.notes)
     if scenario.policy != "system":
@@ -249,16 +252,16 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
             "decisions of the operating point's thresholds."
         )
     notes += [
-        f"An outage of the {component} never comes: the run is {duration(scenario.seconds)} long "
-        "and begins at another time; --time and the setting day_start change that."
+        f"The outage of the {component} is not within the run, which takes "
+        f"{duration(scenario.seconds)}; change --time or the setting day_start."
         for component in scenario.outages.unreached()
     ]
     if prepared.bundle.manifest.signal is not None and scenario.engine == "virtual":
         notes.append(
-            "Latencies leave out the time that a device takes to compute features from a window."
+            "Latencies do not include the time that a device needs to compute features of a window."
         )
     if not prepared.table.has_cloud:
-        notes.append("No instance leaves its device: every answer is the device's own.")
+        notes.append("The bundle has no cloud model, so devices answer every instance.")
     return tuple(notes)
 
 
@@ -268,9 +271,9 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
 def _run_live(
     prepared: Prepared, policy: FleetPolicy, watch: Callable[[float, int], object]
 ) -> tuple[FleetRun, dict[str, Any]]:
-    """Let real processes answer the system's instances, in real time, and virtual time again.
+    """Run the system with real processes, and the same arrivals again in virtual time.
 
-    Returns the run, and the parts of the report that only a live run has.
+    Returns the run, and the fields of the report that only a live run has.
     """
     from gatewise_sim.live.run import run_live
 
@@ -278,7 +281,7 @@ def _run_live(
     table = prepared.table
     manifest = prepared.bundle.manifest
     if prepared.rows.raw is None and (manifest.encoder is not None or manifest.signal is not None):
-        raise InputError("devices of this bundle take raw rows; give those, not their features")
+        raise InputError("devices of this bundle need raw rows; give them instead of features")
     with on_disk(prepared.bundle) as path:
         live = run_live(path, prepared.rows.instances, scenario, table, watch=watch)
     if not len(live.fleet.answers):
@@ -301,7 +304,7 @@ def _run_live(
 
 
 def _run_figures(live: LiveRun) -> dict[str, Any]:
-    """Figures of a live run itself: the part of a report that depends on time and place."""
+    """Collect the figures that depend on the machine and the time of a live run."""
     return {
         "seconds": round(live.fleet.seconds, 3),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -316,9 +319,9 @@ def _run_figures(live: LiveRun) -> dict[str, Any]:
 
 
 def _check_rows(answers: Answers, table: RowTable) -> RowCheck:
-    """Compare each answer's label, route and cost with the table's for its row.
+    """Compare each answer's label, route and cost with the row's outcome in the table.
 
-    Fallbacks and errors are left out because they depend on the time.
+    Fallbacks and errors are excluded because they depend on timing.
     """
     compared = np.isin(answers.route, (EDGE, CLOUD))
     row = answers.row[compared]
@@ -338,7 +341,7 @@ def _check_rows(answers: Answers, table: RowTable) -> RowCheck:
 
 
 def _figures(result: PolicyResult) -> dict[str, float | None]:
-    """Means per instance and latencies (ms) that a live run and its twin are compared by."""
+    """Collect the means per instance and the latencies (ms) for the comparison with the twin."""
     return {
         "accuracy": value(result.accuracy),
         "offload_rate": result.offload_rate.value,

@@ -25,8 +25,8 @@ def simulate(
     data: Annotated[
         str,
         typer.Option(
-            help="Rows that instances are: .csv, .parquet, .npz (arrays X and y), .npy, or digits, "
-            "wine, ...; best such as training has not seen."
+            help="Rows to draw instances from: .csv, .parquet, .npz (arrays X and y), .npy, or "
+            "digits, wine, ...; use rows that were not used in training."
         ),
     ],
     scenario: Scenario,
@@ -35,7 +35,7 @@ def simulate(
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Several values of a setting: devices=10,100,1000; repeated: every combination."
+            help="Values of a setting: devices=10,100,1000; repeat for combinations of settings."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("sim-out"),
@@ -43,14 +43,14 @@ def simulate(
 ) -> None:
     """Simulate a fleet: accuracy, cost, latency, energy and money.
 
-    Devices with your bundle answer your rows, over links that delay and fail. The same instances
-    are also answered all-edge, all-cloud, by a confidence threshold, at random and by an oracle.
-    Writes report.html, report.json and CSV files to --out.
+    Devices with your bundle answer your rows, over links with delays and failures. Other policies
+    answer the same instances for comparison: all edge, all cloud, a confidence threshold, random
+    offloads and an oracle. Writes report.html, report.json and CSV files to --out.
 
-    The virtual engine steps the runtime's own logic on a simulated clock: all of up to 20,000
-    devices, a larger fleet in proportion. The run times the bundle's models on this machine and
-    writes the times to timings.toml; with --settings timings.toml the same seed gives the same
-    report. The live engine runs real processes over real MQTT in real time.
+    The virtual engine runs the code of the devices on a simulated clock. It simulates up to 20,000
+    devices, and scales the figures of a larger fleet. The run times the bundle's models on this
+    machine and writes the times to timings.toml. With --settings timings.toml, the same seed gives
+    the same report. The live engine runs real processes over real MQTT in real time.
 
         gatewise simulate demo-out/bundle --data demo-out/instances.csv
         gatewise simulate bundle --data rows.csv --devices 1000 --workers 4 --time 1day
@@ -76,7 +76,7 @@ commands: dict[str, Callable[..., None]] = {"simulate": simulate}
 
 
 def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:
-    """Run one simulation, write its folder and show the result; True if an instance was lost."""
+    """Run one simulation, write its folder and show the result; whether an instance was lost."""
     from gatewise_sim.experiment.run import run_scenario
     from gatewise_sim.experiment.simulation import Simulation
     from gatewise_sim.report.output import SIMULATION
@@ -90,7 +90,7 @@ def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:
 
 
 def _sweep(job: Job, sweeps: list[str], out: Path, *, as_json: bool) -> bool:
-    """Run a sweep and show its table; True if a point failed."""
+    """Run a sweep and show its table; whether a point failed."""
     from gatewise_sim.experiment.sweep import read_sweeps, run_sweep, show_table
 
     settings = read_sweeps(sweeps)

@@ -1,4 +1,4 @@
-"""A simulation as one call, and as a job by names alone."""
+"""A simulation as a Python call, and as a job that a command line describes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from numpy.typing import ArrayLike
@@ -21,15 +21,23 @@ from gatewise_sim.report.document import Report
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.scenario import Scenario
 
-TIMINGS: str = "timings.toml"
+TIMINGS: Final = "timings.toml"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A simulation by names alone.
+    """A simulation with files as its inputs.
 
-    `bundle` and `data` are paths (see :meth:`.Rows.load`), `target` the column of the labels,
-    `scenario` the deployment, `blocks`, ``NAME=module:function``, functions of the bundle's blocks.
+    Parameters
+    ----------
+    bundle, data : str
+        Path of the bundle, and file or name of the rows (see :meth:`.Rows.load`).
+    target : str, optional
+        Column of the labels.
+    scenario : Scenario
+        Deployment and workload.
+    blocks : tuple of str
+        Functions of the bundle's blocks, each as ``NAME=module:function``.
     """
 
     bundle: str
@@ -46,7 +54,10 @@ class Job:
         return prepare(bundle, rows, self.scenario)
 
     def command(self, folder: str | Path | None = None) -> str:
-        """Command line that repeats it, with the timings and rarer settings in a `folder`."""
+        """Command line that repeats the simulation.
+
+        A `folder` contains the settings file with the timings and the settings without options.
+        """
         words = ["gatewise simulate", shlex.quote(self.bundle), "--data", shlex.quote(self.data)]
         if self.target is not None:
             words += ["--target", shlex.quote(self.target)]
@@ -59,13 +70,13 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Report of a simulation, and the scenario that it ran."""
+    """Report and scenario of a simulation."""
 
     report: Report
     scenario: Scenario
 
     def __repr__(self) -> str:
-        return f"<Simulation: {self.summary}>"  # a report's own fills many screens
+        return f"<Simulation: {self.summary}>"  # the repr of a report is very long
 
     @property
     def summary(self) -> str:
@@ -75,8 +86,8 @@ class Simulation:
         return "".join(answer(self.report))
 
     def write(self, folder: str | Path) -> None:
-        """Write page, report, tables and settings into a folder, all or nothing."""
-        # Here, since pages need a plotting library and a simulation alone does not.
+        """Write page, report, tables and settings into a folder, or nothing on an error."""
+        # Import the plotting library only for a page.
         from gatewise_sim.report.run_page import report_files
 
         folder = Path(folder)
@@ -86,14 +97,14 @@ class Simulation:
 
 
 def settings_text(report: Report, scenario: Scenario) -> str:
-    """Settings file that repeats a run: the rarer settings, and the timings that it used."""
+    """Write a settings file that repeats a run, with its timings."""
     timings = msgspec.to_builtins(report.timings)
     lines = [*_toml_lines(scenario.rare_settings()), "", "[timings]", *_toml_lines(timings)]
     return "\n".join(lines).lstrip() + "\n"
 
 
 def _toml_lines(values: Mapping[str, Any]) -> list[str]:
-    """Texts, numbers and lists of them as lines of TOML, which writes them as JSON does."""
+    """Write texts, numbers and lists as lines of TOML, which has the syntax of JSON for them."""
     return [f"{name} = {json.dumps(value)}" for name, value in values.items()]
 
 
@@ -111,37 +122,37 @@ def simulate(
     Parameters
     ----------
     bundle : Bundle or path
-        What the fleet answers with.
+        Bundle of the fleet.
     X : array-like of shape (n, n_features)
-        Columns in the manifest's order, or by name in a DataFrame, of raw columns for a bundle with
-        encoders; windows, for a bundle with blocks.
+        Rows with columns in the manifest's order, or a DataFrame with the manifest's column names.
+        A bundle with encoders takes raw columns, and a bundle with blocks windows.
     y : array-like of shape (n,), optional
-        Labels as the user writes them.
+        Labels, with the names of the bundle's classes.
     blocks : mapping of str to callable, optional
-        Functions of the bundle's blocks that are Python functions, by the block's name.
+        Python functions of the bundle's blocks, by the block's name.
     scenario : Scenario, optional
-        The deployment and its workload; by default one with the defaults.
+        Deployment and workload; by default ``Scenario()``.
     **changes
-        Fields of :class:`Scenario` that replace the scenario's.
+        Fields of the scenario to replace.
 
     Returns
     -------
     Simulation
-        Its report, and the scenario that it ran.
+        Report, and scenario with the changes.
 
     Raises
     ------
     GatewiseError
-        For bad input, or a part of a live run that does not start.
+        For bad input, or if a process of a live run does not start.
     """
     whole = open_whole(bundle, blocks)
     changed = (Scenario() if scenario is None else scenario).changed(**changes)
     rows = Rows.from_arrays(whole.manifest.name, X, y, whole.manifest)
-    report = run_scenario(prepare(whole, rows, changed), _call(changed))
+    report = run_scenario(prepare(whole, rows, changed), _call_text(changed))
     return Simulation(report, changed)
 
 
-def _call(scenario: Scenario) -> str:
+def _call_text(scenario: Scenario) -> str:
     default = Scenario()
     words = [
         f"{name}={getattr(scenario, name)!r}"

@@ -1,8 +1,9 @@
-"""A sweep: one simulation for each combination of settings, one CSV file, one table, one plot.
+"""Sweeps: one simulation for each combination of settings, with a CSV file, a table and a plot.
 
-Settings are written ``devices=10,100,1000``; values that hold commas themselves are joined by
-``|``: ``outage=none|cloud:12:00-12:10``. ``none`` leaves an optional setting out. Points that the
-CSV file holds already are not run again, so that an interrupted sweep continues where it stopped.
+The values of a setting are written ``devices=10,100,1000``, or with ``|`` between values that
+contain commas: ``outage=none|cloud:12:00-12:10``. ``none`` stands for the absence of an optional
+setting. A sweep skips points that are in the CSV file, so an interrupted sweep continues where it
+stopped.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from gatewise_sim.timings import Timings
 CSV_FILE: Final = "sweep.csv"
 PLOT_FILE: Final = "sweep.svg"
 MAX_POINTS: Final = 1000
-#: Points of a live run side by side would disturb each other's times.
-_LEFT_OUT: Final = ("engine", "broker", "timings", "baselines")
-NAMES: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _LEFT_OUT)
-#: Columns of figures, and the figure of each.
+#: Settings without a sweep. Other programs would disturb the times of a live run.
+_EXCLUDED: Final = ("engine", "broker", "timings", "baselines")
+NAMES: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _EXCLUDED)
+#: Columns with figures of the system's run.
 FIGURES: Final[Mapping[str, Callable[[PolicyResult], float | None]]] = {
     "accuracy": lambda system: value(system.accuracy),
     "offload_rate": lambda system: system.offload_rate.value,
@@ -52,7 +53,7 @@ Row = dict[str, str]
 
 
 def read_sweeps(texts: Iterable[str]) -> Settings:
-    """Read sweeps by the name of their setting; InputError names the one that cannot be.
+    """Parse sweeps into values by name of the setting; InputError if one is invalid.
 
     >>> read_sweeps(["devices=10,100", "outage=none|cloud:12:00-12:10"])
     {'devices': ('10', '100'), 'outage': ('none', 'cloud:12:00-12:10')}
@@ -65,24 +66,28 @@ def read_sweeps(texts: Iterable[str]) -> Settings:
             raise InputError(f"sweep {text!r}: write it as devices=10,100,1000")
         if name not in NAMES:
             close = get_close_matches(name, NAMES, n=1)
-            hint = f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(NAMES)}"
-            raise InputError(f"sweep: no setting {name!r}{hint}")
+            hint = (
+                f", did you mean {close[0]!r}?"
+                if close
+                else f"; the settings are {', '.join(NAMES)}"
+            )
+            raise InputError(f"sweep: unknown setting {name!r}{hint}")
         separator = "|" if "|" in joined or name in ("outage", "mix") else ","
         values = tuple(text.strip() for text in joined.split(separator))
         for value_text in values:
             _change(name, value_text)
         settings[name] = tuple(dict.fromkeys(settings.get(name, ()) + values))
-    several = [name for name in GOALS if name in settings]
-    if len(several) > 1:
-        raise InputError(f"sweep: {' and '.join(several)} each choose the operating point")
+    goals = [name for name in GOALS if name in settings]
+    if len(goals) > 1:
+        raise InputError(f"sweep: {' and '.join(goals)} each choose the operating point")
     n_points = math.prod(map(len, settings.values()))
     if n_points > MAX_POINTS:
-        raise InputError(f"sweep: {n_points:,} points; at most {MAX_POINTS:,} can be run")
+        raise InputError(f"sweep: {n_points:,} points; at most {MAX_POINTS:,} are allowed")
     return settings
 
 
 def _change(name: str, text: str) -> dict[str, Any]:
-    """Change of a scenario that a value of a sweep stands for; InputError if it cannot be."""
+    """Parse a value of a sweep into a change of the scenario; InputError if it is invalid."""
     hint = get_type_hints(Scenario)[name]
     default = getattr(Scenario(), name)
     setting: Any
@@ -94,7 +99,7 @@ def _change(name: str, text: str) -> dict[str, Any]:
         try:
             setting = msgspec.convert(text, hint, strict=False)
         except msgspec.ValidationError:
-            raise InputError(f"sweep {name}: {text!r} is no value of this setting") from None
+            raise InputError(f"sweep {name}: {text!r} is not a value of this setting") from None
     try:
         Scenario().changed(**{name: setting})
     except InputError as error:
@@ -103,11 +108,23 @@ def _change(name: str, text: str) -> dict[str, Any]:
 
 
 def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
-    """Run every combination that the folder's CSV file lacks, and append it; return all rows.
+    """Simulate every combination of settings, and write the rows to a CSV file in the folder.
 
-    Each is the `job` with one value of each of the `settings` of :func:`read_sweeps`; `folder` is
-    made if it does not exist. The models are timed once for all points. A point that fails has
-    its `error`.
+    The models are timed once for all points.
+
+    Parameters
+    ----------
+    job : Job
+        Simulation whose settings are varied.
+    settings : dict of str to tuple of str
+        Values of each setting, from :func:`read_sweeps`.
+    folder : Path
+        Folder of the CSV file and the plot, which is created if necessary.
+
+    Returns
+    -------
+    list of dict
+        Row of each point, including those of an earlier sweep. A failed point has an `error`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CSV_FILE
@@ -119,7 +136,7 @@ def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
             point = dict(zip(settings, values, strict=True))
             report(count, len(combinations), ", ".join(map("=".join, point.items())))
             if all(any(row[name] != point[name] for name in point) for row in rows):
-                # Only the sweep's own progress is shown.
+                # Show the progress of the sweep alone.
                 with showing_progress(False):
                     row = _run_point(job, point, timings)
                 _append_row(path, row)
@@ -152,7 +169,7 @@ def _read_rows(path: Path, settings: Settings) -> list[Row]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != (*settings, *_COLUMNS):
-            raise InputError(f"{path} is of another sweep: give another --out")
+            raise InputError(f"{path} belongs to another sweep: give another --out")
         return [row for row in reader if not row["error"]]
 
 
@@ -166,7 +183,7 @@ def _append_row(path: Path, row: Row) -> None:
 
 
 def show_table(rows: Sequence[Mapping[str, str]], settings: Settings, folder: Path) -> None:
-    """Print the points as a table, and the files of the sweep."""
+    """Print a table of the points, and the paths of the sweep's files."""
     columns = [*settings, *(name for name in _COLUMNS if any(row[name] for row in rows))]
     cells = [[_cell(row[name], name in FIGURES) for name in columns] for row in rows]
     table("sweep", [name.replace("_", " ") for name in columns], cells)
@@ -178,7 +195,7 @@ def _cell(text: str, is_figure: bool) -> str:
 
 
 def _draw(rows: Sequence[Mapping[str, str]], settings: Settings, path: Path) -> None:
-    """Draw accuracy, or else the p95 latency, against cost: a point for each combination."""
+    """Draw accuracy against cost for each combination; without labels, draw the p95 latency."""
     from matplotlib.figure import Figure
 
     y_name = "accuracy" if any(row["accuracy"] for row in rows) else "p95_ms"
@@ -189,7 +206,7 @@ def _draw(rows: Sequence[Mapping[str, str]], settings: Settings, path: Path) -> 
             point = (float(row["cost"]), float(row[y_name]))
             axes.plot(*point, "o", color="tab:blue", clip_on=False)
             axes.annotate(", ".join(row[name] for name in settings), point, fontsize=7)
-    # Costs, shares and times are at least 0; an automatic margin would go below.
+    # The automatic margins of matplotlib would extend to impossible values.
     axes.set_xlim(left=0.0)
     axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
     if y_name == "accuracy":

@@ -1,1 +1,1 @@
-"""A fleet in virtual time: devices, their links, broker and workers, and what all of it costs."""
+"""A fleet in virtual time: devices, links, broker and workers, with energy and costs."""

@@ -1,4 +1,7 @@
-"""Virtual time: one heap of events, one clock. Simultaneous events happen in the order entered."""
+"""Virtual time: a clock with a heap of events.
+
+Simultaneous events happen in the order in which they were scheduled.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ from typing import Any
 
 
 class Clock:
-    """Seconds that pass only from one event to the next.
+    """Clock that shows the time of the latest event, in s.
 
-    >>> clock, done = Clock(), []
-    >>> clock.at(2.0, done.append, "b")
-    >>> clock.at(1.0, done.append, "a")
-    >>> clock.at(2.0, done.append, "c")
+    >>> clock = Clock()
+    >>> letters = []
+    >>> clock.at(2.0, letters.append, "b")
+    >>> clock.at(1.0, letters.append, "a")
+    >>> clock.at(2.0, letters.append, "c")
     >>> clock.run()
-    >>> done, clock.now, clock.events
+    >>> letters, clock.now, clock.events
     (['a', 'b', 'c'], 2.0, 3)
     """
 
@@ -25,16 +29,16 @@ class Clock:
         #: Number of events that have happened.
         self.events = 0
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._entries = 0
+        self._n_scheduled = 0
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
-        """Schedule an event; one in the past happens now, after the events that are due."""
-        self._entries += 1
+        """Schedule an event at the time `when`, in s, or now if that time is past."""
+        self._n_scheduled += 1
         now = self.now
-        heappush(self._heap, (when if when > now else now, self._entries, action, args))
+        heappush(self._heap, (when if when > now else now, self._n_scheduled, action, args))
 
     def run(self, until: float = math.inf) -> None:
-        """Let all events before `until` (s) happen."""
+        """Run all events before the time `until`, in s."""
         heap = self._heap
         while heap and heap[0][0] < until:
             self.now, _, action, args = heappop(heap)

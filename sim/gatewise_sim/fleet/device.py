@@ -1,7 +1,8 @@
-"""A device in virtual time: the real bookkeeping of requests and breaker, on a virtual link.
+"""A device in virtual time, with the real records of requests and the real circuit breaker.
 
-It follows the code of device and uplink step by step; the outcomes of stages and cloud come from a
-:class:`~gatewise_sim.fleet.results.RowTable`. A device handles several instances at a time.
+Its methods repeat the steps of :mod:`gatewise_edge.device.flow` and the uplink. A
+:class:`~gatewise_sim.fleet.results.RowTable` contains the outcomes of stages and cloud. A device
+can handle several instances at the same time.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualTicket
 from gatewise_sim.scenario import Scenario
 
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
-#: Settled requests that a device remembers, to know a late response.
-_REMEMBERED: Final = 32
-#: Reason of an instance that the uplink does not offload after a refusal.
-_HELD_BACK: Final = "cloud:busy"
+#: Number of settled requests that a device remembers in order to recognise late responses.
+_N_REMEMBERED: Final = 32
+#: Reason for the fallbacks during the wait that a busy worker asks for.
+_HOLD_REASON: Final = "cloud:busy"
 
 
 def audit_seed(seed: int, device: int) -> int:
-    """Get the seed of a device's choice of answers to audit from the run's seed.
+    """Derive the seed of a device's audits from the run's seed.
 
     >>> audit_seed(1, 2) == (1 << 32) + 2
     True
@@ -49,7 +50,7 @@ def audit_seed(seed: int, device: int) -> int:
 
 
 class StepColumns:
-    """Answers of the instances that are stepped, a list for each fact."""
+    """Columns of the answers of the instances that are simulated event by event."""
 
     def __init__(self, n: int) -> None:
         self.route = [-1] * n
@@ -66,11 +67,11 @@ class StepColumns:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class FleetState:
-    """Parts that the devices of a run share; the lists are by row of the table.
+    """State that the devices of a run share. The lists have one entry per row of the table.
 
-    A row occupies its device for its `stage_seconds`; its answer is due after `deadline` (s), and a
-    device stops waiting earlier by `guard`. A device begins with the `usual_trip`, learnt from
-    requests that met no others. The counts are sums over the devices.
+    The stages of a row take its `stage_seconds`. Its answer is due after `deadline` s, and a device
+    stops waiting `guard` s earlier. A device starts with the round trip `usual_trip`, measured
+    without other traffic. The counts are sums over the devices.
     """
 
     clock: Clock
@@ -95,15 +96,15 @@ class FleetState:
     next_id: int = 0
 
     def new_id(self) -> bytes:
-        """Make the id of the next request: a number, so that every run has the same."""
+        """Make the id of the next request from a counter, so that runs are reproducible."""
         self.next_id += 1
         return self.next_id.to_bytes(16, "big")
 
 
 class VirtualDevice:
-    """One device; its instances are numbers of :class:`StepColumns`.
+    """One device. An instance is identified by its position in :class:`StepColumns`.
 
-    Only where it is `limited` the scenario's bound on offloads and its audits hold.
+    The scenario's audits and its bound on offloads apply only to a `limited` device.
     """
 
     def __init__(self, state: FleetState, number: int, *, limited: bool) -> None:
@@ -111,7 +112,7 @@ class VirtualDevice:
         self.name = f"{number:08d}"
         self.offloads = Offloads(
             limit=scenario.outstanding,
-            remember=_REMEMBERED,
+            remember=_N_REMEMBERED,
             counts=state.counts,
             on_outcome=self._record_outcome if scenario.breaker else None,
         )
@@ -120,15 +121,15 @@ class VirtualDevice:
         outages = scenario.outages if scenario.outages else None
         self.link = VirtualLink(scenario.link_profile, state.rng, outages)
         self.state = state
-        # Made when a request first goes without a reply: most devices never need one.
+        # Created at the first request without a reply, because most devices never need it.
         self._breaker: Breaker | None = None
-        self._replies = 0
-        # Times (s) when the latest connection was begun, and when it could carry requests.
-        self._connection = 0.0
+        self._n_replies = 0
+        # Times (s) of the start of the latest connection, and of its end of handshakes.
+        self._connection_start = 0.0
         self._ready_at = 0.0
         self._sampler: AuditSampler | None = None
         if limited and scenario.audit:
-            # Seeded as a live device, so that both audit the same instances.
+            # A live device has the same seed, so that both audit the same instances.
             rng = random.Random(audit_seed(scenario.seed, number))
             self._sampler = AuditSampler(scenario.audit, rng)
         self._budget: OffloadBudget | None = None
@@ -137,27 +138,30 @@ class VirtualDevice:
 
     @property
     def connected(self) -> bool:
-        """Whether it has a connection; a new one begins with handshakes."""
+        """Whether the device has a connection and has completed its handshakes."""
         availability = self.state.availability
         if availability.quiet:
             return True
         if not availability.connected:
             return False
         now = self.state.clock.now
-        begun = availability.connected_at
-        if self._connection < begun <= now:
-            self._connection = begun
-            self._ready_at = self.link.session(begun, tls=self.state.scenario.tls)
+        start = availability.connected_at
+        if self._connection_start < start <= now:
+            self._connection_start = start
+            self._ready_at = self.link.session(start, tls=self.state.scenario.tls)
         return now >= self._ready_at
 
     # -- one instance ---------------------------------------------------------------------------
 
-    def offload(self, number: int, row: int, came: float) -> None:
-        """Offload an instance after its stages, or fall back."""
+    def offload(self, number: int, row: int, arrival: float) -> None:
+        """Offload an instance after its stages, or fall back.
+
+        The deadline counts from its `arrival`, in s.
+        """
         state = self.state
         now = state.clock.now
-        deadline = came + state.deadline - state.guard
-        # The steps of Uplink.offload: a refusal, no time left, no place left, or a request.
+        deadline = arrival + state.deadline - state.guard
+        # The same checks as in Uplink.offload: refusal, deadline, number of open requests.
         refusal = self._refusal(now, deadline)
         if refusal is not None:
             self._fall_back(number, row, refusal)
@@ -184,11 +188,11 @@ class VirtualDevice:
             state.clock.at(flight.wake_at, request.poll)
 
     def _refusal(self, now: float, deadline: float) -> str | None:
-        """Get the reason why no request may be made now, as the uplink decides; None: it may."""
+        """Get the uplink's reason to send no request now; None if it may send one."""
         if not self.connected:
             return "link-down"
         if now < self.offloads.hold_until:
-            return _HELD_BACK
+            return _HOLD_REASON
         if len(self.offloads) >= self.offloads.limit:
             self.offloads.counts.full += 1
             return "full"
@@ -201,29 +205,29 @@ class VirtualDevice:
         return None
 
     def _release(self, now: float) -> None:
-        """Give up an offload that was admitted and not made."""
+        """Return the place of an admitted offload that is not sent."""
         if self._breaker is not None:
             self._breaker.release(now)
         if self._budget is not None:
             self._budget.give_back()
 
     def _record_outcome(self, flight: InFlight, now: float) -> None:
-        """Report a request's end to the breaker."""
+        """Report the outcome of a request to the breaker."""
         if flight.on_answer is not None:
             return
-        replied = flight.response is not None
+        has_reply = flight.response is not None
         if self._breaker is None:
-            if replied:
-                self._replies += 1
+            if has_reply:
+                self._n_replies += 1
                 return
             state = self.state
             self._breaker = Breaker(draw=state.rng.random, counts=state.breaker_counts)
-            for _ in range(min(self._replies, self._breaker.window)):
+            for _ in range(min(self._n_replies, self._breaker.window)):
                 self._breaker.record(True, sent=now, now=now)
-        self._breaker.record(replied, sent=flight.sent_at, now=now)
+        self._breaker.record(has_reply, sent=flight.sent_at, now=now)
 
     def conclude(self, request: VirtualRequest) -> None:
-        """Turn a request's outcome into the instance's answer."""
+        """Record the instance's answer from the outcome of its request."""
         flight = request.flight
         number = request.number
         state = self.state
@@ -247,21 +251,21 @@ class VirtualDevice:
         state = self.state
         state.columns.route[number] = FALLBACK if state.local_label[row] >= 0 else ERROR
         state.columns.reason[number] = REASON[reason]
-        # A device that offloads first runs its stages only now.
-        stages = state.stage_seconds[row] if state.request_first else 0.0
-        state.columns.end[number] = state.clock.now + stages
+        # With request_first the stages run only now.
+        stage_seconds = state.stage_seconds[row] if state.request_first else 0.0
+        state.columns.end[number] = state.clock.now + stage_seconds
 
     # -- audits ---------------------------------------------------------------------------------
 
     def _may_audit(self) -> bool:
-        """Whether an audit could be sent now: only such instances are evidence."""
+        """Whether an audit could be sent now. Only such instances are sampled."""
         if self._sampler is None or not self.connected:
             return False
-        replies = self._breaker is None or self._breaker.state == "closed"
-        return replies and self.offloads.admit_audit(self.state.clock.now)
+        is_closed = self._breaker is None or self._breaker.state == "closed"
+        return is_closed and self.offloads.admit_audit(self.state.clock.now)
 
     def audit(self, number: int, row: int) -> None:
-        """Send an answer of the device's own to the high-cost model if it is chosen."""
+        """Send a request that audits the device's answer, if the sampler chooses it."""
         state = self.state
         label = state.local_label[row]
         if label < 0 or not self._may_audit():
@@ -283,7 +287,7 @@ class VirtualDevice:
             deadline=deadline,
             on_answer=lambda response: None,
         )
-        assert flight is not None  # an audit takes no request's place
+        assert flight is not None  # audits do not count as open requests
         state.columns.audited[number] = True
         request = VirtualRequest(self, flight, number, row, ttl_ms, mark)
         request.transmit(state.sizes.audit(mark, ttl_ms))
@@ -291,10 +295,11 @@ class VirtualDevice:
 
 @dataclass(slots=True, eq=False)
 class VirtualRequest:
-    """One request of a device: sent, at the broker, and back; `ttl_ms` is its time to live.
+    """One request of a device, and its response.
 
-    An audit, with a `mark`, is of an instance that is answered already. `size` is the payload's in
-    bytes, `worker_us` the worker's time in the response.
+    `ttl_ms` is the time to live in ms. A request with a `mark` is an audit of an instance that is
+    already answered. `size` is the size of the payload in bytes, and `worker_us` the worker's time
+    in the response.
     """
 
     device: VirtualDevice
@@ -311,7 +316,7 @@ class VirtualRequest:
         device = self.device
         state = device.state
         self.size = payload
-        if not device.connected:  # a link takes nothing then
+        if not device.connected:  # the link refuses messages
             if not self.flight.resent:
                 device.offloads.abandon(self.flight, state.clock.now)
             return
@@ -323,7 +328,7 @@ class VirtualRequest:
             state.clock.at(due, self._arrive_at_broker)
 
     def poll(self) -> None:
-        """Send again or give up when it is time to, as the device's uplink does."""
+        """Retry or give up the request when it is due, as the device's uplink does."""
         flight = self.flight
         device = self.device
         state = device.state
@@ -341,7 +346,7 @@ class VirtualRequest:
             return
         state.columns.down[self.number] += PUBACK_BYTES
         if availability.link_delivers:
-            # The response, on the same connection, cannot overtake the acknowledgement.
+            # The response comes on the same connection, after the acknowledgement.
             self.device.link.down.due(state.clock.now, PUBACK_BYTES)
         ticket = VirtualTicket(
             device=self.device.name,
@@ -358,7 +363,7 @@ class VirtualRequest:
         state.broker.deliver(ticket, self.ttl_ms / 1000.0)
 
     def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
-        """Take the worker's response to the device."""
+        """Send the worker's response to the device."""
         state = self.device.state
         sizes = state.sizes
         size = sizes.response(worker_us) if error is None else sizes.refusal(wait_ms)
@@ -370,7 +375,7 @@ class VirtualRequest:
             state.clock.at(departure, self._depart, size, error, worker_us, wait_ms)
 
     def _depart(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
-        """Leave the broker while something may be down."""
+        """Send the response from the broker, if the link delivers at this time."""
         state = self.device.state
         if state.availability.link_delivers:
             packet = publish_bytes(RESPONSE_TOPIC, size)
@@ -395,7 +400,7 @@ class VirtualRequest:
             self.worker_us = worker_us
             device.conclude(self)
         else:
-            # An error may have moved the time of the retry.
+            # An error may have changed the time of the retry.
             state.clock.at(self.flight.wake_at, self.poll)
 
     def _response(self, error: str | None, wait_ms: int) -> Response:
@@ -404,5 +409,5 @@ class VirtualRequest:
             fields: dict[str, Any] = {"error": error, "wait_ms": wait_ms}
             return Response(id=self.flight.id, model=table.model, version=table.version, **fields)
         response = table.response
-        response.id = self.flight.id  # its other fields were checked when it was made
+        response.id = self.flight.id  # the constructor checked the other fields
         return response

@@ -1,28 +1,29 @@
-"""Energy and money: radios with figures of real ones, the rest of a device, and the bill.
+"""Energy of radios and devices, and the monthly bill of a fleet.
 
-The cost of a request depends on the one before: an isolated LTE request pays 12 J of tail for a few
-millijoules of bytes, and the next one within the tail only prolongs it.
+The energy of a request depends on the previous one. An isolated LTE request needs 12 J for the tail
+of the radio, and a few millijoules for its bytes. A second request within the tail only prolongs
+it.
 
-The power of a device besides its radio, and its battery, are read from a file::
+The energy of a device without its radio is read from a file::
 
-    idle_w = 0.02              # at rest, radio apart
-    battery_wh = 10            # left out: it has a plug
-    stage_j = [0.001, 0.004]   # running each stage on the device, or one number for all
-    feature_j = 0.0005         # acquiring a feature that is not named below
+    idle_w = 0.02              # idle power without the radio
+    battery_wh = 10            # omitted for a device with mains power
+    stage_j = [0.001, 0.004]   # of each stage on the device, or one number for all stages
+    feature_j = 0.0005         # of each feature that [features] does not name
 
     [features]
     ecg = 0.2
 
-Prices are read from another one; all without a price is free. They may stand in a table ``[bill]``
-of the file of prices that ``gatewise train`` reads (docs/tables.md)::
+Prices are read from another file, and are 0 by default. They may also be in the table ``[bill]`` of
+the price file of ``gatewise train`` (docs/tables.md)::
 
     currency = "EUR"
-    per_mb = 0.01                 # 10**6 bytes of IP, up and down
-    per_worker_hour = 0.08        # each cloud worker, day and night
-    per_kwh = 0.30                # the devices' energy
-    per_feature_unit = 0.0        # money for one unit of feature cost
-    per_million_requests = 1.0    # as brokers for hire bill them
-    per_device_month = 0.5        # a SIM card, say
+    per_mb = 0.01                 # of 10**6 bytes of IP in both directions
+    per_worker_hour = 0.08        # of each cloud worker, for every hour of the month
+    per_kwh = 0.30                # of the devices' energy
+    per_feature_unit = 0.0        # of one unit of feature cost
+    per_million_requests = 1.0    # as hosted brokers bill them
+    per_device_month = 0.5        # such as a SIM card
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 JOULES_PER_WH: Final = 3600.0
-MONTH: Final = 365.25 / 12 * DAY  # seconds
-#: Bytes of payload in a full Ethernet segment, and of IPv4 and TCP headers on every segment.
+#: Seconds in a mean month.
+MONTH: Final = 365.25 / 12 * DAY
+#: Bytes of payload in a full Ethernet segment, and of the IPv4 and TCP headers of a segment.
 SEGMENT: Final = 1460
 HEADER: Final = 40
 
 
 def packets(n_bytes: Any) -> Any:
-    """Segments that carry `n_bytes` of TCP payload, a number or an array."""
+    """Number of TCP segments with `n_bytes` of payload; a number or an array."""
     return -(-n_bytes // SEGMENT)
 
 
@@ -59,12 +61,12 @@ def packets(n_bytes: Any) -> Any:
 
 
 class Radio(Record, frozen=True, kw_only=True):
-    """Energy of a radio; all 0 by default.
+    """Energy of a radio; all values are 0 by default.
 
-    Waking up takes `wake_w` (W) for `wake_s` (s); `active_w` is drawn while a transfer is under
-    way, whatever its rate; every IP byte and every segment costs microjoules (a power that grows
-    with the rate is this too: 438 mW per Mbit/s are 3.5 uJ/byte); after the last transfer it stays
-    awake with `tail_w` for `tail_s`, and sleeps at `idle_w`.
+    Waking up takes `wake_w` (W) for `wake_s` (s). During a transfer the radio needs `active_w`, and
+    microjoules per IP byte and per segment. A power proportional to the rate is an energy per byte:
+    438 mW per Mbit/s are 3.5 uJ per byte. After the last transfer the radio stays awake with
+    `tail_w` for `tail_s`, and then sleeps with `idle_w`.
     """
 
     name: str = "none"
@@ -80,7 +82,7 @@ class Radio(Record, frozen=True, kw_only=True):
     idle_w: Amount = 0.0
 
     def payload_joules(self, up: Any, down: Any) -> Any:
-        """Energy (J) of the bytes and packets of `up` and `down` bytes of TCP payload."""
+        """Energy (J) of `up` and `down` bytes of TCP payload and of their packets."""
         up_packets = packets(up)
         down_packets = packets(down)
         return 1e-6 * (
@@ -91,14 +93,15 @@ class Radio(Record, frozen=True, kw_only=True):
         )
 
 
-#: ``wifi`` is Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at 2 Mbit/s).
-#: ``lte`` and ``3g`` are Huang et al., MobiSys 2012 (a phone). ``gsm`` is Balasubramanian et al.,
-#: IMC 2009: 0.036 J per kB and 1.7 J a transfer, with the tail's 6 s at 0.25 W apart. ``nb-iot``
-#: and ``satellite`` are assumptions: a module of class 23 dBm (about 0.7 W sending, 0.2 W
-#: receiving) held for 20 s by the network's inactivity timer, and a terminal of some watts.
+#: Sources: ``wifi`` from Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at
+#: 2 Mbit/s); ``lte`` and ``3g`` from Huang et al., MobiSys 2012 (a phone); ``gsm`` from
+#: Balasubramanian et al., IMC 2009 (0.036 J per kB, 1.7 J per transfer, and 6 s of tail at 0.25 W).
+#: ``nb-iot`` and ``satellite`` are assumptions. The first is a 23 dBm module (about 0.7 W sending,
+#: 0.2 W receiving) with a network that keeps it connected for 20 s. The second is a terminal of a
+#: few watts.
 #:
-#: Columns: name; W and s of waking up; W of a transfer; uJ per byte up and down, per packet up and
-#: down; W and s of the tail; W at rest.
+#: Columns: name; wake-up W and s; active W; uJ per byte up and down; uJ per packet up and down;
+#: tail W and s; idle W.
 _RADIOS: Final[tuple[tuple[Any, ...], ...]] = (
     ("none", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
     ("wifi", 0, 0, 0, 1.9, 0.42, 420, 330, 0, 0, 0),
@@ -124,8 +127,8 @@ def radio_joules(
 ) -> FloatArray:
     """Energy (J) that each exchange of a fleet adds to its device's radio, shape (n,).
 
-    Arrays of shape (n,) in any order: the device, first and last moment (s), bytes of TCP payload.
-    With b and e the begin and end of an exchange, and p the latest end before it on its device::
+    The arrays have shape (n,) and any order: device, begin and end of the exchange (s), and bytes
+    of TCP payload. For an exchange from b to e, and p the latest earlier end on its device::
 
         asleep = b > p + tail_s
         joules = bytes and packets + active_w * max(0, e - max(b, p))
@@ -140,18 +143,18 @@ def radio_joules(
     previous = np.where(is_first, -np.inf, np.roll(_running_max(end, is_first), 1))
     asleep = begin > previous + radio.tail_s
     gap = np.where(asleep, 0.0, np.maximum(0.0, begin - previous))
-    woken = radio.wake_w * radio.wake_s + radio.tail_w * radio.tail_s
+    wake_and_tail = radio.wake_w * radio.wake_s + radio.tail_w * radio.tail_s
     joules = np.asarray(radio.payload_joules(up[order], down[order]), np.float64)
     joules += radio.active_w * np.maximum(0.0, end - np.maximum(begin, previous))
-    joules += np.where(asleep, woken, radio.tail_w * gap)
-    unsorted = np.empty(len(order))
-    unsorted[order] = joules
-    return unsorted
+    joules += np.where(asleep, wake_and_tail, radio.tail_w * gap)
+    in_input_order = np.empty(len(order))
+    in_input_order[order] = joules
+    return in_input_order
 
 
 def _running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
-    """Largest value so far within each group, which begins where `is_first`."""
-    # By ranks, to which the groups' numbers can be added without rounding.
+    """Running maximum within each group of values; `is_first` marks the start of a group."""
+    # Use ranks, because integers can be offset per group without rounding.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
@@ -159,14 +162,24 @@ def _running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
     return np.asarray(values[order[np.maximum.accumulate(rank + offset) - offset]], np.float64)
 
 
-# -- the rest of a device ---------------------------------------------------------------------
+# -- devices --------------------------------------------------------------------------------------
 
 
 class DeviceEnergy(Record, frozen=True, kw_only=True):
-    """Power and energy of a device besides its radio; nothing by default.
+    """Energy of a device without its radio; 0 by default.
 
-    `idle_w` at rest (W), `battery_wh` its battery (Wh; None: a plug), `stage_j` of running each
-    stage (J, one number for all), `feature_j` of acquiring a feature that `features` does not name.
+    Parameters
+    ----------
+    idle_w : float
+        Idle power in W.
+    battery_wh : float, optional
+        Capacity of the battery in Wh; None for mains power.
+    stage_j : float or tuple of float
+        Energy of each stage in J, or one number for all stages.
+    feature_j : float
+        Energy of acquiring a feature that `features` does not name, in J.
+    features : dict of str to float
+        Energy of acquiring each feature, in J.
     """
 
     idle_w: Amount = 0.0
@@ -177,7 +190,7 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_file(cls, path: str | Path, names: Sequence[str], n_stages: int) -> Self:
-        """Read the TOML file `path` for features `names` and `n_stages` on the device."""
+        """Read the TOML file `path` for a bundle with features `names` and `n_stages` stages."""
         file = f"device file {path}"
         energy: Self = convert(parse_toml(path, file), cls, file)
         for name in energy.features:
@@ -189,9 +202,9 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
         return energy
 
     def feature_joules(self, acquired: NDArray[np.bool_], names: Sequence[str]) -> FloatArray:
-        """Energy (J), shape (n,), of acquiring sets of the features `names`.
+        """Energy (J) of acquiring sets of the features `names`, shape (n,).
 
-        `acquired` (n, n_features) marks the sets.
+        `acquired`, shape (n, n_features), marks the features of each set.
         """
         joules = np.array([self.features.get(name, self.feature_j) for name in names], np.float64)
         return np.asarray(acquired @ joules, np.float64)
@@ -202,9 +215,9 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
         return np.concatenate(([0.0], np.cumsum(joules)))
 
     def battery_days(self, active_joules: float, radio: Radio) -> float | None:
-        """Days that the battery lasts with `active_joules` a day above rest; None for a plug.
+        """Days that the battery lasts with `active_joules` per day; None without a battery.
 
-        At rest the device draws its `idle_w` and the `idle_w` of the `radio`.
+        The idle power of device and `radio` comes in addition.
         """
         if self.battery_wh is None:
             return None
@@ -216,10 +229,10 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a run of `seconds` of simulated time, of all devices together.
+    """Resources that all devices and workers use in `seconds` of simulated time.
 
-    `bytes` are of IP, up and down; `feature_units` the feature cost of all instances; `requests`
-    messages to the cloud.
+    `bytes` are IP bytes in both directions, `feature_units` the feature cost of all instances, and
+    `requests` the messages to the cloud.
     """
 
     seconds: float
@@ -232,7 +245,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Money a month, by its parts."""
+    """Costs of a month, in units of `currency`."""
 
     currency: str
     data: float
@@ -244,18 +257,19 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def total(self) -> float:
-        """Money a month in all."""
+        """Sum of the costs of a month."""
         return self.data + self.workers + self.energy + self.features + self.requests + self.devices
 
 
 class Prices(Record, frozen=True, kw_only=True):
-    """A list of prices, in units of `currency`; all 0 by default.
+    """Prices in units of `currency`; 0 by default.
 
-    `per_mb` is of 10**6 bytes of IP, both ways; `per_worker_hour` of each worker, day and night;
-    `per_kwh` of the devices' energy; `per_feature_unit` of one unit of feature cost;
-    `per_million_requests` of messages to the cloud; `per_device_month` of a SIM card, say.
+    `per_mb` is the price of 10**6 bytes of IP in both directions, `per_worker_hour` of a worker in
+    every hour of the month, `per_kwh` of the devices' energy, `per_feature_unit` of one unit of
+    feature cost, `per_million_requests` of messages to the cloud, and `per_device_month` of a
+    device, such as its SIM card.
 
-    A thousand devices that send a megabyte each in a day:
+    A thousand devices, each of which sends a megabyte per day:
 
     >>> bill = Prices(per_mb=0.01).month(Usage(seconds=86_400, devices=1000, bytes=1e9))
     >>> round(bill.total, 3), bill.currency
@@ -272,19 +286,21 @@ class Prices(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read the TOML list of prices in `path`; InputError names the file and the key."""
+        """Read the TOML file `path`; an InputError names the file and the key."""
         file = f"price file {path}"
         entries: Mapping[str, Any] = parse_toml(path, file)
         if entries.keys() & set(PriceFile.__struct_fields__):
             if "bill" not in entries:
-                raise DocumentError(file, "", "has no [bill]: what costs money goes there")
+                raise DocumentError(
+                    file, "", "has no table [bill], which contains the prices of a bill"
+                )
             bill: Self = convert(entries["bill"], cls, file, "bill")
             return bill
         prices: Self = convert(entries, cls, file)
         return prices
 
     def month(self, usage: Usage) -> Bill:
-        """Bill of a month with the same use as the run's `usage`."""
+        """Compute the bill of a month with the same rate of use as `usage`."""
         months = MONTH / usage.seconds
         return Bill(
             currency=self.currency,

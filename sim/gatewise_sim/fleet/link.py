@@ -1,8 +1,8 @@
-"""Links: profiles of real networks, when bytes that enter a link come out, and message sizes.
+"""Links: profiles of real networks, delivery times and message sizes.
 
-A profile is an entry of :data:`PROFILES`, which help texts and errors list, or a user's own file::
+A profile is an entry of :data:`PROFILES`, or a file of the user::
 
-    like = "4g"              # profile of the values left out; without it a link without delay
+    like = "4g"              # profile with the other values; by default a link without delay
     name = "our LTE"
     rtt_ms = 60
     jitter_ms = 10
@@ -41,20 +41,21 @@ from gatewise_edge.link.wire import (
 from gatewise_sim.fleet.energy import RADIOS, Radio, packets
 from gatewise_sim.fleet.outages import Outages
 
-#: Linux waits for an acknowledgement this much longer than the round trip (ms), doubles its wait up
-#: to a maximum (s), and waits for the answer to a SYN for another time (s).
+#: TCP timeouts of Linux: minimum in addition to the round trip (ms), maximum after doubling (s),
+#: and timeout of a SYN (s).
 MIN_RTO_MS: Final = 200.0
 MAX_RTO_S: Final = 120.0
 SYN_RTO_S: Final = 1.0
-#: Bytes that a proxy hands on at a time.
+#: Largest number of bytes that a proxy forwards at a time.
 CHUNK: Final = 16 * 1024
 PUBACK_BYTES: Final = 4
 
-#: Bytes up, and down again, until a device can send a request: CONNECT with its will and CONNACK,
-#: SUBSCRIBE and SUBACK. Before them with TLS 1.3: ClientHello, and a server's flight with two
-#: certificates (RFC 8446, section 2: one round trip).
-_SESSION: Final = ((64, 4), (25, 5))
-_TLS: Final = (517, 2500)
+#: Bytes up and down of the handshakes before the first request: CONNECT with a will and CONNACK,
+#: SUBSCRIBE and SUBACK.
+_MQTT_HANDSHAKES: Final = ((64, 4), (25, 5))
+#: Bytes of the TLS 1.3 handshake (RFC 8446, section 2): ClientHello, and the server's messages with
+#: two certificates.
+_TLS_HANDSHAKE: Final = (517, 2500)
 
 Kbps = Annotated[float, Meta(gt=0.0)]
 
@@ -65,14 +66,15 @@ class LinkProfile(Record, frozen=True):
     Parameters
     ----------
     name : str
+        Name in reports.
     rtt_ms, jitter_ms : float
-        Round trip, and jitter to either side, uniform, in ms.
+        Round trip, and largest deviation from it, in ms. The jitter has a uniform distribution.
     down_kbps, up_kbps : float
-        Bandwidth towards and from the device in kbit/s; infinity: no limit.
+        Bandwidth to and from the device in kbit/s; infinity for no limit.
     loss : float
         Probability that a segment is lost, in [0, 1).
     radio : Radio
-        Energy that sending and receiving take of the device.
+        Energy of the device's radio.
     """
 
     name: str
@@ -86,25 +88,25 @@ class LinkProfile(Record, frozen=True):
     def __post_init__(self) -> None:
         if self.jitter_ms > self.rtt_ms:
             raise InputError(
-                f"link {self.name!r}: jitter_ms is {self.jitter_ms}, must not be above rtt_ms "
+                f"link {self.name!r}: jitter_ms is {self.jitter_ms}; it must not be above rtt_ms "
                 f"({self.rtt_ms})"
             )
 
     @property
     def delays(self) -> bool:
-        """Whether it changes the time or the order of bytes."""
+        """Whether the link delays messages."""
         plain = msgspec.structs.replace(self, name="none", radio=RADIOS["none"])
         return plain != LinkProfile("none")
 
     @property
     def rto_ms(self) -> float:
-        """Milliseconds that TCP waits before it sends a lost segment again (as Linux does)."""
+        """Milliseconds after which TCP retransmits a lost segment, as on Linux."""
         return self.rtt_ms + max(MIN_RTO_MS, 4 * self.jitter_ms)
 
 
-#: Name, round trip and jitter (ms), bandwidth down and up (kbit/s), loss, radio. Sources: Loadero's
-#: network presets; Electronics 10:2224 (NB-IoT, 837 ms). Wi-Fi's figures, the loss on NB-IoT and
-#: satellite, and the jitter of both, are assumptions. A new line here is a new ``--link``.
+#: Columns: name, round trip and jitter (ms), bandwidth down and up (kbit/s), loss, radio. Sources:
+#: network presets of Loadero; Electronics 10:2224 (NB-IoT, 837 ms). The figures of Wi-Fi, and loss
+#: and jitter of NB-IoT and satellite, are assumptions. A new row adds a value of ``--link``.
 _PROFILES: Final[tuple[tuple[Any, ...], ...]] = (
     ("none", 0, 0, math.inf, math.inf, 0.0, RADIOS["none"]),
     ("wifi", 5, 3, 50_000, 20_000, 0.001, RADIOS["wifi"]),
@@ -123,7 +125,9 @@ def read_profile(name: str) -> LinkProfile:
         if name in PROFILES:
             return PROFILES[name]
         names = ", ".join(PROFILES)
-        raise InputError(f"no link {name!r}; choose one of {names}, or a file such as link.toml")
+        raise InputError(
+            f"unknown link {name!r}; choose one of {names}, or a file such as link.toml"
+        )
     file = f"link file {name}"
     entries: dict[str, Any] = {"name": Path(name).stem, **parse_toml(name, file)}
     base = _entry_like(entries, PROFILES, PROFILES["none"], file)
@@ -137,7 +141,7 @@ def read_profile(name: str) -> LinkProfile:
 def _entry_like(
     entries: dict[str, Any], records: dict[str, Any], default: Any, file: str, path: str = ""
 ) -> Any:
-    """Take the key ``like`` out of `entries`; return the record that it names."""
+    """Remove the key ``like`` from `entries`, and return the record that it names."""
     like = entries.pop("like", None)
     if like is None:
         return default
@@ -153,12 +157,12 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 class Direction:
-    """One direction of a link: the times at which bytes that enter it come out.
+    """Delivery times of one direction of a link.
 
-    While the ``link`` is down by the outages, TCP sends a packet of the device again: after one
-    timeout, then after twice as long, and so on, until a copy leaves with the link up.
+    During an outage of the link, TCP retransmits a packet, with a timeout that doubles each time,
+    until the link is up.
 
-    10 kB over 100 kbit/s take 0.8 s, and 0.1 s more to travel:
+    At 100 kbit/s, 10 kB take 0.8 s, and the delay of the link is 0.1 s:
 
     >>> uplink = Direction(LinkProfile("slow", rtt_ms=200), 100.0, random.Random(0))
     >>> round(uplink.due(0.0, 10_000), 6)
@@ -169,39 +173,42 @@ class Direction:
         self, link: LinkProfile, kbps: float, rng: random.Random, outages: Outages | None = None
     ) -> None:
         self._s_per_byte = 8e-3 / kbps
-        self._travel = link.rtt_ms / 2e3
+        self._delay = link.rtt_ms / 2e3
         self._jitter = link.jitter_ms / 1e3
         self._loss = link.loss
         self._rto = link.rto_ms / 1e3
         self._rng = rng
         self._outages = outages
-        # Times (s) when the radio is free again, and when the last byte came out: TCP never
-        # overtakes itself.
-        self._free = 0.0
-        self._last = 0.0
+        # Times (s) at which the link is free for the next packet, and at which the latest packet
+        # arrives. TCP delivers packets in order.
+        self._free_at = 0.0
+        self._latest_arrival = 0.0
 
     def due(self, now: float, size: int) -> float:
-        """Time (s) at which `size` bytes that enter at `now` (s) are all delivered."""
+        """Compute the time (s) at which `size` bytes sent at `now` (s) are delivered."""
         random_number = self._rng.random
-        free = (now if now > self._free else self._free) + size * self._s_per_byte
+        free_at = (now if now > self._free_at else self._free_at) + size * self._s_per_byte
         if self._outages is not None:
-            free = _departure(free, self._rto, self._outages)
-        self._free = free
-        travel = self._travel
+            free_at = _departure(free_at, self._rto, self._outages)
+        self._free_at = free_at
+        delay = self._delay
         if self._jitter:
-            travel += (random_number() - 0.5) * self._jitter
+            delay += (random_number() - 0.5) * self._jitter
         if self._loss:
             for _ in range(packets(size)):
                 while random_number() < self._loss:
-                    travel += self._rto
-        due = free + (travel if travel > 0.0 else 0.0)
-        if due > self._last:
-            self._last = due
-        return self._last
+                    delay += self._rto
+        arrival = free_at + (delay if delay > 0.0 else 0.0)
+        if arrival > self._latest_arrival:
+            self._latest_arrival = arrival
+        return self._latest_arrival
 
 
 def _departure(now: float, wait: float, outages: Outages | None) -> float:
-    """Time at which a packet first sent at `now` (s), and again after `wait`, gets through."""
+    """Time (s) of the first transmission with the link up.
+
+    The packet is sent at `now` (s), and again after `wait` (s), which doubles each time.
+    """
     while outages and math.isfinite(now) and (until := outages.down("link", now)) is not None:
         now = until if math.isinf(until) else now + wait
         wait = min(2 * wait, MAX_RTO_S)
@@ -209,10 +216,10 @@ def _departure(now: float, wait: float, outages: Outages | None) -> float:
 
 
 class VirtualLink:
-    """Times of one connection over a link, for virtual time and for a proxy in real time.
+    """Delivery times of a connection over a link, in virtual time or for a proxy in real time.
 
-    `rng` draws jitter and loss of the way up, `rng_down`, by default the same, of the way down. The
-    link is down by the `outages`.
+    `rng` draws jitter and loss from the device to the broker. `rng_down`, by default the same
+    generator, draws them for the other direction. `outages` contains those of the link.
 
     >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
     >>> link.connect(0.0), link.send(1.0, 300, up=True), link.send(1.05, 60, up=False)
@@ -232,31 +239,34 @@ class VirtualLink:
         self.down = Direction(profile, profile.down_kbps, rng_down or rng, outages)
 
     def connect(self, now: float) -> float:
-        """Time (s) at which a TCP connection begun at `now` (s) can carry its first byte.
+        """Compute the time (s) at which a TCP connection that starts at `now` (s) is open.
 
-        The handshake takes a round trip; its first packet is sent again while the link is down.
+        The handshake takes a round trip. Its first packet is repeated while the link is down.
         """
         return _departure(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
 
-    def session(self, begun: float, *, tls: bool = False) -> float:
-        """Time (s) at which an MQTT session begun at `begun` (s) can carry a request.
+    def session(self, start: float, *, tls: bool = False) -> float:
+        """Compute the time (s) at which an MQTT session that starts at `start` (s) is ready.
 
-        Handshakes take a round trip each: TCP's, TLS's with `tls`, MQTT's, and subscribing.
+        The handshakes of TCP, TLS (with `tls`) and MQTT and the subscription take a round trip
+        each.
 
         >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
         >>> round(link.session(1.0, tls=True), 6)
         1.4
         """
-        now = self.connect(begun)
-        for bytes_up, bytes_down in (_TLS, *_SESSION) if tls else _SESSION:
+        now = self.connect(start)
+        for bytes_up, bytes_down in (
+            (_TLS_HANDSHAKE, *_MQTT_HANDSHAKES) if tls else _MQTT_HANDSHAKES
+        ):
             now = self.send(self.send(now, bytes_up, up=True), bytes_down, up=False)
         return now
 
     def send(self, now: float, n_bytes: int, up: bool) -> float:
-        """Time (s) at which the last of `n_bytes` of TCP payload sent at `now` (s) arrives.
+        """Compute the time (s) at which the last of `n_bytes` sent at `now` (s) arrives.
 
-        `now` is not before the last call's of the same direction; `up`: from the device. It travels
-        in pieces of :data:`CHUNK`, as a proxy reads it.
+        With `up` the device is the sender. In each direction, `now` must not decrease from call to
+        call. The bytes are sent in chunks of :data:`CHUNK`, as a proxy reads them.
         """
         direction = self.up if up else self.down
         if n_bytes <= CHUNK:
@@ -269,27 +279,27 @@ class VirtualLink:
 
 # -- messages ---------------------------------------------------------------------------------
 
-#: A name as long as a virtual device's.
-_NAME: Final = "0" * 8
-REQUEST_TOPIC: Final = request_topic(_NAME)
-RESPONSE_TOPIC: Final = response_topic(_NAME)
+#: Device name with the length of a virtual device's name.
+_DEVICE_NAME: Final = "0" * 8
+REQUEST_TOPIC: Final = request_topic(_DEVICE_NAME)
+RESPONSE_TOPIC: Final = response_topic(_DEVICE_NAME)
 
 
 @lru_cache(maxsize=4096)
 def publish_bytes(topic: str, payload: int) -> int:
-    """Bytes of an MQTT 3.1.1 PUBLISH packet at QoS 1 with that many bytes of payload.
+    """Size of an MQTT 3.1.1 PUBLISH packet at QoS 1 with `payload` bytes of payload.
 
     >>> publish_bytes("gw/v1/a/req", 100)
     117
     """
-    # MQTT 3.1.1, section 2.2.3: the remaining length in digits of base 128.
+    # MQTT 3.1.1, section 2.2.3: the remaining length is encoded in digits of base 128.
     remaining = 2 + len(topic.encode()) + 2 + payload
     digits = 1 + (remaining >= 128) + (remaining >= 128**2) + (remaining >= 128**3)
     return 1 + digits + remaining
 
 
 class MessageSizes:
-    """Payload bytes of messages of one instance, by the wire's own encoder."""
+    """Payload sizes of messages for one instance, by the real encoder."""
 
     def __init__(
         self, *, model: str, version: str, n_values: int, n_classes: int, dtype: Any
@@ -309,24 +319,24 @@ class MessageSizes:
         self._busy_bytes = len(encode_response(replace_fields(busy, wait_ms=1)))
 
     def request(self, ttl_ms: int) -> int:
-        """Bytes of a request with a time to live in ms."""
-        return self._request_bytes + _more_bytes(ttl_ms)
+        """Size of a request with a time to live in ms."""
+        return self._request_bytes + _extra_bytes(ttl_ms)
 
     def response(self, worker_us: int) -> int:
-        """Bytes of an answer that took a worker that many microseconds."""
-        return self._response_bytes + _more_bytes(worker_us)
+        """Size of a response with an answer; `worker_us` is the worker's time in it."""
+        return self._response_bytes + _extra_bytes(worker_us)
 
     def refusal(self, wait_ms: int) -> int:
-        """Bytes of a refusal for a wait in ms."""
-        return self._busy_bytes + _more_bytes(wait_ms)
+        """Size of a refusal with a waiting time in ms."""
+        return self._busy_bytes + _extra_bytes(wait_ms)
 
     def audit(self, mark: AuditMark, ttl_ms: int) -> int:
-        """Bytes of a request that audits an answer."""
+        """Size of a request that audits an answer."""
         return len(encode_request(replace_fields(self._request, audit=mark, ttl_ms=ttl_ms)))
 
 
-def _more_bytes(number: int) -> int:
-    """Bytes that an unsigned number takes in CBOR beyond the one of a 0 (RFC 8949, section 3)."""
+def _extra_bytes(number: int) -> int:
+    """Bytes of an unsigned number in CBOR in addition to the first one (RFC 8949, section 3)."""
     if number < 256:
         return int(number >= 24)
     return 2 if number < 1 << 16 else 4

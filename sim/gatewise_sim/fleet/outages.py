@@ -1,11 +1,11 @@
 """Outages on a schedule.
 
-A window is written ``WHAT:FROM-TO``. A time of day applies to every simulated day; ``+30s`` counts
-from the start of the run and happens once::
+A window is written ``PART:FROM-TO``. Times of day define an outage on every simulated day. Times
+with a ``+`` count from the start of the run, and define one outage::
 
-    cloud:12:00-12:10            the cloud, ten minutes at every noon (or link, broker)
+    cloud:12:00-12:10            the cloud (or link, broker), ten minutes at every noon
     link:+30s-+35s               the link, once, for five seconds
-    workers:2:+1min-+90s         two of the workers
+    workers:2:+1min-+90s         two of the workers, once
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 
 PARTS: Final = ("cloud", "link", "broker", "workers")
-#: Seconds after the run for which the schedule is still known.
+#: Seconds after the run for which the schedule is computed.
 _MARGIN: Final = 2 * DAY
 
 
 @dataclass(frozen=True)
 class OutageWindow:
-    """One window in which a part is down: ``[begin, end)``, in s since the start of the run.
+    """A window ``[begin, end)`` in which a part is down, in s since the start of the run.
 
-    The times of a daily window count from midnight; if the end is before the beginning, the window
-    ends on the next day. `count` of the workers are down.
+    The times of a daily window count from midnight. If its end is before its beginning, the window
+    ends on the next day. `count` is the number of workers that are down.
     """
 
     part: str
@@ -44,13 +44,13 @@ class OutageWindow:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read one window in the form that the module's docstring shows."""
+        """Parse a window, written as the module's docstring describes."""
         text = text.strip()
         part, colon, window = text.partition(":")
         if not colon or part not in PARTS:
             raise InputError(
                 f"outage {text!r}: write it as cloud:12:00-12:10 or link:+30s-+35s; "
-                f"{', '.join(PARTS)} can be down"
+                f"the parts are {', '.join(PARTS)}"
             )
         count = 1
         if part == "workers":
@@ -63,7 +63,7 @@ class OutageWindow:
         begin, dash, end = window.partition("-")
         if not dash or begin.startswith("+") != end.startswith("+"):
             raise InputError(
-                f"outage {text!r}: give both ends as times of day (12:00-12:10) or both since the "
+                f"outage {text!r}: give two times of day (12:00-12:10), or two times since the "
                 "start (+30s-+35s)"
             )
         context = f"outage {text!r}"
@@ -71,14 +71,14 @@ class OutageWindow:
             return cls(
                 part, read_span(begin[1:], context), read_span(end[1:], context), count=count
             )
-        # 24:00 begins the next day.
+        # A beginning of 24:00 is midnight.
         begin_of_day = read_clock(begin, context) % DAY
         return cls(part, begin_of_day, read_clock(end, context), daily=True, count=count)
 
     def spans(self, until: float, day_begins: float) -> Iterator[tuple[float, float]]:
-        """Spans of time (s since the start of the run) that it is down, if they begin by `until`.
+        """Yield the spans (s since the start of the run) of the window that begin before `until`.
 
-        `day_begins` is the time of day (s) when the run starts.
+        `day_begins` is the time of day (s) at the start of the run.
         """
         if not self.daily:
             if self.begin < until:
@@ -94,7 +94,7 @@ class OutageWindow:
 
 
 class Outages:
-    """Outages of a run of `seconds`; `day_begins` is the time of day (s) when it starts.
+    """Outages of a run of `seconds` that starts at the time of day `day_begins` (s).
 
     >>> outages = Outages.parse(["cloud:12:00-12:10", "workers:2:+30s-+40s"], seconds=60.0)
     >>> outages.down("cloud", 12 * 3600.0), outages.down("cloud", 0.0)
@@ -110,7 +110,7 @@ class Outages:
         self.seconds = seconds
         self.day_begins = day_begins
         self._horizon = seconds + _MARGIN
-        #: Spans by part, each with how many are down.
+        #: Part, begin, end and number of workers of each span.
         self._spans = [
             (window.part, begin, end, window.count)
             for window in self.windows
@@ -123,7 +123,7 @@ class Outages:
 
     @classmethod
     def parse(cls, texts: Iterable[str], *, seconds: float, day_begins: float = 0.0) -> Self:
-        """Read windows; InputError names the one that cannot be read."""
+        """Parse windows; an InputError names the invalid one."""
         windows = [OutageWindow.parse(text) for text in texts]
         return cls(windows, seconds=seconds, day_begins=day_begins)
 
@@ -131,10 +131,10 @@ class Outages:
         return bool(self.windows)
 
     def down(self, part: str, now: float) -> float | None:
-        """Time (s) until which a part that is down at `now` (s) stays down.
+        """Get the time (s) at which a part that is down at `now` (s) recovers.
 
-        None if it is up, infinity if it never recovers. Windows that touch or overlap are one.
-        ``workers`` are down until all have recovered.
+        It is None if the part is up, and infinity if the part never recovers. Adjacent and
+        overlapping windows count as one. ``workers`` recover when no worker is down.
         """
         spans = self._merged[part]
         number = bisect_right(spans, now, key=lambda span: span[0]) - 1
@@ -144,7 +144,7 @@ class Outages:
         return math.inf if end >= self._horizon else end
 
     def workers_down(self, now: float) -> int:
-        """Number of workers that are down at `now` (s): windows that overlap add up."""
+        """Number of workers that are down at `now` (s), summed over overlapping windows."""
         return sum(
             count
             for part, begin, end, count in self._spans
@@ -152,12 +152,12 @@ class Outages:
         )
 
     def changes(self) -> list[float]:
-        """Times (s) of the run when a part goes down or recovers, sorted."""
+        """Times (s) within the run at which a part goes down or recovers, sorted."""
         times = {time for _, begin, end, _ in self._spans for time in (begin, end)}
         return sorted(time for time in times if time < self.seconds)
 
     def faults(self) -> list[tuple[str, float, float, int]]:
-        """Outages of the run by time: part, begin, end within the run (s), number of workers."""
+        """Part, begin, end (s) and number of workers of each outage within the run, sorted."""
         return sorted(
             (part, begin, min(end, self.seconds), count)
             for part, begin, end, count in self._spans
@@ -165,7 +165,7 @@ class Outages:
         )
 
     def unreached(self) -> list[str]:
-        """Parts of windows that never come in the run."""
+        """Parts of the windows that do not begin within the run."""
         return [
             window.part
             for window in self.windows
@@ -174,7 +174,7 @@ class Outages:
 
 
 def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Sort spans of time, and join neighbours that touch or overlap.
+    """Sort spans of time, and merge adjacent and overlapping ones.
 
     >>> merged([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0)])
     [(0.0, 3.0), (5.0, 6.0)]

@@ -1,4 +1,4 @@
-"""Outcomes of rows, and answers of a fleet: the results of a run of either engine."""
+"""Outcomes of rows, and results of a fleet's run with either engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: Routes of an answer; an error took the place of an answer.
+#: Routes of an answer; an error counts as an answer.
 ROUTES: Final = ("edge", "cloud", "fallback", "error")
 EDGE: Final = 0
 CLOUD: Final = 1
 FALLBACK: Final = 2
 ERROR: Final = 3
-#: Reasons of :class:`gatewise_edge.device.answer.Answer`; ``value``: missing or infinite value.
+#: Reasons of :class:`gatewise_edge.device.answer.Answer`; ``value`` is a missing or infinite value.
 REASONS: Final = (
     "stopped",
     "edge-only",
@@ -39,19 +39,20 @@ REASONS: Final = (
     "timeout",
     "cloud:busy",
     "cloud:failed",
-    # These come from real devices only.
+    # Only real devices give these reasons.
     "cloud:no-model",
     "cloud:bad-request",
     "cloud:expired",
     "no-link",
 )
 REASON: Final = {reason: number for number, reason in enumerate(REASONS)}
-#: Reasons of a device's own answers.
+#: Reasons of answers that do not depend on the cloud.
 LOCAL_REASONS: Final = tuple(REASON[name] for name in ("stopped", "edge-only", "value"))
+#: Reasons of fallbacks after a device has acquired the features of a request.
 _ACQUIRED_REASONS: Final = tuple(REASON[name] for name in ("deadline", "unsent"))
 
 NO_LABEL: Final = -1
-#: Milliseconds that a stage is assumed to take where none answered an instance.
+#: Milliseconds of a stage if no stage answers an instance.
 _ASSUMED_STAGE_MS: Final = 0.03
 
 
@@ -60,25 +61,27 @@ _ASSUMED_STAGE_MS: Final = 0.03
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RowTable:
-    """Outcomes of the rows of a table on the device and in the cloud, arrays of shape (n,).
+    """Outcomes of the rows of a table on the device and in the cloud.
 
-    A row's last stage, feature costs and cloud answer do not depend on the time: a real device and
-    the real high-cost model compute them once, and only the waiting is left to simulate.
+    The last stage, the feature costs and the cloud's answer of a row do not depend on time. A real
+    device and the real high-cost model compute them once, and a run only simulates the waiting.
 
     Attributes
     ----------
     model, version : str
-        The bundle.
+        Name and version of the bundle.
     classes : tuple of str
+        Class labels.
     n_stages : int
-        Stages on the device; as a stage number, it stands for the cloud.
+        Number of stages on the device, which is also the stage number of the cloud.
     has_cloud : bool
+        Whether the bundle has a high-cost model.
     offload_price, request_price : float
-        Cost of an answer by the cloud, and of a request without an answer, without features.
+        Price of an answer by the cloud and of an unanswered request, without features.
     n_values, dtype : int, dtype
-        Values of a request.
+        Number and type of the values in a request.
     truth : (n,)
-        Class index of the label; NO_LABEL without a label; larger if the bundle does not know it.
+        Class index of the label; NO_LABEL without one, and n_classes or more if it is unknown.
     exit : (n,)
         The last stage that ran on the device; -1 if none could run.
     offload : (n,)
@@ -86,19 +89,19 @@ class RowTable:
     local_route, local_label : (n,)
         The device's own answer: EDGE, FALLBACK or ERROR, and the class index.
     local_cost, request_cost : (n,)
-        Cost of the features without a request, and with one.
+        Cost of the features without and with a request.
     cloud_label : (n,)
-        Class index; NO_LABEL where a value of the row prevents an offload.
+        Class index of the cloud's answer; NO_LABEL if the row cannot be offloaded.
     request_only_cost : float
-        Cost of the features of a request that no stage precedes.
+        Cost of the features of a request before any stage has run.
     confidence : (n,)
         Largest probability of the device's own answer; NaN without one.
     sets : (n_sets, n_features)
-        Sets of features; the last one is the set of a request alone.
+        Sets of features; the last one contains only those of a request.
     local_set, request_set : (n,)
         Indices into `sets` of the features of `local_cost` and of `request_cost`.
     promised : float or None
-        Largest share of answers that differ from the high-cost model's.
+        Promised bound on the share of answers that differ from the high-cost model's.
     """
 
     model: str
@@ -130,17 +133,17 @@ class RowTable:
 
     @cached_property
     def key(self) -> tuple[str, str]:
-        """Name and version of the model, as tickets have them."""
+        """Name and version of the model, as in tickets."""
         return self.model, self.version
 
     @cached_property
     def can_offload(self) -> BoolArray:
-        """Whether the cloud takes the row, shape (n,)."""
+        """Whether the cloud accepts the row, shape (n,)."""
         return np.asarray(self.cloud_label != NO_LABEL, np.bool_)
 
     @cached_property
     def response(self) -> Response:
-        """An answer of the cloud; one object for all, with the id of the latest request."""
+        """Response with an answer. The object is reused, with the id of the latest request."""
         return Response(
             id=bytes(16),
             model=self.model,
@@ -155,12 +158,12 @@ class RowTable:
 
 @dataclass(slots=True, eq=False)
 class Answers:
-    """Answers of a run: columns of shape (n,), in the order of arrival.
+    """Answers of a run as columns of shape (n,), in order of arrival of the instances.
 
     Attributes
     ----------
     time, device, row
-        Time of arrival (s), device, and row of the table.
+        Time of arrival (s), index of the device, and row of the table.
     route, reason
         Indices of :data:`ROUTES`, -1 for a lost instance, and of :data:`REASONS`.
     stage
@@ -168,16 +171,16 @@ class Answers:
     label
         Class index of the answer.
     cost, feature_cost
-        Cost of the answer, and the part for features.
+        Cost of the answer, and its part for features.
     latency_ms, device_ms, cloud_ms
-        Time to the answer, and the parts in the device's stages and in the worker with its queue.
+        Time to the answer, and its parts in the device's stages and in the worker with its queue.
     up, down, payload_up, payload_down
-        Bytes of MQTT to the broker and to the device, with late responses, and the payloads among
-        them.
+        MQTT bytes to the broker and to the device, including late responses, and their payload
+        bytes.
     joules
         Energy of the radio.
     requested, audited
-        Whether a request was made, and whether the device's own answer was audited.
+        Whether a request was sent, and whether the device's answer was audited.
     """
 
     time: FloatArray
@@ -205,30 +208,50 @@ class Answers:
 
     @property
     def offloaded(self) -> BoolArray:
-        """Whether the policy offloaded the instance, answered in time or not, shape (n,)."""
+        """Whether the policy chose to offload the instance, shape (n,)."""
         return ~np.isin(self.reason, LOCAL_REASONS)
 
     @property
     def acquired(self) -> BoolArray:
-        """Whether the features of a request were acquired for the answer, shape (n,)."""
+        """Whether the device acquired the features of a request, shape (n,)."""
         return np.asarray(self.requested | np.isin(self.reason, _ACQUIRED_REASONS), np.bool_)
 
     def subset(self, index: Any) -> Answers:
-        """Select some of them, by indices or a mask."""
+        """Select answers by indices or a mask."""
         return Answers(*(getattr(self, column.name)[index] for column in fields(self)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FleetRun:
-    """Result of a fleet's run under one policy, virtual or live.
+    """Result of a virtual or live run of a fleet with one policy.
 
-    `answers` has one entry per instance at the `devices` of a run of `seconds`; `lost` instances
-    have none. `counts` are sums of the devices' counters, such as ``sent``, ``retries``, ``late``;
-    `workers` of the workers', such as ``answered``, ``batches``, ``busy_seconds``, and the means
-    ``utilisation``, ``batch``, ``wait_ms``. Each device stands for `scale` of the fleet; `sampling`
-    says so in words. With `request_first` stages run only where the cloud did not answer.
-    `audit_cost` is the feature cost of audits, the answers' apart; `alarms` are the instances that
-    each test of the workers had observed when it raised its alarm. `events` are the clock's.
+    Attributes
+    ----------
+    answers : Answers
+        Answers of the instances that are not lost.
+    seconds : float
+        Length of the run.
+    devices : int
+        Number of devices in the run.
+    counts : mapping of str to float
+        Sums of the devices' counters, such as ``sent``, ``retries`` and ``late``.
+    workers : mapping of str to float
+        Sums of the workers' counters, such as ``answered``, ``batches`` and ``busy_seconds``, and
+        the means ``utilisation``, ``batch`` and ``wait_ms``.
+    scale : float
+        Number of devices in the fleet per device in the run.
+    sampling : str
+        Description of the devices in the run.
+    request_first : bool
+        Whether stages run only if the cloud does not answer.
+    audit_cost : float
+        Additional feature cost of audits.
+    alarms : sequence of int
+        Number of instances that each worker's test had observed when it raised an alarm.
+    lost : int
+        Number of instances without an answer.
+    events : int
+        Number of events of the clock.
     """
 
     answers: Answers
@@ -246,7 +269,7 @@ class FleetRun:
 
 
 def fill_costs(answers: Answers, table: RowTable, *, request_first: bool) -> None:
-    """Fill in the costs of answers: they follow from row, route and reason, as on a device."""
+    """Set the costs of answers, which depend on row, route and reason, as on a device."""
     row = answers.row
     cloud = answers.route == CLOUD
     features = np.where(answers.acquired, table.request_cost[row], table.local_cost[row])
@@ -258,15 +281,15 @@ def fill_costs(answers: Answers, table: RowTable, *, request_first: bool) -> Non
 
 
 def fill_joules(answers: Answers, scenario: Scenario, *, request_first: bool) -> None:
-    """Fill in the energy (J) that the messages of each answer cost its device's radio.
+    """Set the energy (J) that the messages of each answer cost the device's radio.
 
-    An exchange ends with its answer; an audit's takes as long as the median of the others.
+    An exchange ends with the answer. Audits are assumed to take the median time of the others.
     """
     senders = np.flatnonzero(answers.payload_up > 0)
     if not len(senders):
         return
-    stages = 0.0 if request_first else answers.device_ms[senders].astype(np.float64) / 1000.0
-    begin = answers.time[senders] + stages
+    stage_seconds = 0.0 if request_first else answers.device_ms[senders].astype(np.float64) / 1000.0
+    begin = answers.time[senders] + stage_seconds
     end = np.maximum(begin, answers.time[senders] + answers.latency_ms[senders] / 1000.0)
     by_cloud = answers.route[senders] == CLOUD
     if by_cloud.any():
@@ -283,7 +306,7 @@ def fill_joules(answers: Answers, scenario: Scenario, *, request_first: bool) ->
 
 
 def queue_means(counts: Mapping[str, float], scenario: Scenario) -> dict[str, float]:
-    """Compute the means that follow from sums of the workers' counters."""
+    """Compute utilisation, mean batch and mean wait from sums of the workers' counters."""
     answered = counts.get("answered", 0.0)
     available = scenario.seconds * scenario.workers * scenario.parallel
     return {
@@ -294,10 +317,11 @@ def queue_means(counts: Mapping[str, float], scenario: Scenario) -> dict[str, fl
 
 
 def stage_medians(stage: IntArray, milliseconds: FloatArray, n_stages: int) -> tuple[float, ...]:
-    """Median ms until each stage has answered.
+    """Median time in ms until the answer of each stage.
 
-    `stage`, shape (n,), is the last stage of each local answer, which took its `milliseconds`. A
-    stage without an answer lies between its neighbours; without any answer all are assumed.
+    `stage`, shape (n,), is the last stage of each local answer, and `milliseconds` the time to the
+    answer. The time of a stage without answers is interpolated. Without any answer, every time is
+    an assumption.
     """
     measured = np.unique(stage)
     if not len(measured):

@@ -1,13 +1,13 @@
-"""A fleet in virtual time: devices, links, a broker, workers and one clock.
+"""Runs of a fleet in virtual time.
 
-Requests are stepped event by event, by the objects that decide on a device and in a worker.
-Instances that never leave their device wait for nothing and are answered in bulk. The same scenario
-gives the same answers, bit for bit. Two instances of one device do not share its processor.
+Requests are simulated event by event, by the objects that decide on a device and in a worker.
+Instances that a device answers are computed together, because they wait for nothing. The same
+scenario gives the same answers, bit for bit. Instances of a device do not slow each other down.
 
-Every instance is stepped up to 20,000 devices, unless the run is very long or busy
-(:func:`choose_devices`). A larger fleet is stepped in proportion: some of its devices meet workers
-under the load of all devices. Waits and refusals are drawn from a worker that is stepped under that
-load (:func:`~gatewise_sim.fleet.worker.sample_queue`).
+Up to 20,000 devices are all simulated, unless the run is very long or busy
+(:func:`choose_devices`). Of a larger fleet a part is simulated, with workers under the load of the
+whole fleet: waits and refusals are drawn from a simulation of one worker under that load
+(:func:`~gatewise_sim.fleet.worker.sample_queue`).
 """
 
 from __future__ import annotations
@@ -61,32 +61,43 @@ from gatewise_sim.timings import Timings
 
 BoolArray = NDArray[np.bool_]
 
-#: Bounds on a run: devices, instances and requests that are stepped. A fleet within the first two
-#: may make twice as many requests before it is stepped in proportion.
+#: Largest numbers of simulated devices, instances and requests. A fleet within the first two bounds
+#: may send up to twice the number of requests.
 MAX_DEVICES: Final = 20_000
 MAX_INSTANCES: Final = 1_250_000
 MAX_REQUESTS: Final = 250_000
-#: Requests of a worker under the load of a larger fleet.
+#: Number of requests in the simulation of a worker under the load of a larger fleet.
 _SAMPLED_REQUESTS: Final = 20_000
-#: Steps of the load, and of the share of retries, for which a worker is sampled.
-_LOADS: Final = 8
-_REQUESTS_FOR_RETRIES: Final = 1000
-_MAX_TURNS: Final = 16
-_TRIPS: Final = 32
-#: Seconds that a device keeps before its deadline, or a tenth of that.
-_GUARD: Final = 0.005
-#: Instances from one report of progress to the next.
-_REPORT_EVERY: Final = 5_000
+#: Number of levels of the load, and of the share of retries, for which a worker is simulated.
+_N_LEVELS: Final = 8
+#: Smallest number of requests by which the share of retries is estimated.
+_MIN_REQUESTS_FOR_RETRIES: Final = 1000
+#: Largest number of workers among which the requests of a sample are dealt.
+_MAX_SAMPLED_WORKERS: Final = 16
+#: Number of round trips that a device is assumed to have measured.
+_N_TRIPS: Final = 32
+#: Seconds before its deadline at which a device stops waiting; at most a tenth of the deadline.
+_GUARD_SECONDS: Final = 0.005
+#: Number of instances between two reports of progress.
+_REPORT_INTERVAL: Final = 5_000
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FleetPolicy:
-    """The choice of the instances that a fleet offloads.
+    """Choice of the instances that a fleet offloads.
 
-    Reports call it `key` in keys and `name` in words. Rows of `offload`, shape (n_rows,), are
-    offloaded, and a share `chance` of the other instances. With `request_first` stages run only
-    where the cloud does not answer. The scenario's bound on offloads and its audits hold only for a
-    `limited` policy.
+    Parameters
+    ----------
+    key, name : str
+        Name in the keys and in the text of reports.
+    offload : ndarray of shape (n_rows,)
+        Rows whose instances are offloaded.
+    chance : float
+        Share of the other instances that are offloaded at random.
+    request_first : bool
+        Whether stages run only if the cloud does not answer.
+    limited : bool
+        Whether the scenario's audits and its bound on offloads apply.
     """
 
     key: str
@@ -97,15 +108,15 @@ class FleetPolicy:
     limited: bool = False
 
     def request_share(self, table: RowTable) -> float:
-        """Expected offload rate if the rows of `table` come equally often."""
-        possible = table.can_offload & ~self.offload
-        return float(self.offload.mean() + self.chance * possible.mean())
+        """Expected offload rate if the rows of `table` are equally likely."""
+        others = table.can_offload & ~self.offload
+        return float(self.offload.mean() + self.chance * others.mean())
 
 
 def choose_devices(
     table: RowTable, scenario: Scenario, policy: FleetPolicy, *, max_requests: int = MAX_REQUESTS
 ) -> int:
-    """Choose how many devices to step: all, or as many as keep the run small."""
+    """Choose the number of devices to simulate: all, unless the run exceeds the bounds."""
     per_device = scenario.arrival_process.mean_rate * scenario.seconds
     audits = scenario.audit if policy.limited and scenario.audit else 0.0
     requests = per_device * (policy.request_share(table) + audits)
@@ -119,7 +130,7 @@ def choose_devices(
 
 
 class VirtualFleet:
-    """A fleet that answers its instances in virtual time, once."""
+    """A fleet for one run in virtual time."""
 
     def __init__(
         self,
@@ -145,8 +156,8 @@ class VirtualFleet:
             n_classes=len(table.classes),
             dtype=table.dtype,
         )
-        by_stage = np.asarray(timings.edge_ms) / 1000.0
-        self._stage_seconds = by_stage[np.maximum(table.exit, 0)]
+        seconds_by_stage = np.asarray(timings.edge_ms) / 1000.0
+        self._stage_seconds = seconds_by_stage[np.maximum(table.exit, 0)]
         self._model = WorkerModel(
             timings, scenario, bytes(self._sizes.response(1000)), table.promised
         )
@@ -161,30 +172,30 @@ class VirtualFleet:
         return SampledWorker(self._clock, self._model, self._queue_sample, self._rng)
 
     def _queue_sample(self, now: float) -> QueueSample:
-        """Outcomes at a worker under the load that the whole fleet brings at `now` (s)."""
+        """Get outcomes of a worker under the load of the whole fleet at `now` (s)."""
         scenario = self._scenario
         process = scenario.arrival_process
         load = 0
         if isinstance(process, Diurnal):
             share = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
-            load = round(_LOADS * share)
-            process = Poisson(max(process.rate * 2 * load / _LOADS, 1e-9))
-        # A retry that another worker gets is a further request.
-        n_sent = max(self._counts.sent, _REQUESTS_FOR_RETRIES)
-        retries = round(_LOADS * self._counts.retries / n_sent)
+            load = round(_N_LEVELS * share)
+            process = Poisson(max(process.rate * 2 * load / _N_LEVELS, 1e-9))
+        # A retry that reaches another worker is an additional request.
+        n_sent = max(self._counts.sent, _MIN_REQUESTS_FOR_RETRIES)
+        retries = round(_N_LEVELS * self._counts.retries / n_sent)
         if (load, retries) not in self._samples:
             rng = np.random.default_rng([scenario.seed, 5, load, retries])
             share = self._policy.request_share(self._table)
-            share *= 1 + retries / _LOADS * (1 - 1 / scenario.workers)
-            # The broker deals in turn: a worker gets every n-th request of n workers' devices.
-            n_workers = min(scenario.workers, _MAX_TURNS)
+            share *= 1 + retries / _N_LEVELS * (1 - 1 / scenario.workers)
+            # The broker sends requests to n workers in turn, so one worker gets every n-th request.
+            n_workers = min(scenario.workers, _MAX_SAMPLED_WORKERS)
             requesters = share * scenario.devices * n_workers / scenario.workers
             n_devices = max(1, round(requesters))
             seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
             events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
-            dealt = np.argsort(events.time, kind="stable")[::n_workers]
-            device = events.device[dealt].astype(np.int32)
-            arrivals = Arrivals(events.time[dealt], device, np.zeros_like(device))
+            received = np.argsort(events.time, kind="stable")[::n_workers]
+            device = events.device[received].astype(np.int32)
+            arrivals = Arrivals(events.time[received], device, np.zeros_like(device))
             ttl = scenario.deadline_ms / 1000.0
             self._samples[load, retries] = sample_queue(self._model, arrivals, ttl)
         return self._samples[load, retries]
@@ -194,18 +205,18 @@ class VirtualFleet:
     def run(
         self, arrivals: Arrivals, watch: Callable[[float, int], object] | None = None
     ) -> FleetRun:
-        """Answer the instances; `watch` gets the time (s) and the instances so far."""
+        """Answer the instances; `watch` gets the time (s) and the number of instances so far."""
         policy = self._policy
         offloads = self._choose_offloads(arrivals.row)
         audits = policy.limited and bool(self._scenario.audit)
-        numbers = np.flatnonzero(offloads | audits)
-        columns = StepColumns(len(numbers))
+        positions = np.flatnonzero(offloads | audits)
+        columns = StepColumns(len(positions))
         state = self._make_state(columns)
-        instances = arrivals.subset(numbers)
+        instances = arrivals.subset(positions)
         with _no_collector():
-            self._step(state, instances, offloads[numbers], watch)
+            self._step(state, instances, offloads[positions], watch)
             self._clock.run()
-        answers = self._answers(arrivals, numbers, columns)
+        answers = self._answers(arrivals, positions, columns)
         return self._fleet_run(answers, state)
 
     def _choose_offloads(self, row: NDArray[np.int32]) -> BoolArray:
@@ -213,11 +224,11 @@ class VirtualFleet:
         table = self._table
         offloads = policy.offload[row]
         if policy.chance:
-            # The number is fixed by the chance; the instances are drawn.
+            # Only the choice of the instances is random, not their number.
             rng = np.random.default_rng([self._scenario.seed, 4])
-            possible = np.flatnonzero(table.can_offload[row] & ~offloads)
-            n_chosen = int(policy.chance * len(possible) + rng.random())
-            offloads[rng.permutation(possible)[:n_chosen]] = True
+            others = np.flatnonzero(table.can_offload[row] & ~offloads)
+            n_chosen = int(policy.chance * len(others) + rng.random())
+            offloads[rng.permutation(others)[:n_chosen]] = True
         return np.asarray(offloads, np.bool_)
 
     def _make_state(self, columns: StepColumns) -> FleetState:
@@ -239,7 +250,7 @@ class VirtualFleet:
             confidence=table.confidence.tolist(),
             request_first=self._policy.request_first,
             deadline=deadline,
-            guard=min(_GUARD, scenario.deadline_ms / 1e4),
+            guard=min(_GUARD_SECONDS, scenario.deadline_ms / 1e4),
             usual_trip=self._usual_trip(),
             counts=self._counts,
         )
@@ -258,14 +269,14 @@ class VirtualFleet:
         offloads: BoolArray,
         watch: Callable[[float, int], object] | None,
     ) -> None:
-        """Offload or audit each instance at the time when its stages have run."""
+        """Offload or audit each instance at the time at which its stages have finished."""
         clock = self._clock
         columns = state.columns
         due = instances.time.copy()
         if not self._policy.request_first:
             due += self._stage_seconds[instances.row]
         times = due.tolist()
-        came = instances.time.tolist()
+        arrival_times = instances.time.tolist()
         rows = instances.row.tolist()
         devices = instances.device.tolist()
         offloaded = offloads.tolist()
@@ -274,35 +285,38 @@ class VirtualFleet:
             device = self._device(state, devices[number])
             row = rows[number]
             if offloaded[number]:
-                device.offload(number, row, came[number])
+                device.offload(number, row, arrival_times[number])
             else:
                 columns.end[number] = times[number]
                 device.audit(number, row)
-            if watch is not None and count % _REPORT_EVERY == 0:
+            if watch is not None and count % _REPORT_INTERVAL == 0:
                 watch(clock.now, count)
 
     def _usual_trip(self) -> RoundTrip:
-        """Compute the round trip that a device has learnt from requests that met no others."""
+        """Compute the smoothed round trip of a device for requests without other traffic."""
         trip = RoundTrip()
         if not self._table.has_cloud:
             return trip
         timings = self._timings
         link = VirtualLink(self._scenario.link_profile, random.Random(self._scenario.seed))
-        cloud = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms + self._model.run_seconds(1, 1)
+        cloud_seconds = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms
+        cloud_seconds += self._model.run_seconds(1, 1)
         request = self._sizes.request(int(self._scenario.deadline_ms))
         bytes_up = publish_bytes(REQUEST_TOPIC, request)
         bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(1000))
-        for number in range(_TRIPS):
+        for number in range(_N_TRIPS):
             begin = 1000.0 * (number + 1)
             arrival = link.send(begin, bytes_up, True)
             link.send(arrival, PUBACK_BYTES, False)
-            trip.update(link.send(arrival + cloud, bytes_down, False) - begin)
+            trip.update(link.send(arrival + cloud_seconds, bytes_down, False) - begin)
         return trip
 
     # -- answers --------------------------------------------------------------------------------
 
-    def _answers(self, arrivals: Arrivals, numbers: NDArray[Any], columns: StepColumns) -> Answers:
-        """Lay out all answers: the devices' own, and the outcomes of the instances stepped."""
+    def _answers(
+        self, arrivals: Arrivals, positions: NDArray[Any], columns: StepColumns
+    ) -> Answers:
+        """Make the columns of all answers; `columns` has those of the instances at `positions`."""
         table = self._table
         n = len(arrivals.time)
         row = arrivals.row
@@ -311,19 +325,19 @@ class VirtualFleet:
         stopped = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
         local_reason = np.where(local > EDGE, REASON["value"], stopped)
 
-        def spread(values: Any, dtype: Any) -> NDArray[Any]:
+        def full_column(values: Any, dtype: Any) -> NDArray[Any]:
             column = np.zeros(n, dtype)
-            column[numbers] = values
+            column[positions] = values
             return column
 
-        # outcomes of the stepped instances; -1 where the device answered
-        stepped_route = np.full(n, -1, np.int8)
-        stepped_route[numbers] = columns.route
-        by_device = stepped_route < 0
-        route = np.where(by_device, local, stepped_route).astype(np.int8)
-        reason = np.where(by_device, local_reason, spread(columns.reason, np.int8))
+        # routes of the simulated instances; -1 if the device answers
+        simulated_route = np.full(n, -1, np.int8)
+        simulated_route[positions] = columns.route
+        by_device = simulated_route < 0
+        route = np.where(by_device, local, simulated_route).astype(np.int8)
+        reason = np.where(by_device, local_reason, full_column(columns.reason, np.int8))
         end = arrivals.time + stage_ms / 1000.0
-        end[numbers] = columns.end
+        end[positions] = columns.end
         end = np.where(by_device & np.isnan(end), np.inf, end)
         cloud = route == CLOUD
         device_ms = np.where(cloud & self._policy.request_first, 0.0, stage_ms)
@@ -339,14 +353,14 @@ class VirtualFleet:
             feature_cost=np.zeros(n),
             latency_ms=1000.0 * (end - arrivals.time),
             device_ms=device_ms.astype(np.float32),
-            cloud_ms=spread(columns.cloud_ms, np.float32),
-            up=spread(columns.up, np.int32),
-            down=spread(columns.down, np.int32),
-            payload_up=spread(columns.payload_up, np.int32),
-            payload_down=spread(columns.payload_down, np.int32),
+            cloud_ms=full_column(columns.cloud_ms, np.float32),
+            up=full_column(columns.up, np.int32),
+            down=full_column(columns.down, np.int32),
+            payload_up=full_column(columns.payload_up, np.int32),
+            payload_down=full_column(columns.payload_down, np.int32),
             joules=np.zeros(n, np.float32),
-            requested=spread(columns.requested, np.bool_),
-            audited=spread(columns.audited, np.bool_),
+            requested=full_column(columns.requested, np.bool_),
+            audited=full_column(columns.audited, np.bool_),
         )
         fill_costs(answers, table, request_first=self._policy.request_first)
         fill_joules(answers, self._scenario, request_first=self._policy.request_first)
@@ -378,12 +392,13 @@ class VirtualFleet:
         )
 
     def _sampling(self) -> str:
-        scenario, length = self._scenario, duration(self._scenario.seconds)
+        scenario = self._scenario
+        length = duration(scenario.seconds)
         if self._n_devices == scenario.devices:
             return f"all of {plural(scenario.devices, 'device')} for {length}"
         return (
-            f"in proportion: {self._n_devices:,} of {plural(scenario.devices, 'device')} for "
-            f"{length}, at workers under the load of all"
+            f"{self._n_devices:,} of {plural(scenario.devices, 'device')} for {length}, "
+            "with workers under the load of the whole fleet"
         )
 
 
@@ -397,27 +412,37 @@ def run_fleet(
     n_devices: int | None = None,
     watch: Callable[[float, int], object] | None = None,
 ) -> FleetRun:
-    """Let a fleet answer in virtual time.
+    """Run a fleet in virtual time.
 
     Parameters
     ----------
     table : RowTable
         Outcomes of the rows.
     scenario : Scenario
-        The deployment.
+        Deployment and workload.
     policy : FleetPolicy
         Choice of the instances to offload.
     timings : Timings
         Service times of stages, broker and workers.
     arrivals : Arrivals, optional
-        All instances, by time; the scenario's by default.
+        Instances sorted by time; by default those of the scenario.
     n_devices : int, optional
-        Devices to step; chosen by :func:`choose_devices` by default.
+        Number of devices to simulate; by default :func:`choose_devices` chooses it.
     watch : callable, optional
-        Called from time to time with the time (s) and the number of instances so far.
+        Called regularly with the time (s) and the number of instances so far.
+
+    Returns
+    -------
+    FleetRun
+        Answers of the instances, and counts of devices and workers.
+
+    Raises
+    ------
+    InputError
+        If the timings have fewer stages than the table.
     """
     if len(timings.edge_ms) < int(table.exit.max()) + 1:
-        raise InputError(f"timings: edge_ms has {len(timings.edge_ms)} entries, too few for stages")
+        raise InputError(f"timings: edge_ms has {len(timings.edge_ms)} entries, fewer than stages")
     if n_devices is None:
         n_devices = choose_devices(table, scenario, policy)
     if arrivals is None:
@@ -428,12 +453,12 @@ def run_fleet(
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Switch off Python's search for cycles, which millions of objects would slow down."""
-    was_on = gc.isenabled()
+    """Disable Python's cycle collector, which is slow with millions of objects."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.collect(0)  # nothing of the run has left the youngest generation
-        if was_on:
+        gc.collect(0)  # all objects of the run are in the youngest generation
+        if was_enabled:
             gc.enable()

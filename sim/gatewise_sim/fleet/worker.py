@@ -1,17 +1,19 @@
-"""The cloud in virtual time: workers, the broker that deals requests out to them, and outages.
+"""The cloud in virtual time: broker, workers and outages.
 
-:class:`.Batcher`, the worker's own, decides whether a request is queued, refused, expired or
-answered from memory, and in which batch it runs; only the duration of a run is a formula here::
+The real :class:`.Batcher` of a worker decides whether a request is queued, refused, expired or
+answered from memory, and in which batch it runs. Only the duration of a run is a formula::
 
     run of n instances from m requests = run_us + n * instance_us + m * message_us
 
-In an outage of the **link** TCP sends a lost packet again and again
-(:class:`~gatewise_sim.fleet.link.Direction`). The device notices after :data:`DETECT_SECONDS`; if
-the link is back by then, all is delivered late, else the connection is gone with its bytes, and the
-device begins a new one :data:`RECONNECT_SECONDS` after the end, which takes the handshakes of
-:meth:`~gatewise_sim.fleet.link.VirtualLink.session`. When the **broker** goes down every connection
-breaks at once. An outage of the **cloud** takes all workers down, an outage of **workers** some of
-them; a broker without a subscriber drops requests.
+During an outage of the **link**, TCP retransmits a lost packet
+(:class:`~gatewise_sim.fleet.link.Direction`). A device detects the outage after
+:data:`DETECT_SECONDS`. If the link is up again by then, every message arrives late. Otherwise the
+connection is lost with its bytes, and the device starts a new one :data:`RECONNECT_SECONDS` after
+the outage, with the handshakes of :meth:`~gatewise_sim.fleet.link.VirtualLink.session`.
+
+An outage of the **broker** breaks every connection at once. During an outage of the **cloud** all
+workers are down, and during an outage of **workers** some of them. A broker without a subscriber
+drops requests.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 
-#: Seconds of silence of the link that a device notices (TCP_USER_TIMEOUT of 3 s).
+#: Seconds after which a device detects an outage of the link (TCP_USER_TIMEOUT is 3 s).
 DETECT_SECONDS: Final = 3.5
-#: Seconds from the end of an outage until a device begins a new connection.
+#: Seconds from the end of an outage until a device starts a new connection.
 RECONNECT_SECONDS: Final = 1.0
 
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
@@ -44,14 +46,14 @@ class Requester(Protocol):
     """The device's side of a request."""
 
     def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
-        """Take the worker's response: an error's code, or None for an answer."""
+        """Receive the worker's response; `error` is the code of an error, or None for an answer."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class VirtualTicket(Ticket):
-    """A ticket with the device's side of its request.
+    """A ticket with its requester.
 
-    `label` is the high-cost model's class index, for a request that audits an answer.
+    `label` is the class index of the high-cost model, if the request audits an answer.
     """
 
     requester: Requester
@@ -60,11 +62,11 @@ class VirtualTicket(Ticket):
 
 @dataclass(slots=True)
 class WorkerCounts:
-    """Sums over the workers: requests, runs (`batches`), seconds in runs and of waiting.
+    """Counters of requests, runs (`batches`) and seconds, summed over the workers.
 
-    `lost` requests were queued or running when their worker went down, `unsubscribed` ones came
-    while no worker was up. `audit_weighted` estimates how many of the `audit_instances` (audited or
-    skipped) had an answer that differs from the high-cost model's.
+    `lost` requests were queued or running when their worker went down. `unsubscribed` requests
+    arrived while no worker was up. `audit_instances` counts audited and skipped instances, and
+    `audit_weighted` estimates on how many of them device and high-cost model disagree.
     """
 
     received: int = 0
@@ -86,10 +88,10 @@ class WorkerCounts:
 
 @dataclass(slots=True)
 class WorkerModel:
-    """Settings and counts that the workers of a run share.
+    """Settings and counters that the workers of a run share.
 
-    `payload` is an answer of the usual length, which workers remember; `promised` bounds the share
-    of answers other than the high-cost model's (None: audits are not tested).
+    `payload` is a response of typical length, which workers remember. `promised` is the bound on
+    the share of answers that differ from the high-cost model's; without it audits are not tested.
     """
 
     timings: Timings
@@ -97,11 +99,11 @@ class WorkerModel:
     payload: bytes
     promised: float | None = None
     counts: WorkerCounts = field(default_factory=WorkerCounts)
-    #: Instances that each test had observed when it raised its alarm.
+    #: Number of instances that each test had observed when it raised an alarm.
     alarms: list[int] = field(default_factory=list)
 
     def run_seconds(self, n_instances: int, n_requests: int) -> float:
-        """Compute the duration of a run (s)."""
+        """Compute the duration of a run in s."""
         timings = self.timings
         return 1e-6 * (
             timings.run_us + n_instances * timings.instance_us + n_requests * timings.message_us
@@ -109,7 +111,7 @@ class WorkerModel:
 
 
 class VirtualWorker:
-    """One worker: the real queue, runs of computed duration."""
+    """One worker, with the real queue and runs of computed duration."""
 
     def __init__(self, clock: Clock, model: WorkerModel) -> None:
         self.up = True
@@ -118,10 +120,10 @@ class VirtualWorker:
         self._parallel = model.scenario.parallel
         self._running: set[Batch] = set()
         self._wake_at: float | None = None
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        """Start with an empty queue, no run and no memory."""
+    def _reset(self) -> None:
+        """Start with an empty queue, without runs and remembered responses."""
         scenario = self._model.scenario
         self._batcher = Batcher(
             capacity=scenario.queue,
@@ -133,7 +135,7 @@ class VirtualWorker:
         self._running.clear()
 
     def receive(self, ticket: VirtualTicket) -> None:
-        """Queue, answer or refuse a request, as a real worker does."""
+        """Queue, answer or refuse a request, like a real worker."""
         if not self.up:
             return
         counts = self._model.counts
@@ -158,10 +160,10 @@ class VirtualWorker:
             self.up = False
             n_running = sum(len(batch.tickets) for batch in self._running)
             self._model.counts.lost += len(self._batcher) + n_running
-            self._begin()
+            self._reset()
 
     def _serve(self) -> None:
-        """Begin the runs that can begin, as the serving threads of the worker do."""
+        """Start the runs that can start, like the serving threads of a real worker."""
         batcher = self._batcher
         clock = self._clock
         counts = self._model.counts
@@ -176,9 +178,9 @@ class VirtualWorker:
             batch, expired = batcher.take(now)
             counts.expired += len(expired)
             if batch is not None:
-                # Each request is of one instance.
-                n = len(batch.tickets)
-                seconds = self._model.run_seconds(n, n)
+                # Each request has one instance.
+                n_requests = len(batch.tickets)
+                seconds = self._model.run_seconds(n_requests, n_requests)
                 counts.queued_seconds += sum(now - ticket.arrived for ticket in batch.tickets)
                 counts.batches += 1
                 counts.busy_seconds += seconds
@@ -186,7 +188,7 @@ class VirtualWorker:
                 clock.at(now + seconds, self._finish, batch, seconds)
 
     def _finish(self, batch: Batch, seconds: float) -> None:
-        # The worker may have been down in between.
+        # The worker may have gone down during the run.
         if batch not in self._running:
             return
         self._running.discard(batch)
@@ -203,7 +205,7 @@ class VirtualWorker:
         self._serve()
 
     def _observe_audit(self, ticket: VirtualTicket, mark: AuditMark) -> None:
-        """Let the worker's test observe an audit."""
+        """Count an audit, and pass it to the worker's test."""
         counts = self._model.counts
         counts.audits += 1
         counts.audit_instances += mark.skipped + 1
@@ -217,12 +219,12 @@ class VirtualWorker:
 
 
 class Availability:
-    """The state of link, broker and workers by the schedule of outages."""
+    """State of link, broker and workers, from the schedule of outages."""
 
     def __init__(self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker]) -> None:
-        #: Time (s) when devices began, or will begin, their latest connection.
+        #: Time (s) at which devices start their latest connection.
         self.connected_at = 0.0
-        #: Whether nothing is ever down.
+        #: Whether the run has no outages.
         self.quiet = not outages
         self._clock = clock
         self._outages = outages
@@ -231,11 +233,11 @@ class Availability:
         self._link_until = 0.0
         self._broker_until = 0.0
         if outages:
-            self._change()
+            self._update()
             for time in outages.changes():
-                clock.at(time, self._change)
+                clock.at(time, self._update)
 
-    def _change(self) -> None:
+    def _update(self) -> None:
         now = self._clock.now
         until = self._outages.down("link", now)
         if until is not None and until > self._link_until:
@@ -263,16 +265,16 @@ class Availability:
 
     @property
     def connected(self) -> bool:
-        """Whether a device believes that it is connected, or begins a new connection."""
+        """Whether a device has a connection, or has not yet detected its loss."""
         now = self._clock.now
         if now >= self.connected_at:
             return True
-        # The link has been down too short a time to be noticed.
+        # A device has not yet detected the outage of the link.
         return self.broker_up and self._link_since <= now < self._link_since + DETECT_SECONDS
 
     @property
     def link_delivers(self) -> bool:
-        """Whether bytes that enter a link now will come out, however late."""
+        """Whether bytes sent over a link now are delivered, perhaps late."""
         if self.quiet:
             return True
         now = self._clock.now
@@ -282,11 +284,14 @@ class Availability:
         return not is_down or self._link_until - self._link_since <= DETECT_SECONDS
 
 
-# -- the way from the broker to a worker and back -----------------------------------------------
+# -- the broker --------------------------------------------------------------------------------
 
 
 class VirtualBroker:
-    """Deals requests out to the workers in turn, one message after another each way."""
+    """Broker that sends requests to the workers in turn.
+
+    In each direction it handles one message at a time.
+    """
 
     def __init__(
         self,
@@ -301,13 +306,13 @@ class VirtualBroker:
         self._counts = model.counts
         self._message_seconds = model.timings.broker_us / 1e6
         self._hop_seconds = model.timings.hop_ms / 1000.0
-        # Times (s) when the broker is free for the next request, and the next response.
+        # Times (s) at which the broker is free for the next request, and for the next response.
         self._free_at = 0.0
         self._response_free_at = 0.0
         self._next_worker_number = 0
 
     def deliver(self, ticket: VirtualTicket, ttl: float) -> None:
-        """Give a request, with a time to live in s, to the next worker."""
+        """Send a request with a time to live `ttl` (s) to the next worker."""
         worker = self._next_worker()
         if worker is None:
             self._counts.unsubscribed += 1
@@ -321,15 +326,15 @@ class VirtualBroker:
 
     def _next_worker(self) -> VirtualWorker | None:
         n_workers = len(self._workers)
-        for step in range(n_workers):
-            number = (self._next_worker_number + step) % n_workers
+        for offset in range(n_workers):
+            number = (self._next_worker_number + offset) % n_workers
             if self._workers[number].up:
                 self._next_worker_number = (number + 1) % n_workers
                 return self._workers[number]
         return None
 
     def response_departure(self) -> float:
-        """Get the time (s) at which a response that a worker sends now leaves the broker."""
+        """Compute the time (s) at which a response that a worker sends now leaves the broker."""
         arrival = self._clock.now + self._hop_seconds
         self._response_free_at = max(arrival, self._response_free_at) + self._message_seconds
         return self._response_free_at
@@ -340,11 +345,11 @@ class VirtualBroker:
 
 @dataclass(frozen=True)
 class QueueSample:
-    """Outcomes of requests at a worker under full load.
+    """Outcomes of requests at a worker under the load of the whole fleet.
 
-    `seconds` are the times from arrival to the answer: NaN if the request expired, -1 if it was
-    refused. `utilisation` is the share of the time in runs, `batch` the mean number of requests per
-    run, and `wait` the mean seconds of an answered request in the queue.
+    `seconds` are the times from arrival to answer, NaN for expired requests and -1 for refused
+    ones. `utilisation` is the share of time in runs, `batch` the mean number of requests per run,
+    and `wait` the mean time (s) of an answered request in the queue.
     """
 
     seconds: list[float]
@@ -354,7 +359,7 @@ class QueueSample:
 
 
 class _SampledRequest:
-    """Requester of a sampled request: it remembers its outcome."""
+    """Requester that remembers the outcome of its request."""
 
     __slots__ = ("seconds",)
 
@@ -366,9 +371,9 @@ class _SampledRequest:
 
 
 def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSample:
-    """Step one worker through requests of a full fleet, each with a time to live of `ttl` s.
+    """Simulate one worker with requests of the whole fleet and a time to live of `ttl` s.
 
-    Requests of the first fifth of the time find a queue that is still filling; they are left out.
+    The first fifth of the time is left out, because the queue is not yet in its steady state.
     """
     clock = Clock()
     sampled_model = WorkerModel(model.timings, model.scenario, model.payload)
@@ -391,10 +396,10 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
             )
         )
     clock.run()
-    first_settled = np.searchsorted(arrivals.time, arrivals.time[-1] / 5)
+    first_steady = np.searchsorted(arrivals.time, arrivals.time[-1] / 5)
     counts = sampled_model.counts
     return QueueSample(
-        seconds=[request.seconds for request in requests[first_settled:]],
+        seconds=[request.seconds for request in requests[first_steady:]],
         utilisation=min(1.0, counts.busy_seconds / (clock.now * model.scenario.parallel)),
         batch=counts.answered / max(counts.batches, 1),
         wait=counts.queued_seconds / max(counts.answered, 1),
@@ -402,10 +407,10 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
 
 
 class SampledWorker(VirtualWorker):
-    """A worker for part of a fleet, which draws outcomes from a worker's under the whole load.
+    """A worker for a part of a fleet, with outcomes drawn from a simulation under full load.
 
-    The real queue recognises duplicates; only waiting and run times are drawn. `sample` gives the
-    outcomes at a time (s).
+    The real queue recognises duplicates. Only the time to the answer is drawn, from the outcomes
+    that `sample` returns for a time (s).
     """
 
     def __init__(
@@ -420,7 +425,7 @@ class SampledWorker(VirtualWorker):
         self._rng = rng
 
     def _serve(self) -> None:
-        """Draw the outcome of the request that was queued last."""
+        """Draw the outcome of the latest request in the queue."""
         now = self._clock.now
         batch, _ = self._batcher.take(now)
         if batch is None:

@@ -1,9 +1,9 @@
-"""Arrivals of instances: their times, devices and rows of the table.
+"""Workloads: times, devices and rows of the arriving instances.
 
-A workload is written as ``KIND:RATE:option=value``; rates are of one device::
+A workload is written as ``KIND:RATE:option=value``, with the rate of one device::
 
     poisson:1/min
-    periodic:10s:jitter=1s                    (or a rate, 6/min; aligned=yes: all in step)
+    periodic:10s:jitter=1s                    (or 6/min; aligned=yes for the same times everywhere)
     bursty:1/min:ratio=20:burst=30s:every=10min
     diurnal:1/min:peak=14:00:ratio=5
     replay:trace.csv:every=1day               (CSV of time[,device][,row])
@@ -30,19 +30,19 @@ IntArray = NDArray[np.int64]
 
 
 class Arrivals(NamedTuple):
-    """Instances in order of time: `time` (s), device and row of the table, shape (n,) each."""
+    """Time (s), device and row of each instance, sorted by time; arrays of shape (n,)."""
 
     time: FloatArray
     device: NDArray[np.int32]
     row: NDArray[np.int32]
 
     def subset(self, index: NDArray[Any]) -> Arrivals:
-        """Select some of them, by indices or a mask."""
+        """Select instances by indices or a mask."""
         return Arrivals(self.time[index], self.device[index], self.row[index])
 
 
 class Events(NamedTuple):
-    """Instances of a workload in any order, and their rows where the workload states them."""
+    """Time (s) and device of each instance in any order, and its row in a replay."""
 
     time: FloatArray
     device: IntArray
@@ -50,13 +50,13 @@ class Events(NamedTuple):
 
 
 class Workload:
-    """The arrivals of instances at one device; `rate` is per second."""
+    """Arrivals of instances at a device, with `rate` per second."""
 
     rate: float
 
     @property
     def mean_rate(self) -> float:
-        """Mean arrivals per second of a device, over a long time."""
+        """Long-term mean of a device's arrivals per second."""
         return self.rate
 
     def rate_at(self, times: FloatArray) -> FloatArray:
@@ -70,7 +70,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Poisson(Workload):
-    """Independent arrivals at a rate per second."""
+    """Independent arrivals with `rate` per second."""
 
     rate: float
 
@@ -81,9 +81,9 @@ class Poisson(Workload):
 
 @dataclass(frozen=True)
 class Periodic(Workload):
-    """One arrival in each period (s), later by a uniform part of `jitter`, at most the period.
+    """One arrival per period (s), with a uniform delay of up to `jitter` (s).
 
-    `aligned`: all devices are in step.
+    With `aligned` the periods of all devices start at the same time.
     """
 
     period: float
@@ -103,7 +103,7 @@ class Periodic(Workload):
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
         phase = np.zeros(n_devices) if self.aligned else rng.uniform(0, self.period, n_devices)
         n_periods = math.ceil(seconds / self.period)
-        # The period before the start counts: its jitter may carry an arrival over.
+        # The jitter may delay an arrival of the period before the start into the run.
         periods = np.arange(-1 if self.jitter else 0, n_periods)
         time = phase[:, None] + self.period * periods
         if self.jitter:
@@ -115,11 +115,17 @@ class Periodic(Workload):
 
 @dataclass(frozen=True)
 class Bursty(Workload):
-    """A Markov-modulated Poisson process: quiet, with bursts.
+    """A Markov-modulated Poisson process with quiet times and bursts.
 
-    `rate` is per second over all, `ratio` the rate in a burst over that in quiet; `burst` is the
-    mean length of a burst and `every` the mean time from the begin of one to the next (s), both
-    states of exponential length.
+    Parameters
+    ----------
+    rate : float
+        Mean arrivals per second.
+    ratio : float
+        Rate in a burst divided by the rate in quiet times.
+    burst, every : float
+        Mean length of a burst, and mean time between the starts of two bursts, in s. The lengths
+        have exponential distributions.
     """
 
     rate: float
@@ -135,25 +141,25 @@ class Bursty(Workload):
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Arrivals per second in quiet and in a burst."""
+        """Arrivals per second in quiet times and in a burst."""
         share = self.burst / self.every
         quiet = self.rate / (1 - share + self.ratio * share)
         return quiet, self.ratio * quiet
 
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
         rates = np.array(self.rates)
-        stays = np.array([self.every - self.burst, self.burst])
+        mean_lengths = np.array([self.every - self.burst, self.burst])
         state = (rng.random(n_devices) < self.burst / self.every).astype(np.int64)
         begin = np.zeros(n_devices)
         active = np.arange(n_devices)
         times: list[FloatArray] = []
         devices: list[IntArray] = []
         while len(active):
-            stay = rng.exponential(stays[state[active]])
-            end = np.minimum(begin[active] + stay, seconds)
-            n_each = rng.poisson(rates[state[active]] * (end - begin[active]))
-            times.append(rng.uniform(np.repeat(begin[active], n_each), np.repeat(end, n_each)))
-            devices.append(np.repeat(active, n_each))
+            length = rng.exponential(mean_lengths[state[active]])
+            end = np.minimum(begin[active] + length, seconds)
+            n_events = rng.poisson(rates[state[active]] * (end - begin[active]))
+            times.append(rng.uniform(np.repeat(begin[active], n_events), np.repeat(end, n_events)))
+            devices.append(np.repeat(active, n_events))
             begin[active] = end
             state[active] = 1 - state[active]
             active = active[end < seconds]
@@ -162,10 +168,18 @@ class Bursty(Workload):
 
 @dataclass(frozen=True)
 class Diurnal(Workload):
-    """A Poisson process with a rate that follows the day as a cosine; thinned from its peak rate.
+    """A Poisson process with a rate that is a cosine over the day; drawn by thinning.
 
-    `rate` is per second over a day, highest at `peak` (s since midnight), `ratio` the highest over
-    the lowest; infinity if the night is silent. `day_begins`: time of day at the start of the run.
+    Parameters
+    ----------
+    rate : float
+        Mean arrivals per second.
+    peak : float
+        Time of day of the highest rate, in s.
+    ratio : float
+        Highest rate divided by the lowest rate; infinity for a lowest rate of 0.
+    day_begins : float
+        Time of day at the start of the run, in s.
     """
 
     rate: float
@@ -179,7 +193,7 @@ class Diurnal(Workload):
 
     @property
     def swing(self) -> float:
-        """Largest deviation of the rate from its mean, as a share of it."""
+        """Largest deviation of the rate from its mean, as a share of the mean."""
         return 1 - 2 / (self.ratio + 1)
 
     def rate_at(self, times: FloatArray) -> FloatArray:
@@ -195,11 +209,17 @@ class Diurnal(Workload):
 
 @dataclass(frozen=True, eq=False)
 class Replay(Workload):
-    """A recorded trace: device i does what recorded device ``i mod n`` did.
+    """A recorded trace of n devices, in which device i repeats the recorded device ``i mod n``.
 
-    `times` and, where recorded, `rows` are each device's, sorted by time. With `every` (s), above
-    the last arrival, the trace comes again and again, and each device beyond the recorded ones
-    begins somewhere in it, so that copies are not in step.
+    Parameters
+    ----------
+    times : sequence of ndarray
+        Times of arrival (s) of each recorded device, sorted.
+    rows : sequence of ndarray, optional
+        Row of the table of each arrival.
+    every : float, optional
+        Period (s) of a repeated trace, longer than the trace. Devices that copy a recorded one then
+        start at a random time of the trace.
     """
 
     times: Sequence[FloatArray]
@@ -234,8 +254,9 @@ class Replay(Workload):
         rows: list[IntArray] = []
         for device in range(n_devices):
             recorded = self.times[device % n_recorded]
-            for number in range(n_rounds):
-                shifted = recorded + (number * cycle if number else 0.0) - shifts[device]
+            for repetition in range(n_rounds):
+                offset = repetition * cycle if repetition else 0.0
+                shifted = recorded + offset - shifts[device]
                 inside = (shifted >= 0) & (shifted < seconds)
                 times.append(shifted[inside])
                 devices.append(np.full(int(inside.sum()), device))
@@ -249,7 +270,7 @@ class Replay(Workload):
 
 
 def read_trace(path: str | Path, every: float | None = None) -> Replay:
-    """Read a CSV file of ``time`` (s), and ``device`` and ``row`` if there are any."""
+    """Read a CSV file with a column ``time`` (s), and optionally ``device`` and ``row``."""
     lines = csv_rows(path)
     _, columns = next(lines)
     if "time" not in columns:
@@ -259,17 +280,17 @@ def read_trace(path: str | Path, every: float | None = None) -> Replay:
             raise InputError(f"trace {path}: unknown column {name!r}")
     events: dict[str, list[tuple[float, int]]] = {}
     for line, cells in lines:
-        where = f"trace {path}, line {line}"
+        context = f"trace {path}, line {line}"
         entry = dict(zip(columns, cells, strict=True))
         row = entry.get("row", "0")
         if not row.isdecimal():
-            raise InputError(f"{where}: row {row!r} is not the number of a row, from 0")
-        time = read_number(entry["time"], f"{where}: time")
+            raise InputError(f"{context}: row {row!r} is not a row number (0, 1, ...)")
+        time = read_number(entry["time"], f"{context}: time")
         if time < 0:
-            raise InputError(f"{where}: time {time:g} must be at least 0")
+            raise InputError(f"{context}: time {time:g} must be at least 0")
         events.setdefault(entry.get("device", ""), []).append((time, int(row)))
     if not events:
-        raise InputError(f"trace {path}: it holds no arrivals")
+        raise InputError(f"trace {path}: it has no arrivals")
     devices = [sorted(of_device, key=lambda event: event[0]) for of_device in events.values()]
     return Replay(
         [np.array([time for time, _ in device]) for device in devices],
@@ -286,21 +307,21 @@ _Reader = Callable[[str, str], Any]
 
 
 class _Kind(NamedTuple):
-    """A kind of workload: its maker, its subject (the text after the name), and its options."""
+    """A kind of workload: constructor, main setting (the text after the name), and options."""
 
     make: Callable[..., Workload]
-    subject: str
-    read_subject: _Reader
+    main_setting: str
+    read_main_setting: _Reader
     options: Mapping[str, _Reader]
 
 
-def _read_period(text: str, where: str) -> float:
-    return 1 / read_rate(text, where) if "/" in text else read_span(text, where)
+def _read_period(text: str, context: str) -> float:
+    return 1 / read_rate(text, context) if "/" in text else read_span(text, context)
 
 
-def _read_yes(text: str, where: str) -> bool:
+def _read_yes(text: str, context: str) -> bool:
     if text not in ("yes", "no"):
-        raise InputError(f"{where} is {text!r}; say yes or no")
+        raise InputError(f"{context} is {text!r}; write yes or no")
     return text == "yes"
 
 
@@ -317,7 +338,9 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 def read_workload(text: str, *, day_begins: float = 0.0) -> Workload:
-    """Read a workload as the module's head shows; `day_begins` is the time of day (s) at the start.
+    """Parse a workload, written as the module's docstring describes.
+
+    `day_begins` is the time of day (s) at the start of the run.
 
     >>> read_workload("poisson:30/min")
     Poisson(rate=0.5)
@@ -326,38 +349,53 @@ def read_workload(text: str, *, day_begins: float = 0.0) -> Workload:
     """
     name, _, settings = text.strip().partition(":")
     if name not in _KINDS:
-        raise InputError(f"workload {text!r}: choose one of {', '.join(_KINDS)}, as poisson:1/min")
+        raise InputError(
+            f"workload {text!r}: choose one of {', '.join(_KINDS)}, such as poisson:1/min"
+        )
     kind = _KINDS[name]
-    # Colons stand in times of day as well: an option begins with its name.
-    subject, *option_texts = re.split(r":(?=[a-z]+=)", settings)
-    where = f"workload {name}"
+    # Split only before the name of an option, because times of day contain colons as well.
+    main_setting, *option_texts = re.split(r":(?=[a-z]+=)", settings)
+    context = f"workload {name}"
     options: dict[str, Any] = {}
     for option_text in option_texts:
         option, _, value = option_text.partition("=")
         if option not in kind.options:
             names = ", ".join(kind.options) or "none"
-            raise InputError(f"{where}: unknown option {option!r}; there are {names}")
+            raise InputError(f"{context}: unknown option {option!r}; the options are {names}")
         if option in options:
-            raise InputError(f"{where}: {option} is given twice")
-        options[option] = kind.options[option](value, f"{where}: {option}")
-    if not subject:
-        raise InputError(f"workload {text!r}: a {kind.subject} must follow {name}:")
+            raise InputError(f"{context}: the option {option} occurs twice")
+        options[option] = kind.options[option](value, f"{context}: {option}")
+    if not main_setting:
+        raise InputError(f"workload {text!r}: a {kind.main_setting} must follow {name}:")
     if name == "diurnal":
         options["day_begins"] = day_begins
-    return kind.make(kind.read_subject(subject, where), **options)
+    return kind.make(kind.read_main_setting(main_setting, context), **options)
 
 
-# -- which rows instances are -----------------------------------------------------------------
+# -- rows of instances ------------------------------------------------------------------------
 
 
 class RowMix:
-    """Draws rows so that each class has the share that it should have at the time.
+    """Draw of rows with shares of the classes that change over time.
 
-    `labels` are the class indices of the table's rows, shape (n_rows,); `times` (s since the start,
-    rising), shape (k,); `shares` the weight of each class at those times, shape (k, n_classes),
-    scaled to sum to 1. They hold until the next time, or move evenly to it if `linear`. InputError
-    if a class with a share has no row.
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        Class index of each row of the table.
+    times : sequence of float, of length k
+        Increasing times, in s since the start of the run.
+    shares : array-like of shape (k, n_classes)
+        Weight of each class from each time on.
+    linear : bool
+        Whether to interpolate the weights between the times.
 
+    Raises
+    ------
+    InputError
+        If the times do not increase, a weight is invalid, or a class with a weight has no row.
+
+    Examples
+    --------
     >>> mix = RowMix.parse("linear,0s=1/0,10s=0/1", [0, 0, 1])
     >>> mix.shares(np.array([0.0, 5.0, 99.0])).tolist()
     [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
@@ -370,23 +408,23 @@ class RowMix:
         weights = np.asarray(shares, np.float64)
         label = np.asarray(labels, np.int64)
         if (np.diff(self._times) <= 0).any():
-            raise InputError("class mix: its times must rise")
+            raise InputError("class mix: its times must increase")
         if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any(axis=1).all():
-            raise InputError("class mix: shares must be at least 0, and one above it at each time")
+            raise InputError("class mix: shares must be at least 0, with one above 0 at each time")
         n_classes = weights.shape[1]
         if len(label) and not (label.min() >= 0 and label.max() < n_classes):
-            raise InputError(f"class mix: there are {label.max() + 1} classes, not {n_classes}")
+            raise InputError(f"class mix: the table has {label.max() + 1} classes, not {n_classes}")
         self._counts = np.bincount(label, minlength=n_classes)
-        for missing in np.flatnonzero(weights.any(axis=0) & (self._counts == 0)):
-            raise InputError(f"class mix: class {missing} has a share but no row in the table")
+        for index in np.flatnonzero(weights.any(axis=0) & (self._counts == 0)):
+            raise InputError(f"class mix: class {index} has a share but no row in the table")
         self._shares = weights / weights.sum(axis=1, keepdims=True)
         self._linear = linear
-        self._rows = np.argsort(label, kind="stable")  # class by class
+        self._rows = np.argsort(label, kind="stable")  # sorted by class
         self._begins = np.cumsum(self._counts) - self._counts
 
     @classmethod
     def parse(cls, text: str, labels: Any) -> Self:
-        """Read ``steps,0s=9/1,12h=5/5`` or ``linear,...``: weights of all classes, in order."""
+        """Parse ``steps,0s=9/1,12h=5/5`` or ``linear,...``, with the weights of all classes."""
         shape, *knots = text.split(",")
         if shape.strip() not in ("steps", "linear") or not knots:
             raise InputError(f"class mix {text!r}: write it as steps,0s=9/1,12h=5/5 or linear,...")
@@ -394,9 +432,9 @@ class RowMix:
         shares = []
         for knot in knots:
             time, _, weights = knot.partition("=")
-            where = f"class mix {knot.strip()!r}"
-            times.append(read_span(time, where))
-            shares.append([read_number(weight, where) for weight in weights.split("/")])
+            context = f"class mix {knot.strip()!r}"
+            times.append(read_span(time, context))
+            shares.append([read_number(weight, context) for weight in weights.split("/")])
         if len(set(map(len, shares))) > 1:
             raise InputError(f"class mix {text!r}: each time needs a share for every class")
         return cls(labels, times, shares, linear=shape.strip() == "linear")
@@ -427,7 +465,9 @@ def draw_arrivals(
     mix: RowMix | None = None,
     seed: int = 0,
 ) -> Arrivals:
-    """Draw all instances of a fleet in ``[0, seconds)``, by time; every row is equally likely.
+    """Draw the instances of a fleet in ``[0, seconds)``, sorted by time.
+
+    Without a trace or a class mix every row is equally likely.
 
     >>> draw_arrivals(read_workload("periodic:10s:aligned=yes"), 2, 15.0, n_rows=1).time.tolist()
     [0.0, 0.0, 10.0, 10.0]

@@ -1,1 +1,1 @@
-"""Live engine: broker, workers and devices as processes on this machine."""
+"""Live engine, which runs broker, workers and devices as processes on this machine."""

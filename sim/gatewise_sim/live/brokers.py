@@ -1,4 +1,4 @@
-"""The broker of a live run: one that already runs, or one that the run starts and can kill."""
+"""The broker of a live run: a given broker, or one that the run starts and can kill."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from gatewise_cloud.broker.mqtt_client import close_client, open_client
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_edge.link.wire import status_topic
 
+#: Time to wait for the acknowledgement of a deletion.
 _CLEAR_SECONDS: Final = 2.0
 
 
 class RunBroker:
-    """A broker for a run; a context manager.
+    """Broker of a run, as a context manager.
 
-    Without a `url` the run starts a broker: mosquitto if it is installed, otherwise the embedded
-    one. `kind` is ``"mosquitto"``, ``"embedded"`` or, for a given broker, its URL without user and
+    Without a `url` the run starts mosquitto, or the embedded broker if mosquitto is not installed.
+    `kind` is ``"mosquitto"``, ``"embedded"`` or the URL of a given broker without user and
     password.
     """
 
@@ -29,23 +30,25 @@ class RunBroker:
         self._own_broker: Broker | None = None
         if url is None:
             self._own_broker = self._broker_class()
-            self.url, self.kind = self._own_broker.url, self._broker_class.kind
+            self.url = self._own_broker.url
+            self.kind = self._broker_class.kind
         else:
-            self.url, self.kind = url, Endpoint(url).url
+            self.url = url
+            self.kind = Endpoint(url).url
 
     @property
     def is_own(self) -> bool:
-        """Whether the run started it, and may kill it."""
+        """Whether the run started the broker, and may kill it."""
         return self._own_broker is not None
 
     @property
     def pid(self) -> int | None:
-        """Process id of one of the run's own."""
+        """Process id of a broker that the run started."""
         return None if self._own_broker is None else self._own_broker.pid
 
     @property
     def trouble(self) -> str | None:
-        """Reason why the run's own broker ended; None while it runs, or if it was given."""
+        """Reason why the run's broker ended; None while it runs, and for a given broker."""
         if self._own_broker is None or self._own_broker.alive:
             return None
         return (
@@ -53,12 +56,12 @@ class RunBroker:
         )
 
     def fail(self) -> None:
-        """Kill a broker of the run's own."""
+        """Kill the broker, if the run started it."""
         if self._own_broker is not None:
             self._own_broker.kill()
 
     def recover(self) -> None:
-        """Start it again on the same port."""
+        """Start the broker again on the same port."""
         assert self._own_broker is not None
         self._own_broker = self._broker_class(self._own_broker.port, host=self._own_broker.host)
 
@@ -71,17 +74,19 @@ class RunBroker:
 
 
 def clear_status(url: str, devices: Sequence[str]) -> None:
-    """Clear the retained status of devices, which a given broker would keep for ever.
+    """Delete the retained status of devices, which a given broker would keep after the run.
 
-    A broker that is down is ignored.
+    It does nothing if the broker is down.
     """
     endpoint = Endpoint(url)
     client = make_client(endpoint, f"gw-{secrets.token_hex(6)}", max_inflight=len(devices))
-    # A run's own error matters more than this one's.
+    # Do not replace an error of the run with an error of this cleanup.
     with contextlib.suppress(GatewiseError, RuntimeError, ValueError):
         open_client(client, endpoint)
         client.loop_start()
-        messages = [client.publish(status_topic(d), b"", qos=1, retain=True) for d in devices]
+        messages = [
+            client.publish(status_topic(device), b"", qos=1, retain=True) for device in devices
+        ]
         for message in messages:
             message.wait_for_publish(_CLEAR_SECONDS)
     close_client(client)

@@ -1,7 +1,7 @@
-"""Broker, cloud workers and link of a live run, and their outages on schedule.
+"""Broker, cloud workers and link of a live run, with scheduled outages.
 
-Outages are real: a worker or a broker that goes down is killed and started again at the outage's
-end, a link falls silent in its proxy. When each was really back is in :attr:`Deployment.faults`.
+In an outage a worker or a broker is killed, and started again at the end. The proxy of a link stops
+forwarding. :attr:`Deployment.faults` contains the times at which each part was down and up again.
 """
 
 from __future__ import annotations
@@ -24,33 +24,36 @@ from gatewise_sim.scenario import Scenario
 
 _READY_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.05
-#: Environment variable from which commands read the broker's URL: it may hold a password.
+#: Environment variable for the broker's URL, whose password must not be in a command line.
 BROKER_VARIABLE: Final = "GATEWISE_BROKER"
 
 
 class WorkerProcess(ChildProcess):
-    """A ``gatewise cloud``; its counters are known once it has ended in good order."""
+    """A process of ``gatewise cloud``.
 
-    def __init__(self, number: int, words: Sequence[str], broker: str) -> None:
+    `counters` is filled when the process ends normally.
+    """
+
+    def __init__(self, number: int, arguments: Sequence[str], broker: str) -> None:
         self.counters: dict[str, Any] = {}
         self.is_ready = False
         self._reported = threading.Event()
         super().__init__(
             f"worker {number}",
-            [sys.executable, "-m", "gatewise", "cloud", *words, "--json"],
-            on_message=self._take,
+            [sys.executable, "-m", "gatewise", "cloud", *arguments, "--json"],
+            on_message=self._receive,
             follows_input=False,
             environment={BROKER_VARIABLE: broker},
         )
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until it takes requests; RunError if it ends instead, or takes too long."""
+        """Wait until the worker serves requests; RunError if it ends first or takes too long."""
         self._reported.wait(max(0.0, seconds))
         if not self.is_ready:
-            reason = self.failure() if self._reported.is_set() else "no sign of life; giving up"
+            reason = self.failure() if self._reported.is_set() else "it did not start in time"
             raise RunError(self.name, reason)
 
-    def _take(self, _: ChildProcess, document: Mapping[str, Any] | None) -> None:
+    def _receive(self, _: ChildProcess, document: Mapping[str, Any] | None) -> None:
         if document is not None and "ready" in document:
             self.is_ready = True
         elif document is not None:
@@ -59,11 +62,29 @@ class WorkerProcess(ChildProcess):
 
 
 class Deployment:
-    """Broker, workers of a `bundle`, and link of a scenario's `devices`, which end with `stack`.
+    """Broker, workers and emulated link of a live run.
 
-    Without `has_cloud` there are no workers. Devices find the broker at `url`, behind the emulated
-    link. `faults`, with ``what``, ``up``, ``at`` (s), are outages as they really came, `troubles`
-    what was not on the schedule.
+    Parameters
+    ----------
+    stack : ExitStack
+        Stack whose end stops the processes.
+    bundle : Path
+        Bundle of the workers.
+    scenario : Scenario
+        Deployment and outages.
+    devices : sequence of str
+        Ids of the devices.
+    has_cloud : bool
+        Whether the run needs workers.
+
+    Attributes
+    ----------
+    url : str
+        URL of the broker for devices, behind the emulated link.
+    faults : list of dict
+        Outages with their real times: ``what``, ``up`` and ``at`` (s).
+    troubles : list of str
+        Failures that were not scheduled.
     """
 
     def __init__(
@@ -82,17 +103,17 @@ class Deployment:
         self._outages = scenario.outages
         self._changes: list[float] = []
         self._down: set[str] = set()
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         if not self.broker.is_own:
             stack.callback(clear_status, self.broker.url, devices)
-        self._words = self._worker_words(bundle, scenario)
-        count = scenario.workers if has_cloud else 0
-        self._workers = [self._start_worker(number + 1) for number in range(count)]
+        self._arguments = self._worker_arguments(bundle, scenario)
+        n_workers = scenario.workers if has_cloud else 0
+        self._workers = [self._start_worker(number + 1) for number in range(n_workers)]
         deadline = time.monotonic() + _READY_SECONDS
         for worker in self._workers:
             worker.wait_ready(deadline - time.monotonic())
-        #: Numbers of the workers that are killed, or not ready again.
-        self._away: set[int] = set()
+        #: Indices of the workers that are killed, or started again but not yet ready.
+        self._unavailable: set[int] = set()
         self.url = self.broker.url
         self._proxy: DelayProxy | None = None
         link_fails = any(component == "link" for component, *_ in self._outages.faults())
@@ -100,82 +121,85 @@ class Deployment:
             outages = self._outages if link_fails else None
             proxy = DelayProxy(self.url, scenario.link_profile, seed=scenario.seed, outages=outages)
             self._proxy = stack.enter_context(proxy)
-            proxy.began = math.inf  # nothing is down while devices still connect
+            proxy.start = math.inf  # no outage while devices connect
             self.url = proxy.url
 
-    def _worker_words(self, bundle: Path, scenario: Scenario) -> list[str]:
-        words = [str(bundle)]
+    def _worker_arguments(self, bundle: Path, scenario: Scenario) -> list[str]:
+        arguments = [str(bundle)]
         for name in ("queue", "max_batch", "wait_ms", "parallel"):
-            words += [f"--{name.replace('_', '-')}", str(getattr(scenario, name))]
+            arguments += [f"--{name.replace('_', '-')}", str(getattr(scenario, name))]
         if scenario.backend is not None:
-            words += ["--backend", scenario.backend]
+            arguments += ["--backend", scenario.backend]
         if not self.broker.is_own:
-            # A pool of this run's own: another's workers would take a share of its requests.
-            words += ["--pool", f"gw-{secrets.token_hex(4)}"]
+            # Use a new pool, because workers of another run would take some of the requests.
+            arguments += ["--pool", f"gw-{secrets.token_hex(4)}"]
         elif scenario.workers == 1:
-            # A single worker shares with no other, and the embedded broker could not.
-            words.append("--plain-subscription")
-        return words
+            # The embedded broker does not support shared subscriptions.
+            arguments.append("--plain-subscription")
+        return arguments
 
     def _start_worker(self, number: int) -> WorkerProcess:
-        worker = WorkerProcess(number, self._words, self.broker.url)
+        worker = WorkerProcess(number, self._arguments, self.broker.url)
         self._stack.callback(worker.close)
         return worker
 
     # -- the schedule ------------------------------------------------------------------------
 
-    def begin(self, began: float) -> None:
-        """Begin: the outages' times count from `began`, on the monotonic clock."""
-        self._began = began
+    def begin(self, start: float) -> None:
+        """Start the schedule of outages at the time `start` of the monotonic clock."""
+        self._start = start
         if self._proxy is not None:
-            self._proxy.began = began
+            self._proxy.start = start
         self._changes = self._outages.changes()
 
     def tick(self, now: float) -> float:
-        """Make the changes that are due at `now` seconds; returns when to be called again."""
+        """Make the changes that are due at `now` (s); return the time (s) of the next call."""
         while self._changes and self._changes[0] <= now:
-            # Not at `now`: a window that has passed meanwhile is still to be opened and closed.
+            # Use the scheduled time, so that a late call still makes every change.
             self._change(self._changes.pop(0))
-        for number in sorted(self._away):
-            self._check_successor(number)
-        if "cloud" in self._down and not self._away:
+        for index in sorted(self._unavailable):
+            self._check_restarted(index)
+        if "cloud" in self._down and not self._unavailable:
             self._set_down("cloud", False)
-        following = self._changes[0] if self._changes else math.inf
-        return min(following, now + _CHECK_SECONDS) if self._away else following
+        next_change = self._changes[0] if self._changes else math.inf
+        return min(next_change, now + _CHECK_SECONDS) if self._unavailable else next_change
 
-    def _change(self, when: float) -> None:
-        """Break and restart components by the schedule just behind `when`."""
-        when = math.nextafter(when, math.inf)
-        broker_down = self._outages.down("broker", when) is not None
+    def _change(self, scheduled: float) -> None:
+        """Stop and restart parts as the schedule says just after the time `scheduled` (s)."""
+        now = math.nextafter(scheduled, math.inf)
+        # the broker and the link
+        broker_down = self._outages.down("broker", now) is not None
         if broker_down and "broker" not in self._down:
             self.broker.fail()
         elif not broker_down and "broker" in self._down:
             self.broker.recover()
         self._set_down("broker", broker_down)
-        self._set_down("link", self._outages.down("link", when) is not None)
-        everyone = self._outages.down("cloud", when) is not None
-        if everyone:
+        self._set_down("link", self._outages.down("link", now) is not None)
+        # the workers
+        cloud_down = self._outages.down("cloud", now) is not None
+        if cloud_down:
             self._set_down("cloud", True)
-        n_down = len(self._workers) if everyone else self._outages.workers_down(when)
+        n_down = len(self._workers) if cloud_down else self._outages.workers_down(now)
         killed = []
         for i, worker in enumerate(self._workers):
-            if i < n_down and i not in self._away:
+            if i < n_down and i not in self._unavailable:
                 self._check_alive(worker)
                 worker.kill()
                 killed.append(worker)
-                self._away.add(i)
+                self._unavailable.add(i)
                 self._report_worker(worker, up=False)
-            # A worker that begins without a broker gives up at once.
-            elif i >= n_down and i in self._away and not worker.alive and not broker_down:
+            # A worker ends at once if it starts while the broker is down.
+            elif i >= n_down and i in self._unavailable and not worker.alive and not broker_down:
                 self._workers[i] = self._start_worker(i + 1)
-        for worker in killed:  # once all are dead
+        # Close them only now, so that they are all killed at the same time.
+        for worker in killed:
             worker.close()
 
-    def _check_successor(self, number: int) -> None:
-        """Check whether a worker that was started again takes requests."""
-        worker = self._workers[number]
+    def _check_restarted(self, index: int) -> None:
+        """Check whether a restarted worker serves requests."""
+        worker = self._workers[index]
         if worker.is_ready and worker.alive:
-            self._away.discard(number)
+            self._unavailable.discard(index)
             self._report_worker(worker, up=True)
 
     def _check_alive(self, worker: WorkerProcess) -> None:
@@ -192,25 +216,25 @@ class Deployment:
             self._report(part, not down)
 
     def _report(self, part: str, up: bool) -> None:
-        seconds = round(time.monotonic() - self._began, 3)
+        seconds = round(time.monotonic() - self._start, 3)
         self.faults.append({"what": part, "up": up, "at": seconds})
 
     def stop(self) -> dict[str, float]:
-        """End all in good order; sums of the workers' counters since they were started last."""
+        """Stop the workers; return the sums of their counters since their latest start."""
         if "broker" not in self._down and self.broker.trouble is not None:
             self.troubles.append(self.broker.trouble)
         sums: dict[str, float] = {}
         for i, worker in enumerate(self._workers):
-            if i not in self._away:
+            if i not in self._unavailable:
                 self._check_alive(worker)
             worker.close()
-            for name, count in _numbers(worker.counters).items():
+            for name, count in _numeric_counters(worker.counters).items():
                 sums[name] = sums.get(name, 0.0) + count
         return sums
 
 
-def _numbers(counters: Mapping[str, Any]) -> dict[str, float]:
-    """Counters of a worker as numbers, under the names that virtual time has for them."""
+def _numeric_counters(counters: Mapping[str, Any]) -> dict[str, float]:
+    """Convert a worker's counters to numbers with the names of the virtual engine."""
     numbers: dict[str, float] = {
         name: value
         for name, value in counters.items()

@@ -1,4 +1,4 @@
-"""The devices of a live run: a ``gatewise edge`` each, read line by line."""
+"""The devices of a live run: processes of ``gatewise edge``, read line by line."""
 
 from __future__ import annotations
 
@@ -21,23 +21,42 @@ from gatewise_sim.live.deployment import BROKER_VARIABLE
 from gatewise_sim.scenario import Scenario
 
 _READY_SECONDS: Final = 60.0
-#: Longest time for which nothing is looked at.
+#: Longest time between two checks.
 _TICK_SECONDS: Final = 0.25
-#: From the last deadline until a run that has not ended is ended.
+#: Time after the last deadline at which an unfinished run is stopped.
 _GRACE_SECONDS: Final = 20.0
-#: Instances of a device under way at a time.
+#: Largest number of unanswered instances of a device.
 _PARALLEL: Final = 16
 
 Line = Mapping[str, Any]
 
 
 class EdgeProcesses:
-    """Processes of the `devices`, which answer with a `bundle` and end with `stack`.
+    """Processes of the devices.
 
-    `broker` is the URL behind the emulated link. `lines` are the devices' by number of the
-    instance; `counters` each device's at its end, empty if it did not end in good order; `behind`
-    how much later than due each instance was given to its device (s); `troubles` name processes
-    that ended on the way.
+    Parameters
+    ----------
+    stack : ExitStack
+        Stack whose end stops the processes.
+    bundle : Path
+        Bundle of the devices.
+    scenario : Scenario
+        Settings of the devices.
+    devices : sequence of str
+        Ids of the devices.
+    broker : str
+        URL of the broker, behind the emulated link.
+
+    Attributes
+    ----------
+    lines : dict of int to dict
+        Output line of each answered instance.
+    counters : list of dict
+        Counters of each device; empty unless it ended normally.
+    behind : list of float
+        Delay (s) with which each instance was sent to its device.
+    troubles : list of str
+        Processes that ended during the run.
     """
 
     def __init__(
@@ -53,7 +72,7 @@ class EdgeProcesses:
         self.behind: list[float] = []
         self.troubles: list[str] = []
         self._devices = devices
-        # Not a SimpleQueue: its `get` with a timeout can wait for ever (see tests/test_house.py).
+        # No SimpleQueue, whose `get` with a timeout can block forever (see tests/test_house.py).
         self._events: queue.Queue[tuple[int, Line | None]] = queue.Queue()
         self._numbers: list[list[int]] = [[] for _ in devices]
         self._children: list[ChildProcess] = []
@@ -61,7 +80,7 @@ class EdgeProcesses:
         for i, device in enumerate(devices):
             child = ChildProcess(
                 f"device {device}",
-                [sys.executable, "-m", "gatewise", "edge", *_words(bundle, scenario, device)],
+                [sys.executable, "-m", "gatewise", "edge", *_arguments(bundle, scenario, device)],
                 on_message=partial(self._put_event, i),
                 environment={BROKER_VARIABLE: broker},
             )
@@ -72,26 +91,26 @@ class EdgeProcesses:
         self._events.put((device, line))
 
     def wait_ready(self, broker: str) -> None:
-        """Wait until every device is online at a broker; RunError if one ends instead."""
+        """Wait until every device is online at a broker; RunError if one ends first."""
         online: set[str] = set()
 
-        def take(message: Any) -> None:
+        def receive(message: Any) -> None:
             if message.payload and not message.payload.startswith(b"offline"):
                 online.add(message.topic.split("/")[2])
 
-        def done() -> bool:
-            ended = next((child for child in self._children if not child.alive), None)
-            if ended is not None:
-                raise RunError(ended.name, ended.failure())
+        def all_online() -> bool:
+            for child in self._children:
+                if not child.alive:
+                    raise RunError(child.name, child.failure())
             return len(online) == len(self._devices)
 
-        # Each process takes its time to load its libraries.
+        # Processes that start together load their libraries slowly.
         seconds = _READY_SECONDS + len(self._devices)
         topics = [status_topic(device) for device in self._devices]
-        with subscribed(Endpoint(broker), *topics, on_message=take, timeout=10.0) as (client, _):
-            if not run_until(client, done, seconds):
-                waiting = ", ".join(sorted(set(self._devices) - online))
-                raise RunError(f"device {waiting}", "no sign of life; giving up")
+        with subscribed(Endpoint(broker), *topics, on_message=receive, timeout=10.0) as (client, _):
+            if not run_until(client, all_online, seconds):
+                names = ", ".join(sorted(set(self._devices) - online))
+                raise RunError(f"device {names}", "it did not start in time")
 
     def run(
         self,
@@ -99,46 +118,56 @@ class EdgeProcesses:
         instances: Sequence[Any],
         deadline: float,
         *,
-        began: float,
+        start: float,
         tick: Callable[[float], float],
     ) -> None:
-        """Give each instance to its device when it is due, and read the lines.
+        """Send each instance to its device at its time of arrival, and read the output.
 
-        `instances` are the rows as a device takes them, fit for JSON; an answer has a `deadline`
-        (s). Arrivals count from `began`, on the monotonic clock; `tick` gets the seconds since
-        then, and returns when to be called again.
+        Parameters
+        ----------
+        arrivals : Arrivals
+            Instances, with times since `start`.
+        instances : sequence
+            Input of a device for each row, as JSON values.
+        deadline : float
+            Time to each answer, in s.
+        start : float
+            Start of the run on the monotonic clock.
+        tick : callable
+            Called with the seconds since `start`; returns the time of the next call.
         """
-        times = (began + arrivals.time).tolist()
-        end = (times[-1] if times else began) + deadline + _GRACE_SECONDS
-        following, again = 0, began
-        while following < len(times) or self._open:
+        times = (start + arrivals.time).tolist()
+        end = (times[-1] if times else start) + deadline + _GRACE_SECONDS
+        n_sent = 0
+        next_tick = start
+        while n_sent < len(times) or self._n_open:
             now = time.monotonic()
-            if now >= again:
-                again = began + tick(now - began)
+            if now >= next_tick:
+                next_tick = start + tick(now - start)
             if now > end or not self._running:
                 break
-            due = times[following] if following < len(times) else end
+            due = times[n_sent] if n_sent < len(times) else end
             if due <= now:
-                self._give(following, arrivals, instances)
+                self._send(n_sent, arrivals, instances)
                 self.behind.append(now - due)
-                following += 1
+                n_sent += 1
                 continue
-            self._take_event(min(due, again, now + _TICK_SECONDS) - now)
+            self._read_event(min(due, next_tick, now + _TICK_SECONDS) - now)
 
     @property
-    def _open(self) -> int:
-        """Instances under way at devices that still run."""
+    def _n_open(self) -> int:
+        """Number of unanswered instances at devices that run."""
         return sum(len(self._numbers[i]) for i in self._running) - sum(
             1 for i in self._running for number in self._numbers[i] if number in self.lines
         )
 
-    def _give(self, number: int, arrivals: Arrivals, instances: Sequence[Any]) -> None:
+    def _send(self, number: int, arrivals: Arrivals, instances: Sequence[Any]) -> None:
         device = int(arrivals.device[number])
         if device in self._running:
             self._numbers[device].append(number)
             self._children[device].send(instances[arrivals.row[number]])
 
-    def _take_event(self, seconds: float) -> None:
+    def _read_event(self, seconds: float) -> None:
         try:
             device, line = self._events.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -156,21 +185,21 @@ class EdgeProcesses:
             self.lines[self._numbers[device][line["row"]]] = line
 
     def stop(self, seconds: float) -> None:
-        """Let the devices end, and read their counters."""
+        """Stop the devices, and read their counters."""
         for child in self._children:
             child.release()
         end = time.monotonic() + seconds
         while self._running and time.monotonic() < end:
-            self._take_event(_TICK_SECONDS)
+            self._read_event(_TICK_SECONDS)
         close_all(self._children)
 
 
-def _words(bundle: Path, scenario: Scenario, device: str) -> list[str]:
-    words = [str(bundle), "--device", device, "--data", "-", "--json"]
-    words += ["--deadline-ms", str(scenario.deadline_ms), "--policy", scenario.policy]
-    words += ["--parallel", str(_PARALLEL)]
+def _arguments(bundle: Path, scenario: Scenario, device: str) -> list[str]:
+    arguments = [str(bundle), "--device", device, "--data", "-", "--json"]
+    arguments += ["--deadline-ms", str(scenario.deadline_ms), "--policy", scenario.policy]
+    arguments += ["--parallel", str(_PARALLEL)]
     if scenario.max_offloads is not None:
-        words += ["--max-offloads", scenario.max_offloads]
+        arguments += ["--max-offloads", scenario.max_offloads]
     if scenario.audit is not None:
-        words += ["--audit", str(scenario.audit)]
-    return words
+        arguments += ["--audit", str(scenario.audit)]
+    return arguments

@@ -1,4 +1,4 @@
-"""Answers of a live run as columns, from the lines and counters that its devices print."""
+"""Columns of answers, from the output of the devices of a live run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gatewise_sim.fleet.results import (
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.scenario import Scenario
 
-#: Costs of lines are rounded to nine digits.
+#: Largest difference of a cost that is rounded to nine digits in the output.
 _ROUNDING: Final = 2e-9
 
 Line = Mapping[str, Any]
@@ -42,15 +42,20 @@ def answer_columns(
     Parameters
     ----------
     scenario, table : Scenario, RowTable
-        The run, and the outcomes of its rows.
+        Scenario of the run, and outcomes of its rows.
     arrivals : Arrivals
-        All instances of the run.
+        Instances of the run.
     lines : mapping of int to dict
-        Line of each answered instance, by its number among the `arrivals`.
+        Output line of each answered instance, by its index in `arrivals`.
     counters : sequence of dict
-        Counters of each device; empty for one that printed none.
+        Counters of each device; empty if it did not end normally.
     workers : mapping of str to float
-        Counters of the workers, summed.
+        Sums of the workers' counters.
+
+    Returns
+    -------
+    Answers
+        Columns in order of arrival.
     """
     numbers = np.array(sorted(lines), np.int64)
     ordered_lines = [lines[number] for number in numbers.tolist()]
@@ -89,7 +94,7 @@ def answer_columns(
 
 
 def _reason(line: Line) -> int:
-    """Index of a line's reason in REASONS; one that is not there maps to a similar one."""
+    """Index of a line's reason in REASONS; other reasons of devices map to similar ones."""
     reason = line.get("reason", "value")
     if reason in REASON:
         return REASON[reason]
@@ -106,7 +111,7 @@ def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
 
 
 def _fill_costs(answers: Answers, table: RowTable) -> None:
-    """Replace the rounded costs of lines by exact ones, and compute the cost of features."""
+    """Replace the rounded costs of the output by exact ones, and compute the feature costs."""
     row = answers.row
     is_cloud = answers.route == CLOUD
     offload_cost = np.where(is_cloud, table.offload_price, answers.requested * table.request_price)
@@ -118,7 +123,7 @@ def _fill_costs(answers: Answers, table: RowTable) -> None:
 
 
 def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
-    """Median ms until each stage answers, by :func:`.stage_medians`."""
+    """Median time in ms until the answer of each stage, by :func:`.stage_medians`."""
     is_local = answers.route == EDGE
     return stage_medians(
         answers.stage[is_local].astype(np.int64), answers.latency_ms[is_local], n_stages
@@ -126,12 +131,12 @@ def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
 
 
 def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float]) -> None:
-    """Estimate the times on the device and in the cloud, from medians by stage and means."""
+    """Estimate the times on the device by stage medians, and in the cloud by the workers' means."""
     medians = np.array(local_medians(answers, table.n_stages))
     is_local = np.isin(answers.route, (EDGE, ERROR))
-    stages = medians[np.maximum(table.exit[answers.row], 0)]
+    stage_ms = medians[np.maximum(table.exit[answers.row], 0)]
     answers.device_ms[:] = np.where(
-        is_local, answers.latency_ms, np.minimum(stages, answers.latency_ms)
+        is_local, answers.latency_ms, np.minimum(stage_ms, answers.latency_ms)
     )
     answered = workers.get("answered", 0.0)
     if answered:
@@ -142,24 +147,24 @@ def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float])
 
 
 def _fill_bytes(answers: Answers, counters: Sequence[Line]) -> None:
-    """Divide the bytes that each device counted equally among its requests."""
+    """Divide the bytes that each device has counted equally among its requests."""
     for device, counts in enumerate(counters):
         senders = np.flatnonzero((answers.device == device) & answers.requested)
         if not counts or not len(senders):
             continue
-        copies = counts["sent"] + counts["retries"] - counts["unsent"]
-        responses = counts["answered"] + counts["refused"] + counts["late"]
-        request = counts["bytes_up"] / max(copies, 1)
-        response = counts["bytes_down"] / max(responses, 1)
-        requests = copies * publish_bytes(REQUEST_TOPIC, round(request))
-        replies = responses * publish_bytes(RESPONSE_TOPIC, round(response))
+        n_requests = counts["sent"] + counts["retries"] - counts["unsent"]
+        n_responses = counts["answered"] + counts["refused"] + counts["late"]
+        request_size = counts["bytes_up"] / max(n_requests, 1)
+        response_size = counts["bytes_down"] / max(n_responses, 1)
+        request_bytes = n_requests * publish_bytes(REQUEST_TOPIC, round(request_size))
+        response_bytes = n_responses * publish_bytes(RESPONSE_TOPIC, round(response_size))
         totals = {
             "payload_up": counts["bytes_up"],
             "payload_down": counts["bytes_down"],
-            "up": requests + responses * PUBACK_BYTES,
-            "down": replies + copies * PUBACK_BYTES,
+            "up": request_bytes + n_responses * PUBACK_BYTES,
+            "down": response_bytes + n_requests * PUBACK_BYTES,
         }
         for name, total in totals.items():
-            # Differences of rounded partial sums: integers with the exact total.
+            # Differences of rounded partial sums are integers with the exact total.
             partial_sums = np.round(np.linspace(0, total, len(senders) + 1)).astype(np.int64)
             getattr(answers, name)[senders] = np.diff(partial_sums)

@@ -1,9 +1,9 @@
-"""A TCP proxy that delays every byte on loopback as a real link would.
+"""TCP proxy on loopback that delays bytes like a real link.
 
-Half the round trip (and half its jitter) each way, no faster than the bandwidth, in order, and with
-a stall of one retransmission timeout where TCP would have to send a lost segment again.
-:class:`.VirtualLink` computes when a byte is due; :class:`DelayProxy` owns the sockets. It is good
-to a few milliseconds: enough from Wi-Fi upward, not for studying a wire.
+Each direction has half the round trip and half the jitter, limits the bandwidth, and adds a
+retransmission timeout for each lost segment. :class:`.VirtualLink` computes the delivery times, and
+:class:`DelayProxy` owns the sockets. The proxy is accurate to a few milliseconds, which is enough
+to emulate Wi-Fi and slower links.
 """
 
 from __future__ import annotations
@@ -23,20 +23,42 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.link import CHUNK, LinkProfile, VirtualLink
 from gatewise_sim.fleet.outages import Outages
 
-#: Descriptors from here on are too large for select(2).
-_SELECTABLE = 1024
-#: Chunks on the way in one direction before the sender is held back.
-_IN_FLIGHT = 64
+#: Number of file descriptors that select(2) supports.
+_SELECT_LIMIT = 1024
+#: Largest number of chunks in flight in one direction.
+_MAX_CHUNKS = 64
 
 
 class DelayProxy:
-    """A TCP proxy on a free loopback port that delays what passes; a context manager.
+    """TCP proxy with delays on a free loopback port, as a context manager.
 
-    Devices connect to `url`; it connects to `target`, an ``mqtt://`` URL (InputError otherwise: TLS
-    cannot pass, as its certificate would not name the proxy). Connection ``i`` gets a link of its
-    own, which draws from ``seed`` and ``i``. When ``link`` is down by the `outages`, connections
-    stay, their bytes wait and are sent again as TCP would; `began` is what their times count from,
-    on :func:`time.monotonic`. `up_bytes` and `down_bytes` count the TCP payload handed on so far.
+    During an outage of the link connections stay open, and their bytes are retransmitted later.
+
+    Parameters
+    ----------
+    target : str
+        URL of the broker, ``mqtt://HOST:PORT``. TLS cannot be used, because the broker's
+        certificate does not name the proxy.
+    link : LinkProfile
+        Delay, bandwidth and loss of each connection.
+    seed : int
+        Seed of jitter and loss, together with the number of the connection.
+    outages : Outages, optional
+        Outages of the link, with times since `start`.
+
+    Attributes
+    ----------
+    url : str
+        URL for the devices.
+    start : float
+        Start of the run on :func:`time.monotonic`.
+    up_bytes, down_bytes : int
+        Forwarded TCP payload.
+
+    Raises
+    ------
+    InputError
+        If `target` is not an ``mqtt://`` URL.
     """
 
     def __init__(
@@ -44,22 +66,24 @@ class DelayProxy:
     ) -> None:
         url = urlsplit(target)
         if url.scheme != "mqtt" or not url.hostname:
-            raise InputError(f"a link is simulated in front of mqtt://host:port, not {target!r}")
+            raise InputError(
+                f"a link can only be emulated for mqtt://host:port, not for {target!r}"
+            )
         self._target = (url.hostname, url.port or 1883)
         self._link = link
         self._seed = seed
-        self._outages = None if outages is None else _SinceItBegan(self, outages)
-        self._connections = 0
+        self._outages = None if outages is None else _MonotonicOutages(self, outages)
+        self._n_connections = 0
         self.url = ""
         self.up_bytes = 0
         self.down_bytes = 0
-        self.began = time.monotonic()
+        self.start = time.monotonic()
 
     def __enter__(self) -> Self:
-        # Bound here, so that a port is known and an error raised before the thread starts.
+        # Bind before the thread starts, so that `url` is known and errors are raised here.
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.began = time.monotonic()
+        self.start = time.monotonic()
         self._loop = _event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="delay-proxy", daemon=True)
@@ -75,54 +99,55 @@ class DelayProxy:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        """Accept until told to stop; then drop every connection at once."""
-        # An accept loop of our own, since asyncio's server can still be handing over a
-        # connection when it has been closed.
+        """Accept connections until the proxy stops; then abort all of them."""
+        # asyncio's server may still deliver a new connection after it is closed, so accept
+        # connections in a loop.
         self._listener.setblocking(False)
-        stopped = asyncio.create_task(self._stop.wait())
+        stop_task = asyncio.create_task(self._stop.wait())
         sockets: list[socket.socket] = []
         handlers: list[asyncio.Task[None]] = []
-        while not stopped.done():
-            accepting = asyncio.create_task(self._loop.sock_accept(self._listener))
-            await asyncio.wait((accepting, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if accepting.done():
-                sockets.append(accepting.result()[0])
-                handlers.append(asyncio.create_task(self._connection(sockets[-1])))
+        while not stop_task.done():
+            accept_task = asyncio.create_task(self._loop.sock_accept(self._listener))
+            await asyncio.wait((accept_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
+            if accept_task.done():
+                sockets.append(accept_task.result()[0])
+                handlers.append(asyncio.create_task(self._handle_connection(sockets[-1])))
             else:
-                accepting.cancel()
+                accept_task.cancel()
         for task in handlers:
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)
-        for near in (*sockets, self._listener):
-            near.close()
+        for open_socket in (*sockets, self._listener):
+            open_socket.close()
 
-    async def _connection(self, near: socket.socket) -> None:
-        self._connections += 1
-        rng = random.Random(f"{self._seed}/{self._connections}")
+    async def _handle_connection(self, device_socket: socket.socket) -> None:
+        """Connect to the target, and forward both directions until one side closes."""
+        self._n_connections += 1
+        rng = random.Random(f"{self._seed}/{self._n_connections}")
         link = VirtualLink(self._link, rng, self._outages)
-        # asyncio does so itself only for sockets that it made.
-        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader, writer = await asyncio.open_connection(sock=near, limit=CHUNK)
-        ends = [writer]
+        # asyncio sets this option only for sockets that it creates.
+        device_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader, writer = await asyncio.open_connection(sock=device_socket, limit=CHUNK)
+        writers = [writer]
         try:
-            # The handshake takes one round trip before the first byte can go.
+            # The TCP handshake takes one round trip.
             now = time.monotonic()
             await asyncio.sleep(link.connect(now) - now)
-            far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
-            ends.append(far_writer)
+            broker_reader, broker_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
+            writers.append(broker_writer)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._hand_on(reader, far_writer, link, up=True))
-                group.create_task(self._hand_on(far_reader, writer, link, up=False))
+                group.create_task(self._forward(reader, broker_writer, link, up=True))
+                group.create_task(self._forward(broker_reader, writer, link, up=False))
         except* OSError:
-            pass  # either end hung up: so do we
+            pass  # one side closed the connection
         except* asyncio.CancelledError:
-            for end in ends:
-                end.transport.abort()  # the peer may not be reading: wait for nothing
+            for open_writer in writers:
+                open_writer.transport.abort()  # do not wait for a peer that does not read
         finally:
-            for end in ends:
-                end.close()
+            for open_writer in writers:
+                open_writer.close()
 
-    async def _hand_on(
+    async def _forward(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -130,8 +155,8 @@ class DelayProxy:
         *,
         up: bool,
     ) -> None:
-        """Carry one direction until its sender closes: read, wait until due, write."""
-        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_IN_FLIGHT)
+        """Forward one direction until its sender closes; write each chunk when it is due."""
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_CHUNKS)
 
         async def write() -> None:
             while True:
@@ -143,7 +168,7 @@ class DelayProxy:
                     with contextlib.suppress(OSError):
                         writer.write_eof()
                     return
-                # Counted first: who has received a byte must find it counted.
+                # Count before writing, so that a receiver never finds a byte uncounted.
                 if up:
                     self.up_bytes += len(chunk)
                 else:
@@ -159,36 +184,34 @@ class DelayProxy:
                 await queue.put((link.send(time.monotonic(), len(chunk), up), chunk))
 
 
-class _SinceItBegan(Outages):
-    """A proxy's outages by :func:`time.monotonic`.
+class _MonotonicOutages(Outages):
+    """Outages of a proxy with times of :func:`time.monotonic`.
 
-    The links themselves know only that clock: another one while bytes are on their way would hold
-    up the bytes behind.
+    A connection may be open before the run starts, so its link cannot count from the start.
     """
 
     def __init__(self, proxy: DelayProxy, outages: Outages) -> None:
         super().__init__(outages.windows, seconds=outages.seconds, day_begins=outages.day_begins)
         self._proxy = proxy
 
-    def down(self, what: str, now: float) -> float | None:
-        began = self._proxy.began
-        until = super().down(what, now - began)
-        return None if until is None else began + until
+    def down(self, part: str, now: float) -> float | None:
+        start = self._proxy.start
+        until = super().down(part, now - start)
+        return None if until is None else start + until
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """Make an event loop that wakes to the microsecond.
+    """Make an event loop with timeouts in microseconds.
 
-    epoll counts in milliseconds and rounds up, at times twice: every delay would be a millisecond
-    too long.
+    epoll rounds timeouts up to milliseconds, so every delay would be about a millisecond too long.
     """
     if not hasattr(selectors, "EpollSelector"):
         return asyncio.new_event_loop()
 
     class Selector(selectors.EpollSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            # The epoll's own descriptor is ready when one that it looks after is.
-            if timeout is not None and timeout > 0 and self.fileno() < _SELECTABLE:
+            # The descriptor of epoll is readable when one of its descriptors is ready.
+            if timeout is not None and timeout > 0 and self.fileno() < _SELECT_LIMIT:
                 select.select([self.fileno()], (), (), timeout)
                 timeout = 0
             return super().select(timeout)

@@ -1,4 +1,4 @@
-"""A fleet for real: the scenario of virtual time, run by real processes over real MQTT."""
+"""Runs of a fleet of real processes over real MQTT."""
 
 from __future__ import annotations
 
@@ -30,23 +30,36 @@ from gatewise_sim.scenario import Scenario
 from gatewise_sim.signal_handling import exit_on_termination
 from gatewise_sim.timings import Timings
 
-#: Bound on the devices of a live run: each is a process.
+#: Largest number of devices, because each one is a process.
 MAX_DEVICES: Final = 200
 _UPDATE_SECONDS: Final = 0.25
 #: Seconds from the start of a run to its first instance.
 _LEAD_SECONDS: Final = 0.2
+#: Settings of devices that the command line does not have.
 _DEVICE_DEFAULTS: Final = ("breaker", "outstanding")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LiveRun:
-    """Result of a live fleet: answers and counters, as in virtual time, and measured `timings`.
+    """Result of a live run.
 
-    `broker` is ``mosquitto``, ``embedded``, or a given URL without user and password. `troubles`
-    were not on the schedule; `faults`, with ``what``, ``up``, ``at`` (s), are outages with their
-    real times. `behind_ms` says how late instances were given to their devices (``p50``, ``p99``,
-    ``max``): this machine causes it, and it is no part of a latency. `cpu_seconds` are of all
-    processes, `peak_mb` of the largest.
+    Attributes
+    ----------
+    fleet : FleetRun
+        Answers and counters.
+    timings : Timings
+        Measured service times.
+    broker : str
+        ``mosquitto``, ``embedded``, or the URL of a given broker without user and password.
+    troubles : list of str
+        Failures that were not scheduled.
+    faults : list of dict
+        Outages with their real times: ``what``, ``up`` and ``at`` (s).
+    behind_ms : dict of str to float
+        Quantiles of the delay with which instances were sent to their devices: ``p50``, ``p99``
+        and ``max``. The load of this machine causes it, and latencies do not include it.
+    cpu_seconds, peak_mb : float
+        Processor time of all processes, and peak memory of the largest one.
     """
 
     fleet: FleetRun
@@ -60,14 +73,14 @@ class LiveRun:
 
 
 def check_live(scenario: Scenario) -> None:
-    """Check a scenario, and a given broker, before anything is started; InputError names it."""
+    """Check a scenario and its given broker before a run; InputError names the problem."""
     if scenario.devices > MAX_DEVICES:
         raise InputError(f"devices is {scenario.devices}; a live run has at most {MAX_DEVICES}")
     default = Scenario()
     for name in _DEVICE_DEFAULTS:
         if getattr(scenario, name) != getattr(default, name):
             raise InputError(
-                f"{name} goes with the virtual engine: gatewise edge has no such option"
+                f"{name} can only be used with the virtual engine: gatewise edge has no such option"
             )
     components = {component for component, *_ in scenario.outages.faults()}
     if scenario.broker is not None:
@@ -76,15 +89,15 @@ def check_live(scenario: Scenario) -> None:
             DelayProxy(scenario.broker, scenario.link_profile)
         if "broker" in components:
             raise InputError(
-                "outage of the broker: a run does not stop a given broker; leave out its URL"
+                "outage of the broker: a run does not stop a given broker; omit its URL"
             )
-        # Always asked, so that an unreachable broker is found before anything is trained.
+        # Ask also for one worker, so that an unreachable broker is reported early.
         if shared_subscriptions_work(scenario.broker) is False and scenario.workers > 1:
             url = Endpoint(scenario.broker).url
-            raise InputError(f"broker {url} does not serve shared subscriptions: run one worker")
+            raise InputError(f"broker {url} does not support shared subscriptions: run one worker")
     elif scenario.workers > 1 and find_mosquitto() is None:
         raise InputError(
-            "the embedded broker serves one worker only: install mosquitto, or run one worker"
+            "the embedded broker supports only one worker: install mosquitto, or run one worker"
         )
 
 
@@ -96,28 +109,51 @@ def run_live(
     *,
     watch: Callable[[float, int], object] | None = None,
 ) -> LiveRun:
-    """Let a fleet of real processes answer the scenario's instances in real time.
+    """Run a fleet of real processes in real time.
 
-    Nothing is left running behind it, whether it returns, raises, or is ended by Ctrl-C, SIGTERM or
-    a closed terminal (the last two unless they are handled elsewhere). Devices and workers run the
-    bundle in `bundle_path`; `instances` are the rows as a device takes them, fit for JSON, and
-    `table` has their outcomes. `watch` gets the time (s) and the number of answers, now and then.
+    All processes end with the call, also on an error, Ctrl-C, SIGTERM or a closed terminal (the
+    last two unless the program handles these signals).
+
+    Parameters
+    ----------
+    bundle_path : Path
+        Bundle of devices and workers.
+    instances : sequence
+        Input of a device for each row, as JSON values.
+    scenario : Scenario
+        Deployment and workload.
+    table : RowTable
+        Outcomes of the rows.
+    watch : callable, optional
+        Called regularly with the time (s) and the number of answers so far.
+
+    Returns
+    -------
+    LiveRun
+        Answers, counters and measured times.
+
+    Raises
+    ------
+    InputError
+        If the scenario cannot be run live.
+    RunError
+        If a process does not start.
     """
-    # the instances, and open files for all devices
+    # instances, and the limit on open files
     check_live(scenario)
     arrivals = scenario.arrivals(len(table), table.truth)
-    names = _names(scenario.devices)
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    used_before = _children_cpu()
+    device_ids = _make_device_ids(scenario.devices)
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    cpu_before = _children_cpu()
     has_cloud = table.has_cloud and scenario.policy != "edge-only"
-    # broker, workers and devices, which end with the stack
+    # broker, workers and devices, which the stack stops
     with exit_on_termination(), ExitStack() as stack:
-        deployment = Deployment(stack, bundle_path, scenario, names, has_cloud=has_cloud)
-        devices = EdgeProcesses(stack, bundle_path, scenario, names, deployment.url)
+        deployment = Deployment(stack, bundle_path, scenario, device_ids, has_cloud=has_cloud)
+        devices = EdgeProcesses(stack, bundle_path, scenario, device_ids, deployment.url)
         devices.wait_ready(deployment.broker.url)
-        began = time.monotonic() + _LEAD_SECONDS
-        deployment.begin(began)
+        start = time.monotonic() + _LEAD_SECONDS
+        deployment.begin(start)
 
         def tick(now: float) -> float:
             if watch is not None:
@@ -125,10 +161,10 @@ def run_live(
             return min(deployment.tick(now), now + _UPDATE_SECONDS)
 
         deadline = scenario.deadline_ms / 1000.0
-        devices.run(arrivals, instances, deadline, began=began, tick=tick)
+        devices.run(arrivals, instances, deadline, start=start, tick=tick)
         devices.stop(deadline + 10.0)
         workers = deployment.stop()
-    # figures of what the processes wrote
+    # answers and counters from the output of the processes
     fleet = _fleet_run(scenario, table, arrivals, devices, workers)
     behind = 1000.0 * np.asarray(devices.behind or [0.0])
     quantiles = np.percentile(behind, (50, 99, 100)).tolist()
@@ -139,7 +175,7 @@ def run_live(
         troubles=[*devices.troubles, *deployment.troubles],
         faults=deployment.faults,
         behind_ms=dict(zip(("p50", "p99", "max"), quantiles, strict=True)),
-        cpu_seconds=_children_cpu() - used_before,
+        cpu_seconds=_children_cpu() - cpu_before,
         peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
     )
 
@@ -171,23 +207,24 @@ def _fleet_run(
 def _measured_timings(
     scenario: Scenario, table: RowTable, arrivals: Arrivals, fleet: FleetRun
 ) -> Timings:
-    """Service times of the run; the hop is the remainder of the median offload.
+    """Compute the service times of the run.
 
-    The median latency of offloaded instances is compared with virtual time without hops: half of
-    the difference is put on each way between broker and worker.
+    The time between broker and worker is half the difference of two medians: the latency of the
+    offloaded instances, and the same in virtual time with a `hop_ms` of 0.
     """
     workers = fleet.workers
     batches = max(workers.get("batches", 0.0), 1.0)
-    measured = (fleet.answers.route == EDGE).any()
+    is_edge_measured = (fleet.answers.route == EDGE).any()
+    assumed = ("message_us", "broker_us")
     timings = Timings(
         edge_ms=local_medians(fleet.answers, table.n_stages),
         run_us=round(workers.get("model_us", 0.0) / batches, 3),
         instance_us=0.0,
         hop_ms=0.0,
-        assumed=("message_us", "broker_us") if measured else ("edge_ms", "message_us", "broker_us"),
+        assumed=assumed if is_edge_measured else ("edge_ms", *assumed),
     )
-    live = fleet.answers.latency_ms[fleet.answers.offloaded]
-    if not len(live):
+    live_ms = fleet.answers.latency_ms[fleet.answers.offloaded]
+    if not len(live_ms):
         return timings
     policy = FleetPolicy(
         key="system", name="", offload=table.offload, request_first=fleet.request_first
@@ -195,17 +232,19 @@ def _measured_timings(
     if fleet.request_first:
         policy = FleetPolicy(key="system", name="", offload=table.can_offload, request_first=True)
     virtual = run_fleet(table, scenario, policy, timings, arrivals=arrivals).answers
-    ideal = virtual.latency_ms[virtual.offloaded]
-    hop = max(0.0, float(np.median(live) - np.median(ideal)) / 2) if len(ideal) else 0.0
-    return msgspec.structs.replace(timings, hop_ms=round(hop, 4))
+    virtual_ms = virtual.latency_ms[virtual.offloaded]
+    hop_ms = 0.0
+    if len(virtual_ms):
+        hop_ms = max(0.0, float(np.median(live_ms) - np.median(virtual_ms)) / 2)
+    return msgspec.structs.replace(timings, hop_ms=round(hop_ms, 4))
 
 
-def _names(devices: int) -> list[str]:
-    """Make ids of eight characters, as virtual time assumes; another run has others."""
-    run = secrets.token_hex(2)
-    return [f"{run}{index:04x}" for index in range(devices)]
+def _make_device_ids(n_devices: int) -> list[str]:
+    """Make ids that are unique to the run, of the same length as in virtual time."""
+    prefix = secrets.token_hex(2)
+    return [f"{prefix}{index:04x}" for index in range(n_devices)]
 
 
 def _children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

@@ -1,1 +1,1 @@
-"""Reports of runs: the typed document, its page, tables and plots."""
+"""Reports of runs: typed document, page, tables and plots."""

@@ -1,8 +1,7 @@
-"""The report of a run: the typed document behind ``report.json``, pages, tables and comparisons.
+"""The report of a run: the document ``report.json``, from which page and tables are made.
 
-Virtual and live runs, simulations and the demo write the same document. :class:`PolicyResult` is
-the record of one policy's run; the headline keys of :class:`Report` repeat figures of the policies
-under names that stay stable.
+Simulations, live runs and the demo write the same document. :class:`PolicyResult` is the record of
+one policy's run. Some keys of :class:`Report` repeat figures of the policies under stable names.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ EngineName = Literal["virtual", "live"]
 
 
 class ReportRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the document's records: immutable, read strictly."""
+    """Base class of the document's records, which are immutable and read strictly."""
 
 
 # -- one policy's run -------------------------------------------------------------------------
 
 
 class Figure(ReportRecord, frozen=True, kw_only=True):
-    """A figure with its 95 % confidence interval, where it has one."""
+    """A figure, with its 95 % confidence interval if there is one."""
 
     value: float
     low: float | None = None
@@ -38,16 +37,16 @@ class Figure(ReportRecord, frozen=True, kw_only=True):
 
 
 def value(figure: Figure | None) -> float | None:
-    """Get the value of a figure without its interval."""
+    """Get the value of a figure; None without a figure."""
     return None if figure is None else figure.value
 
 
 class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
-    """Numbers of instances by outcome, and of their requests and audits.
+    """Numbers of instances by outcome, and of requests and audits.
 
-    `late` responses came after their deadline, `retries` are requests sent a second time, and
-    `lost` instances have no answer at all. `audits` counts the devices' own answers that a worker
-    compared with the high-cost model's, `audits_disagreed` the ones that differed.
+    `late` responses came after their deadline. `retries` are requests that were sent a second time.
+    `lost` instances have no answer. `audits` counts the answers of devices that a worker compared
+    with the high-cost model's, and `audits_disagreed` those that differed.
     """
 
     edge: int
@@ -62,17 +61,17 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
 
     @property
     def answered(self) -> int:
-        """Answers by edge, cloud and fallback."""
+        """Number of answers by edge, cloud and fallback."""
         return self.edge + self.cloud + self.fallback
 
     @property
     def cloud_too_late(self) -> bool:
-        """Whether the cloud answered fewer than one offload in twenty."""
+        """Whether the cloud answered less than 5 % of the offloaded instances in time."""
         return self.fallback > 0 and 20 * self.cloud < self.cloud + self.fallback
 
 
 class ByteUse(ReportRecord, frozen=True, kw_only=True):
-    """Bytes per instance, both ways, and the same by payload and protocol overhead."""
+    """Bytes per instance by direction, and by payload and protocol overhead."""
 
     up: Figure
     down: Figure
@@ -82,12 +81,12 @@ class ByteUse(ReportRecord, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """Bytes both ways."""
+        """Bytes in both directions."""
         return self.up.value + self.down.value
 
 
 class JouleUse(ReportRecord, frozen=True, kw_only=True):
-    """Joules of a device per instance."""
+    """Energy of a device per instance, in J."""
 
     radio: float
     features: float
@@ -95,17 +94,29 @@ class JouleUse(ReportRecord, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """Joules of radio, features and stages."""
+        """Energy of radio, features and stages, in J."""
         return self.radio + self.features + self.stages
 
 
 class AuditUse(ReportRecord, frozen=True, kw_only=True):
-    """Audits of the devices' own answers.
+    """Audits of the devices' answers.
 
-    A `share` of the answers is chosen; workers `compared` some with the high-cost model's, and some
-    `disagreed`. `agreement` estimates the share of instances answered as the high-cost model would;
-    `promised` is that share in the bundle. `bytes`, both ways, and `feature_cost` are per instance
-    of the fleet. Tests of workers raised `alarms`, the first after `alarm_instances`.
+    Attributes
+    ----------
+    share : float
+        Share of the answers that devices choose for audits.
+    compared, disagreed : int
+        Answers that workers compared with the high-cost model's, and those that differed.
+    agreement : float or None
+        Estimated share of all instances on which the system and the high-cost model agree.
+    promised : float
+        Share of agreement that the bundle promises.
+    bytes, feature_cost : float
+        Bytes in both directions and feature cost of audits, per instance of the fleet.
+    alarms : int
+        Number of alarms of the workers' tests.
+    alarm_instances : float or None
+        Number of instances that a test had observed at the first alarm.
     """
 
     share: float
@@ -120,7 +131,7 @@ class AuditUse(ReportRecord, frozen=True, kw_only=True):
 
 
 class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
-    """Instances by latency: all, and the offloaded ones. There is one more edge than bins."""
+    """Numbers of all and of the offloaded instances by latency, for n bins with n + 1 edges."""
 
     edges_ms: tuple[float, ...] = ()
     all: tuple[float, ...] = ()
@@ -128,7 +139,7 @@ class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
 
 
 class TimelineBin(ReportRecord, frozen=True, kw_only=True):
-    """Figures of a span of the run; latencies are of its offloaded instances."""
+    """Figures of a part of the run; the latencies are those of its offloaded instances."""
 
     begin: float
     end: float
@@ -144,10 +155,10 @@ class TimelineBin(ReportRecord, frozen=True, kw_only=True):
 
 
 class ClassResult(ReportRecord, frozen=True, kw_only=True):
-    """Instances of one true class; shares are None without instances.
+    """Figures of the instances of one true class; shares are None without instances.
 
-    `accuracy` is the recall of the class, `precision` the share of right answers among the answers
-    of this class.
+    `accuracy` is the recall of the class. `precision` is the share of correct answers among the
+    answers with this class.
     """
 
     label: str
@@ -159,17 +170,41 @@ class ClassResult(ReportRecord, frozen=True, kw_only=True):
 
 
 class PolicyResult(ReportRecord, frozen=True, kw_only=True):
-    """Figures of the fleet under one policy: the system, or a policy to compare with.
+    """Figures of the fleet with one policy.
 
-    They are of the whole fleet, also where only a part of it was stepped (`scaled`); `sampling`
-    names the part in words. Accuracies are None without labels; an offload counts whether or not it
-    was answered. `cost` and `feature_cost` are means per instance, in the unit of the feature
-    costs. `latency_ms` has ``p50``, ``p95``, ``p99`` of all instances, and of the offloaded ones as
-    ``offloaded_p50`` and so on. `joules_per_device_day` includes idling; `battery_days` is None for
-    a plug. `utilisation` is the share of the workers' time spent in runs; `workers` holds sums of
-    their counters and the means ``wait_ms`` and ``batch``. `breakdown_ms` has mean ms per instance
-    on ``device``, ``network``, ``cloud``, and ``waiting`` for responses that did not come;
-    `reasons` count answers by reason.
+    Attributes
+    ----------
+    key, name, engine
+        Name of the policy in keys and in text, and the engine of its run.
+    sampling, scaled
+        Description of the simulated devices, and whether they are a part of the fleet. The other
+        figures are those of the whole fleet.
+    instances
+        Number of instances.
+    accuracy, edge_accuracy
+        Accuracy of the answers and of the devices alone; None without labels.
+    offload_rate
+        Share of instances with a request, answered or not.
+    cost, feature_cost
+        Means per instance, in the unit of the feature costs.
+    latency_ms
+        ``p50``, ``p95`` and ``p99`` of all instances, and ``offloaded_p50`` and so on of the
+        offloaded ones.
+    bytes, joules, joules_per_device_day, battery_days
+        Means per instance; energy per device and day, including idle power; and lifetime of the
+        battery, None for mains power.
+    answers, reasons
+        Counts of answers by outcome, and by reason.
+    money
+        Bill of a month, if there are prices.
+    utilisation, workers
+        Share of the workers' time in runs; sums of their counters, and the means ``wait_ms`` and
+        ``batch``.
+    histogram, breakdown_ms
+        Latencies, and mean ms per instance on ``device``, ``network`` and ``cloud``, and
+        ``waiting`` for responses that did not come.
+    timeline, classes, audit
+        Figures over time, by class, and of audits.
     """
 
     key: str
@@ -212,7 +247,7 @@ class Transport(ReportRecord, frozen=True, kw_only=True):
 
 
 class FaultSpan(ReportRecord, frozen=True, kw_only=True):
-    """Outage of a part from `begin` to `end` (s); `count` is the number of workers."""
+    """Outage of a part from `begin` to `end` (s); `count` workers are down."""
 
     what: str
     begin: float
@@ -221,7 +256,7 @@ class FaultSpan(ReportRecord, frozen=True, kw_only=True):
 
 
 class FrontierPoint(ReportRecord, frozen=True, kw_only=True):
-    """Operating point as measured on validation rows; recall and precision by class label."""
+    """Operating point on validation rows, with recall and precision by class label."""
 
     cost: float
     accuracy: float
@@ -240,10 +275,10 @@ class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
 
 
 class StageResult(ReportRecord, frozen=True, kw_only=True):
-    """Use of a stage, or of the cloud.
+    """Use of a stage or of the cloud.
 
-    `columns` counts the features, or the raw columns that features are made from; `acquires` names
-    the ones that no stage before it acquires, and `price` is their price.
+    `columns` is the number of raw columns, or of features without an encoder. `acquires` names
+    those that no earlier stage acquires, and `price` is their price.
     """
 
     name: str
@@ -255,17 +290,17 @@ class StageResult(ReportRecord, frozen=True, kw_only=True):
 
 
 class EnergyUse(ReportRecord, frozen=True, kw_only=True):
-    """Basis of the figures of energy."""
+    """Radio and battery of the devices."""
 
     radio: str
     battery_wh: float | None
 
 
 class RowCheck(ReportRecord, frozen=True, kw_only=True):
-    """Answers of a live run compared row by row with the bundle's own.
+    """Comparison of a live run's answers with the outcomes of their rows in the bundle.
 
-    `compared` counts answers by edge and cloud, `differing` those whose label, route or cost
-    differs.
+    `compared` is the number of answers by edge and cloud, and `differing` counts those with another
+    label, route or cost.
     """
 
     compared: int
@@ -282,41 +317,42 @@ class TwinFigures(ReportRecord, frozen=True, kw_only=True):
 class Report(ReportRecord, frozen=True, kw_only=True):
     """Result of a run: the document ``report.json``.
 
-    The keys from `dataset` to `transport` are stable. :meth:`from_policies` fills in the keys that
-    repeat figures of the policies; the system is the first policy. Dictionaries by policy have the
-    keys ``system``, ``edge_only`` and ``cloud_only``.
+    The keys from `dataset` to `transport` are stable. :meth:`from_policies` computes the keys that
+    repeat figures of the policies, of which the first is the system. Dictionaries by policy have
+    the keys ``system``, ``edge_only`` and ``cloud_only``.
 
     Attributes
     ----------
     schema_version, kind
         Version of the document, and whether a simulation or the demo wrote it.
     dataset, method
-        File or data set of the rows; the model and its version, or the demo's method.
+        File or data set of the rows; name and version of the model, or the demo's method.
     instances, offload_rate, answers
-        The system's number of instances, share of requests, and counts of answers.
+        Number of instances, offload rate, and counts of answers of the system.
     accuracy, feature_cost, bytes, latency_ms
-        By policy. Bytes are of the run, both ways; latencies have ``p50``, ``p95`` and ``p99``.
+        Figures by policy. Bytes are those of the run in both directions; latencies have ``p50``,
+        ``p95`` and ``p99``.
     balanced_accuracy, cost_reduction
-        The system's mean recall, and the share of all-cloud's feature cost that it saves.
+        The system's mean recall, and 1 minus its feature cost divided by that of all-cloud.
     money, energy
-        The bill of a month, if there are prices, and the basis of the figures of energy.
+        Bill of a month, if there are prices; radio and battery of the devices.
     transport, engine, timings
         Transport of the messages, engine, and service times of the run.
     policies
-        The record of each policy's run.
+        Record of each policy's run.
     features, stages, frontier
-        Names of the bundle's features, use of its stages, and the operating points to choose from.
+        Names of the bundle's features, use of its stages, and its operating points.
     faults, troubles, notes, promise
-        Outages of the run; faults that were not on schedule; remarks on the figures; and a sentence
-        if the rows break a promise of the bundle.
+        Outages of the run; failures that were not scheduled; remarks; and a sentence about a broken
+        promise of the bundle.
     confidence_level, settings, command, versions
-        Level of the intervals, settings of the run, the command line that repeats it, and versions
-        of software.
+        Level of the intervals, settings of the run, command line that repeats it, and software
+        versions.
     data, high_cost_model, seconds
-        The demo's size of data, name of the high-cost model, and duration of its steps.
+        Size of the demo's data, name of its high-cost model, and duration of its steps.
     checked, twin, run
-        A live run's answers compared with the bundle's, its figures with virtual time's, and
-        counters of devices and workers.
+        Comparison of a live run with the bundle and with virtual time, and counters of its devices
+        and workers.
     """
 
     schema_version: Literal[3] = SCHEMA_VERSION
@@ -358,22 +394,22 @@ class Report(ReportRecord, frozen=True, kw_only=True):
 
     @classmethod
     def from_policies(cls, policies: Sequence[PolicyResult], **fields: Any) -> Self:
-        """Make a report of the results of `policies`, the system first, and its other `fields`."""
+        """Make a report from the results of `policies`, the system first, and its other fields."""
         system = policies[0]
         main_policies = {
             policy.key: policy
             for policy in policies
             if policy.key in ("system", "edge_only", "cloud_only")
         }
-        feature_cost = _each(main_policies, lambda policy: policy.feature_cost.value)
+        feature_cost = _by_policy(main_policies, lambda policy: policy.feature_cost.value)
         reference = feature_cost.get("cloud_only")
-        recalls = [each.accuracy for each in system.classes if each.accuracy is not None]
+        recalls = [result.accuracy for result in system.classes if result.accuracy is not None]
         return cls(
             policies=tuple(policies),
             engine=system.engine,
             instances=system.instances,
             offload_rate=system.offload_rate.value,
-            accuracy=_each(main_policies, lambda policy: value(policy.accuracy)),
+            accuracy=_by_policy(main_policies, lambda policy: value(policy.accuracy)),
             balanced_accuracy=sum(recalls) / len(recalls) if recalls else None,
             feature_cost=feature_cost,
             cost_reduction=1.0 - feature_cost["system"] / reference if reference else None,
@@ -382,7 +418,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
                 for key, policy in main_policies.items()
                 if key != "edge_only"
             },
-            latency_ms=_each(
+            latency_ms=_by_policy(
                 main_policies,
                 lambda policy: {
                     name: figure.value
@@ -406,7 +442,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         return self.system.accuracy is not None
 
     def policy(self, key: str) -> PolicyResult | None:
-        """Result of the policy of this `key`, if it was run."""
+        """Result of the policy with this `key`; None if it was not run."""
         return next((policy for policy in self.policies if policy.key == key), None)
 
     def to_json(self) -> str:
@@ -414,7 +450,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
 
 
-def _each(
+def _by_policy(
     policies: Mapping[str, PolicyResult], figure: Callable[[PolicyResult], Any]
 ) -> dict[str, Any]:
     return {key: figure(policy) for key, policy in policies.items()}

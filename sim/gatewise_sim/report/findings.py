@@ -1,4 +1,4 @@
-"""Findings of a run in words: the answer in a sentence, caveats, key figures."""
+"""Findings of a run in words: summary sentence, caveats and key figures."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ from gatewise_sim.report.document import (
     value,
 )
 
-#: Share of the workers' time in runs above which a little more load makes queues grow without
-#: bound.
-_BUSY: Final = 0.85
-#: Smallest saved share that would be rounded to 100 % without decimals.
-_NEARLY_ALL: Final = 0.995
-#: Smallest fall of accuracy that the answer mentions.
-_SMALLEST_FALL: Final = 0.002
-#: Length of a share's interval above which the answer shows it.
-_LONG_INTERVAL: Final = 0.1
+#: Utilisation of the workers above which a little more load makes queues grow without bound.
+_HIGH_UTILISATION: Final = 0.85
+#: Smallest share that rounds to 100 % without decimals.
+_ROUNDS_TO_ALL: Final = 0.995
+#: Smallest drop of accuracy in an outage that the summary mentions.
+_MIN_DROP: Final = 0.002
+#: Width of an interval above which the summary mentions it.
+_WIDE_INTERVAL: Final = 0.1
 _TIMINGS: Final = {
     "edge_ms": "the time of a stage",
     "run_us": "the time of a run of the high-cost model",
@@ -51,7 +50,7 @@ _TIMINGS: Final = {
 
 @dataclass(frozen=True)
 class KeyFigure:
-    """A figure of the system: name, value, interval, and the baselines' in a note."""
+    """A figure of the system, with its interval and a note about the baselines."""
 
     name: str
     value: str
@@ -60,16 +59,16 @@ class KeyFigure:
 
 
 def bounds(figure: Figure | None, form: Format) -> str:
-    """Write the ends of a figure's interval; empty without one."""
+    """Format the interval of a figure; empty without an interval."""
     if figure is None or figure.low is None or figure.high is None:
         return ""
     return interval(figure.low, figure.high, form)
 
 
 def answer(report: Report) -> tuple[str, str]:
-    """Answer in one sentence, its main clause and the rest.
+    """Summarise the run in one sentence, split into its main clause and the rest.
 
-    If the rows break a promise, a sentence about it comes first.
+    If the rows break a promise of the bundle, a sentence about it comes first.
     """
     main_clause, rest = _plain_answer(report)
     if report.promise is None:
@@ -101,7 +100,7 @@ def _plain_answer(report: Report) -> tuple[str, str]:
 
 
 def _main_clause(report: Report) -> str:
-    """Accuracy, and the savings against offloading every instance."""
+    """Describe the accuracy, and the savings compared with offloading every instance."""
     system = report.system
     cloud = report.policy("cloud_only")
     savings = listed(_savings(report, system, cloud))
@@ -128,24 +127,26 @@ def _main_clause(report: Report) -> str:
 
 
 def _interval_remark(system: PolicyResult) -> str:
-    """Intervals of accuracy and offload rate in words; empty if they are short."""
+    """Describe the wide intervals of accuracy and offload rate; empty if they are narrow."""
     shares = {"right": system.accuracy, "offloaded": system.offload_rate}
     texts = []
     for word, figure in shares.items():
-        if figure is not None and (figure.high or 0.0) - (figure.low or 0.0) > _LONG_INTERVAL:
+        if figure is not None and (figure.high or 0.0) - (figure.low or 0.0) > _WIDE_INTERVAL:
             texts.append(f"{bounds(figure, percent)} {word}")
     return f" (too few rows to tell more than {listed(texts)})" if texts else ""
 
 
 def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -> list[str]:
-    # A system that never offloads has saved nothing: it has another accuracy.
+    # Savings make no sense for a system that never offloads, because its accuracy is different.
     if cloud is None or not system.offload_rate.value:
         return []
     savings = []
 
-    def add(share: float, less: str, thing: str) -> None:
-        digits = 0 if abs(share) < _NEARLY_ALL else 1
-        savings.append(f"{percent(abs(share), digits)} {less if share >= 0 else 'more'} {thing}")
+    def add(share: float, comparative: str, resource: str) -> None:
+        digits = 0 if abs(share) < _ROUNDS_TO_ALL else 1
+        savings.append(
+            f"{percent(abs(share), digits)} {comparative if share >= 0 else 'more'} {resource}"
+        )
 
     if cloud.bytes.total:
         add(1 - system.bytes.total / cloud.bytes.total, "fewer", "bytes")
@@ -160,7 +161,7 @@ def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -
 
 
 def _outage(report: Report) -> str:
-    """Accuracy while something was down, in words."""
+    """Describe the accuracy during outages."""
     faults = report.faults
     bins = report.system.timeline
     names = {
@@ -170,7 +171,7 @@ def _outage(report: Report) -> str:
     span = f"{len(faults)} times, {total} in all," if len(faults) > 1 else f"for {total}"
     clause = f"with {' or '.join(names)} down {span}"
     begin = min(f.begin for f in faults)
-    # What was sent just before the end still falls back for a moment after it.
+    # Requests from the end of an outage may still become fallbacks until their deadline.
     settled_at = max(f.end for f in faults) + 1e-3 * float(
         report.settings.get("deadline_ms") or 0.0
     )
@@ -187,15 +188,15 @@ def _outage(report: Report) -> str:
             return f"{clause} no instance came"
         share = percent(sum(b.fallback for b in bins_in_outage) / n)
         return f"{clause} the devices answered {share} of the instances themselves in its place"
-    # Ignore falls within two standard errors: chance alone can cause them.
+    # Ignore a drop within two standard errors, which can be chance.
     error = math.sqrt(during * (1 - during) / max(n, 1.0))
-    if normal_accuracy - during < max(_SMALLEST_FALL, 2 * error):
+    if normal_accuracy - during < max(_MIN_DROP, 2 * error):
         return f"{clause} accuracy stayed about the same ({percent(during)})"
-    fall = f"{clause} accuracy fell to {percent(during)}"
+    text = f"{clause} accuracy fell to {percent(during)}"
     if after is None:
-        return f"{fall} until the end"
-    came_back = after > during + 0.5 * (normal_accuracy - during)
-    return f"{fall} and {'came back' if came_back else 'has not come back since'}"
+        return f"{text} until the end"
+    recovered = after > during + 0.5 * (normal_accuracy - during)
+    return f"{text} and {'recovered' if recovered else 'has not recovered since'}"
 
 
 def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
@@ -205,61 +206,61 @@ def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
 
 
 def caveats(report: Report) -> list[str]:
-    """List the caveats to the answer; most serious first."""
+    """List the caveats of the summary, the most serious first."""
     texts = []
     # instances without an answer
     for policy in report.policies:
         answers = policy.answers
         if answers.lost:
             texts.append(
-                f"{policy.name}: {count(answers.lost)} of {count(policy.instances)} instances got "
-                "no answer; they count as wrong."
+                f"{policy.name}: {count(answers.lost)} of {count(policy.instances)} instances have "
+                "no answer, which counts as wrong."
             )
         if answers.error:
             texts.append(
-                f"{policy.name}: {count(answers.error)} instances could not be answered: values "
-                "were missing that no stage allows."
+                f"{policy.name}: {count(answers.error)} instances could not be answered, "
+                "because values were missing that the stages need."
             )
     texts += report.troubles
-    # answers that the cloud did not give in time
+    # fallbacks, and the load of the workers
     system = report.system
     if system.answers.fallback and system.instances:
         reference = " (see the run over time)" if report.faults else ""
         texts.append(
             f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
-            f"fallbacks{reference}: the cloud was not in time, so the device answered with its own "
-            "best guess."
+            f"fallbacks{reference}: the cloud did not answer in time, so the device gave its own "
+            "answer."
         )
     for policy in report.policies:
         busy = policy.utilisation or 0.0
-        if policy.key in ("system", "cloud_only") and busy > _BUSY:
+        if policy.key in ("system", "cloud_only") and busy > _HIGH_UTILISATION:
             texts.append(
                 f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; with a "
-                "little more load requests pile up."
+                "little more load their queues would grow."
             )
     # assumptions of the run
     if not report.labelled:
         texts.append(
-            "The rows have no labels (--target names their column): nothing here says how many "
-            "answers are right, and there is no oracle to compare with."
+            "The rows have no labels (--target names their column), so the report has no accuracy "
+            "and no oracle."
         )
     if report.timings.assumed:
         names = [_TIMINGS.get(name, name) for name in report.timings.assumed]
-        texts.append(f"Not measured on this machine but assumed: {listed(names)}.")
+        texts.append(f"Assumed, not measured on this machine: {listed(names)}.")
     if system.scaled:
         texts.append(
-            f"Simulated {system.sampling}; figures are estimates, with "
+            f"Simulated {system.sampling}. The figures are estimates with "
             f"{percent(report.confidence_level, 0)} confidence intervals."
         )
     if any(policy.engine != report.engine for policy in report.policies):
         texts.append(
-            "Only Gatewise itself was run live; the baselines are simulated, on the same instances."
+            "Only Gatewise was run live; the baselines are simulated with the same instances."
         )
     return [*texts, *report.notes]
 
 
 def key_figures(report: Report) -> list[KeyFigure]:
-    """List the system's figures, each with its interval and the baselines'."""
+    """List the system's figures, each with its interval and those of the baselines."""
     system = report.system
     latency = system.latency_ms
     figures: list[KeyFigure] = []
@@ -278,20 +279,20 @@ def key_figures(report: Report) -> list[KeyFigure]:
                 texts.append(f"{policy.name.lower()} {form(amount)}")
         return ", ".join(texts)
 
-    # how good the answers are, and how many the cloud gives
+    # accuracy and offload rate
     if system.accuracy is not None:
         note = against(lambda p: value(p.accuracy), percent)
         add("accuracy", system.accuracy, percent, note)
     note = f"of {count(system.instances)} instances"
     add("offloaded", system.offload_rate, percent, note)
-    # how long they take
+    # latency
     if latency.get("p95") is not None:
         note = against(lambda p: value(p.latency_ms.get("p95")), millis)
         add("95 % answered within", latency["p95"], millis, note)
     if latency.get("offloaded_p95") is not None:
         note = f"half within {millis(value(latency.get('offloaded_p50')))}"
         add("offloaded: 95 % within", latency["offloaded_p95"], millis, note)
-    # what they take: bytes, features, energy, money
+    # bytes, features, energy, money
     if system.bytes.total:
         note = f"{number(value(system.bytes.up))} up, {number(value(system.bytes.down))} down"
         baselines = against(lambda p: p.bytes.total or None, number)
@@ -316,7 +317,7 @@ def audit_findings(report: Report) -> str:
     audit = report.system.audit
     if audit is None:
         return ""
-    text = f"Audits: {count(audit.compared)} of the devices' own answers were compared with the "
+    text = f"Audits: {count(audit.compared)} of the devices' answers were compared with the "
     text += f"high-cost model's, {number(audit.bytes)} bytes per instance"
     if audit.agreement is not None:
         text += f"; it agrees with about {percent(audit.agreement)} of all instances"
@@ -328,7 +329,7 @@ def audit_findings(report: Report) -> str:
 
 
 def fault_name(fault: FaultSpan) -> str:
-    """Name what was down.
+    """Describe the part that was down.
 
     >>> fault_name(FaultSpan(what="cloud", begin=0, end=1))
     'cloud was down'
@@ -341,7 +342,7 @@ def fault_name(fault: FaultSpan) -> str:
 
 
 def when(begin: float, end: float, day_begins: float = 0.0) -> str:
-    """Write a span of the run's time; by the clock as well if it begins `day_begins` s into a day.
+    """Format a span of the run; also as times of day if the run starts at `day_begins` (s).
 
     >>> when(3600, 4200), when(0, 45)
     ('from 1:00 to 1:10 h', 'from 0 to 45 s')

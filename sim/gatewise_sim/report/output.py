@@ -1,4 +1,4 @@
-"""Folders of results: written whole, and never over files of other programs."""
+"""Folders of results, which are written completely and only over results of the same kind."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _REPORT: Final = "report.json"
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """Results of one kind of run.
+    """Folder of the results of one kind of run.
 
-    The `kind` in its report marks a folder as one of ours. `files` are all that it may write, in
-    this order; ``report.json`` is the last: a folder that has one is complete.
+    The `kind` in ``report.json`` identifies the folder of an earlier run. `files` are written in
+    their order, with ``report.json`` last, so that a folder with a report is complete.
 
     >>> DEMO.files[-1], SIMULATION.kind
     ('report.json', 'gatewise-simulation')
@@ -35,18 +35,18 @@ class OutputFolder:
     files: tuple[str, ...]
 
     def check(self, folder: Path) -> None:
-        """Refuse a folder that holds other files than an earlier run's output."""
-        ours = kind_of(folder / _REPORT) == self.kind
-        if not ours and (folder / _REPORT).exists():
+        """Refuse a folder with files that an earlier run did not write."""
+        is_results = kind_of(folder / _REPORT) == self.kind
+        if not is_results and (folder / _REPORT).exists():
             run = self.kind.removeprefix("gatewise-")
-            raise InputError(f"{folder}/{_REPORT} is not a {run}'s: give another --out")
-        check_folder(folder, self.files, ours=ours)
+            raise InputError(f"{folder}/{_REPORT} does not belong to a {run}: give another --out")
+        check_folder(folder, self.files, is_results=is_results)
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
-        """Put all contents into the folder, or none of them.
+        """Write all contents into the folder, or none of them.
 
-        They are written beside their places first, so that only a rename can still fail. Results
-        of an earlier run that are not among the contents are removed; other files stay.
+        They are written to a temporary folder and then renamed. Results of an earlier run that are
+        not in `contents` are removed. Other files stay.
         """
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
@@ -61,7 +61,7 @@ class OutputFolder:
                     write_text(new / name, content)
             for name in self.files:
                 target = folder / name
-                # A file's rename replaces it at once; a directory must be out of the way.
+                # A rename replaces a file, but not a directory.
                 if target.is_dir() or (name not in contents and target.exists()):
                     target.rename(old / name)
                 if name in contents:
@@ -69,7 +69,7 @@ class OutputFolder:
 
 
 def kind_of(path: Path) -> str | None:
-    """Read the kind of a JSON document; None without a document."""
+    """Read the kind of a JSON document; None if it cannot be read."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -77,22 +77,25 @@ def kind_of(path: Path) -> str | None:
     return document.get("kind") if isinstance(document, dict) else None
 
 
-def check_folder(folder: Path, files: Collection[str], *, ours: bool) -> None:
-    """Refuse a folder that cannot be written to, or has other files and is not one of ours."""
+def check_folder(folder: Path, files: Collection[str], *, is_results: bool) -> None:
+    """Refuse a folder that cannot be written, or that has other files and no results."""
     parent = folder
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     if not parent.is_dir():
         raise InputError(f"{parent} is a file, not a folder: give another --out")
-    if parent == folder and not ours:
+    if parent == folder and not is_results:
         present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
         if present - set(files):
-            raise InputError(f"{folder} holds other files: give another --out, or an empty folder")
-    try:  # rights alone do not tell: /proc has them, and takes no folder
+            raise InputError(
+                f"{folder} contains other files: give another --out, or an empty folder"
+            )
+    # Try to write, because permissions alone do not tell (in /proc, for example).
+    try:
         tempfile.TemporaryDirectory(dir=parent, prefix=".new.").cleanup()
     except OSError as error:
         raise InputError(
-            f"{parent} cannot be written to ({error.strerror}): give another --out"
+            f"cannot write to {parent} ({error.strerror}): give another --out"
         ) from error
 
 
@@ -120,8 +123,8 @@ SIMULATION: Final = OutputFolder(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    if path.is_dir():  # a path such as "." has no name to replace
+    """Write a file atomically."""
+    if path.is_dir():  # a path such as "." has no file name
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     replace_file(path, text.encode())
 
@@ -129,7 +132,7 @@ def write_text(path: Path, text: str) -> None:
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     r"""Write rows as CSV, with the columns of all rows in their order of appearance.
 
-    A text that a spreadsheet would take for a formula gets an apostrophe before it.
+    A text that a spreadsheet would read as a formula gets an apostrophe in front.
 
     >>> to_csv([{"a": -1}, {"a": None, "b": "x,y"}, {"b": "=1+1"}])
     'a,b\n-1,\n,"x,y"\n,\'=1+1\n'
@@ -138,11 +141,11 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: _escape_formula(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 
-def _no_formula(value: object) -> object:
+def _escape_formula(value: object) -> object:
     if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Self-contained pages from one template; they have no script and make no request."""
+"""Self-contained HTML pages from one template, without scripts and requests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gatewise_sim.report.findings import KeyFigure
 from gatewise_sim.report.tables import PageTable
 
 _PACKAGE: Final = "gatewise_sim.report"
-_LINE: Final = 80
+_MAX_LINE: Final = 80
 _UNITS: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|EUR\b)")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with a title above it."""
+    """A plot with an optional title."""
 
     plot: Markup
     title: str = ""
@@ -30,10 +30,10 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a page: plots first, then tables.
+    """A section of a page, with plots and then tables.
 
-    `key` is its id, `pairs` are tables of names and values, side by side, and `command` repeats the
-    run.
+    `key` is the id of its element. `pairs` are tables of names and values, shown next to each
+    other. `command` is the command line that repeats the run.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Contents of a page; `headline` is the answer in two halves, the more important one first."""
+    """Contents of a page; `headline` is the main clause of the summary, and its rest."""
 
     title: str
     about: str
@@ -59,15 +59,17 @@ class Page:
 
     @property
     def columns(self) -> int:
-        """Number of columns of the key figures; no figure stands alone in the last row."""
-        n = len(self.figures)
-        return n if n < 4 else next((c for c in (4, 5, 3) if n % c != 1), 4)
+        """Number of columns of the key figures, chosen so that no row has a single figure."""
+        n_figures = len(self.figures)
+        if n_figures < 4:
+            return n_figures
+        return next((n_columns for n_columns in (4, 5, 3) if n_figures % n_columns != 1), 4)
 
 
 def write_page(page: Page) -> str:
     """Write a page as HTML.
 
-    Text is escaped, and the page's own policy refuses every script, and every request to elsewhere.
+    Text is escaped, and the content security policy of the page forbids scripts and requests.
     """
     style = files(_PACKAGE).joinpath("page.css").read_text(encoding="utf-8")
     return _environment().get_template("page.html.j2").render(page=page, style=Markup(style))
@@ -83,8 +85,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["tied"] = lambda text: _UNITS.sub("\N{NO-BREAK SPACE}", text)
-    # A long command in lines that a shell still takes.
+    # Split a long command into lines with backslashes for a shell.
     environment.filters["shell_lines"] = lambda command: (
-        command if len(command) <= _LINE else command.strip().replace(" --", " \\\n    --")
+        command if len(command) <= _MAX_LINE else command.strip().replace(" --", " \\\n    --")
     )
     return environment

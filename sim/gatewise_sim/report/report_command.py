@@ -13,13 +13,15 @@ from gatewise.console import emit
 
 
 def report(
-    reports: Annotated[list[Path], typer.Argument(help="Files report.json, or their folders.")],
+    reports: Annotated[
+        list[Path], typer.Argument(help="Paths of report.json files, or of their folders.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
-    """Show a report, or several side by side in one table.
+    """Show a report, or compare several reports in one table.
 
-    The table has a column for each report: every figure of its system with the 95 % interval, and
-    the settings that differ.
+    The table has a column for each report, with the figures of its system, their 95 % intervals,
+    and the settings that differ.
 
       gatewise report demo-out
 

@@ -1,6 +1,7 @@
-"""The page of a run, in five sections, and its tables as CSV.
+"""The page of a run, and its tables as CSV files.
 
-Answer and caveats; accuracy against cost; time to the answer; spending; tables.
+The page has a summary with caveats, and sections on accuracy against cost, latency, spending and
+tables.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ from gatewise_sim.report.tables import PageTable
 #: Largest number of classes in the table.
 _MAX_CLASSES: Final = 40
 _POLICIES: Final = {
-    "confidence": "Confidence: offloads as many instances as Gatewise, those with the least sure "
-    "local answers.",
-    "random": "Random: offloads as many instances, drawn at random.",
-    "oracle": "Oracle: offloads exactly what the device gets wrong and the cloud right.",
+    "confidence": "Confidence: offloads the instances with the lowest confidence, at the rate of "
+    "Gatewise.",
+    "random": "Random: offloads instances at random, at the rate of Gatewise.",
+    "oracle": "Oracle: offloads the instances that the device gets wrong and the cloud right.",
 }
-#: Columns of a policy that have tables of their own, or are plots alone.
+#: Fields of a policy that have their own files, or are only plotted.
 _NOT_IN_CSV: Final = ("histogram", "timeline", "classes")
 
 
 def render(report: Report) -> str:
     """Make the page of a run as HTML."""
     footer = (
-        "All numbers are in report.json, and as tables in policies.csv, timeline.csv, classes.csv."
+        "All figures are in report.json, and as tables in policies.csv, timeline.csv, classes.csv."
     )
     if report.run and report.run.get("created"):
         seconds = report.run.get("seconds")
         took = f", in {duration(seconds)}" if seconds else ""
         footer = f"Run live, {report.run['created']}{took}. {footer}"
     else:
-        footer = f"With the same timings the same seed gives the same report. {footer}"
+        footer = f"The same timings and the same seed give the same report. {footer}"
     return write_page(
         Page(
             title=f"{report.dataset}, {plural(report.settings.get('devices') or 0, 'device')}",
@@ -69,7 +70,7 @@ def render(report: Report) -> str:
 
 
 def report_files(report: Report) -> dict[str, str]:
-    """Texts by file name: page, report and tables."""
+    """Make the contents of the page, the report and the CSV files, by file name."""
     return {
         **_csv_files(report),
         "report.html": render(report),
@@ -96,8 +97,8 @@ def _flat(row: Mapping[str, Any], skipped: Iterable[str] = ()) -> dict[str, Any]
         if name in skipped:
             continue
         if isinstance(value, Mapping):
-            for inner, x in _flat(value).items():
-                flat[name if inner == "value" else f"{name}_{inner}"] = x
+            for inner_name, inner_value in _flat(value).items():
+                flat[name if inner_name == "value" else f"{name}_{inner_name}"] = inner_value
         else:
             flat[name] = value
     return flat
@@ -107,13 +108,13 @@ def _about(report: Report) -> str:
     settings = report.settings
     seconds = float(settings.get("seconds") or 0.0)
     workload = settings.get("workload", "")
-    how = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"
+    engine = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"
     parts = [
         f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}",
         plural(settings.get("workers") or 0, "cloud worker"),
         f"{duration(seconds)} of {workload}" if seconds else workload,
     ]
-    return f"{report.dataset}, {how}: {', '.join(parts)}"
+    return f"{report.dataset}, {engine}: {', '.join(parts)}"
 
 
 # -- accuracy against cost --------------------------------------------------------------------
@@ -122,24 +123,22 @@ def _about(report: Report) -> str:
 def _accuracy(report: Report) -> Section:
     points = report.frontier.points
     limits = frontier_limits(report)
-    text = "Dots and line: the operating points of the bundle, on validation rows"
+    text = "The dots and the line are the operating points of the bundle on validation rows"
     if limits is not None and (below := sum(p.accuracy < limits[1][0] for p in points)):
-        text += f" ({below} of {len(points)} lie below the frame)"
-    text += "; the ring is the active one, the dashed line the high-cost model."
+        text += f" ({below} of {len(points)} are below the plot)"
+    text += ". The ring is the active one, and the dashed line the high-cost model."
     if report.labelled:
         level = percent(report.confidence_level, 0)
-        text += f" Marks: each policy on your rows, with {level} intervals."
+        text += f" The marks are the policies on your rows, with {level} intervals."
         if report.settings.get("policy", "system") == "system":
-            text += (
-                f" The diamond, {report.system.name}, is the active point as well, on your rows."
-            )
+            text += f" The diamond, {report.system.name}, is the active point on your rows."
     else:
-        text += " The rows have no labels, so that none of the policies can be placed here."
+        text += " The rows have no labels, so the plot cannot show the policies."
     figures = [Plot(frontier_plot(report), "The frontier and every policy")]
     classes = _most_offloaded(report)
     page_tables = [tables.class_table(classes)] if classes else []
     if 0 < len(classes) < len(report.system.classes):
-        note = f"the {len(classes)} of {len(report.system.classes)} offloaded most"
+        note = f"the {len(classes)} classes of {len(report.system.classes)} with most offloads"
         page_tables = [replace(page_tables[0], text=note)]
     if report.balanced_accuracy is not None:
         text += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
@@ -153,7 +152,7 @@ def _accuracy(report: Report) -> Section:
 
 
 def _most_offloaded(report: Report) -> list[ClassResult]:
-    """Choose the classes that came up; among very many the most offloaded ones."""
+    """Choose the classes with instances; of many classes, those with the highest offload rate."""
     classes = [c for c in report.system.classes if c.instances and c.offload_rate is not None]
     if len(classes) <= _MAX_CLASSES:
         return classes
@@ -167,15 +166,15 @@ def _latency(report: Report) -> Section:
     figures = []
     plot = latency_plot(report)
     if plot is not None:
-        figures.append(Plot(plot, "Share of the answers that have come"))
-    text = "From an instance's arrival to its answer. Easy instances never leave the device."
+        figures.append(Plot(plot, "Share of the answers given by a time"))
+    text = "Time from the arrival of an instance to its answer. Devices answer easy instances."
     timeline = timeline_plot(report)
     if timeline is not None:
         day_begins = read_clock(report.settings.get("day_start", "00:00"), "day_start")
         outages = [f"{fault_name(f)} {when(f.begin, f.end, day_begins)}" for f in report.faults]
         if len(outages) > 4:
-            outages = [*outages[:3], f"{len(outages) - 3} times more"]
-        text += f" Shaded: {listed(outages)}." if outages else " Nothing was down."
+            outages = [*outages[:3], f"{len(outages) - 3} more outages"]
+        text += f" Shaded: {listed(outages)}." if outages else " There was no outage."
         if report.system.timeline[0].edge_accuracy is not None:
             text += " The dashed line is the accuracy of the devices alone."
         figures.append(Plot(timeline, "Over time"))
@@ -186,15 +185,15 @@ def _latency(report: Report) -> Section:
 
 
 def _spending(report: Report) -> Section:
-    note = "means per instance; money of the whole fleet"
+    note = "means per instance; money for the whole fleet"
     page_tables = [replace(tables.spending_table(report), text=note)]
     if report.stages:
         page_tables.append(tables.stage_table(report))
     return Section(
         key="spending",
         title="What an answer takes",
-        text="Under every policy, on the same instances. A stage acquires its features, runs its "
-        "small model, and answers if it is sure enough; other instances go to the cloud.",
+        text="All policies answer the same instances. A stage acquires its features, runs its "
+        "small model, and answers if its score is high enough. Other instances go to the cloud.",
         tables=page_tables,
     )
 
@@ -204,10 +203,7 @@ def _spending(report: Report) -> Section:
 
 def _tables(report: Report) -> Section:
     remarks = [text for key, text in _POLICIES.items() if report.policy(key) is not None]
-    remarks.append(
-        f"In small type: {percent(report.confidence_level, 0)} intervals, for other rows like "
-        "these."
-    )
+    remarks.append(f"In small type: {percent(report.confidence_level, 0)} intervals.")
     page_tables = [
         replace(tables.policy_table(report), text=" ".join(remarks)),
         *tables.answer_tables(report),
@@ -218,30 +214,30 @@ def _tables(report: Report) -> Section:
     twin: PageTable | None = tables.twin_table(report)
     if twin is not None:
         page_tables.append(
-            replace(twin, text="the same instances on a simulated clock and network")
+            replace(twin, text="the same instances with a simulated clock and network")
         )
     text = (
-        "Every instance gets exactly one answer. Fallback: the cloud did not answer in time, so "
-        "the device did. Late: responses that came after the deadline and were not used."
+        "Every instance gets exactly one answer. A fallback is an answer of the device because the "
+        "cloud did not answer in time. Late responses came after the deadline and were not used."
     )
     return Section(
         key="tables",
         title="Tables",
         text=" ".join(filter(None, [text, *texts])),
         tables=page_tables,
-        pairs=tables.details(report),
+        pairs=tables.detail_tables(report),
         command=report.command,
     )
 
 
 def _check(check: RowCheck) -> str:
     source = "the bundle's stages and cloud model give"
-    wrong = [
+    differences = [
         f"{n:,} {'has' if n == 1 else 'have'} another {name.removesuffix('s').replace('_', ' ')}"
         for name, n in check.differing.items()
         if n
     ]
     outcome = f"every one has exactly the label, route and cost that {source}."
-    if wrong:
-        outcome = f"{listed(wrong)} than {source}."
+    if differences:
+        outcome = f"{listed(differences)} than {source}."
     return f"Of {check.compared:,} instances that edge or cloud answered, {outcome}"

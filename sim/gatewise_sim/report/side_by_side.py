@@ -1,4 +1,4 @@
-"""One table of several reports: their systems' figures, and the settings that differ."""
+"""Table that compares the systems of several reports, and their different settings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FILE = "report.json"
 
 
 def read_report(path: Path) -> Report:
-    """Read a ``report.json``, given its path or its folder.
+    """Read a ``report.json`` from its path or its folder.
 
     Raises
     ------
     InputError
-        If the file does not exist or is not a report; the message names it.
+        If the file does not exist or is not a report. The message names the file.
     """
     file = path / _FILE if path.is_dir() else path
     try:
@@ -31,7 +31,7 @@ def read_report(path: Path) -> Report:
 
 
 def comparison_table(names: Sequence[str], reports: Sequence[Report]) -> PageTable:
-    """Make the table, with a column for each report under its name."""
+    """Make a table with a column for each report, under its name."""
     rows: list[list[str | tuple[str, str]]] = [
         ["instances", *(count(report.instances) for report in reports)]
     ]

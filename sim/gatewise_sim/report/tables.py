@@ -1,4 +1,4 @@
-"""Tables of a run for the report page, and the summary of a run for the terminal."""
+"""Tables of a run for the page of its report, and a summary for the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gatewise_sim.report.document import (
 )
 from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
 
-#: A text; or a text, and a smaller one below it.
+#: A text, or a text and a smaller text below it.
 Cell = str | tuple[str, str]
 
 T = TypeVar("T")
@@ -29,29 +29,29 @@ T = TypeVar("T")
 _BYTES: Final = ("request", "response", "protocol")
 _JOULES: Final = ("radio", "features", "stages")
 _BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
-_LISTED: Final = 14
+_MAX_NAMES: Final = 14
 _REASONS: Final = {
-    "stopped": "a stage was sure enough",
+    "stopped": "the score of a stage was high enough",
     "edge-only": "the policy never offloads",
     "offloaded": "the cloud answered",
     "cloud-only": "the policy always offloads",
     "value": "a value is missing",
     "link-down": "fallback: no connection",
-    "full": "fallback: too many requests out",
-    "breaker-open": "fallback: the cloud had been silent",
-    "deadline": "fallback: no time left to offload",
+    "full": "fallback: too many unanswered requests",
+    "breaker-open": "fallback: the circuit breaker was open",
+    "deadline": "fallback: too late to offload",
     "timeout": "fallback: no response in time",
     "cloud:busy": "fallback: the workers were busy",
     "unsent": "fallback: the connection was lost",
-    "offload-limit": "fallback: the bound on offloads was reached",
+    "offload-limit": "fallback: the limit on offloads was reached",
 }
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table for a page; the first cell of a row is its heading.
+    """A table for a page, in which the first cell of a row is its heading.
 
-    `columns` are headings, empty for a table without them; `text` is a remark for the reader.
+    `columns` are the headings, or empty for a table without headings. `text` is a remark.
     """
 
     name: str
@@ -61,7 +61,7 @@ class PageTable:
 
 
 def print_table(table: PageTable, *, small: bool = True) -> None:
-    """Print a table on a terminal; the smaller text of a cell follows in brackets if `small`."""
+    """Print a table on the terminal; with `small`, the smaller text of a cell is in brackets."""
     texts = [[_line(cell, small=small) for cell in row] for row in table.rows]
     console.table("", table.columns, texts)
 
@@ -73,13 +73,13 @@ def _line(cell: Cell, *, small: bool) -> str:
 
 
 def _table(name: str, items: Iterable[T], columns: Mapping[str, Callable[[T], Cell]]) -> PageTable:
-    """Make a row for each item; `columns` make the cell under each head."""
+    """Make a table with a row for each item; `columns` maps a heading to a function of the item."""
     rows = [[cell(item) for cell in columns.values()] for item in items]
     return PageTable(name, list(columns), rows)
 
 
 def figure_cell(figure: Figure | float | None, form: Format) -> Cell:
-    """Write a figure with its interval, if it has one, in small type."""
+    """Format a figure, with its interval in small type if there is one."""
     if not isinstance(figure, Figure):
         return form(figure)
     ends = bounds(figure, form)
@@ -87,18 +87,18 @@ def figure_cell(figure: Figure | float | None, form: Format) -> Cell:
 
 
 def answer_tables(report: Report) -> list[PageTable]:
-    """Answers by route and policy, the system's by reason, and the workers' queues."""
+    """Make the tables of answers by route, of the system's answers by reason, and of workers."""
     routes = [
         name
         for name in AnswerCounts.__struct_fields__
         if name in ("edge", "cloud", "fallback", "lost")
         or any(getattr(p.answers, name) for p in report.policies)
     ]
-    heads = ["", *(route.replace("_", " ") for route in routes)]
+    headings = ["", *(route.replace("_", " ") for route in routes)]
     by_route = [
         [p.name, *(count(getattr(p.answers, route)) for route in routes)] for p in report.policies
     ]
-    tables = [PageTable("Answers by route", heads, by_route)]
+    tables = [PageTable("Answers by route", headings, by_route)]
     reasons = sorted(report.system.reasons.items(), key=lambda item: -item[1])
     if total := sum(n for _, n in reasons):
         by_reason = [
@@ -106,7 +106,7 @@ def answer_tables(report: Report) -> list[PageTable]:
             for reason, n in reasons
             if n > 0
         ]
-        tables.append(PageTable("Gatewise's answers by their reason", [], by_reason))
+        tables.append(PageTable("Gatewise's answers by reason", [], by_reason))
     if workers := [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]:
         tables.append(_worker_table(workers))
     return tables
@@ -127,7 +127,7 @@ def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
 
 
 def stage_table(report: Report) -> PageTable:
-    """List each stage with its answers, and the columns that it acquires first."""
+    """List each stage with its answers and the columns that it adds."""
     return _table(
         "Stage by stage",
         report.stages,
@@ -136,7 +136,7 @@ def stage_table(report: Report) -> PageTable:
             "answers": lambda s: (count(s.answers), percent(s.share)),
             "price": lambda s: number(s.price),
             "columns": lambda s: count(s.columns),
-            "acquired first": lambda s: _first_names(s.acquires),
+            "new columns": lambda s: _first_names(s.acquires),
         },
     )
 
@@ -158,14 +158,14 @@ def class_table(classes: Sequence[ClassResult]) -> PageTable:
 
 
 def _first_names(features: Sequence[str]) -> str:
-    """List the first of many names, and say how many more there are."""
-    more = len(features) - _LISTED
-    if more > 0:
-        return f"{', '.join(features[:_LISTED])} and {more} more"
-    return listed(features) or "nothing new"
+    """List at most `_MAX_NAMES` names, and the number of the others."""
+    n_others = len(features) - _MAX_NAMES
+    if n_others > 0:
+        return f"{', '.join(features[:_MAX_NAMES])} and {n_others} more"
+    return listed(features) or "no new ones"
 
 
-#: Figures of a policy: name, format, and the figure itself.
+#: Figures of a policy: name, format, and function of the policy's result.
 FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | float | None]]]] = (
     ("accuracy", percent, lambda p: p.accuracy),
     ("offloaded", percent, lambda p: p.offload_rate),
@@ -185,28 +185,28 @@ FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | flo
 
 
 def policy_table(report: Report) -> PageTable:
-    """Make a row for each figure and a column for each policy, as there are few policies."""
+    """Make a table with a row for each figure and a column for each policy."""
     figures = list(FIGURES)
     policies = report.policies
     if report.money is not None and any(p.money and p.money.total for p in policies):
         unit = f"{report.money.currency} a month"
         figures.append((unit, number, lambda p: p.money.total if p.money else None))
     rows: list[list[Cell]] = []
-    for name, form, get in figures:
-        values = [get(policy) for policy in policies]
+    for name, form, figure_of in figures:
+        values = [figure_of(policy) for policy in policies]
         if any(figure is not None for figure in values):
             rows.append([name, *(figure_cell(figure, form) for figure in values)])
     for name, texts in (
         ("engine", [policy.engine for policy in policies]),
-        ("stepped", [policy.sampling for policy in policies]),
+        ("simulated", [policy.sampling for policy in policies]),
     ):
         if len(set(texts)) > 1:
             rows.append([name, *texts])
-    return PageTable("Every policy", _heads(report), rows)
+    return PageTable("Every policy", _headings(report), rows)
 
 
 def twin_table(report: Report) -> PageTable | None:
-    """List figures of a live run, and of the same run in virtual time."""
+    """Make a table of a live run and of the same run in virtual time."""
     if report.twin is None:
         return None
     rows = []
@@ -222,42 +222,42 @@ def twin_table(report: Report) -> PageTable | None:
 
 
 def spending_table(report: Report) -> PageTable:
-    """Split time, bytes, energy and money of every policy into parts; parts of 0 are left out."""
+    """Make a table of the parts of time, bytes, energy and money of each policy."""
     policies = report.policies
     currency = report.money.currency if report.money else ""
-    kinds: tuple[tuple[str, Format, list[dict[str, float]]], ...] = (
+    quantities: tuple[tuple[str, Format, list[dict[str, float]]], ...] = (
         ("ms: {}", number, [policy.breakdown_ms for policy in policies]),
         ("bytes: {}", number, [_parts(policy.bytes, _BYTES) for policy in policies]),
         ("energy: {}", joules, [_parts(policy.joules, _JOULES) for policy in policies]),
         (f"{currency} a month: {{}}", number, [_parts(p.money, _BILL) for p in policies]),
     )
     rows: list[list[Cell]] = []
-    for label, form, amounts in kinds:
+    for label, form, amounts in quantities:
         for part in amounts[0]:
             values = [max(amount.get(part, 0.0), 0.0) for amount in amounts]
             if any(values):
                 rows.append([label.format(part), *map(form, values)])
-    return PageTable("Parts of time, bytes, energy and money", _heads(report), rows)
+    return PageTable("Parts of time, bytes, energy and money", _headings(report), rows)
 
 
 def _parts(record: object, names: Sequence[str]) -> dict[str, float]:
-    """Get amounts of a record by name; 0 without a record."""
+    """Get fields of a record by name, or zeros without a record."""
     return {name: getattr(record, name, 0.0) for name in names}
 
 
-def _heads(report: Report) -> list[str]:
+def _headings(report: Report) -> list[str]:
     return ["", *(policy.name for policy in report.policies)]
 
 
-def details(report: Report) -> list[PageTable]:
-    """List the settings, and the basis of the figures."""
+def detail_tables(report: Report) -> list[PageTable]:
+    """Make the tables of the settings and of the basis of the figures."""
     transport = report.transport
     settings = [[k.replace("_", " "), plain_text(v)] for k, v in report.settings.items()]
     timings = msgspec.structs.asdict(report.timings)
     basis: dict[str, Any] = {
         "method": report.method,
         "transport": f"{transport.kind}, broker {transport.broker}, link {transport.link}",
-        "stepped": report.system.sampling,
+        "simulated": report.system.sampling,
         "confidence level": percent(report.confidence_level, 0),
         **{f"timings: {k.replace('_', ' ')}": v for k, v in timings.items()},
         "radio": report.energy.radio,
@@ -265,16 +265,16 @@ def details(report: Report) -> list[PageTable]:
         "high-cost model": report.high_cost_model,
         "data": report.data,
         **_operating_point(report),
-        "seconds taken": report.seconds,
+        "duration, s": report.seconds,
         "machine": None if report.run is None else report.run.get("machine"),
         "versions": report.versions,
     }
     rows = [[name, plain_text(v)] for name, v in basis.items() if v not in (None, "", ())]
-    return [PageTable("Settings", [], settings), PageTable("What the figures rest on", [], rows)]
+    return [PageTable("Settings", [], settings), PageTable("Basis of the figures", [], rows)]
 
 
 def _operating_point(report: Report) -> dict[str, Any]:
-    """List the active operating point on validation rows; recall and precision by class."""
+    """List accuracy, cost and class figures of the active operating point on validation rows."""
     point = report.frontier.active
     rows: dict[str, Any] = {
         "operating point, on validation rows": {
@@ -292,7 +292,7 @@ def _operating_point(report: Report) -> dict[str, Any]:
 
 
 def plain_text(value: Any) -> str:
-    """Write a setting of any kind in words."""
+    """Format a setting of any type as text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{str(k).replace('_', ' ')} {plain_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
@@ -305,7 +305,7 @@ def plain_text(value: Any) -> str:
 
 
 def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
-    """Print a run and the path of its page in `folder`, as JSON or for people."""
+    """Print the report as JSON, or a summary and the path of the page in `folder`."""
     if as_json:
         console.emit(msgspec.to_builtins(report))
     else:
@@ -314,9 +314,9 @@ def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
 
 
 def print_report(report: Report) -> None:
-    """Print the figures of a run, the answer, and the caveats."""
+    """Print the figures, the summary sentence and the caveats of a run."""
     table = policy_table(report)
-    rows = [row for row in table.rows if row[0] not in ("engine", "stepped")]
+    rows = [row for row in table.rows if row[0] not in ("engine", "simulated")]
     for route in ("edge", "cloud", "fallback", "error", "lost"):
         counts = [getattr(policy.answers, route) for policy in report.policies]
         if any(counts) or route in ("edge", "cloud", "fallback"):

@@ -118,7 +118,7 @@ def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bund
                 wait_until(lambda: link.ready, "the device")
             else:
                 assert problems(findings) == []
-                assert any("it says online" in f.text for f in findings)
+                assert any("its value is online" in f.text for f in findings)
             assert link.ready
             assert device.answer([0.1, 0, 0.1, 0, -1.0, 0]).route == "cloud"
 

@@ -18,7 +18,7 @@ def run(*arguments):
 def test_the_command(bundle):
     done = run(bundle.path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "all is well"
+    assert done.stdout.splitlines()[-1] == "no problems"
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
     assert "[edge], to run a device, is installed" in done.stdout

@@ -130,7 +130,7 @@ def test_calls_of_a_slow_backend_are_timed(home):
     offloads_per_second = report.offload_rate * 2.0
     assert report.system.utilisation == pytest.approx(0.05 * offloads_per_second, rel=0.3)
     # The rest is assumed, and named.
-    assert "Not measured on this machine but assumed: a worker's time for a message" in (
+    assert "Assumed, not measured on this machine: a worker's time for a message" in (
         " ".join(caveats(report))
     )
 

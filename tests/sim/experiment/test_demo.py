@@ -104,11 +104,11 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(here, name):
         ),
         (["--dataset", "data.csv", "--instances", "99"], "9 rows are held out"),
         (["--dataset", "data.csv", "--budget", "1", "--offload-rate", "0.1"], "--budget and"),
-        (["--link", "wlan"], "no link 'wlan'"),
+        (["--link", "wlan"], "unknown link 'wlan'"),
         (["--broker", "mqtt://127.0.0.1:9"], "127.0.0.1:9 cannot be reached"),
         (["--devices", "0"], "--devices"),
         (["--out", "data.csv"], "data.csv is a file"),
-        (["--out", "."], "holds other files"),
+        (["--out", "."], "contains other files"),
     ],
 )
 def test_a_bad_setting_is_one_line_and_nothing_is_written(here, args, message):

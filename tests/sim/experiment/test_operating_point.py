@@ -81,5 +81,7 @@ def test_the_frontier_is_the_estimators(small, packed):
 def test_a_bundle_for_devices_is_not_enough(packed):
     assert open_whole(packed.path).manifest == packed.manifest
     (packed.path / packed.manifest.cloud.file).unlink()
-    with pytest.raises(InputError, match=r"is for devices, without cloud\.onnx: simulate the"):
+    with pytest.raises(
+        InputError, match=r"is a device's bundle, without cloud\.onnx: simulate the"
+    ):
         open_whole(packed.path)

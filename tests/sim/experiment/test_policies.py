@@ -64,7 +64,7 @@ def test_without_a_cloud_only_the_edge_is_left():
     table = make_table(4, 0, has_cloud=False, cloud_label=np.full(4, NO_LABEL))
     made = [policy.key for policy in POLICIES if make(policy.key, table) is not None]
     assert made == ["edge_only"]
-    with pytest.raises(InputError, match="no instance of this bundle leaves its device"):
+    with pytest.raises(InputError, match="this bundle has no cloud model"):
         system_policy(Scenario(policy="cloud-only"), table)
 
 

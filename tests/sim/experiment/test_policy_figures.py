@@ -82,7 +82,7 @@ def test_the_time_line_and_the_classes_add_up_to_the_run(fleet, result):
 
 def test_no_instance_is_an_error(table, scenario):
     empty = run(table, scenario, arrivals=at_times([]))
-    with pytest.raises(InputError, match="no instance came"):
+    with pytest.raises(InputError, match="no instance arrived"):
         figures(table, scenario, empty)
 
 

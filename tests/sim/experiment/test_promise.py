@@ -52,13 +52,13 @@ def test_a_loss_is_judged_by_the_differences_of_each_row():
 
 def test_a_cost_beyond_the_guaranteed_one():
     text = sentence(make_table(400, 200), kind="budget", bound=2.0)
-    assert "an instance costs 2.25 on average, and at most 2 is guaranteed" in text
+    assert "an instance costs 2.25 on average, but at most 2 is guaranteed" in text
     assert sentence(make_table(400, 200), kind="budget", bound=2.5) is None
 
 
 def test_more_offloads_than_guaranteed():
     text = sentence(make_table(400, 200), kind="offload_rate", bound=0.1)
-    assert "50.0 % of the rows are offloaded, and at most 10.0 % is guaranteed" in text
+    assert "50.0 % of the rows are offloaded, but at most 10.0 % is guaranteed" in text
 
 
 def test_answers_that_agree_less_often_than_promised():
@@ -76,7 +76,8 @@ def test_only_what_is_beyond_chance_breaks_a_promise(n_wrong, broken):
 def test_an_accuracy_below_that_on_validation_rows():
     text = sentence(table_with(20), validated=0.986)
     assert text.endswith(
-        ": 95.0 % of their answers are right, and 98.6 % of those for the validation rows were."
+        ": 95.0 % of their answers are correct, but 98.6 % of the answers on the validation "
+        "rows were."
     )
     # A bundle without a cloud promises its accuracy as well.
     assert sentence(table_with(20, has_cloud=False), validated=0.986) is not None

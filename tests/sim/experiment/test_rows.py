@@ -67,8 +67,8 @@ def test_unknown_label_is_never_right_and_is_noted(tmp_path, manifest, names, va
     rows = Rows.load(path, manifest, target="digit")
     assert rows.truth.tolist() == [1, 2, UNKNOWN_CLASS, 4, 5]
     assert rows.notes == (
-        "1 of 5 rows have a label that the bundle does not know, as 99: no answer to them is "
-        "right.",
+        "1 of 5 rows have a label that is no class of the bundle, such as 99. Every answer to "
+        "these rows counts as wrong.",
     )
 
 
@@ -87,7 +87,7 @@ def test_an_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
     rows = Rows.load(str(path), manifest)
     assert (values[[1, 3]] == rows.X).all()
     assert rows.truth.tolist() == [1, 3]
-    assert rows.notes == ("The rows are set's own test part.",)
+    assert rows.notes == ("The rows are the test part of set.",)
 
 
 def test_an_npy_file_has_no_labels(tmp_path, manifest, values):
@@ -168,7 +168,7 @@ def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
         assert np.array_equal(Rows.from_arrays("rows", given, y, manifest).X, x)
     with pytest.raises(InputError, match="has no column 'mass', which is a feature"):
         Rows.from_arrays("rows", frame.drop(columns="mass"), y, manifest)
-    with pytest.raises(InputError, match="a DataFrame names raw columns"):
+    with pytest.raises(InputError, match="give raw columns in a DataFrame"):
         Rows.from_arrays("rows", frame.to_numpy()[:, [0] * x.shape[1]], y, manifest)
 
 

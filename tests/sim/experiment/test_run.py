@@ -129,7 +129,7 @@ def test_a_mix_that_drifts(small):
         simulate(small.bundle, small.rows, scenario=QUICK, mix=mix)
     strange = small.truth.copy()
     strange[0] = 99
-    with pytest.raises(InputError, match="mix: 1 rows have a label that is no class"):
+    with pytest.raises(InputError, match="mix: 1 rows have a label that is not a class"):
         simulate(small.bundle, small.rows, strange, scenario=QUICK, mix=mix)
 
 
@@ -168,7 +168,7 @@ def test_an_unknown_class_is_never_right(small):
         small.bundle, small.rows, strange, scenario=QUICK, baselines=False, workload="periodic:1s"
     ).report
     assert report.accuracy["system"] < 1 - 0.8 * 100 / len(strange)
-    assert "100 of 300 rows have a label that the bundle does not know" in report.notes[0]
+    assert "100 of 300 rows have a label that is no class of the bundle" in report.notes[0]
     assert sum(c.instances for c in report.system.classes) < report.instances
 
 
@@ -183,11 +183,11 @@ def test_outage_outside_the_run_is_noted(small):
     late = noon.changed(day_start="11:55", time="30min")
     for scenario, parts in ((noon, ["cloud", "link"]), (late, [])):
         notes = simulate(small.bundle, small.rows, scenario=scenario).report.notes
-        assert [n.split()[4] for n in notes if n.startswith("An outage of the")] == parts
+        assert [n.split()[4] for n in notes if n.startswith("The outage of the")] == parts
 
 
 def test_run_without_an_instance_is_refused(small):
-    with pytest.raises(InputError, match="no instance came"):
+    with pytest.raises(InputError, match="no instance arrived"):
         simulate(small.bundle, small.rows, devices=1, time="1s", workload="poisson:1/day")
 
 

@@ -80,7 +80,7 @@ def test_a_sweep_is_one_table_one_file_and_one_plot(here):
         (["--settings", "no.toml"], "no.toml"),
         (["--sweep", "devices"], "write it as devices=10,100,1000"),
         (["--engine", "live", "--broker", "http://x"], "the broker's URL must begin with mqtt://"),
-        (["--out", "."], "holds other files"),
+        (["--out", "."], "contains other files"),
         (["--out", "rows.csv"], "is a file, not a folder"),
     ],
 )

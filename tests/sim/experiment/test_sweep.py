@@ -60,7 +60,7 @@ def test_a_sweep_that_was_broken_off_goes_on(job, tmp_path):
     rows = run_sweep(job, read_sweeps(["devices=5,6"]), tmp_path)
     assert rows[0] == first[0]
     assert len(rows) == 2
-    refused(run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, says="is of another sweep")
+    refused(run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, says="belongs to another sweep")
 
 
 def test_a_point_that_fails_has_its_error_and_is_tried_again(job, tmp_path):
@@ -93,12 +93,12 @@ def test_sweeps_are_read(text, settings):
     ("texts", "complaint"),
     [
         (["devices"], "write it as devices=10,100,1000"),
-        (["device=3"], "no setting 'device', did you mean 'devices'?"),
-        (["engine=live"], "no setting 'engine'"),
-        (["devices=many"], "'many' is no value of this setting"),
+        (["device=3"], "unknown setting 'device', did you mean 'devices'?"),
+        (["engine=live"], "unknown setting 'engine'"),
+        (["devices=many"], "'many' is not a value of this setting"),
         (["devices=0"], "sweep devices: devices: must be a whole number of at least 1"),
-        (["link=5g"], "sweep link: no link '5g'"),
-        (["devices=none"], "'none' is no value"),
+        (["link=5g"], "sweep link: unknown link '5g'"),
+        (["devices=none"], "'none' is not a value"),
         (["budget=1", "max_loss=0.1"], "each choose the operating point"),
         ([f"seed={','.join(map(str, range(40)))}", f"devices={','.join(map(str, range(1, 41)))}"],
          "1,600 points; at most 1,000"),

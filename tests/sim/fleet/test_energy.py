@@ -216,7 +216,7 @@ def test_a_list_from_a_file(tmp_path):
         ("currency = 3", "currency: must be text, not 3"),
         ("per_mb", "prices.toml: "),
         ("[bill]\nper_mb = -1", "bill.per_mb: must be a number of at least 0"),
-        ("default = 1", "has no [bill]"),
+        ("default = 1", "has no table [bill]"),
     ],
 )
 def test_a_bad_list_is_refused_by_its_key(tmp_path, text, complaint):

@@ -144,7 +144,7 @@ def test_a_bad_link_file_is_refused_by_its_key(tmp_path, text, complaint):
 
 
 def test_an_unknown_link_is_refused_with_those_that_there_are(tmp_path):
-    refused(read_profile, "5g", says="no link '5g'; choose one of none, wifi, 4g")
+    refused(read_profile, "5g", says="unknown link '5g'; choose one of none, wifi, 4g")
     refused_file(lambda path: read_profile(str(path)), tmp_path / "l.toml", "[", "l.toml")
 
 

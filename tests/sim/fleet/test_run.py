@@ -249,7 +249,7 @@ def test_a_fleet_in_proportion_has_the_figures_of_the_whole(tmp_path):
     assert whole.scale == 1.0
     assert part.scale == 10.0
     assert "200 of 2,000 devices" in part.sampling
-    assert "in proportion" in part.sampling
+    assert "the load of the whole fleet" in part.sampling
     assert whole.sampling == "all of 2,000 devices for 5 min"
     first, second = (figures(table, scenario, one) for one in (whole, part))
     assert second.scaled

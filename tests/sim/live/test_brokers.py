@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_run_uses_the_embedded_or_a_given_broker(small, table, monkeypatch):
     with EmbeddedBroker() as broker:
-        with pytest.raises(InputError, match="does not serve shared subscriptions"):
+        with pytest.raises(InputError, match="does not support shared subscriptions"):
             check_live(scenario(workers=2, broker=broker.url))
         live = run(small, table, scenario(devices=2, time="2s", broker=broker.url))
         assert (live.broker, live.fleet.lost) == (broker.url, 0)

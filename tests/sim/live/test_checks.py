@@ -13,10 +13,10 @@ NOWHERE = "mqtt://127.0.0.1:9"
     ("changes", "message"),
     [
         ({"devices": 70_000}, "devices is 70000"),
-        ({"outage": ("broker:+1s-+2s",), "broker": NOWHERE}, "leave out its URL"),
-        ({"link": "4g", "broker": "mqtts://127.0.0.1:9"}, "in front of mqtt://"),
+        ({"outage": ("broker:+1s-+2s",), "broker": NOWHERE}, "omit its URL"),
+        ({"link": "4g", "broker": "mqtts://127.0.0.1:9"}, "for mqtt://host:port"),
         ({"broker": "http://x"}, "mqtt://"),
-        ({"breaker": False}, "breaker goes with the virtual engine"),
+        ({"breaker": False}, "breaker can only be used with the virtual engine"),
     ],
 )
 def test_impossible_live_run_is_refused_before_anything_starts(changes, message):

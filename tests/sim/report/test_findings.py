@@ -98,9 +98,9 @@ def test_loss_is_reported_as_a_loss():
 @pytest.mark.parametrize(
     ("accuracy", "part"),
     [
-        (lambda t: 0.5 if 1200 <= t < 1800 else 0.9, "accuracy fell to 50.0 % and came back."),
+        (lambda t: 0.5 if 1200 <= t < 1800 else 0.9, "accuracy fell to 50.0 % and recovered."),
         (lambda t: 0.89 if 1200 <= t < 1800 else 0.9, "stayed about the same (89.0 %)."),
-        (lambda t: 0.5 if t >= 1200 else 0.9, "fell to 50.0 % and has not come back since."),
+        (lambda t: 0.5 if t >= 1200 else 0.9, "fell to 50.0 % and has not recovered since."),
         (lambda t: None, "the devices answered 20.0 % of the instances themselves"),
     ],
 )
@@ -112,13 +112,13 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
     ("report", "part"),
     [
         (made_up(), "1.00 % of the answers are fallbacks (see the run over time)"),
-        (made_up(), "Not measured on this machine but assumed: a worker's time for a message"),
+        (made_up(), "Assumed, not measured on this machine: a worker's time for a message"),
         (made_up(accuracy=None), "The rows have no labels"),
         (
-            with_system(made_up(), scaled=True, sampling="in proportion: 5 of 100,000 devices"),
-            "Simulated in proportion: 5 of 100,000 devices; figures are estimates",
+            with_system(made_up(), scaled=True, sampling="5 of 100,000 devices"),
+            "Simulated 5 of 100,000 devices. The figures are estimates",
         ),
-        (live(), "Only Gatewise itself was run live"),
+        (live(), "Only Gatewise was run live"),
         (made_up(notes=("a note",), troubles=("a trouble",)), "a note"),
         (with_system(made_up(), utilisation=0.9), "the workers are busy 90 % of the time"),
         (

@@ -100,12 +100,12 @@ def test_operating_points_are_in_the_frame_or_counted():
     (left, right), (low, high) = frontier_limits(report)
     assert all(left < p.cost < right and low < p.accuracy < high for p in report.frontier.points)
     assert left == 0
-    assert "below the frame" not in text(render(report))
+    assert "below the plot" not in text(render(report))
     cheap = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
     points = replace(report.frontier, points=(cheap, *report.frontier.points))
     far = replace(report, frontier=points)
     assert frontier_limits(far)[1][0] > 0.5
-    assert "on validation rows (3 of 10 lie below the frame); the ring" in text(render(far))
+    assert "on validation rows (3 of 10 are below the plot). The ring" in text(render(far))
 
 
 def test_a_time_line_without_answers_is_drawn():
@@ -139,9 +139,9 @@ def test_names_with_markup_are_only_text():
 @pytest.mark.parametrize(
     ("report", "parts"),
     [
-        (made_up(accuracy=None), ["The rows have no labels, so that none of the policies"]),
+        (made_up(accuracy=None), ["The rows have no labels, so the plot cannot show the policies"]),
         (made_up(keys=("system",)), ["90.0 % right;"]),
-        (made_up(keys=("system", "edge_only"), faults=()), ["Nothing was down."]),
+        (made_up(keys=("system", "edge_only"), faults=()), ["There was no outage."]),
         (made_up(system={"timeline": (), "classes": ()}), ["Answers by route"]),
         (live(), ["exactly the label, route and cost", "Run live, 2026"]),
         (
@@ -167,7 +167,7 @@ def test_a_run_without_an_answer_has_a_page():
     report = replace(report, policies=tuple(replace(p, **nothing) for p in report.policies))
     found = text(render(report))
     assert "No instance was answered." in found
-    assert "1,000 of 1,000 instances got no answer" in found
+    assert "1,000 of 1,000 instances have no answer" in found
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -177,4 +177,4 @@ def test_of_many_classes_those_offloaded_most_are_listed():
     )
     none = replace(some, label="none", instances=0.0, offload_rate=None, accuracy=None)
     found = text(render(made_up(system={"classes": (*[some] * 60, none)})))
-    assert "the 40 of 61 offloaded most" in found
+    assert "the 40 classes of 61 with most offloads" in found

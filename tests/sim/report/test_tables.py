@@ -62,17 +62,17 @@ def test_recalls_carry_the_names_of_the_classes():
     report = made_up()
     active = replace(report.frontier.active, recall={"kind 0": 0.9, "kind 1": None})
     report = replace(report, frontier=replace(report.frontier, active=active))
-    rows = cells(tables.details(report)[1])
+    rows = cells(tables.detail_tables(report)[1])
     assert rows["operating point: recall"][0].startswith("kind 0 90.0 %, kind 1 n/a")
 
 
 def test_details_name_what_the_figures_rest_on():
     data = {"rows": 1797, "features": 64}
-    settings, basis = tables.details(replace(live(), data=data, seconds={"train": 12.3}))
+    settings, basis = tables.detail_tables(replace(live(), data=data, seconds={"train": 12.3}))
     assert cells(settings)["seed"] == ["0"]
     rows = cells(basis)
     assert rows["data"][0].startswith("rows 1,797, features 64")
-    assert rows["seconds taken"] == ["train 12.3"]
+    assert rows["duration, s"] == ["train 12.3"]
     assert rows["machine"] == ["Linux x86_64"]
     assert "battery, Wh" not in rows
 
@@ -96,4 +96,4 @@ def test_a_run_on_a_terminal(capsys):
     assert lines["EUR a month"].split()[3:5] == ["30", "24"]
     assert "lost" not in lines
     assert "offloading every instance" in out
-    assert "but assumed" in out
+    assert "Assumed, not measured" in out

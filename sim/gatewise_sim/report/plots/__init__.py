@@ -1,1 +1,1 @@
-"""Plots of reports: matplotlib's SVG in the page's own colours."""
+"""Plots of reports, as SVG in the colours of the page."""

@@ -1,4 +1,4 @@
-"""Plots of one run: accuracy against cost, latency, spending, classes."""
+"""Plots of a run: accuracy against cost, and latency."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from gatewise_sim.report.plots.style import (
     Look,
     draw,
     error_bars,
-    head,
     log_ticks,
     percent_ticks,
+    title_y_axis,
     widened,
 )
 
-#: How much longer the axis of accuracy may become for operating points far below.
-_LONGEST_AXIS = 4.0
-#: Share of an axis within which two marks cover each other, and the sizes of marks that do.
-_MARK_SHARE = 0.04
+#: Largest factor by which operating points may extend the axis of accuracy.
+_MAX_AXIS_FACTOR = 4.0
+#: Share of an axis within which two marks overlap.
+_OVERLAP_SHARE = 0.04
+#: Size of a mark, and difference in size of overlapping marks, in points.
 _MARK_SIZE = 9.0
-_MARK_STEP = 6.0
+_MARK_SIZE_STEP = 6.0
 
 Limits = tuple[tuple[float, float], tuple[float, float]]
 
 
 class _Mark(NamedTuple):
-    """A policy's place in the plot of accuracy against cost."""
+    """A policy with its position in the plot of accuracy against cost."""
 
     policy: PolicyResult
     cost: Measured
@@ -52,19 +53,19 @@ def frontier_plot(report: Report) -> Markup:
         axes = figure.add_subplot()
         blue = COLOURS["system"]
         dots: Look = {"s": 12, "color": blue, "alpha": 0.45, "linewidths": 0}
-        axes.scatter(*_places(frontier.points), **dots)
-        axes.plot(*_places(frontier.hull), color=blue, linewidth=1.4)
+        axes.scatter(*_coordinates(frontier.points), **dots)
+        axes.plot(*_coordinates(frontier.hull), color=blue, linewidth=1.4)
         ring: Look = {
             "markersize": 13,
             "fillstyle": "none",
             "markeredgewidth": 1.5,
             "clip_on": False,
         }
-        axes.plot(*_places([frontier.active]), "o", color=blue, label="active point", **ring)
+        axes.plot(*_coordinates([frontier.active]), "o", color=blue, label="active point", **ring)
         if frontier.reference_accuracy is not None:
             line: Look = {"color": COLOURS["muted"], "linestyle": (0, (5, 3)), "linewidth": 1.2}
             axes.axhline(frontier.reference_accuracy, label="high-cost model", **line)
-        # a mark for each policy, smaller where it would hide another
+        # a mark for each policy; overlapping marks have different sizes
         limits = frontier_limits(report)
         if limits is not None:
             axes.set_xlim(*limits[0])
@@ -76,13 +77,13 @@ def frontier_plot(report: Report) -> Markup:
                     axes, mark.cost, mark.accuracy, key, label=mark.policy.name, size=sizes[key]
                 )
         percent_ticks(axes.yaxis)
-        head(axes, "accuracy")
+        title_y_axis(axes, "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
         legend = figure.legend(loc="outside lower left", ncols=8)
         for artist in legend.findobj(Line2D):
             artist.set_markersize(_MARK_SIZE)
 
-    # the same in words, for those who do not see the plot
+    # the description for screen readers
     active = frontier.active
     texts = [
         f"{mark.policy.name} {percent(mark.accuracy.value)} at cost {number(mark.cost.value)}"
@@ -96,8 +97,8 @@ def frontier_plot(report: Report) -> Markup:
     )
 
 
-def _places(points: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Costs and accuracies of operating points."""
+def _coordinates(points: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """Lists of the costs and accuracies of operating points."""
     return [point.cost for point in points], [point.accuracy for point in points]
 
 
@@ -110,24 +111,24 @@ def _marks(report: Report) -> list[_Mark]:
 
 
 def _mark_sizes(marks: Sequence[_Mark], limits: Limits) -> dict[str, float]:
-    """Size of each policy's mark: where marks lie on each other, each is larger than the last."""
+    """Compute the size of each policy's mark, larger than the earlier marks that it overlaps."""
     (left, right), (low, high) = limits
     sizes: dict[str, float] = {}
     for index, mark in enumerate(marks):
         covered = [
             sizes[earlier.policy.key]
             for earlier in marks[:index]
-            if abs(mark.cost.value - earlier.cost.value) < _MARK_SHARE * (right - left)
-            and abs(mark.accuracy.value - earlier.accuracy.value) < _MARK_SHARE * (high - low)
+            if abs(mark.cost.value - earlier.cost.value) < _OVERLAP_SHARE * (right - left)
+            and abs(mark.accuracy.value - earlier.accuracy.value) < _OVERLAP_SHARE * (high - low)
         ]
-        sizes[mark.policy.key] = max(covered) + _MARK_STEP if covered else _MARK_SIZE
+        sizes[mark.policy.key] = max(covered) + _MARK_SIZE_STEP if covered else _MARK_SIZE
     return sizes
 
 
 def frontier_limits(report: Report) -> Limits | None:
-    """Ends of the axes of cost and accuracy; None where no policy has an accuracy.
+    """Compute the limits of the axes of cost and accuracy; None without an accuracy.
 
-    All operating points are in between, unless the policies would then be too near each other.
+    They include all operating points, unless the policies would then be too close together.
     """
     marks = _marks(report)
     if not marks:
@@ -141,8 +142,9 @@ def frontier_limits(report: Report) -> Limits | None:
         accuracies += [mark.accuracy.value, *(end for end in interval if end is not None)]
     low, high = widened(min(accuracies), max(accuracies))
     all_accuracies = [low, high, *(point.accuracy for point in points)]
-    if max(all_accuracies) - min(all_accuracies) <= _LONGEST_AXIS * (high - low):
-        low, high = min(all_accuracies), max(all_accuracies)
+    if max(all_accuracies) - min(all_accuracies) <= _MAX_AXIS_FACTOR * (high - low):
+        low = min(all_accuracies)
+        high = max(all_accuracies)
     margin = 0.08 * (high - low)
     right = max(
         active.cost, *(mark.cost.value for mark in marks), *(point.cost for point in points)
@@ -151,7 +153,7 @@ def frontier_limits(report: Report) -> Limits | None:
 
 
 class _Curve(NamedTuple):
-    """A policy's latencies, of all instances or of the offloaded ones."""
+    """A policy's latencies for all instances or for the offloaded ones."""
 
     name: str
     policy: PolicyResult
@@ -161,7 +163,7 @@ class _Curve(NamedTuple):
 
 
 def _curves(report: Report) -> list[_Curve]:
-    """Curves of the latency plot; broken lines, so that two at one place can both be seen."""
+    """List the curves of the latency plot, with line styles that stay visible on each other."""
     curves = []
     for key, style in (("system", "-"), ("edge_only", "--"), ("cloud_only", "-.")):
         policy = report.policy(key)
@@ -176,7 +178,7 @@ def _curves(report: Report) -> list[_Curve]:
 
 
 def latency_plot(report: Report) -> Markup | None:
-    """Plot the share of answers that have come by a time; None without any."""
+    """Plot the share of answers that are given by a time; None without answers."""
     curves = _curves(report)
     if not curves:
         return None
@@ -195,8 +197,8 @@ def latency_plot(report: Report) -> Markup | None:
         log_ticks(axes.xaxis, number)
         percent_ticks(axes.yaxis)
         axes.set_ylim(0, 1.02)
-        head(axes, "share of answers that have come")
-        axes.set_xlabel("ms since the instance came", loc="right")
+        title_y_axis(axes, "share of answers given")
+        axes.set_xlabel("ms since the arrival of the instance", loc="right")
         figure.legend(loc="outside lower left", ncols=5)
 
     texts = []

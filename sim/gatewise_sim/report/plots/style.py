@@ -1,8 +1,8 @@
-"""Matplotlib figures as SVG that takes colours and fonts from the page around it.
+"""Matplotlib figures as inline SVG with the colours and fonts of the page.
 
-A figure is drawn with a placeholder for each colour of the style sheet; in the SVG the placeholder
-is the CSS variable itself, so that one drawing serves light, dark and print. One unit of a figure
-is one CSS pixel at its natural size. The same figure gives the same bytes.
+A figure is drawn with a placeholder for each colour of the style sheet. In the SVG the CSS variable
+replaces the placeholder, so that one plot works in light mode, dark mode and print. One point of a
+figure is one CSS pixel. The same figure gives the same bytes.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from gatewise_sim.report.document import Figure as Measured
 
 #: Width of a plot, in px.
 _WIDTH: Final = 860.0
-#: Shortest length of an axis of shares.
-_SHORTEST: Final = 0.05
+#: Smallest range of an axis of shares.
+_MIN_SHARE_SPAN: Final = 0.05
 
-#: Matplotlib keyword arguments that style a line or a mark.
+#: Keyword arguments of matplotlib for the style of a line or a mark.
 Look = dict[str, Any]
 
 _INKS: Final = ("ink", "muted", "line", "panel")
 _PARTS: Final = ("system", "edge", "cloud", "network", "feature", "waiting", "idle")
 _OTHER_POLICIES: Final = ("confidence", "random", "oracle")
-#: CSS variable to its placeholder in a figure; the policies' keys are among them.
+#: Placeholder for each CSS variable, including those with the keys of policies.
 COLOURS: Final = {
     name: f"#0{number:x}00fe" for number, name in enumerate((*_INKS, *_PARTS, *_OTHER_POLICIES))
 }
 COLOURS["edge_only"] = COLOURS["edge"]
 COLOURS["cloud_only"] = COLOURS["cloud"]
 
-#: A marker for each policy, so that policies can be told apart without colour.
+#: Marker of each policy, which distinguishes policies without colour.
 MARKERS: Final = {
     "system": "D",
     "edge_only": "^",
@@ -51,7 +51,7 @@ MARKERS: Final = {
 }
 
 _SETTINGS: Final[Any] = {
-    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.fonttype": "none",  # keep text as text, in the font of the page
     "svg.hashsalt": "gatewise",
     "figure.dpi": 72,
     "figure.facecolor": "none",
@@ -89,7 +89,7 @@ def draw(
 ) -> Markup:
     """Draw a figure as inline SVG.
 
-    Its ids begin with `name`; `title` and `description` are for screen readers.
+    The ids of its elements begin with `name`. `title` and `description` are for screen readers.
     """
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure((_WIDTH / 72, height / 72), layout="constrained")
@@ -100,24 +100,24 @@ def draw(
     return _inline(text.getvalue(), name, title, description)
 
 
-def head(axes: Axes, text: str) -> None:
-    """Write the name of a y axis above it, where it takes no width."""
+def title_y_axis(axes: Axes, text: str) -> None:
+    """Write the name of a y axis above the axis, to save width."""
     axes.set_title(text, pad=8)
 
 
 def percent_ticks(axis: Axis) -> None:
-    """Write the ticks of shares as percentages."""
+    """Label the ticks of an axis of shares as percentages."""
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))
 
 
 def limit_to_shares(axes: Axes, axis: Literal["x", "y"]) -> None:
-    """Limit an axis of shares to 0 to 1, because matplotlib's margin would extend it."""
+    """Limit an axis of shares to the range 0 to 1, which matplotlib's margins would exceed."""
     low, high = getattr(axes, f"get_{axis}lim")()
     getattr(axes, f"set_{axis}lim")(*widened(max(0.0, low), min(1.0, high)))
 
 
 class _SpacedTicks(LogLocator):
-    """Ticks at 1, 2 and 5, or at 1 alone where that would be too many."""
+    """Ticks at multiples 1, 2 and 5 of powers of ten, or only at 1 on a long axis."""
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
         """Compute the positions of the ticks from `vmin` to `vmax`."""
@@ -127,23 +127,23 @@ class _SpacedTicks(LogLocator):
 
 
 def log_ticks(axis: Axis, form: Format) -> None:
-    """Set few ticks on a logarithmic axis, labelled without exponents."""
+    """Set a few ticks on a logarithmic axis, with labels without exponents."""
     axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
 
 
 def error_lengths(figure: Measured) -> list[list[float]] | None:
-    """Distances from a figure to the ends of its interval, in matplotlib's form."""
+    """Compute the lengths of error bars from the interval of a figure, as matplotlib needs them."""
     if figure.low is None or figure.high is None:
         return None
     return [[figure.value - figure.low], [figure.high - figure.value]]
 
 
 def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, size: float) -> None:
-    """Plot a figure against another with both intervals, in the look of the policy `key`.
+    """Plot a point with both intervals, in the style of the policy `key`.
 
-    Marks are outlines of different shapes and sizes, so that all can be seen where they overlap.
+    The markers are outlines of different shapes and sizes, so that overlapping ones stay visible.
     """
     axes.errorbar(
         [x.value],
@@ -162,7 +162,7 @@ def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, si
 
 
 def _font_size(font: re.Match[str]) -> str:
-    """Keep the size of a font and drop its family, so that the page's is used."""
+    """Keep the size of a font and remove its family, so that the font of the page applies."""
     return f"-size{font[1]}" if font[1] else ""
 
 
@@ -173,7 +173,7 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
     body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _font_size, body)
-    # matplotlib names some clip paths by an object's address, which differs from run to run.
+    # matplotlib names some clip paths by the address of an object, which is not reproducible.
     for number, clip in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', body))):
         body = body.replace(clip, f"clip-{number}")
     body = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", body)
@@ -187,12 +187,12 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Widen an axis of shares to 5 percentage points; one within 0 to 1 stays within."""
-    missing = _SHORTEST - (high - low)
-    if missing <= 0:
+    """Widen the range of an axis of shares to at least 5 percentage points, within 0 to 1."""
+    lacking_width = _MIN_SHARE_SPAN - (high - low)
+    if lacking_width <= 0:
         return low, high
-    top = max(high, min(1.0, high + missing / 2))
-    bottom = top - _SHORTEST
+    top = max(high, min(1.0, high + lacking_width / 2))
+    bottom = top - _MIN_SHARE_SPAN
     if low >= 0:
         bottom = max(bottom, 0.0)
-    return bottom, bottom + _SHORTEST
+    return bottom, bottom + _MIN_SHARE_SPAN

@@ -1,4 +1,4 @@
-"""Plot of a run over time: answers by route, accuracy and latency, with the outages."""
+"""Plot of a run over time: answers by route, accuracy, latency and outages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gatewise_sim.report.plots.style import (
     COLOURS,
     Look,
     draw,
-    head,
     limit_to_shares,
     log_ticks,
     percent_ticks,
+    title_y_axis,
 )
 
 _ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "error": "muted"}
@@ -28,18 +28,18 @@ _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 
 
 
 def timeline_plot(report: Report) -> Markup | None:
-    """Plot the run over time; None for a run without an answer."""
+    """Plot the run over time; None without answers."""
     bins = report.system.timeline
     if not bins:
         return None
     end = float(report.settings.get("seconds") or bins[-1].end)
-    unit, unit_name = next((size, name) for shortest, size, name in _UNITS if end >= shortest)
+    unit, unit_name = next((size, name) for min_end, size, name in _UNITS if end >= min_end)
     return _Timeline(end, bins, report.faults, unit, unit_name).plot()
 
 
 @dataclass(frozen=True)
 class _Timeline:
-    """A run up to `end` (s): its bins, its outages, and the unit of its axis of time in s."""
+    """Bins and outages of a run up to `end` (s), with the unit of the time axis in s."""
 
     end: float
     bins: Sequence[TimelineBin]
@@ -48,7 +48,7 @@ class _Timeline:
     unit_name: str
 
     def plot(self) -> Markup:
-        """Draw answers and, where known, accuracy and latency, in panels below each other."""
+        """Draw panels of answers and, if they are known, of accuracy and latency."""
         paints = [self._paint_answers]
         if any(b.accuracy is not None for b in self.bins):
             paints.append(self._paint_accuracy)
@@ -83,7 +83,7 @@ class _Timeline:
         return [b.begin / self.unit for b in self.bins] + [self.bins[-1].end / self.unit]
 
     def _steps(self, values: Sequence[float | None]) -> list[float]:
-        """Get a value for each edge; NaN leaves a gap."""
+        """Give each edge the value of its bin; NaN leaves a gap."""
         steps = [float("nan") if value is None else value for value in values]
         return [*steps, steps[-1]]
 
@@ -100,7 +100,7 @@ class _Timeline:
         axes.set_ylim(bottom=0)
         names = list(dict.fromkeys(fault_name(f) for f in self.faults))
         shaded = f"; shaded: {listed(names)}" if 0 < len(names) <= 2 else ""
-        head(axes, f"answers per second{shaded}")
+        title_y_axis(axes, f"answers per second{shaded}")
 
     def _paint_accuracy(self, axes: Axes) -> None:
         for name, style, key, label in (
@@ -112,7 +112,7 @@ class _Timeline:
             axes.plot(self._edges, values, style, label=label, **look)
         percent_ticks(axes.yaxis)
         limit_to_shares(axes, "y")
-        head(axes, "accuracy")
+        title_y_axis(axes, "accuracy")
 
     def _paint_latency(self, axes: Axes) -> None:
         axes.set_yscale("log")
@@ -120,7 +120,7 @@ class _Timeline:
         look: Look = {"drawstyle": "steps-post", "color": COLOURS["network"], "linewidth": 1.5}
         axes.plot(self._edges, values, label="latency", **look)
         log_ticks(axes.yaxis, number)
-        head(axes, "ms within which 95 % of the offloaded are answered")
+        title_y_axis(axes, "95th percentile of the latency of offloaded instances, in ms")
 
     def _description(self) -> str:
         accuracies = [b.accuracy for b in self.bins if b.accuracy is not None]
