@@ -1,1 +1,1 @@
-"""Helpers that tests of several packages share: brokers, processes, clients, bundles."""
+"""Helpers for the tests of several packages: brokers, processes, clients and bundles."""

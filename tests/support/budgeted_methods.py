@@ -1,4 +1,4 @@
-"""Every method with small settings, on nine priced columns of real data."""
+"""All methods with fast settings, on nine priced columns of real data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ METHODS: dict[str, Any] = {
 
 
 def table(binary: bool = True) -> tuple[pd.DataFrame, pd.DataFrame, Any, Any]:
-    """Split real data into training and test rows, as frames of nine columns, with labels."""
+    """Load training and test rows as frames of nine columns, and their labels."""
     X, y = (load_breast_cancer if binary else load_wine)(return_X_y=True)
     names = np.array(["no", "yes"] if binary else ["a", "b", "c"])
     frame = pd.DataFrame(X[:, :N_FEATURES], columns=NAMES)
@@ -56,7 +56,7 @@ def table(binary: bool = True) -> tuple[pd.DataFrame, pd.DataFrame, Any, Any]:
 
 
 def ready(method: str, X: pd.DataFrame, y: Any, **settings: Any) -> Any:
-    """Clone a method over the priced groups; a cascade gets a fitted forest."""
+    """Clone a method with the prices; a cascade gets a fitted forest as its high-cost model."""
     model = clone(METHODS[method]).set_params(feature_costs=COSTS, random_state=0, **settings)
     if isinstance(model, CascadeClassifier) and "high_cost_model" not in settings:
         forest = RandomForestClassifier(10, random_state=0).fit(X.to_numpy(np.float32), y)

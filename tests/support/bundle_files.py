@@ -1,4 +1,4 @@
-"""Files of a bundle, to look at and to exchange; graphs run and compared, rows as tables."""
+"""Helpers that read, replace and run the files of a bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Every file of a bundle, directory or zip, by name."""
+    """Read the files of a bundle, a directory or a zip file, by name."""
     if path.is_dir():
         return {p.name: p.read_bytes() for p in path.iterdir()}
     with zipfile.ZipFile(path) as archive:
@@ -23,7 +23,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def replace_file(path: Path, name: str, content: bytes) -> None:
-    """Put another file into a bundle's directory, with a manifest that lists it."""
+    """Replace a file in the directory of a bundle, and its hash and size in the manifest."""
     document = json.loads((path / "manifest.json").read_text())
     document["files"][name] = {
         "sha256": hashlib.sha256(content).hexdigest(),
@@ -37,16 +37,16 @@ def replace_file(path: Path, name: str, content: bytes) -> None:
 
 
 def rows_as_table(system: Any, rows: NDArray[np.float32]) -> Any:
-    """Rows as the table that the system was fitted on, if it was."""
+    """Make a DataFrame of rows if the system was fitted on one."""
     names = getattr(system, "feature_names_in_", None)
     return rows if names is None else pd.DataFrame(rows, columns=names)
 
 
 def run_onnx(content: bytes, x: Any) -> dict[str, Any]:
-    """Outputs of an ONNX file by name, trees added up in their order."""
+    """Compute the outputs of an ONNX file by name, in one thread so that sums are reproducible."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    read = session.get_inputs()[0].name
-    names = [o.name for o in session.get_outputs()]
-    return dict(zip(names, session.run(None, {read: x}), strict=True))
+    input_name = session.get_inputs()[0].name
+    output_names = [output.name for output in session.get_outputs()]
+    return dict(zip(output_names, session.run(None, {input_name: x}), strict=True))

@@ -1,4 +1,4 @@
-"""Cascades made by hand and at random, to be written as C."""
+"""Synthetic cascades for tests of the C99 code."""
 
 from __future__ import annotations
 
@@ -18,42 +18,46 @@ from tests.support.trees import make_trees
 
 Matrix = NDArray[np.float32]
 
-#: Values that trees like to compare: zeros of both signs, denormals, epoch-like offsets.
+#: Thresholds and values that are difficult to compare: signed zeros, denormals, large offsets.
 MARKS = np.array(
     [0.0, -0.0, 1e-45, -1e-45, 1e-39, 0.5, -0.5, 1e6, 1e6 + 0.0625, 1e6 + 1, -1e6, 3e38], np.float32
 )
 
 
 def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
+    """Draw a flat model of `k` features; `kind` is linear, kernel or trees."""
+
     def floats(*shape: int) -> Matrix:
         return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
 
     if kind == "linear":
         return LinearModel(rng.choice(MARKS, k), floats(k), floats(k, n_outputs), floats(n_outputs))
     if kind == "kernel":
-        marks = int(rng.integers(1, 9))
+        n_landmarks = int(rng.integers(1, 9))
         return KernelModel(
-            rng.choice(MARKS, k), floats(k), floats(marks, k), np.float32(rng.random()),
-            floats(marks, n_outputs), floats(n_outputs),
+            rng.choice(MARKS, k), floats(k), floats(n_landmarks, k), np.float32(rng.random()),
+            floats(n_landmarks, n_outputs), floats(n_outputs),
         )  # fmt: skip
     form = str(rng.choice(["one", "all", "mixed"]))
     trees = make_trees(rng, int(rng.integers(0, 9)), k, n_outputs, form=form, marks=MARKS)
     leaves = str(rng.choice(["floats", "bytes", "few", "pure"]))
     if leaves == "bytes":
         return trees.with_byte_leaves()
-    if leaves == "few":  # few distinct numbers, in few distinct rows
-        few = rng.choice(floats(2), (3, trees.value.shape[1]))
-        return replace(trees, value=few[rng.integers(0, 3, trees.n_nodes)])
-    if leaves == "pure":  # as in a forest grown to leaves of one class
+    if leaves == "few":  # two distinct numbers in three distinct rows
+        rows = rng.choice(floats(2), (3, trees.value.shape[1]))
+        return replace(trees, value=rows[rng.integers(0, 3, trees.n_nodes)])
+    if leaves == "pure":  # leaves of one class, as in a fully grown forest
         pure = np.eye(trees.value.shape[1], dtype=np.float32) * np.float32(0.1)
         return replace(trees, value=pure[rng.integers(0, len(pure), trees.n_nodes)])
     return trees
 
 
 def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
+    """Draw a stage of a random kind on random features."""
     kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated"]))
     features = rng.permutation(n_features)[: int(rng.integers(0, n_features + 1))]
-    k, n_margins = len(features), 1 if n_classes == 2 else n_classes
+    k = len(features)
+    n_margins = 1 if n_classes == 2 else n_classes
     if kind == "lazy":
         model = random_plain(rng, "trees", k, n_margins)
         return Stage(model, features, "softmax", acquisition="node")
@@ -64,15 +68,18 @@ def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
 
 
 def random_cascade(seed: int) -> Cascade:
+    """Draw a cascade with rows of difficult values and thresholds."""
     rng = np.random.default_rng(seed)
-    n_features, n_classes = int(rng.integers(1, 8)), int(rng.integers(2, 5))
+    n_features = int(rng.integers(1, 8))
+    n_classes = int(rng.integers(2, 5))
     stages = [random_stage(rng, n_features, n_classes) for _ in range(int(rng.integers(1, 5)))]
     rows = rng.choice(MARKS, (12, n_features))
     thresholds: list[float | None] = []
     for stage in stages:
         scores = split(stage.margins(rows), stage.score)[1]
-        some = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
-        thresholds.append(some[int(rng.integers(len(some)))])  # a score itself, hit exactly
+        # a threshold that equals a score of a row, or a special threshold
+        candidates = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
+        thresholds.append(candidates[int(rng.integers(len(candidates)))])
     takes_missing = bool(rng.random() < 0.5)
     offloads = bool(rng.random() < 0.7)
     if takes_missing:
@@ -87,7 +94,10 @@ def random_cascade(seed: int) -> Cascade:
 
 
 def steps(n_thresholds: int, *, takes_missing: bool) -> Cascade:
-    """A stage of one tree per threshold 0, 1, 2, ...; its margin counts those below the value."""
+    """Make a stage with a tree for each threshold 0, 1, 2, ...
+
+    Its margin is the number of thresholds below the value.
+    """
     n = n_thresholds
     stumps = TreeEnsemble(
         feature=np.tile(np.int32([0, -1, -1]), n),

@@ -1,4 +1,4 @@
-"""Certificates of test servers and devices, strict enough for every Python (3.13 and later)."""
+"""Certificates of test servers and devices that meet the strict checks of Python 3.13."""
 
 from __future__ import annotations
 
@@ -13,62 +13,69 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """A certificate authority that lives for one test, in `folder`/`name`.pem.
+    """A certificate authority whose certificate is `folder`/`name`.pem.
 
-    What it issues is good for a day around `days` from now, at an address.
+    Its certificates name `address` and are valid for a day before and after `days` from now.
     """
 
     def __init__(
         self, folder: Path, name: str, *, days: float = 0.0, address: str = "127.0.0.1"
     ) -> None:
-        self._folder, self._name = folder, _named(name)
+        self._folder = folder
+        self._name = _common_name(name)
         self._address = x509.IPAddress(ipaddress.ip_address(address))
-        self._noon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+        self._middle = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate(self._name, self._key.public_key(), ca=True))
 
     def issue(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key, `name`.crt and `name`.key."""
+        """Write a certificate and its key to `name`.crt and `name`.key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate, secret = (self._folder / f"{name}.{end}" for end in ("crt", "key"))
-        certificate.write_bytes(self._certificate(_named(name), key.public_key(), ca=False))
-        secret.write_bytes(
+        certificate_file = self._folder / f"{name}.crt"
+        key_file = self._folder / f"{name}.key"
+        certificate_file.write_bytes(
+            self._certificate(_common_name(name), key.public_key(), ca=False)
+        )
+        key_file.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
                 serialization.NoEncryption(),
             )
         )
-        return certificate, secret
+        return certificate_file, key_file
 
     def _certificate(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool
     ) -> bytes:
-        day, own = datetime.timedelta(days=1), self._key.public_key()
+        day = datetime.timedelta(days=1)
+        issuer_key = self._key.public_key()
         usage = dict.fromkeys(
             ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
              "encipher_only", "decipher_only"), False,
         )  # fmt: skip
-        made = (
+        certificate = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(self._noon - day)
-            .not_valid_after(self._noon + day)
+            .not_valid_before(self._middle - day)
+            .not_valid_after(self._middle + day)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             .add_extension(
                 x509.KeyUsage(digital_signature=True, key_cert_sign=ca, crl_sign=ca, **usage), True
             )
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False
+            )
             .add_extension(x509.SubjectAlternativeName([self._address]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        return made.public_bytes(serialization.Encoding.PEM)
+        return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -33,7 +33,7 @@ KEYS = {
 
 
 def check_report(report: dict[str, Any]) -> None:
-    """What holds for every run in which nothing broke."""
+    """Check the report of a run without failures."""
     for key, parts in KEYS.items():
         assert key in report
         if parts is not None:
@@ -44,7 +44,7 @@ def check_report(report: dict[str, Any]) -> None:
     answers = report["answers"]
     assert answers["lost"] == answers["fallback"] == answers["late"] == 0
     assert answers["edge"] + answers["cloud"] == report["instances"] == report["data"]["test_rows"]
-    # every answer is the bundle's own, and the bundle's are the estimator's (or no run starts)
+    # Each answer equals that of the bundle, which training has compared with the estimator.
     assert report["checked"]["compared"] == report["instances"]
     assert set(report["checked"]["differing"].values()) == {0}
     cost = report["feature_cost"]
@@ -53,8 +53,8 @@ def check_report(report: dict[str, Any]) -> None:
     assert report["latency_ms"]["edge_only"]["p50"] < report["latency_ms"]["cloud_only"]["p50"]
 
 
-def check_default_demo(out: Path, printed: str) -> None:
-    """What ``gatewise demo`` has written and printed, as a new user runs it."""
+def check_default_demo(out: Path, output: str) -> None:
+    """Check the files and the output of ``gatewise demo`` with its defaults."""
     assert {p.name for p in out.iterdir()} == set(DEMO.files)
     report = json.loads((out / "report.json").read_text())
     check_report(report)
@@ -62,10 +62,10 @@ def check_default_demo(out: Path, printed: str) -> None:
     assert report["accuracy"]["cloud_only"] > 0.98
     assert report["accuracy"]["system"] >= report["accuracy"]["cloud_only"] - 0.015
     assert report["cost_reduction"] >= 0.5
-    assert f"{out.name}/report.html" in printed
+    assert f"{out.name}/report.html" in output
     assert report["command"] in (out / "report.html").read_text()
 
-    # what was written can be used: the bundle on the instances gives the same answers
+    # The bundle answers the instances with the reported cost.
     bundle = Bundle.open(out / "bundle")
     assert bundle.manifest.feature_names[:2] == ("pixel_0_0", "pixel_0_1")
     table = read_table(out / "instances.csv", bundle.manifest.feature_names)
@@ -73,11 +73,11 @@ def check_default_demo(out: Path, printed: str) -> None:
     assert table.ignored == ("label",)
     with Device(bundle, policy="edge-only") as device:
         answers = [device.answer(row) for row in rows]
-    mean = sum(a.cost for a in answers) / len(rows)
-    assert mean == pytest.approx(report["feature_cost"]["edge_only"], rel=1e-12)
-    # and the same arrivals can be simulated again
-    again = Scenario(workload=f"replay:{out / 'arrivals.csv'}", devices=4, time="60s")
-    job = Job(str(out / "bundle"), str(out / "instances.csv"), scenario=again)
+    mean_cost = sum(answer.cost for answer in answers) / len(rows)
+    assert mean_cost == pytest.approx(report["feature_cost"]["edge_only"], rel=1e-12)
+    # A simulation of the same arrivals gives the same answers.
+    scenario = Scenario(workload=f"replay:{out / 'arrivals.csv'}", devices=4, time="60s")
+    job = Job(str(out / "bundle"), str(out / "instances.csv"), scenario=scenario)
     simulated = run_scenario(job.prepare(), job.command())
     assert simulated.instances == report["instances"]
     assert simulated.accuracy == report["accuracy"]

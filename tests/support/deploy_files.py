@@ -1,4 +1,4 @@
-"""Files of deploy/, and the commands in them."""
+"""Files in deploy/, and checks of their commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewise.cli import build
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-#: As the README has it for the containers.
+#: Settings of `gatewise broker init` for the containers, as in the README.
 CONTAINER = {
     "at": "/mosquitto/config",
     "data": "/mosquitto/data",

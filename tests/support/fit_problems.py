@@ -1,4 +1,4 @@
-"""The problem that a method fits its candidate cascades to, from a table of rows."""
+"""Fitting problems of cascades, made from rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from gatewise_training.data.validation_split import ValidationSplit
 
 
 def problem_of(x: Any, y: Any, costs: FeatureCosts | None = None) -> Problem:
-    """Pose rows of weight 1 with class indices; features cost 1 each unless priced."""
-    x, y = np.asarray(x, np.float32), np.asarray(y, np.int64)
+    """Make the fitting problem of rows with class indices and weights of 1.
+
+    Each feature costs 1 by default.
+    """
+    x = np.asarray(x, np.float32)
+    y = np.asarray(y, np.int64)
     plan = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
     costs = FeatureCosts.uniform(x.shape[1]) if costs is None else costs
     return Problem(plan, plan, len(np.unique(y)), costs, 0, lambda *_: None)

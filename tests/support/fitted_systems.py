@@ -1,4 +1,4 @@
-"""Fitted systems of every kind that a bundle can hold, each by a name."""
+"""Fitted systems of every kind that a bundle can contain, by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FEW_ROUNDS = {"n_rounds": 30, "max_loss": 0.05, "random_state": 0}
 
 
 class Alone(BudgetedClassifier):
-    """Two linear stages and no cloud."""
+    """Two linear stages without a cloud."""
 
     allow_missing = False
 
@@ -74,7 +74,7 @@ class Alone(BudgetedClassifier):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted system and rows that it has not seen."""
+    """A fitted system, and validation rows with their labels."""
 
     system: Any
     rows: NDArray[np.float32]
@@ -89,17 +89,17 @@ def _split(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _svm() -> Any:
-    machine = make_pipeline(StandardScaler(), SVC(C=10.0))
-    return CalibratedClassifierCV(machine, ensemble=False, cv=2)
+    kernel_machine = make_pipeline(StandardScaler(), SVC(C=10.0))
+    return CalibratedClassifierCV(kernel_machine, ensemble=False, cv=2)
 
 
 def _boosted() -> Any:
-    """A high-cost model that takes missing values."""
+    """A high-cost model that accepts missing values."""
     return HistGradientBoostingClassifier(max_iter=15, min_samples_leaf=5, random_state=0)
 
 
 def _heart(offset: float = 0.0, **params: Any) -> Fitted:
-    """Binary, named columns, groups with shared prices, prices of the cloud, an SVM as f0."""
+    """A binary system with column names, groups, prices of the cloud, and an SVM as f0."""
     data = load_breast_cancer()
     x, y, rows, truth = _split(data.data + offset, data.target_names[data.target])
     names = [n.replace(" ", "_") for n in data.feature_names]
@@ -170,18 +170,20 @@ def _alone() -> Fitted:
 
 
 class LazyForest(Alone):
-    """One forest that buys node by node, and no cloud: what BudgetForest and its kin are."""
+    """A forest that acquires features per node, without a cloud, like BudgetForest."""
 
     def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
         plan = problem.plan
-        chains = []
+        candidates = []
         for size in (2, 5):
             forest = RandomForestClassifier(size, max_depth=6, random_state=0)
             forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
             trees = TreeEnsemble.from_forest(forest)
             stage = Stage.from_model(trees, "identity", acquisition="node")
-            chains.append(FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),)))
-        return chains
+            candidates.append(
+                FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),))
+            )
+        return candidates
 
 
 def _lazy(offset: float = 0.0) -> Fitted:

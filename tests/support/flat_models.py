@@ -1,4 +1,4 @@
-"""Random linear models and kernel machines, and rows."""
+"""Random linear models, kernel machines and rows."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 
 Model = TreeEnsemble | LinearModel | KernelModel
-F = np.float32
+F32 = np.float32
 
 
 def random_linear(rng: np.random.Generator, n_features: int, n_outputs: int) -> LinearModel:
+    """Draw a linear model."""
     magnitude = 10.0 ** rng.integers(-3, 4, (n_features, 1))
     return LinearModel(
-        mean=rng.normal(size=n_features).astype(F),
-        scale=rng.exponential(size=n_features).astype(F),
-        weights=(rng.normal(size=(n_features, n_outputs)) * magnitude).astype(F),
-        bias=rng.normal(size=n_outputs).astype(F),
+        mean=rng.normal(size=n_features).astype(F32),
+        scale=rng.exponential(size=n_features).astype(F32),
+        weights=(rng.normal(size=(n_features, n_outputs)) * magnitude).astype(F32),
+        bias=rng.normal(size=n_outputs).astype(F32),
     )
 
 
 def random_kernel(
     rng: np.random.Generator, n_features: int, n_landmarks: int, n_outputs: int
 ) -> KernelModel:
+    """Draw a kernel machine."""
     linear = random_linear(rng, n_features, n_outputs)
     return KernelModel(
         mean=linear.mean,
         scale=linear.scale,
-        landmarks=rng.normal(size=(n_landmarks, n_features)).astype(F),
-        rate=F(rng.exponential() / 64),
-        weights=(rng.normal(size=(n_landmarks, n_outputs)) * 10.0 ** rng.integers(-3, 4)).astype(F),
+        landmarks=rng.normal(size=(n_landmarks, n_features)).astype(F32),
+        rate=F32(rng.exponential() / 64),
+        weights=(rng.normal(size=(n_landmarks, n_outputs)) * 10.0 ** rng.integers(-3, 4)).astype(
+            F32
+        ),
         bias=linear.bias,
     )
 
@@ -40,12 +44,12 @@ def random_kernel(
 def random_rows(
     rng: np.random.Generator, n: int, n_features: int, *, strange: bool
 ) -> NDArray[np.float32]:
-    """Rows of one decimal, which often equal a threshold exactly.
+    """Draw rows of numbers with one decimal, which often equal a threshold.
 
-    Strange ones are missing, denormal, huge, offset by a million, or a zero of either sign.
+    With `strange`, some values are NaN, denormal, very large, or a signed zero.
     """
-    x = np.round(rng.normal(size=(n, n_features)), 1).astype(F)
+    x = np.round(rng.normal(size=(n, n_features)), 1).astype(F32)
     if strange:
         values = [np.nan, np.nan, 1e-41, -1e-41, 1e6 + 0.1, 3e38, -0.0, 0.0]
         x = np.where(rng.random(x.shape) < 0.2, rng.choice(values, x.shape), x)
-    return x.astype(F)
+    return x.astype(F32)

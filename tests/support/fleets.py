@@ -1,4 +1,4 @@
-"""Small fleets in virtual time: tables of rows that no model was fitted for, scenarios, runs."""
+"""Small fleets in virtual time: synthetic row tables, scenarios and runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from gatewise_sim.report.document import PolicyResult
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 
-#: A worker's run takes 10 ms, nothing else takes any time.
+#: A worker's run takes 10 ms, and everything else no time.
 PLAIN = Timings(edge_ms=(0.0,), run_us=10_000, instance_us=0, message_us=0, broker_us=0, hop_ms=0)
 
 
 def make_table(n: int = 10, hard: int = 10, **columns: Any) -> RowTable:
-    """Make the table of `n` rows, the first `hard` of which are offloaded.
+    """Make a table of `n` rows, of which the first `hard` are offloaded.
 
-    The truth is class 1 everywhere; so says the cloud, and so does the device of rows that it
-    keeps. Features cost 1 before a request and 3 with one, a request 0.125, an answer 0.5.
+    The label of each row is class 1. The cloud answers 1, and the device answers 0 to the offloaded
+    rows and 1 to the others. Features cost 1 without a request and 3 with one, an unanswered
+    request 0.125, and an answer of the cloud 0.5.
     """
     offload = np.arange(n) < hard
     fields: dict[str, Any] = {
@@ -56,14 +57,14 @@ def make_table(n: int = 10, hard: int = 10, **columns: Any) -> RowTable:
 
 
 def write_link(folder: Path, **fields: Any) -> str:
-    """Write a link file and return its path, as a scenario's `link`."""
+    """Write a link file; return its path for a scenario's `link`."""
     path = folder / f"{fields.get('name', 'link')}.toml"
     path.write_text("".join(f"{key} = {value!r}\n" for key, value in fields.items()))
     return str(path)
 
 
 def make_scenario(**changes: Any) -> Scenario:
-    """Make a scenario of one device without a link's delay and with all the time there is."""
+    """Make a scenario of one device, without link delays and with a very long deadline."""
     common = {"devices": 1, "time": "10min", "link": "none", "deadline_ms": 1e6}
     return Scenario(**common | changes)
 
@@ -71,7 +72,7 @@ def make_scenario(**changes: Any) -> Scenario:
 def at_times(
     times: Sequence[float], *, rows: Sequence[int] | None = None, devices: Any = None
 ) -> Arrivals:
-    """Instances at given times, by default of device 0 and row 0."""
+    """Make instances at given times, by default of device 0 and row 0."""
     zeros = np.zeros(len(times), np.int32)
     return Arrivals(
         np.asarray(times, np.float64),
@@ -81,13 +82,13 @@ def at_times(
 
 
 def system(table: RowTable, **changes: Any) -> FleetPolicy:
-    """Policy of the operating point."""
+    """Make the policy of the operating point."""
     fields: dict[str, Any] = {"key": "system", "name": "Gatewise", "offload": table.offload}
     return FleetPolicy(**fields | {"limited": True} | changes)
 
 
 def run(table: RowTable, scenario: Scenario, timings: Timings = PLAIN, **options: Any) -> FleetRun:
-    """Run the system's policy, or `policy`."""
+    """Run a fleet with the system's policy, or with the option `policy`."""
     policy = options.pop("policy", None) or system(table)
     return run_fleet(table, scenario, policy, timings, **options)
 
@@ -100,7 +101,7 @@ def figures(
     energy: DeviceEnergy | None = None,
     prices: Prices | None = None,
 ) -> PolicyResult:
-    """Record of a run as the report has it."""
+    """Make the report's record of a run."""
     policy_figures = PolicyFigures(
         run=fleet_run,
         table=table,

@@ -1,4 +1,4 @@
-"""A virtual environment that sees what ``pip install 'gatewise[extra]'`` installs, and no more."""
+"""A virtual environment with only the distributions of ``pip install 'gatewise[extra]'``."""
 
 from __future__ import annotations
 
@@ -16,48 +16,47 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def required(requirement: str) -> dict[str, Distribution]:
-    """Distributions of the present environment that a requirement draws in, by name."""
+    """Find the installed distributions that a requirement needs, by name."""
     extras = PROJECT["project"]["optional-dependencies"]
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
-    waiting = [Requirement(requirement)]
-    while waiting:
-        wanted = waiting.pop()
-        name = canonicalize_name(wanted.name)
-        for extra in {"", *wanted.extras}:
+    pending = [Requirement(requirement)]
+    while pending:
+        parsed = pending.pop()
+        name = canonicalize_name(parsed.name)
+        for extra in {"", *parsed.extras}:
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
             if name == "gatewise":
-                of_it = extras[extra] if extra else PROJECT["project"]["dependencies"]
+                lines = extras[extra] if extra else PROJECT["project"]["dependencies"]
             else:
-                found[name] = distribution(name)
-                of_it = found[name].requires or []
-            for line in of_it:
-                part = Requirement(line)
-                if part.marker is None or part.marker.evaluate({"extra": extra}):
-                    waiting.append(part)
-    return found
+                distributions[name] = distribution(name)
+                lines = distributions[name].requires or []
+            for line in lines:
+                dependency = Requirement(line)
+                if dependency.marker is None or dependency.marker.evaluate({"extra": extra}):
+                    pending.append(dependency)
+    return distributions
 
 
 def install(environment: Path, requirement: str) -> None:
-    """Link what a requirement draws in, and the packages as they stand, into an environment.
+    """Link the distributions of a requirement and this project's packages into an environment.
 
-    pip itself is not run: it would fetch some 600 MB. What is linked are the distributions that
-    are named as requirements, of the extra and of each other.
+    Links replace pip, which would download about 600 MB.
     """
     (site,) = environment.glob("lib/python*/site-packages")
-    for present in required(requirement).values():
-        names = {file.parts[0] for file in present.files or () if file.parts[0] != ".."}
+    for installed in required(requirement).values():
+        names = {file.parts[0] for file in installed.files or () if file.parts[0] != ".."}
         for name in names - {"__pycache__"}:
             link = site / name
             if not link.exists():
-                link.symlink_to(Path(str(present.locate_file(name))).resolve())
+                link.symlink_to(Path(str(installed.locate_file(name))).resolve())
     for folder in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
         (site / Path(folder).name).symlink_to(ROOT / folder)
-    known = site / f"gatewise-{__version__}.dist-info"
-    known.mkdir()
-    (known / "METADATA").write_text(
+    metadata = site / f"gatewise-{__version__}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: gatewise\nVersion: {__version__}\n"
     )
     for name, target in PROJECT["project"]["scripts"].items():

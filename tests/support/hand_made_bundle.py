@@ -1,4 +1,4 @@
-"""A small bundle made by hand, so that reading is tested apart from writing."""
+"""A small handwritten bundle, for tests of reading that do not depend on writing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Document = dict[str, Any]
 
 
 def stage(number: int, inputs: list[str], kind: str = "linear", **changed: Any) -> Document:
-    """A stage's entry: one margin under a sigmoid; its bytes are not known yet."""
+    """Make a stage's entry in the manifest, with one margin and a sigmoid link."""
     files = {"arrays": f"stage_{number}.npz", "graph": f"stage_{number}.onnx"}
     if kind in ("graph", "lazy"):
         del files["arrays" if kind == "graph" else "graph"]
-    plain = {"inputs": inputs, "bytes": 0, "link": "sigmoid", "score": "margin", "outputs": 1}
-    return {"kind": kind} | plain | files | changed
+    defaults = {"inputs": inputs, "bytes": 0, "link": "sigmoid", "score": "margin", "outputs": 1}
+    return {"kind": kind} | defaults | files | changed
 
 
 DOCUMENT: Document = {
@@ -81,7 +81,7 @@ SAMPLE = {
     "cloud_label": np.array([1, 1, 1, 0, 0]),
     "cloud_probabilities": np.full((5, 2), 0.5, np.float32),
 }
-"""With the first operating point: exits 0, 1, 2 (the cloud), 0, 1; labels 1, 1, 1, 0, 1."""
+"""The first operating point gives exits 0, 1, 2 (the cloud), 0, 1 and labels 1, 1, 1, 0, 1."""
 
 FILES = {
     "stage_0.npz": b"first arrays",
@@ -94,7 +94,7 @@ FILES = {
 
 
 def complete(document: Document, files: dict[str, bytes]) -> Document:
-    """Write hashes and sizes into a copy of a document."""
+    """Copy a manifest document, and fill in hashes and sizes."""
     document = copy.deepcopy(document)
     for stage in document["stages"]:
         names = [stage[key] for key in ("arrays", "graph") if key in stage]
@@ -109,7 +109,7 @@ def complete(document: Document, files: dict[str, bytes]) -> Document:
 
 
 def write(path: Path, document: Document, files: dict[str, bytes]) -> Path:
-    """Write a bundle's directory as it is said to be."""
+    """Write a bundle's directory, with errors in the document unchanged."""
     path.mkdir(parents=True)
     for name, content in (files | {"manifest.json": json.dumps(document).encode()}).items():
         (path / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Images of digits, and classifiers of them as ONNX files that know nothing of each other."""
+"""Images of digits, and independent classifiers of them as ONNX files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from tests.support.onnx_graphs import Declared, graph_of
 
 
 def digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images, uint8 (1797, 8, 8), and digits."""
+    """Load images, uint8 of shape (1797, 8, 8), and their digits."""
     X, y = load_digits(return_X_y=True)
     return X.reshape(-1, 8, 8).astype(np.uint8), y
 
 
 def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
-    """A small convolutional classifier: ``image`` float32 (n, 1, 8, 8) to ``logits``.
+    """Make a small convolutional classifier from ``image``, float32 (n, 1, 8, 8), to ``logits``.
 
-    Random filters, batch normalisation, and a last layer that is fitted.
+    It has random filters, batch normalisation and a fitted last layer.
     """
     rng = np.random.default_rng(0)
     filters = rng.normal(size=(12, 1, 3, 3)).astype(np.float32)
     scale = np.full(12, 1 / 16, np.float32)
-    zeros, ones = np.zeros(12, np.float32), np.ones(12, np.float32)
+    zeros = np.zeros(12, np.float32)
+    ones = np.ones(12, np.float32)
     trunk = [
         helper.make_node("Conv", ["image", "filters"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
         helper.make_node("BatchNormalization", ["c", "scale", "zeros", "zeros", "ones"], ["b"]),
@@ -45,7 +46,8 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     fitted = LogisticRegression(C=0.1, solver="newton-cholesky").fit(
         session.run(None, {"image": x})[0], y
     )
-    weights, bias = fitted.coef_.T.astype(np.float32), fitted.intercept_.astype(np.float32)
+    weights = fitted.coef_.T.astype(np.float32)
+    bias = fitted.intercept_.astype(np.float32)
     last = helper.make_node("Gemm", ["flat", "weights", "bias"], ["logits"])
     return graph_of(
         [*trunk, last], source, ("logits", 1, ["n", 10]), weights=weights, bias=bias, **constants
@@ -53,7 +55,7 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
 
 
 def mlp_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
-    """scikit-learn's network as skl2onnx writes it: flat input, labels and a ZipMap."""
+    """Export a scikit-learn network by skl2onnx, with flat input, labels and a ZipMap."""
     import skl2onnx
     from skl2onnx.common.data_types import FloatTensorType
 

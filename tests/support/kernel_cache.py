@@ -1,4 +1,4 @@
-"""Numba's compilation in several test processes: each kernel is compiled by one of them."""
+"""Lock for numba's compilation, so that only one test process compiles each kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 
 
 def compile_in_turn() -> None:
-    """Lock a kernel while it is compiled; who waits for it then loads it from numba's cache."""
+    """Lock each kernel while it is compiled; other processes then load it from numba's cache."""
     compile_kernel = Dispatcher.compile
 
     @functools.wraps(compile_kernel)
@@ -22,7 +22,7 @@ def compile_in_turn() -> None:
             return compile_kernel(self, signature)
         Path(folder).mkdir(parents=True, exist_ok=True)
         lock_file = Path(folder) / f"{self.py_func.__module__}.{self.py_func.__qualname__}.lock"
-        # Threads take numba's lock first: one that held the file's alone would block the other's.
+        # Acquire numba's lock first, because other threads do so. Another order could deadlock.
         with global_compiler_lock, lock_file.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return compile_kernel(self, signature)

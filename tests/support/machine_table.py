@@ -1,4 +1,4 @@
-"""A small raw table of a machine: text, dates, missing cells; and a cascade fitted on it."""
+"""A raw table of machines with text, dates and missing cells, and a cascade fitted on it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ PRICES = {"supplier": 5.0, "when": 0.5, "mass": 1.0, "heat": 3.0, "ok": 0.25}
 
 
 def machine_table(n: int = 260, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows and labels."""
+    """Make rows and labels."""
     rng = np.random.default_rng(seed)
     supplier = rng.choice(["ACME", "Bölt & Sons", "东"], n).astype(object)
     when = pd.date_range("2025-01-01", periods=n, freq="11h").astype(str).to_numpy(object)
-    mass, heat = rng.normal(5, 1, n).round(3), rng.normal(60, 9, n).round(2)
+    mass = rng.normal(5, 1, n).round(3)
+    heat = rng.normal(60, 9, n).round(2)
     ok = rng.choice(["yes", "no"], n)
     worn = (mass > 5.3) | ((supplier == "东") & (heat > 58))
     frame = pd.DataFrame(
@@ -34,7 +35,7 @@ def machine_table(n: int = 260, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray
 
 
 def make_raw_bundle(folder: Path) -> tuple[Any, TableEncoder, Path]:
-    """System, encoder and bundle."""
+    """Fit a system on the table; return the system, its encoder and its bundle."""
     frame, y = machine_table()
     encoder = TableEncoder(
         columns={"supplier": "category", "when": "time", "serial": "drop"}, impute=True

@@ -1,4 +1,4 @@
-"""A real mosquitto, with any configuration, that tests kill, pause and start again."""
+"""A real mosquitto that tests configure, kill, pause and restart."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from tests.support.waiting import wait_until
 
 
 def run_as() -> str | None:
-    """User for mosquitto: started by root it would become one who may not read a test's folder."""
+    """User of mosquitto. By default root becomes a user who cannot read the test's folder."""
     return "root" if os.geteuid() == 0 else None
 
 
 class Mosquitto:
-    """A mosquitto of its own on a free port; a context manager.
+    """A mosquitto on a free port, as a context manager.
 
     Parameters
     ----------
     folder : Path
-        For its configuration.
+        Folder of its configuration.
     *lines : str
-        Of its configuration, beside the listener. Without one about it, everyone may enter. Nagle's
-        algorithm is off unless a line says otherwise: requests would take 44 ms.
+        Lines of the configuration. By default anonymous clients are allowed, and Nagle's algorithm,
+        which delays requests to 44 ms, is off.
     port : int, optional
+        Port of the listener; by default a free one.
     """
 
     def __init__(self, folder: Path, *lines: str, port: int | None = None) -> None:
@@ -40,17 +41,17 @@ class Mosquitto:
         self.url = f"mqtt://127.0.0.1:{self.port}"
         user = [f"user {run_as()}"] if run_as() else []
         defaults = ["allow_anonymous true", "set_tcp_nodelay true"]
-        given = {line.split()[0] for line in lines}
-        kept = [line for line in defaults if line.split()[0] not in given]
+        keys = {line.split()[0] for line in lines}
+        unset = [line for line in defaults if line.split()[0] not in keys]
         config = folder / f"mosquitto-{self.port}.conf"
-        everything = [*user, f"listener {self.port} 127.0.0.1", *kept, *lines]
-        config.write_text("\n".join([*everything, ""]))
+        all_lines = [*user, f"listener {self.port} 127.0.0.1", *unset, *lines]
+        config.write_text("\n".join([*all_lines, ""]))
         self._command = [_program(), "-c", str(config)]
         self._child: ChildProcess | None = None
         self.start()
 
     def start(self) -> None:
-        """Start it, again on the same port if it was killed."""
+        """Start the broker, always on the same port."""
         self._child = ChildProcess("mosquitto", self._command, follows_input=False)
         wait_until(self._listens, "mosquitto to listen")
 
@@ -61,7 +62,7 @@ class Mosquitto:
 
     @property
     def log(self) -> str:
-        """What it has written to standard error."""
+        """Text that the broker has written to standard error."""
         assert self._child is not None
         return self._child.errors()
 
@@ -74,19 +75,19 @@ class Mosquitto:
             raise
 
     def pause(self) -> None:
-        """Let it say nothing any more, with its connections open."""
+        """Stop the process without closing its connections."""
         assert self._child is not None
         os.kill(self._child.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
-        """Kill it; nothing happens if it does not run."""
+        """Kill the broker, if it runs."""
         if self._child is not None:
             self._child.kill()
             self._child.close()
             self._child = None
 
     def close(self) -> None:
-        """End it in good order."""
+        """Stop the broker normally."""
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -99,13 +100,14 @@ class Mosquitto:
 
 
 class SecureBroker(Mosquitto):
-    """A mosquitto that runs from a folder of `gatewise broker init`.
+    """A mosquitto with the configuration of `gatewise broker init`.
 
     Parameters
     ----------
     made : BrokerFolder
+        Folder of the configuration.
     *lines : str
-        More of its configuration.
+        Additional lines of the configuration.
     """
 
     def __init__(self, made: BrokerFolder, *lines: str) -> None:
@@ -116,14 +118,14 @@ class SecureBroker(Mosquitto):
         if lines:
             config = made.folder / "with-lines.conf"
             config.write_text("\n".join([made.config.read_text(), *lines, ""]))
-        # -v: a refused PUBLISH is logged at level debug only.
+        # mosquitto logs a refused PUBLISH only with -v.
         self._command = [_program(), "-v", "-c", str(config)]
         self._child: ChildProcess | None = None
         self.start()
 
 
 def make_folder(folder: Path, **settings: Any) -> BrokerFolder:
-    """Prepare a secured broker on the loopback, with two devices, a worker and an operator."""
+    """Make the folder of a secured local broker with two devices, a worker and an operator."""
     defaults: dict[str, Any] = {
         "hosts": ["127.0.0.1", "localhost"],
         "devices": ["pi-1", "pi-2"],

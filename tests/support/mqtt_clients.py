@@ -1,4 +1,4 @@
-"""MQTT clients of tests: one that keeps what it gets, a device, and a worker's stand-in."""
+"""MQTT clients for tests: a recording client, a device, and a simulated worker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ SECONDS = 30.0
 
 
 class MqttClient:
-    """A client that keeps what it gets; connected and subscribed when it is made.
+    """A client that records messages. The constructor connects and subscribes.
 
     Parameters
     ----------
     url : str
+        URL of the broker.
     *topics : str
+        Topics of the subscription.
     name : str, optional
         Client id.
     files : dict, optional
@@ -36,11 +38,11 @@ class MqttClient:
     Attributes
     ----------
     got : list of (str, bytes, bool)
-        Topic, payload, and whether it was retained, of all messages.
+        Topic, payload and retain flag of all messages.
     inbox : queue of (str, bytes)
-        The same messages without the last.
+        Topic and payload of the messages that :meth:`get` has not returned.
     granted : list of int
-        The broker's codes for the topics subscribed to last; 128 and more: refused.
+        The broker's codes for the latest subscription; 128 and more mean refused.
     """
 
     def __init__(
@@ -78,13 +80,13 @@ class MqttClient:
         self._ready.set()
 
     def subscribe(self, *topics: str) -> None:
-        """Subscribe to more topics and wait until they are granted or refused."""
+        """Subscribe to more topics, and wait until the broker grants or refuses them."""
         self._ready.clear()
         self.client.subscribe([(topic, 1) for topic in topics])
         assert self._ready.wait(SECONDS), "no acknowledgement"
 
     def take(self, message: paho.MQTTMessage) -> None:
-        """Keep a message; on paho's thread."""
+        """Record a message; called on paho's thread."""
         payload = bytes(message.payload)
         self.got.append((message.topic, payload, message.retain))
         self.inbox.put((message.topic, payload))
@@ -96,11 +98,11 @@ class MqttClient:
         assert info.is_published()
 
     def get(self, seconds: float = SECONDS) -> tuple[str, bytes]:
-        """Give the next message."""
+        """Get the next message."""
         return self.inbox.get(timeout=seconds)
 
     def silent(self, seconds: float = 0.3) -> bool:
-        """Whether nothing comes for a while."""
+        """Whether no message comes for some time."""
         try:
             self.get(seconds)
         except queue.Empty:
@@ -117,7 +119,7 @@ class MqttClient:
 
 
 class Caller(MqttClient):
-    """A device reduced to its topics: publishes requests, collects responses and dead letters."""
+    """A device that publishes requests and records responses and dead letters."""
 
     def __init__(self, url: str, device: str) -> None:
         self.device = device
@@ -162,13 +164,14 @@ class Caller(MqttClient):
 
 
 class Peer(MqttClient):
-    """A worker's stand-in: takes every request from the broker and responds as a test tells it to.
+    """A simulated worker that receives every request, and responds as the test defines.
 
     Parameters
     ----------
     url : str
+        URL of the broker.
     behave : callable
-        Gets each request and gives the responses to publish.
+        Function of a request that returns the responses.
     """
 
     def __init__(self, url: str, behave: Callable[[wire.Request], list[wire.Response]]) -> None:

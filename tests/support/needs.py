@@ -1,4 +1,4 @@
-"""What tests need of a machine beside `make test`'s own installs: skipped where it is absent."""
+"""Programs that `make test` does not install; tests that need them are skipped without them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ needs_compiler = pytest.mark.skipif(
 
 
 def find_program(name: str, install: str) -> str:
-    """Find a program on PATH; without it the test is skipped, saying what to install."""
-    found = shutil.which(name)
-    if found is None:
+    """Find a program on PATH, or skip the test with the advice `install`."""
+    path = shutil.which(name)
+    if path is None:
         pytest.skip(f"{name} is not installed ({install})")
-    return found
+    return path

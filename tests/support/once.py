@@ -1,4 +1,4 @@
-"""What is costly to make: made once in a run of the suite, for all of its processes."""
+"""Objects that are slow to make, shared by all processes of a test run."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ import pytest
 
 
 class MakeOnce:
-    """Fitted systems and bundles by name, made by whichever test process needs them first.
+    """Cache of fitted systems and bundles by name, made by the first process that needs them.
 
-    Each call gives a copy of its own, so that what one test changes no other sees.
+    Each call returns a new copy, so that tests cannot affect each other.
 
     Parameters
     ----------
     factory : pytest.TempPathFactory
-        Under whose folder of this run they are kept.
+        Factory of the test run, whose folder contains the cache.
     """
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
         base = factory.getbasetemp()
-        # A process of xdist has a folder of its own below that of the run.
+        # A worker of xdist has its own folder below that of the run.
         self._folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
         self._folder.mkdir(exist_ok=True)
 
     def __call__(self, name: str, make: Callable[[Path], Any]) -> Any:
-        """Load what has this name, or make it; `make` gets a folder whose files are kept."""
-        kept = self._folder / f"{name}.pickle"
+        """Load the object of this name, or make it; `make` gets a folder for its files."""
+        cached = self._folder / f"{name}.pickle"
         with (self._folder / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends, however it ends
-            if not kept.exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it at the end of the process
+            if not cached.exists():
                 files = self._folder / name
                 files.mkdir(exist_ok=True)
-                kept.with_suffix(".part").write_bytes(pickle.dumps(make(files)))
-                kept.with_suffix(".part").replace(kept)
-            return pickle.loads(kept.read_bytes())
+                partial = cached.with_suffix(".part")
+                partial.write_bytes(pickle.dumps(make(files)))
+                partial.replace(cached)
+            return pickle.loads(cached.read_bytes())

@@ -1,4 +1,4 @@
-"""ONNX graphs made by hand, changed and broken, as bytes."""
+"""Handwritten, changed and invalid ONNX graphs, as bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    """Make a node; names of its inputs and outputs stand with blanks between them."""
+    """Make a node; names of inputs and outputs are separated by spaces."""
     return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
 
 
@@ -27,7 +27,7 @@ Declared = tuple[str, int, Sequence[int | str]]
 def graph_of(
     nodes: Sequence[onnx.NodeProto], source: Declared, *outputs: Declared, **constants: Any
 ) -> bytes:
-    """An unchecked graph with one input."""
+    """Make an unchecked graph with one input."""
     graph = helper.make_graph(
         list(nodes),
         "hand-made",
@@ -40,20 +40,20 @@ def graph_of(
 
 
 def one_output_graph(*nodes: onnx.NodeProto, columns: int = 2, **constants: Any) -> bytes:
-    """An unchecked graph from ``x``, float32 (n, columns), to ``margins``, float32 (n, 1)."""
+    """Make an unchecked graph from ``x``, float32 (n, columns), to ``margins``, float32 (n, 1)."""
     x = ("x", TensorProto.FLOAT, ["n", columns])
     return graph_of(nodes, x, ("margins", TensorProto.FLOAT, ["n", 1]), **constants)
 
 
 def edited(content: bytes, edit: Callable[[onnx.ModelProto], object]) -> bytes:
-    """A graph after a change of its parts."""
+    """Apply a change to a graph."""
     model = onnx.load_model_from_string(content)
     edit(model)
     return bytes(model.SerializeToString())
 
 
 def external_data(model: onnx.ModelProto) -> None:
-    """Move the first constant's data into another file."""
+    """Move the data of the first constant to an external file."""
     weights = model.graph.initializer[0]
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL

@@ -1,4 +1,4 @@
-"""A page's examples run as a reader copies them: block after block, in one folder."""
+"""Run of the examples of a documentation page, block after block, in one folder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-BROKER_PORT = "1883"  # on pages; tests take a free one
+#: Ports on pages, which tests replace by free ones.
+BROKER_PORT = "1883"
 SECURE_PORT = "8883"
 ENROLMENT_PORT = "8884"
-#: A line of a service that is ready: of ours, of mosquitto, of a device that answers.
+#: Line by which Gatewise, mosquitto or an answering device shows that it is ready.
 READY = re.compile(r"ready:|mosquitto version \S+ running|^\{\"row\"", re.M)
 
 
 class Block(NamedTuple):
-    """A fenced block."""
+    """A fenced block of a page."""
 
     language: str
     text: str
@@ -31,24 +32,25 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Fenced blocks of a page, in order."""
+    """Yield the fenced blocks of a page in order."""
     text = page.read_text()
-    for found in re.finditer(r"^```([\w-]*)\n(.*?)^```", text, re.M | re.S):
-        yield Block(found[1], found[2], text.count("\n", 0, found.start()) + 1)
+    for match in re.finditer(r"^```([\w-]*)\n(.*?)^```", text, re.M | re.S):
+        yield Block(match[1], match[2], text.count("\n", 0, match.start()) + 1)
 
 
 class Shell:
-    """A terminal in a folder: lines in order, ended by `&` in the background until closed.
+    """A shell in a folder; lines that end with `&` run in the background until it is closed.
 
     Parameters
     ----------
     folder : Path
+        Working directory.
     environment : dict of str
-        Variables beside the present ones.
+        Additional environment variables.
     port : int, optional
-        Takes the place of the broker's port, 1883.
+        Port that replaces the broker's port 1883.
     secure_port : int, optional
-        Takes the place of a secured broker's port, 8883.
+        Port that replaces the secured broker's port 8883.
     """
 
     def __init__(
@@ -58,9 +60,9 @@ class Shell:
         port: int | None = None,
         secure_port: int | None = None,
     ) -> None:
-        beside = Path(sys.executable).parent
+        scripts = Path(sys.executable).parent
         self.folder = folder
-        self.environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
+        self.environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
         self.environment |= {"COLUMNS": "100", **(environment or {})}
         self._port = port
         self._secure_port = secure_port
@@ -68,7 +70,7 @@ class Shell:
         self._background: list[subprocess.Popen[str]] = []
 
     def run(self, text: str) -> str:
-        """Run lines; what they print to standard output. A failing one raises."""
+        """Run lines and return their standard output; AssertionError if one fails."""
         joined = re.sub(r"\\\n\s*", "", text)
         return "".join(self._line(line) for line in joined.splitlines() if line.strip())
 
@@ -85,15 +87,16 @@ class Shell:
         if command.endswith("&"):
             self._start(command.removesuffix("&").strip())
             return ""
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", "-ec", command], cwd=self.folder, env=self.environment,
             capture_output=True, text=True, timeout=280,
         )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        return done.stdout
+        output = f"{process.stdout[-2000:]}\n{process.stderr[-2000:]}"
+        assert process.returncode == 0, f"{command}\n{output}"
+        return process.stdout
 
     def _start(self, command: str) -> None:
-        """Start a service, and wait until it prints that it is ready."""
+        """Start a service, and wait until its output shows that it is ready."""
         log = self.folder / f".{len(self._background)}.log"
         with log.open("w") as file:
             child = subprocess.Popen(
@@ -114,20 +117,22 @@ class Shell:
 
 
 def run_page(page: Path, shell: Shell | None = None) -> None:
-    """Run a page's examples here: those with ``>>>``, and with a shell the lines of ``sh`` blocks.
+    """Run the ``>>>`` examples of a page and, with a shell, the lines of its ``sh`` blocks.
 
-    A ``text`` block after lines of the shell is what they print; ``...`` stands for anything.
+    A ``text`` block after an ``sh`` block is the expected output, in which ``...`` matches any
+    text.
     """
     variables: dict[str, Any] = {"__name__": "__main__"}
     runner = doctest.DocTestRunner(optionflags=FLAGS)
-    printed: str | None = None
+    output: str | None = None
     for block in blocks(page):
         if block.language == "sh" and shell is not None:
-            printed = shell.run(block.text)
+            output = shell.run(block.text)
             continue
-        if block.language == "text" and printed is not None:
-            same = doctest.OutputChecker().check_output(block.text, printed, FLAGS)
-            assert same, f"{page.name}:{block.line} shows\n{block.text}\nprinted was\n{printed}"
+        if block.language == "text" and output is not None:
+            matches = doctest.OutputChecker().check_output(block.text, output, FLAGS)
+            expected = f"{page.name}:{block.line} expects\n{block.text}"
+            assert matches, f"{expected}\nbut the output is\n{output}"
         elif ">>>" in block.text:
             examples = doctest.DocTestParser().get_doctest(
                 block.text, variables, page.name, str(page), block.line
@@ -135,4 +140,4 @@ def run_page(page: Path, shell: Shell | None = None) -> None:
             runner.run(examples, clear_globs=False)
             variables = examples.globs
             assert not runner.failures, f"{page.name}:{block.line}"
-        printed = None
+        output = None

@@ -1,8 +1,8 @@
-"""The pruning problem as its papers write it down, given to HiGHS.
+"""The pruning problem in the formulation of the papers, solved by HiGHS.
 
-(IP3) of "Optimally pruning decision tree ensembles with feature cost" (2016) and (IP) of
-BudgetPrune (NIPS 2016), relaxed: ``z_h = 1`` where h becomes a leaf, one variable for each use in a
-tree, and sums along paths.
+The relaxation of (IP3) of "Optimally pruning decision tree ensembles with feature cost" (2016) and
+of (IP) of BudgetPrune (NIPS 2016): ``z_h = 1`` if h becomes a leaf, with a variable for each use of
+a feature in a tree, and sums along paths.
 """
 
 from __future__ import annotations
@@ -15,42 +15,51 @@ from gatewise_training.prune.solvers.highs import acquisitions, incidence, minim
 
 
 def papers_optimum(problem: PruneProblem, lam: float) -> float:
-    """Solve with variables z of all nodes, w of each first use, and w of each acquisition."""
+    """Compute the optimum over z of all nodes, w of each first use, and w of each acquisition."""
     equal, upper = papers_constraints(problem)
-    inner, paths, uses = problem.inner, _paths(problem), len(problem.column_nodes)
-    # y_h = 1 - sum of z along the path to h: what depth costs is charged to the z above it
+    inner = problem.inner
+    paths = _paths(problem)
+    n_uses = len(problem.column_nodes)
+    # With y_h = 1 - sum of z along the path to h, the price of depth becomes a cost of z.
     depth = lam * np.where(inner, problem.depth_price, 0.0)
     cost = np.concatenate(
-        [problem.error - paths.T @ depth, np.zeros(uses), lam * problem.column_price]
+        [problem.error - paths.T @ depth, np.zeros(n_uses), lam * problem.column_price]
     )
     x, _, _ = minimise(
-        cost, A_ub=upper, b_ub=np.zeros(uses), A_eq=equal, b_eq=np.ones(equal.shape[0]),
+        cost, A_ub=upper, b_ub=np.zeros(n_uses), A_eq=equal, b_eq=np.ones(equal.shape[0]),
         bounds=(0.0, 1.0),
     )  # fmt: skip
     return float(cost @ x + depth.sum())
 
 
 def papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_array]:
-    """Matrices of the equalities and of the inequalities of (IP3)."""
-    n, n_columns, uses = problem.n_nodes, problem.n_columns, len(problem.column_nodes)
-    inner, paths, own = problem.inner, _paths(problem), sp.eye_array(uses)
+    """Make the matrices of the equalities and of the inequalities of (IP3)."""
+    n_nodes = problem.n_nodes
+    n_columns = problem.n_columns
+    n_uses = len(problem.column_nodes)
+    inner = problem.inner
+    paths = _paths(problem)
+    identity = sp.eye_array(n_uses)
     equal = sp.block_array([
         [paths[~inner], None, None],
-        [paths[problem.column_nodes], own, sp.csr_array((uses, n_columns))],
+        [paths[problem.column_nodes], identity, sp.csr_array((n_uses, n_columns))],
     ], format="csr")  # fmt: skip
-    upper = sp.hstack([sp.csr_array((uses, n)), own, -acquisitions(problem)], format="csr")
+    upper = sp.hstack(
+        [sp.csr_array((n_uses, n_nodes)), identity, -acquisitions(problem)], format="csr"
+    )
     return equal, upper
 
 
 def _paths(problem: PruneProblem) -> sp.csr_array:
-    """Row h marks the nodes from the root to h, h included; shape (n_nodes, n_nodes)."""
-    here = np.arange(problem.n_nodes)
-    nodes, marked = [here], [here]
-    above = problem.parent.astype(np.intp)
-    while (above >= 0).any():
-        some = above >= 0
-        nodes.append(here[some])
-        marked.append(above[some])
-        above = np.where(some, problem.parent[above], -1)
-    rows, columns = np.concatenate(nodes), np.concatenate(marked)
-    return incidence(rows, columns, (problem.n_nodes, problem.n_nodes))
+    """Make the square matrix whose row h marks the nodes from the root to h."""
+    nodes = np.arange(problem.n_nodes)
+    rows = [nodes]
+    columns = [nodes]
+    ancestor = problem.parent.astype(np.intp)
+    while (ancestor >= 0).any():
+        has_ancestor = ancestor >= 0
+        rows.append(nodes[has_ancestor])
+        columns.append(ancestor[has_ancestor])
+        ancestor = np.where(has_ancestor, problem.parent[ancestor], -1)
+    shape = (problem.n_nodes, problem.n_nodes)
+    return incidence(np.concatenate(rows), np.concatenate(columns), shape)

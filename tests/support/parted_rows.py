@@ -1,4 +1,4 @@
-"""Rows of which each part is told by another column, so that rows acquire different ones."""
+"""Rows whose informative column depends on the row, so that rows acquire different columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 
 
 def parted_rows(n: int, n_classes: int = 2, seed: int = 0) -> tuple[Any, Any]:
-    """Column 0 hints; columns 1 to 5 give the rest, each for a part of the rows: x, classes."""
+    """Draw rows and classes.
+
+    Column 0 selects which of the columns 1 to 5 determines the class of a row.
+    """
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 6)).astype(np.float32)
     part = 1 + np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0])

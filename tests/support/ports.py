@@ -1,4 +1,4 @@
-"""TCP ports of this machine."""
+"""TCP ports on this machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """Find a port of the loopback where nobody listens.
+    """Find a free port on the loopback interface.
 
-    Below those that systems give to connections and to servers that ask for any: one of these may
-    be taken before it is used here.
+    It is below the ephemeral ports, which other programs may get before the test uses the port.
     """
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
@@ -21,7 +20,7 @@ def free_port() -> int:
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a program accepts connections on the port."""
     try:
         socket.create_connection((host, port), timeout=1).close()
     except OSError:
@@ -30,7 +29,7 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def page(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    """Get a page over HTTP: its status and text."""
+    """Get a page over HTTP; return its status and text."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request(method, path)

@@ -1,4 +1,4 @@
-"""Prices for tests, and the cost of features counted from the definition, without arrays."""
+"""Prices for tests, and the cost of features by its definition, without arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gatewise.costs import FeatureCosts
 
 
 def price_of(costs: FeatureCosts, features: Iterable[int]) -> float:
-    """Own prices of the features, and each touched group's shared price once."""
+    """Sum the features' own prices, and the shared price of each of their groups once."""
     chosen = set(features)
     groups = {int(costs.group[k]) for k in chosen} - {-1}
     own = sum(float(costs.own[k]) for k in chosen)
@@ -18,7 +18,7 @@ def price_of(costs: FeatureCosts, features: Iterable[int]) -> float:
 
 
 def grouped_prices(k: int) -> FeatureCosts:
-    """Prices that no binary fraction writes, in groups of four with shared prices."""
+    """Make prices that are no binary fractions, in groups of four with shared prices."""
     groups = [f"g{i // 4}" if i % 3 else None for i in range(k)]
     shared = {g: 0.3 + 0.1 * i for i, g in enumerate(sorted({g for g in groups if g}))}
     return FeatureCosts(np.linspace(0.1, 1.7, k), group=groups, shared=shared)

@@ -1,4 +1,4 @@
-"""Processes that tests start and watch, with the signals of a terminal's shell."""
+"""Processes that tests start, watch and signal."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ import pytest
 from gatewise import cli
 from tests.support.waiting import holds_within
 
-#: Seconds: a busy machine may take long to start a process.
+#: Seconds to wait for a process, which may start slowly on a busy machine.
 PATIENCE = 120.0
 
 
 def default_signals() -> None:
-    """Restore what ``nohup`` and background jobs have ignored; for a child before it begins."""
+    """Restore the signals that ``nohup`` and background jobs ignore, before a child starts."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def run_python(code: str, *arguments: object, given: str = "") -> str:
-    """Run code in a fresh interpreter with `given` as standard input; what it printed."""
+    """Run code in a new interpreter with `given` as standard input; return its output."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    process = subprocess.run(command, input=given, capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 def run_gatewise(
     *arguments: object, folder: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a ``gatewise`` command in a process of its own, in a folder, to its end."""
+    """Run a ``gatewise`` command in a new process, in a folder."""
     return subprocess.run(
         [sys.executable, "-m", "gatewise", *map(str, arguments)],
         cwd=folder,
@@ -51,28 +51,29 @@ def run_gatewise(
 
 @contextlib.contextmanager
 def standard_input(text: str) -> Iterator[None]:
-    """Put a text in the place of this process's standard input."""
-    out, into = os.pipe()
-    os.write(into, text.encode())
-    os.close(into)
-    before = os.dup(0)
-    os.dup2(out, 0)
+    """Replace this process's standard input by a text."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, text.encode())
+    os.close(write_end)
+    original = os.dup(0)
+    os.dup2(read_end, 0)
     try:
         yield
     finally:
-        os.dup2(before, 0)
-        os.close(out)
-        os.close(before)
+        os.dup2(original, 0)
+        os.close(read_end)
+        os.close(original)
 
 
 def run_here(
     *arguments: object, folder: Path | None = None, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a ``gatewise`` command in this process, in a folder: no interpreter has to start.
+    """Run a ``gatewise`` command in this process, which is faster than a new interpreter.
 
     `given` is its standard input.
     """
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with (
         standard_input(given),
         contextlib.chdir(folder or Path.cwd()),
@@ -84,14 +85,15 @@ def run_here(
 
 
 def refused(*arguments: object, folder: Path | None = None) -> str:
-    """Run a command that must end with status 2 and one line on standard error: that line."""
-    done = run_here(*arguments, folder=folder)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    return done.stderr
+    """Assert that a command fails with status 2 and one line on standard error; return the line."""
+    process = run_here(*arguments, folder=folder)
+    outcome = (process.returncode, process.stdout, process.stderr.count("\n"))
+    assert outcome == (2, "", 1), process.stderr
+    return process.stderr
 
 
 class Command:
-    """A ``gatewise`` command in a process of its own; its lines as they come."""
+    """A ``gatewise`` command in a new process, whose output can be read line by line."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=default_signals,  # noqa: PLW1509  no thread of ours holds a lock here
+            preexec_fn=default_signals,  # noqa: PLW1509  no thread holds a lock here
         )
 
     def write(self, text: str) -> None:
@@ -122,19 +124,19 @@ class Command:
         return self.process.stdout.readline().strip()
 
     def finish(self, seconds: float = 60.0) -> tuple[int, str, str]:
-        """Wait for the end: exit status, standard output, standard error."""
+        """Wait for the end; return exit status, standard output and standard error."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
 
     def close(self) -> None:
-        """Kill it if it runs."""
+        """Kill the process, if it runs."""
         with self.process:
             self.process.kill()
 
 
 @pytest.fixture
 def command() -> Iterator[Callable[..., Command]]:
-    """Start a ``gatewise`` command in a process of its own; for conftests to import."""
+    """Fixture that starts ``gatewise`` commands in new processes; imported by conftests."""
     started: list[Command] = []
 
     def start(*arguments: object, **options: Any) -> Command:
@@ -142,12 +144,12 @@ def command() -> Iterator[Callable[..., Command]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for started_command in started:
+        started_command.close()
 
 
 def _stat(pid: int) -> Sequence[str]:
-    """State and parent of a process; empty if there is none."""
+    """State and parent id of a process; empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
@@ -155,15 +157,15 @@ def _stat(pid: int) -> Sequence[str]:
 
 
 def running(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process exists and is no zombie."""
     return bool(_stat(pid)) and _stat(pid)[:1] != ["Z"]
 
 
 def below(pid: int | None = None, *, aside: Collection[int] = ()) -> set[int]:
-    """Processes below one (this one by default) that have not ended.
+    """Find the running descendants of a process, by default of this one.
 
-    Left out are those `aside`, and what runs below them: a browser that tests share starts
-    processes of its own at any time.
+    The processes `aside` and their descendants are excluded, because a browser that tests share may
+    start processes at any time.
     """
     pid = os.getpid() if pid is None else pid
     parents = {}
@@ -171,14 +173,17 @@ def below(pid: int | None = None, *, aside: Collection[int] = ()) -> set[int]:
         if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] != "Z":
             parents[int(entry.name)] = int(stat[1])
     candidates = {p: parent for p, parent in parents.items() if p not in aside}
-    found: set[int] = set()
-    while more := {p for p, parent in candidates.items() if parent in {pid, *found}} - found:
-        found |= more
-    return found
+    descendants: set[int] = set()
+    while (
+        children := {p for p, parent in candidates.items() if parent in {pid, *descendants}}
+        - descendants
+    ):
+        descendants |= children
+    return descendants
 
 
 def command_line(pid: int) -> str:
-    """Command line of a process; empty of one that has ended."""
+    """Command line of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except (FileNotFoundError, ProcessLookupError):
@@ -186,29 +191,30 @@ def command_line(pid: int) -> str:
 
 
 def named(part: str, pid: int | None = None) -> list[int]:
-    """Processes below one whose command line has this part, the oldest first."""
+    """Find the descendants of a process whose command line contains `part`, the oldest first."""
     return sorted(p for p in below(pid) if part in command_line(p))
 
 
 def all_end(pids: Collection[int]) -> bool:
-    """Wait until processes have ended; whether they did."""
+    """Wait for the end of processes; return whether they have ended in time."""
     return holds_within(lambda: not any(map(command_line, pids)), PATIENCE)
 
 
 def interrupt(
     run: Command, number: int, under_way: Callable[[], object]
 ) -> tuple[int, str, str, set[int]]:
-    """Send a command a signal once it is under way: status, outputs, and what ran below it.
+    """Send a signal to a command once `under_way` is true, and wait for the end of its processes.
 
-    All of that has ended.
+    Returns status, standard output, standard error, and the descendants that it had.
     """
-    pid, children = run.process.pid, set[int]()
+    pid = run.process.pid
+    children = set[int]()
 
     def ready() -> bool:
         children.update(below(pid))
         return bool(under_way()) or run.process.poll() is not None
 
-    assert holds_within(ready, PATIENCE, pause=0.05)  # a look at all processes takes 10 ms
+    assert holds_within(ready, PATIENCE, pause=0.05)  # listing all processes takes 10 ms
     children.update(below(pid))
     run.process.send_signal(number)
     status, out, err = run.finish(PATIENCE)

@@ -1,4 +1,4 @@
-"""Queries whose documents' relevance can be learned."""
+"""Queries with documents whose relevance can be learned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 
 
 def queries(seed: int, n: int = 60) -> tuple[Any, Any, Any]:
-    """Documents whose relevance grows with the first three of six features: X, grades, qid."""
+    """Draw documents whose relevance grows with the first three of six features.
+
+    Returns features, grades and query ids.
+    """
     rng = np.random.default_rng(seed)
     qid = np.repeat(np.arange(n), rng.integers(5, 13, n))
     x = rng.normal(size=(len(qid), 6)).astype(np.float32)

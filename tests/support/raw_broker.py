@@ -1,4 +1,4 @@
-"""A broker of raw packets: grants every connection and subscription, and sends any bytes."""
+"""A broker that accepts every connection and subscription, and sends arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import socket
 import threading
 from typing import Self
 
-_CONNECT, _PUBLISH, _SUBSCRIBE = 1, 3, 8
+_CONNECT = 1
+_PUBLISH = 3
+_SUBSCRIBE = 8
 
 
 def publish_packet(topic: bytes, payload: bytes) -> bytes:
@@ -16,22 +18,25 @@ def publish_packet(topic: bytes, payload: bytes) -> bytes:
 
 
 def _packet(header: int, body: bytes) -> bytes:
-    length, left = bytearray(), len(body)
+    # MQTT 3.1.1, section 2.2.3: the remaining length in digits of base 128
+    length = bytearray()
+    remaining = len(body)
     while True:
-        left, low = divmod(left, 128)
-        length.append(low | (128 if left else 0))
-        if not left:
+        remaining, digit = divmod(remaining, 128)
+        length.append(digit | (128 if remaining else 0))
+        if not remaining:
             return bytes([header]) + bytes(length) + body
 
 
 class RawBroker:
-    """Serves one client at a time; a context manager.
+    """Broker for one client at a time, as a context manager.
 
     Attributes
     ----------
     url : str
+        URL of the broker.
     connections : int
-        So far.
+        Number of connections so far.
     published : queue of (bytes, bytes)
         Topic and payload of each PUBLISH of the client.
     """
@@ -47,13 +52,13 @@ class RawBroker:
         self._thread.start()
 
     def send(self, packet: bytes) -> None:
-        """Send bytes to the client that is connected and subscribed."""
+        """Send bytes to the client once it is connected and subscribed."""
         assert self._subscribed.wait(30.0)
         assert self._client is not None
         self._client.sendall(packet)
 
     def wait_for_connection(self, count: int) -> None:
-        """Wait until the client has connected and subscribed so many times."""
+        """Wait until the client has connected and subscribed `count` times."""
         while self.connections < count:
             self._subscribed.wait(0.01)
         assert self._subscribed.wait(30.0)
@@ -75,7 +80,8 @@ class RawBroker:
     def _handle(self, header: bytes, stream: object) -> bool:
         if not header:
             return False
-        length, shift = 0, 0
+        length = 0
+        shift = 0
         while True:
             byte = stream.read(1)[0]  # type: ignore[attr-defined]
             length |= (byte & 127) << shift
@@ -84,7 +90,8 @@ class RawBroker:
                 break
         body: bytes = stream.read(length)  # type: ignore[attr-defined]
         assert self._client is not None
-        kind, qos = header[0] >> 4, header[0] >> 1 & 3
+        kind = header[0] >> 4
+        qos = header[0] >> 1 & 3
         if kind == _CONNECT:
             self.connections += 1
             self._client.sendall(b"\x20\x02\x00\x00")
@@ -93,18 +100,19 @@ class RawBroker:
             self._subscribed.set()
         elif kind == _PUBLISH:
             end = 2 + int.from_bytes(body[:2], "big")
-            topic, rest = body[2:end], body[end:]
+            topic = body[2:end]
+            payload = body[end:]
             if qos:
-                self._client.sendall(b"\x40\x02" + rest[:2])
-                rest = rest[2:]
-            self.published.put((topic, rest))
+                self._client.sendall(b"\x40\x02" + payload[:2])
+                payload = payload[2:]
+            self.published.put((topic, payload))
         return True
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Otherwise accept() goes on waiting.
+        # Wake accept(), which would block forever.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         if self._client is not None:

@@ -1,4 +1,4 @@
-"""Bad input is refused in one line that names what is wrong."""
+"""Assertions that bad input raises an error with a message of one line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from gatewise.errors import InputError
 
 
-def refused(read: Callable[..., object], *given: object, says: str, **named: object) -> str:
-    """Assert that reading raises InputError, in one line with these words; returns the line."""
+def refused(read: Callable[..., object], *arguments: object, says: str, **keywords: object) -> str:
+    """Assert that a call raises InputError with a line that contains `says`; return the line."""
     with pytest.raises(InputError) as error:
-        read(*given, **named)
+        read(*arguments, **keywords)
     line = str(error.value)
     assert says in line
     assert "\n" not in line
@@ -21,6 +21,6 @@ def refused(read: Callable[..., object], *given: object, says: str, **named: obj
 
 
 def refused_file(read: Callable[[Path], object], path: Path, text: str, says: str) -> None:
-    """Assert that a file with this text is refused by its name, in one line with these words."""
+    """Assert that reading a file with this text raises an error with its path and `says`."""
     path.write_text(text)
     assert str(path) in refused(read, path, says=says)

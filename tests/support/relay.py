@@ -1,4 +1,4 @@
-"""A TCP relay in front of a broker that loses what comes, and breaks connections."""
+"""A TCP relay in front of a broker that can drop bytes and break connections."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Self
 
 
 class Relay:
-    """A relay to `port` of this machine; a context manager. `url` is an MQTT URL of it.
+    """A relay to a local `port`, as a context manager; `url` is its MQTT URL.
 
-    While `loses` is set, bytes that come from clients vanish.
+    While `loses` is set, it drops the bytes of the latest client.
     """
 
     def __init__(self, port: int) -> None:
@@ -34,25 +34,26 @@ class Relay:
             for pair in ((client, broker), (broker, client)):
                 threading.Thread(target=self._copy, args=pair, daemon=True).start()
 
-    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+    def _copy(self, source: socket.socket, destination: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                if not (self.loses and one is self._client):
-                    other.sendall(data)
+            while data := source.recv(65536):
+                if not (self.loses and source is self._client):
+                    destination.sendall(data)
 
     def cut(self) -> None:
-        """Break the connections that there are, and lose nothing more."""
-        sockets, self._sockets = self._sockets, []
-        for each in sockets:
+        """Break all connections, and stop dropping bytes."""
+        sockets = self._sockets
+        self._sockets = []
+        for open_socket in sockets:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                open_socket.shutdown(socket.SHUT_RDWR)
+            open_socket.close()
         self.loses = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._listener.close()
         self.cut()

@@ -1,4 +1,4 @@
-"""Data sets: small ones of the repository, and those beside it."""
+"""Data sets in the repository and in the data folders next to it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from benchmarks.data.fetching import find_file
 
 
 def shared_data(name: str) -> Path:
-    """Find a file in the data folders; without it the test is skipped."""
+    """Find a file in the data folders, or skip the test."""
     path = find_file(name.removesuffix(".npz"))
     if path is None:
-        pytest.skip(f"{name} is not there; set GATEWISE_DATA to its folder")
+        pytest.skip(f"{name} does not exist; set GATEWISE_DATA to its folder")
     return path

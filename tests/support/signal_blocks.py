@@ -1,4 +1,4 @@
-"""Every step of signals, and random windows of all kinds."""
+"""Blocks of every kind for windows and images, and random windows and images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CHANNELS = 3
 
 
 def signal_blocks(levels: int = 3) -> list[sig.Block]:
-    """One block of each kind, on windows of three channels and at least 16 samples."""
+    """Make a block of each kind for windows of three channels and at least 16 samples."""
     acc = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.5)
-    one = sig.Channels("one", (1,))
+    single = sig.Channels("one", (1,))
     spectrum = sig.Spectrum(acc, RATE_HZ)
-    mel = sig.MelSpectrogram(sig.Spectrogram(one, RATE_HZ, 16, 5), 4)
+    mel = sig.MelSpectrogram(sig.Spectrogram(single, RATE_HZ, 16, 5), 4)
     return [
         sig.Mean(acc),
         sig.Statistics(acc),
@@ -34,12 +34,12 @@ def signal_blocks(levels: int = 3) -> list[sig.Block]:
         sig.SpectralMoments(spectrum),
         sig.MelEnergies(mel),
         sig.Mfcc(mel, 3),
-        sig.Mfcc(sig.MelSpectrogram(sig.Spectrogram(one, RATE_HZ, 11, 5), 3), 2, 2),
+        sig.Mfcc(sig.MelSpectrogram(sig.Spectrogram(single, RATE_HZ, 11, 5), 3), 2, 2),
     ]
 
 
 def random_window(rng: np.random.Generator, samples: int, channels: int) -> NDArray[Any]:
-    """A window as a device may read it: noise, constants, clipped, NaN, infinities, extremes."""
+    """Draw a window with noise, constants, clipping, NaN, infinities or extreme values."""
     x = rng.normal(0, 10.0 ** rng.integers(-3, 6), (samples, channels))
     kind = rng.integers(8)
     if kind == 0:
@@ -47,8 +47,8 @@ def random_window(rng: np.random.Generator, samples: int, channels: int) -> NDAr
     elif kind == 1:
         x = np.clip(x, -np.abs(x).mean(), np.abs(x).mean()) if x.size else x
     elif kind in (2, 3) and x.size:
-        strange = np.asarray([np.nan, np.inf, -np.inf, 3e38, -0.0, 1e-42])
-        x[rng.random(x.shape) < rng.random()] = rng.choice(strange)
+        unusual = np.asarray([np.nan, np.inf, -np.inf, 3e38, -0.0, 1e-42])
+        x[rng.random(x.shape) < rng.random()] = rng.choice(unusual)
     elif kind == 4:
         return rng.choice([-32768, 32767, 0], x.shape).astype(np.int16)
     elif kind == 5:
@@ -59,7 +59,7 @@ def random_window(rng: np.random.Generator, samples: int, channels: int) -> NDAr
 
 
 def picture_blocks(source: sig.Picture) -> list[sig.Block]:
-    """One block of each kind, on pictures of at least 6 x 6 pixels."""
+    """Make a block of each kind for images of at least 6 x 6 pixels."""
     return [
         sig.Thumbnail(source, 3, 5),
         sig.BlockStatistics(source, 4, 2),
@@ -70,6 +70,6 @@ def picture_blocks(source: sig.Picture) -> list[sig.Block]:
 
 
 def random_picture(rng: np.random.Generator, *shape: int) -> NDArray[Any]:
-    """A picture of any type, with the same faults as :func:`random_window`."""
-    count = int(np.prod(shape))
-    return random_window(rng, count, 1).reshape(shape)
+    """Draw an image of any type, with the values of :func:`random_window`."""
+    n_pixels = int(np.prod(shape))
+    return random_window(rng, n_pixels, 1).reshape(shape)

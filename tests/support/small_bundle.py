@@ -1,8 +1,8 @@
-"""A small bundle made by hand, its cloud model, and a link that does what a test says.
+"""A small handwritten bundle, its cloud model, and a fake link.
 
-It classifies six features a to f. Stage 0 reads a and b and stops where ``|4a| >= 1``; stage 1
-reads c and stops where ``|4c| >= 1``; the cloud reads a, c and e and goes by e's sign. So a test
-says which way an instance takes by writing it down.
+The bundle has six features a to f and two classes. Stage 0 reads a and b and stops if ``|4a| >=
+1``. Stage 1 reads c and stops if ``|4c| >= 1``. The cloud reads a, c and e, and answers by the sign
+of e. Therefore the values of an instance determine its route.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gatewise_export.bundle.manifest_records import RANGES
 from gatewise_export.onnx_writer import write_graph
 from tests.support.hand_made_bundle import DOCUMENT, complete, stage, write
 
-#: No stage stops for it: it goes to the cloud.
+#: Row for which no stage stops, so that it is offloaded.
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]
 NAMES = ("a", "b", "c", "d", "e", "f")
 FEATURES = [
@@ -43,12 +43,12 @@ CLOUD = {"file": "cloud.onnx", "inputs": ["a", "c", "e"], "kind": "margins", "li
 
 def linear_model(weights: np.ndarray) -> LinearModel:
     """Make the model ``x @ weights``."""
-    k, outputs = weights.shape
+    k, n_outputs = weights.shape
     return LinearModel(
         mean=np.zeros(k, np.float32),
         scale=np.ones(k, np.float32),
         weights=weights.astype(np.float32),
-        bias=np.zeros(outputs, np.float32),
+        bias=np.zeros(n_outputs, np.float32),
     )
 
 
@@ -58,11 +58,13 @@ def linear_onnx(weights: np.ndarray) -> bytes:
 
 
 def run_rows(graph: bytes, X: np.ndarray) -> np.ndarray:
+    """Run a graph on each row separately."""
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     return np.concatenate([session.run(None, {"x": X[i : i + 1]})[0] for i in range(len(X))])
 
 
 def sample_rows(n: int = 32) -> np.ndarray:
+    """Draw rows of the small bundle."""
     return np.random.default_rng(0).normal(0, 0.4, (n, len(NAMES))).astype(np.float32)
 
 
@@ -73,7 +75,7 @@ def write_bundle(
     ranges: dict[str, np.ndarray] | None = None,
     **changes: object,
 ) -> Bundle:
-    """Write the small bundle, perhaps with ranges; `changes` are fields of the manifest."""
+    """Write the small bundle, optionally with ranges; `changes` are fields of the manifest."""
     graphs = {
         "stage_0.onnx": (("a", "b"), np.array([[4.0], [0.0]])),
         "stage_1.onnx": (("c",), np.array([[4.0]])),
@@ -81,7 +83,8 @@ def write_bundle(
     if cloud:
         graphs["cloud.onnx"] = (("a", "c", "e"), np.array([[0.0], [0.0], [10.0]]))
     X = sample_rows()
-    files, arrays = {}, {"X": X}
+    files = {}
+    arrays = {"X": X}
     for name, (inputs, weights) in graphs.items():
         files[name] = linear_onnx(weights)
         if name != "cloud.onnx":
@@ -96,7 +99,7 @@ def write_bundle(
     files["sample.npz"] = write_arrays(arrays)
     if ranges is not None:
         files[RANGES] = write_arrays(ranges)
-    last = 1.0 if cloud else float(np.finfo(np.float32).min)
+    last_threshold = 1.0 if cloud else float(np.finfo(np.float32).min)
     point = {"expected_cost": 5.0, "accuracy": 0.9, "offload_rate": 0.2}
     document = DOCUMENT | {
         "created": "2026-01-01T00:00:00Z",
@@ -108,7 +111,9 @@ def write_bundle(
         "prices": {"request": 0.25, "byte": 0.001, "evaluation": 0.5},
         "stages": [stage(0, ["a", "b"]), stage(1, ["c"])],
         "cloud": CLOUD if cloud else None,
-        "operating_points": [point | {"thresholds": [first, last]} for first in (1.0, None)],
+        "operating_points": [
+            point | {"thresholds": [first, last_threshold]} for first in (1.0, None)
+        ],
     }
     bundle = Bundle.open(write(path, complete(document, files), files))
     manifest = msgspec.structs.replace(bundle.manifest, **changes)
@@ -119,18 +124,18 @@ def write_bundle(
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The small bundle; for conftests to import."""
+    """Fixture with the small bundle; imported by conftests."""
     return write_bundle(tmp_path_factory.mktemp("small") / "bundle")
 
 
 @pytest.fixture
 def make_bundle(tmp_path: Path) -> Callable[..., Bundle]:
-    """Write a small bundle with fields of its manifest changed; for conftests to import."""
+    """Fixture that writes a small bundle with changed fields; imported by conftests."""
     return lambda name="bundle", **changes: write_bundle(tmp_path / name, **changes)
 
 
 def answer_sample(device: Device) -> list[Answer]:
-    """Answer the rows of a bundle's sample, which must end where it says, at the cost it says."""
+    """Answer the rows of a bundle's sample, and compare stages, classes and costs with it."""
     expected = device.bundle.sample()
     answers = [device.answer(row) for row in expected["X"]]
     assert [a.stage for a in answers] == expected["exit"].tolist()
@@ -140,16 +145,16 @@ def answer_sample(device: Device) -> list[Answer]:
 
 
 def cloud_says(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Answer as the small bundle's cloud model does."""
+    """Compute labels and probabilities of the small bundle's cloud model."""
     p = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(np.float64)))
     return (X[:, 2] > 0).astype(np.int64), np.column_stack([1 - p, p])
 
 
 class FakeLink:
-    """A link that does with each payload what the test says, on the sender's thread.
+    """A link that calls a function of the test for each payload, on the sender's thread.
 
-    `behave(payload, receive)` is called for every payload; without it the cloud answers.
-    `deliver` takes what comes from elsewhere.
+    The function is `behave(payload, receive)`; by default it responds like the cloud. `deliver`
+    passes a payload to the device.
     """
 
     def __init__(self, behave: Callable[[bytes, Callable[[bytes], None]], object] | None = None):
@@ -174,10 +179,12 @@ class FakeLink:
 
 
 def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:
+    """Respond to a request with the cloud model's answer."""
     receive(wire.encode_response(answer_to(wire.decode_request(payload, allow_missing=True))))
 
 
 def answer_to(request: wire.Request, **changes: object) -> wire.Response:
+    """Make the response with the cloud model's answer, with some fields changed."""
     labels, probabilities = cloud_says(request.X)
     fields = {
         "id": request.id,

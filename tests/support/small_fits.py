@@ -1,4 +1,4 @@
-"""Short fits by the commands: the way from a table to a bundle is tested, not the fit."""
+"""Fast settings of all methods, for tests of commands that fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewise_training import methods
 
 FOREST = {"high_cost_model": ExtraTreesClassifier(10, random_state=0)}
 STAGED = FOREST | {"n_stages": 2, "effort": "low"}
-#: Few stages, trees and penalties.
+#: Settings of each method with few stages, trees and penalties.
 SMALL: dict[str, dict[str, Any]] = {
     "staged": STAGED,
     "adapt-gbrt": FOREST | {"p_full": (0.3,), "penalties": (0.01,), "n_rounds": 10},
@@ -26,10 +26,12 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def fit_little() -> Iterator[None]:
-    """Fit little, whatever this process trains."""
+    """Use the fast settings for all fits in this process."""
     make = methods.make
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            methods, "make", lambda name, **how: make(name, **(SMALL.get(name, {}) | how))
+            methods,
+            "make",
+            lambda name, **parameters: make(name, **(SMALL.get(name, {}) | parameters)),
         )
         yield

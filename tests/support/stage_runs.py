@@ -1,4 +1,4 @@
-"""All stages of a bundle on many instances, and where each of these stops."""
+"""Runs of all stages of a bundle on many instances, and their exit stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewise_edge.device.stages import DeviceStage
 
 
 class StageRun(NamedTuple):
-    """Outputs of a stage for many instances, float32 (n, n_outputs), and what follows of them."""
+    """Outputs of a stage for n instances, and the margins, scores and labels computed from them."""
 
     outputs: NDArray[np.float32]
     margins: NDArray[np.float32]
@@ -32,5 +32,5 @@ def run_all(stages: Sequence[DeviceStage], X: NDArray[np.float32]) -> tuple[Stag
 
 
 def exits(stages: Sequence[DeviceStage], runs: Sequence[StageRun]) -> NDArray[np.int64]:
-    """First stage that stops, shape (n,); the number of stages where none does."""
+    """Compute the first stage that stops, shape (n,); the number of stages if no stage stops."""
     return exit_stages([run.score for run in runs], [stage.threshold for stage in stages])

@@ -1,4 +1,4 @@
-"""A tiny bundle made by hand: one stage and a high-cost model, linear in four features."""
+"""A tiny handwritten bundle with one stage and a high-cost model, both linear in four features."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def softmax(margins):
 
 
 def expected(X):
-    """Labels and probabilities of the high-cost model for rows in its own order."""
+    """Compute labels and probabilities of the high-cost model for rows in its column order."""
     margins = np.asarray(X, float) @ CLOUD_W
     return margins.argmax(1), softmax(margins)
 
@@ -62,9 +62,9 @@ def classifier_graph(W):
 
 
 def slow_graph(size=1024, turns=4, limit=None):
-    """The high-cost model, after matrix products that depend on x and change nothing.
+    """Make a slow graph of the high-cost model, with matrix products that do not affect the result.
 
-    With a limit, it fails at run time where a value of x reaches that.
+    With a `limit` it fails at run time if a value of x reaches the limit.
     """
     products = [node("MatMul", f"A{t} C", f"A{t + 1}") for t in range(turns)]
     return _margins_graph(
@@ -92,9 +92,9 @@ def slow_graph(size=1024, turns=4, limit=None):
 
 
 def growing_graph(size=22_600):
-    """The high-cost model, after a product of two vectors that takes 2 GB and changes nothing.
+    """Make a graph of the high-cost model with an intermediate product of 2 GB.
 
-    Each is a reshaped constant, so that no shape says beforehand how large their product is.
+    Its factors are reshaped constants, so that shape inference does not know the size.
     """
     return _margins_graph(
         [
@@ -115,7 +115,7 @@ def growing_graph(size=22_600):
 
 
 def costly_graph(size=256, turns=2000):
-    """The high-cost model, after products of constants that take long to load."""
+    """Make a graph of the high-cost model with products of constants that are slow to load."""
     products = [node("MatMul", f"A{t} A0", f"A{t + 1}") for t in range(turns)]
     return _margins_graph(
         [
@@ -144,9 +144,9 @@ def write_bundle(
     classes=CLASSES,
     loading=None,
 ):
-    """Write a bundle of one stage and a high-cost model that is linear in four features."""
+    """Write the tiny bundle; `spoil` makes the labels in its sample wrong."""
     W = weights(classes=classes)
-    # The high-cost model reads the features in another order than the manifest lists them.
+    # The order of the high-cost model's inputs differs from that of the manifest's features.
     cloud_graph = linear_graph if kind == "margins" else classifier_graph
     X = rows(8, seed=1)
     margins = X @ W

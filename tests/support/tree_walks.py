@@ -1,4 +1,4 @@
-"""Trees walked one row and one node at a time, in plain Python, and the data to walk them with."""
+"""Reference walk of trees in plain Python, one row and one node at a time, and data for it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from tests.support.prices import price_of
 
 
 def paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
-    """Nodes that a row passes in each tree, the leaf last."""
-    found = []
+    """List the nodes on a row's path in each tree, with the leaf last."""
+    tree_paths = []
     for root in trees.roots.tolist():
         nodes = [root]
         while (k := int(trees.feature[nodes[-1]])) >= 0:
-            here = nodes[-1]
-            left = trees.nan_left[here] if np.isnan(row[k]) else row[k] <= trees.threshold[here]
-            nodes.append(int((trees.left if left else trees.right)[here]))
-        found.append(nodes)
-    return found
+            node = nodes[-1]
+            goes_left = (
+                trees.nan_left[node] if np.isnan(row[k]) else row[k] <= trees.threshold[node]
+            )
+            nodes.append(int((trees.left if goes_left else trees.right)[node]))
+        tree_paths.append(nodes)
+    return tree_paths
 
 
 def columns_of(trees: TreeEnsemble, row: Any) -> set[int]:
-    """Columns that a row's paths test."""
+    """Find the columns that the nodes on a row's paths test."""
     return {int(trees.feature[h]) for nodes in paths(trees, row) for h in nodes[:-1]}
 
 
 def stage_columns(stage: Stage, row: Any) -> set[int]:
-    """Columns of the instance that a row acquires in a stage."""
+    """Find the columns that a stage acquires for a row."""
     if stage.acquisition == "stage":
         return set(stage.features.tolist())
     assert isinstance(stage.model, TreeEnsemble)
@@ -41,24 +43,26 @@ def stage_columns(stage: Stage, row: Any) -> set[int]:
 
 
 def counted(model: Any, X: Any, costs: FeatureCosts) -> tuple[Any, Any]:
-    """Feature cost of each row in a model of one stage, and the splits that it passes."""
+    """Compute the feature cost and the number of splits of each row in a model of one stage."""
     (stage,) = model.stages_
     rows = np.asarray(X, np.float32)
-    bills = [price_of(costs, stage_columns(stage, row)) for row in rows]
+    costs_of_rows = [price_of(costs, stage_columns(stage, row)) for row in rows]
     walks = [paths(stage.model, row[stage.features]) for row in rows]
-    return np.array(bills), np.array([sum(map(len, w)) - stage.n_trees for w in walks])
+    n_splits = [sum(map(len, walk)) - stage.n_trees for walk in walks]
+    return np.array(costs_of_rows), np.array(n_splits)
 
 
 def thirds(load: Callable[..., Any] = load_breast_cancer, seed: int = 0) -> tuple[Any, ...]:
-    """Two thirds of a data set's rows and labels, and the other third."""
+    """Split a data set into two thirds and one third; return rows and labels of both parts."""
     X, y = load(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(X))
-    X, y = X[order].astype(np.float32), y[order]
-    n = 2 * len(X) // 3
-    return X[:n], y[:n], X[n:], y[n:]
+    X = X[order].astype(np.float32)
+    y = y[order]
+    n_first = 2 * len(X) // 3
+    return X[:n_first], y[:n_first], X[n_first:], y[n_first:]
 
 
 def priced(n: int) -> FeatureCosts:
-    """Own prices that differ; two groups with shared prices, the rest alone."""
+    """Make different own prices, and shared prices of two groups of four features."""
     group = ["a"] * 4 + ["b"] * 4 + [None] * (n - 8)
     return FeatureCosts(1 + np.arange(n) % 3 / 2, group=group, shared={"a": 2.0, "b": 3.0})

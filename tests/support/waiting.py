@@ -1,4 +1,4 @@
-"""Wait on conditions, with deadlines that a loaded machine keeps."""
+"""Waits for conditions, with time limits for a loaded machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 def holds_within(
     condition: Callable[[], object], seconds: float = 60.0, *, pause: float = 0.01
 ) -> bool:
-    """Wait until a condition holds, looked at after each pause; whether it did in time."""
+    """Check a condition repeatedly; return whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -21,5 +21,5 @@ def holds_within(
 def wait_until(
     condition: Callable[[], object], what: str = "the condition", seconds: float = 60.0
 ) -> None:
-    """Wait until a condition holds; fail if it does not within some seconds."""
-    assert holds_within(condition, seconds), f"waited {seconds:g} s in vain for {what}"
+    """Wait until a condition is true; AssertionError if it is not in time."""
+    assert holds_within(condition, seconds), f"waited {seconds:g} s for {what}"

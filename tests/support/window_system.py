@@ -1,4 +1,4 @@
-"""A small system on windows of two channels, with built-in blocks and a function as a block."""
+"""A small system on windows of two channels, with built-in blocks and a Python function."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SAMPLES = 32
 
 
 def windows(n: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]:
-    """Make vibrations: class 1 differs from class 0 in its mean, class 2 in its frequency."""
+    """Draw vibrations; class 1 has another mean than class 0, and class 2 another frequency."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     t = np.arange(SAMPLES) / RATE_HZ
     hz = np.where(y == 2, 15.0, 5.0)[:, None]
     wave = np.sin(2 * np.pi * (hz * t + rng.random((n, 1)))) + np.where(y == 1, 0.8, 0.0)[:, None]
-    two = np.stack([wave, wave[:, ::-1]], axis=2) + rng.normal(0, 0.5, (n, SAMPLES, 2))
-    return np.round(two * 1000).astype(np.int16), y
+    signal = np.stack([wave, wave[:, ::-1]], axis=2) + rng.normal(0, 0.5, (n, SAMPLES, 2))
+    return np.round(signal * 1000).astype(np.int16), y
 
 
 def roughness(x: NDArray[Any]) -> NDArray[Any]:
@@ -33,13 +33,13 @@ def roughness(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def make_window_bundle(folder: Path) -> Path:
-    """Fit and pack a system whose second stage reads the function's block, which costs more."""
+    """Fit and pack a system whose second stage uses the expensive block of the function."""
     x, y = windows(300)
-    two = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
+    channels = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
     blocks = [
-        sig.Mean(two, price=1.0),
+        sig.Mean(channels, price=1.0),
         sig.Block.from_function(roughness, ["rough.x", "rough.y"], 20.0),
-        sig.BandPowers(sig.Spectrum(two, RATE_HZ, price=500.0), (0.0, 10.0, 25.0), price=5.0),
+        sig.BandPowers(sig.Spectrum(channels, RATE_HZ, price=500.0), (0.0, 10.0, 25.0), price=5.0),
     ]
     system = gw.StagedCascade(
         blocks=blocks, n_stages=2, effort="low", families=("linear",), random_state=0,

@@ -1,4 +1,4 @@
-"""A table of wines with three classes, its prices, and changes to it."""
+"""A table of wines with three classes, its prices, and functions that change it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ lab = 1.5
 
 
 def wine() -> pd.DataFrame:
+    """Load five features and the class label."""
     data = load_wine(as_frame=True)
     frame = data.data[["alcohol", "malic_acid", "ash", "magnesium", "hue"]].copy()
     frame["cultivar"] = np.array(["north", "middle", "south"])[data.target]
@@ -31,6 +32,7 @@ def wine() -> pd.DataFrame:
 
 
 def table(home: Path, edit: Callable[[pd.DataFrame], Any]) -> str:
+    """Write a changed table as CSV; return its path."""
     frame = wine()
     changed = edit(frame)
     path = home / "bad.csv"
@@ -39,6 +41,8 @@ def table(home: Path, edit: Callable[[pd.DataFrame], Any]) -> str:
 
 
 def put(column: str, value: object) -> Callable[[pd.DataFrame], None]:
+    """Make a change of one cell of a column."""
+
     def edit(frame: pd.DataFrame) -> None:
         frame[column] = frame[column].astype(object)
         frame.loc[3, column] = value

@@ -1,4 +1,4 @@
-"""Messages in hexadecimal and what they say, for implementations in other languages.
+"""Test vectors of messages, for implementations in other languages.
 
 python -m tests.support.wire_vectors > docs/wire-vectors.json
 """
@@ -66,7 +66,7 @@ def vectors() -> dict[str, Any]:
 
 
 def said_by_request(request: Request) -> dict[str, Any]:
-    """What a request says, as JSON."""
+    """Convert a request to JSON values."""
     audit = request.audit
     said: dict[str, Any] = {
         "id": request.id.hex(), "m": request.model, "mv": request.version, "ttl": request.ttl_ms,
@@ -85,7 +85,7 @@ def said_by_request(request: Request) -> dict[str, Any]:
 
 
 def said_by_response(response: Response) -> dict[str, Any]:
-    """What a response says, as JSON; probabilities as the float64 of their float32."""
+    """Convert a response to JSON values; probabilities are float32 values as float64."""
     said: dict[str, Any] = {"id": response.id.hex(), "m": response.model, "mv": response.version}
     if response.error is not None:
         return said | {"e": response.error, "d": response.detail, "w": response.wait_ms}
@@ -118,17 +118,17 @@ def _refused(name: str, payload: bytes) -> dict[str, Any]:
     try:
         wire.decode_request(payload, allow_missing=True)
     except WireError as error:
-        found = {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
-        return {"name": name, "hex": payload.hex(), **found}
-    raise AssertionError(f"{name} is taken")
+        refusal = {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
+        return {"name": name, "hex": payload.hex(), **refusal}
+    raise AssertionError(f"{name} is accepted")
 
 
 def altered(payload: bytes, changes: dict[str, Any]) -> bytes:
-    """Make a message with other entries, and its checksum."""
+    """Change entries of a message, and update its checksum."""
     entries = cbor2.loads(payload) | changes
     del entries["crc"]
-    made = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
-    return made + zlib.crc32(made).to_bytes(4, "big")
+    body = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
+    return body + zlib.crc32(body).to_bytes(4, "big")
 
 
 def _wrong() -> dict[str, bytes]:

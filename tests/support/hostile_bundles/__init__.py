@@ -1,1 +1,1 @@
-"""Hostile bundles by kind: what is done to a good one, and what must be said."""
+"""Hostile bundles, made by changes of a good one, and the expected error messages."""

@@ -1,4 +1,4 @@
-"""Hostile arrays: lazy stages and samples."""
+"""Hostile arrays of stages and samples."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
-from tests.support.hostile_bundles.good_bundle import FILES, Cases, F, Make, holding
+from tests.support.hostile_bundles.good_bundle import F32, FILES, Cases, Make, with_file
 
 
 def arrays(file: str, **changed: Callable[[], NDArray[Any]] | None) -> Make:
-    """A file of arrays with some exchanged or, for None, left out."""
+    """Replace arrays of a file, or remove those with the value None."""
 
     def content() -> bytes:
-        found = dict(read_arrays(FILES[file]))
-        found |= {name: make() for name, make in changed.items() if make is not None}
-        return write_arrays({n: a for n, a in found.items() if changed.get(n, a) is not None})
+        contents = dict(read_arrays(FILES[file]))
+        contents |= {name: make() for name, make in changed.items() if make is not None}
+        return write_arrays({n: a for n, a in contents.items() if changed.get(n, a) is not None})
 
-    return holding(file, content)
+    return with_file(file, content)
 
 
-def at(name: str, place: int, value: int) -> Callable[[], NDArray[Any]]:
-    """An array of the lazy stage with one number changed."""
+def array_with(name: str, index: int, value: int) -> Callable[[], NDArray[Any]]:
+    """Make an array of the lazy stage with one changed number."""
 
     def change() -> NDArray[Any]:
         array = read_arrays(FILES["stage_2.npz"])[name].copy()
-        array[place] = value
+        array[index] = value
         return array
 
     return change
 
 
 def lying_header(length: int = 1 << 40, body: bytes = b"") -> bytes:
+    """Make an npz file whose headers state another length than that of the data."""
     member = io.BytesIO()
     header = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(member, header)
@@ -50,6 +51,7 @@ def lying_header(length: int = 1 << 40, body: bytes = b"") -> bytes:
 
 
 def pickled() -> bytes:
+    """Make an npz file with a pickled object."""
     content = io.BytesIO()
     np.savez(content, feature=np.array([{"a": 1}], object))
     return content.getvalue()
@@ -58,11 +60,11 @@ def pickled() -> bytes:
 ARRAY_CASES: Cases = {
     # lazy stages and samples
     "cyclic lazy tree": (
-        arrays("stage_2.npz", left=at("left", 1, 0)),
+        arrays("stage_2.npz", left=array_with("left", 1, 0)),
         r"stage_2\.npz: 'left' must point to a later node",
     ),
     "lazy tree with another feature": (
-        arrays("stage_2.npz", feature=at("feature", 0, 9)),
+        arrays("stage_2.npz", feature=array_with("feature", 0, 9)),
         r"stage_2\.npz: 'feature' points outside",
     ),
     "npz bomb": (
@@ -72,32 +74,32 @@ ARRAY_CASES: Cases = {
     "npz bomb of many arrays": (
         arrays(
             "stage_2.npz",
-            **dict.fromkeys(("feature", "threshold", "left"), lambda: np.zeros(7 << 20, F)),
+            **dict.fromkeys(("feature", "threshold", "left"), lambda: np.zeros(7 << 20, F32)),
         ),
         "arrays larger than",
     ),
     "npz with a header that lies": (
-        holding("stage_2.npz", lying_header),
+        with_file("stage_2.npz", lying_header),
         r"stage_2\.npz cannot be read: .*cut off",
     ),
     "npz with an array longer than its shape": (
-        holding("stage_2.npz", partial(lying_header, 1, bytes(8))),
+        with_file("stage_2.npz", partial(lying_header, 1, bytes(8))),
         r"stage_2\.npz cannot be read: .*cut off",
     ),
     "npz with a pickle": (
-        holding("stage_2.npz", pickled),
+        with_file("stage_2.npz", pickled),
         r"stage_2\.npz cannot be read: .*not plain numbers",
     ),
     "linear stage that is not finite": (
-        arrays("stage_0.npz", weights=lambda: np.full((2, 1), np.inf, F)),
+        arrays("stage_0.npz", weights=lambda: np.full((2, 1), np.inf, F32)),
         r"stage_0\.npz: 'weights' is not finite",
     ),
     "linear stage of other inputs": (
-        arrays("stage_0.npz", mean=lambda: np.zeros(3, F)),
+        arrays("stage_0.npz", mean=lambda: np.zeros(3, F32)),
         r"stage_0\.npz: 'mean' is of 3 inputs, not 2",
     ),
     "sample of the wrong shape": (
-        arrays("sample.npz", stage_1=lambda: np.zeros((12, 3), F)),
+        arrays("sample.npz", stage_1=lambda: np.zeros((12, 3), F32)),
         r"sample\.npz: 'stage_1' is float32",
     ),
     "sample without an array": (
@@ -105,7 +107,7 @@ ARRAY_CASES: Cases = {
         r"sample\.npz lacks the array 'bought_2'",
     ),
     "sample bomb": (
-        arrays("sample.npz", X=lambda: np.zeros((1 << 23, 4), F)),
+        arrays("sample.npz", X=lambda: np.zeros((1 << 23, 4), F32)),
         r"sample\.npz cannot be read: arrays larger than",
     ),
 }

@@ -14,35 +14,38 @@ from typing import Any
 from tests.support.hostile_bundles.good_bundle import FILES, Cases, Make, document, write, zipped
 
 
-def swapped(*, agree: bool) -> Make:
-    """The first two stages in each other's place."""
+def swapped(*, hashes_match: bool) -> Make:
+    """Exchange the files of the first two stages."""
     names = ("stage_0.npz", "stage_1.npz")
     return lambda path: write(
-        path, {a: FILES[b] for a, b in zip(names, names[::-1], strict=True)}, agree=agree
+        path,
+        {a: FILES[b] for a, b in zip(names, names[::-1], strict=True)},
+        hashes_match=hashes_match,
     )
 
 
 def manifest(*where: Any) -> Make:
-    """A manifest with another value: keys and places that lead to it, and the value last."""
-    *steps, key, value = where
+    """Change a value of the manifest; `where` is the path to it, followed by the value."""
+    *path_to_parent, key, value = where
 
     def make(path: Path) -> Path:
-        changed = found = document(FILES)
-        for step in steps:
-            found = found[step]
-        found[key] = value
-        return write(path, text=json.dumps(changed))
+        changed = document(FILES)
+        parent = changed
+        for step in path_to_parent:
+            parent = parent[step]
+        parent[key] = value
+        return write(path, manifest_text=json.dumps(changed))
 
     return make
 
 
 def manifest_text(edit: Callable[[str], str | bytes]) -> Make:
-    """A manifest with its text changed."""
-    return lambda path: write(path, text=edit(json.dumps(document(FILES))))
+    """Change the text of the manifest."""
+    return lambda path: write(path, manifest_text=edit(json.dumps(document(FILES))))
 
 
 def in_place_of_a_file(put: Callable[[Path], object]) -> Make:
-    """A directory in which the first stage's file is something else."""
+    """Replace the graph of the first stage by another kind of file."""
 
     def make(path: Path) -> Path:
         file = write(path) / "stage_0.onnx"
@@ -54,7 +57,7 @@ def in_place_of_a_file(put: Callable[[Path], object]) -> Make:
 
 
 def bytes_changed(edit: Callable[[bytes], bytes]) -> Make:
-    """A zip file with its bytes changed."""
+    """Change the bytes of a zip file."""
 
     def make(path: Path) -> Path:
         path = zipped(path)
@@ -65,12 +68,12 @@ def bytes_changed(edit: Callable[[bytes], bytes]) -> Make:
 
 
 def entry_added(entry: str | zipfile.ZipInfo, content: bytes, *without: str) -> Make:
-    """A zip file with one more entry, and perhaps without others."""
+    """Add an entry to a zip file, and remove the entries `without`."""
 
     def make(path: Path) -> Path:
         path = zipped(path, {n: c for n, c in FILES.items() if n not in without})
         with zipfile.ZipFile(path, "a") as archive:
-            archive.NameToInfo.clear()  # or it would warn of a double
+            archive.NameToInfo.clear()  # prevents a warning about a duplicate name
             archive.writestr(entry, content)
         return path
 
@@ -78,23 +81,25 @@ def entry_added(entry: str | zipfile.ZipInfo, content: bytes, *without: str) -> 
 
 
 def link_entry() -> zipfile.ZipInfo:
+    """Make the entry of a symbolic link."""
     link = zipfile.ZipInfo("stage_0.onnx")
-    link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    link.create_system = 3  # Unix
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
     return link
 
 
 def with_a_million_entries(content: bytes) -> bytes:
-    """As many entries as 40 MB hold; each would take half a kilobyte of memory."""
-    at = content.rfind(b"PK\x05\x06")
-    end = list(struct.unpack("<4s4H2LH", content[at : at + 22]))
+    """Add 40 MB of entries, each of which would need half a kilobyte of memory."""
+    position = content.rfind(b"PK\x05\x06")
+    end = list(struct.unpack("<4s4H2LH", content[position : position + 22]))
     entry = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     filler = entry * 800_000
     end[5] += len(filler)
-    return content[:at] + filler + struct.pack("<4s4H2LH", *end)
+    return content[:position] + filler + struct.pack("<4s4H2LH", *end)
 
 
 def with_field(content: bytes, offset: int, value: int) -> bytes:
-    """With another number in the entries of the zip file's list, at an offset in each."""
+    """Change the number at an offset of each entry in the zip file's directory."""
     first, *entries = content.split(b"PK\1\2")
     number = struct.pack("<H", value)
     changed = [e[: offset - 4] + number + e[offset - 2 :] for e in entries]
@@ -102,12 +107,13 @@ def with_field(content: bytes, offset: int, value: int) -> bytes:
 
 
 def more_bytes_than_a_bundle_may_have(text: str) -> str:
-    found = json.loads(text)
-    for spec in found["files"].values():
+    """State file sizes in the manifest whose sum is too large."""
+    manifest = json.loads(text)
+    for spec in manifest["files"].values():
         spec["size"] = 1 << 30
-    for entry in found["stages"]:
+    for entry in manifest["stages"]:
         entry["bytes"] = sum(1 << 30 for key in ("arrays", "graph") if key in entry)
-    return json.dumps(found)
+    return json.dumps(manifest)
 
 
 NO_FILE = {"sha256": "0" * 64, "size": 1}
@@ -141,16 +147,20 @@ FILE_CASES: Cases = {
     ),
     "missing file": (in_place_of_a_file(lambda file: None), r"stage_0\.onnx is missing"),
     "wrong hash": (
-        lambda path: write(path, {"stage_1.onnx": FILES["stage_1.onnx"][:-1] + b"!"}, agree=False),
+        lambda path: write(
+            path, {"stage_1.onnx": FILES["stage_1.onnx"][:-1] + b"!"}, hashes_match=False
+        ),
         r"stage_1\.onnx is not the file that was packed \(SHA-256 differs",
     ),
     "wrong size": (
-        lambda path: write(path, {"stage_1.onnx": FILES["stage_1.onnx"] + b"\0"}, agree=False),
+        lambda path: write(
+            path, {"stage_1.onnx": FILES["stage_1.onnx"] + b"\0"}, hashes_match=False
+        ),
         r"stage_1\.onnx is not the file that was packed \(size differs",
     ),
-    "swapped stages": (swapped(agree=False), "is not the file that was packed"),
+    "swapped stages": (swapped(hashes_match=False), "is not the file that was packed"),
     "swapped stages with their true hashes": (
-        swapped(agree=True),
+        swapped(hashes_match=True),
         r"stage_0\.npz (lacks|has an unknown array|cannot be read)",
     ),
     # zip files
@@ -164,7 +174,7 @@ FILE_CASES: Cases = {
         r"stage_0\.onnx is not the file that was packed \(size differs",
     ),
     "zip bomb with its true size and hash": (
-        lambda path: zipped(path, FILES | {"stage_0.npz": bytes(256 << 20)}, agree=True),
+        lambda path: zipped(path, FILES | {"stage_0.npz": bytes(256 << 20)}, hashes_match=True),
         r"stage_0\.npz has 268435456 B, more than",
     ),
     "zip with a million entries": (bytes_changed(with_a_million_entries), "entries is larger"),

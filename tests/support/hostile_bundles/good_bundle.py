@@ -19,47 +19,49 @@ from gatewise_export.bundle.flat_models import canonical, write_model
 from gatewise_export.onnx_writer import write_graph
 from tests.support.hand_made_bundle import DOCUMENT, Document, complete, stage
 
-F = np.float32
+F32 = np.float32
 NAMES = ("age", "chol", "fbs", "thal")
 INPUTS = ((0, 3), (2, 0, 1), (0, 1))
 KINDS = ("linear", "trees", "lazy")
 
 
 def linear(width: int, outputs: int) -> LinearModel:
-    weights = np.random.default_rng(width).normal(size=(width, outputs)).astype(F)
-    return LinearModel(np.zeros(width, F), np.ones(width, F), weights, np.zeros(outputs, F))
+    weights = np.random.default_rng(width).normal(size=(width, outputs)).astype(F32)
+    return LinearModel(np.zeros(width, F32), np.ones(width, F32), weights, np.zeros(outputs, F32))
 
 
 def ensemble(left: Any, right: Any, roots: Any, width: int) -> TreeEnsemble:
-    """Trees of the given structure that test the first column."""
+    """Make trees with the given structure, whose nodes test the first column."""
     n = len(left)
     return TreeEnsemble(
         feature=np.where(np.asarray(left) < 0, -1, 0).astype(np.int32),
-        threshold=np.linspace(-1, 1, n).astype(F),
+        threshold=np.linspace(-1, 1, n).astype(F32),
         left=np.array(left, np.int32),
         right=np.array(right, np.int32),
         nan_left=np.zeros(n, bool),
-        value=np.linspace(-2, 2, n).astype(F)[:, None],
+        value=np.linspace(-2, 2, n).astype(F32)[:, None],
         roots=np.array(roots, np.int32),
         output=np.zeros(len(roots), np.int32),
-        base=np.zeros(1, F),
+        base=np.zeros(1, F32),
         n_features=width,
     )
 
 
 def trees(width: int) -> TreeEnsemble:
-    """Three trees with two levels of tests each."""
-    left, right = np.array([1, 2, -1, -1, 5, -1, -1]), np.array([4, 3, -1, -1, 6, -1, -1])
+    """Make three trees with two levels of tests."""
+    left = np.array([1, 2, -1, -1, 5, -1, -1])
+    right = np.array([4, 3, -1, -1, 6, -1, -1])
     roots = np.array([0, 7, 14])
-    moved = [np.concatenate([np.where(a < 0, a, a + r) for r in roots]) for a in (left, right)]
-    return ensemble(*moved, roots, width)
+    children = [np.concatenate([np.where(a < 0, a, a + r) for r in roots]) for a in (left, right)]
+    return ensemble(*children, roots, width)
 
 
 MODELS = (linear(2, 1), canonical(trees(3)), canonical(trees(2)))
 
 
 def good_files() -> dict[str, bytes]:
-    x = np.random.default_rng(0).normal(size=(12, 4)).astype(F)
+    """Make the files of the bundle, without its manifest."""
+    x = np.random.default_rng(0).normal(size=(12, 4)).astype(F32)
     files: dict[str, bytes] = {}
     sample: dict[str, NDArray[Any]] = {"X": x}
     for i, (model, inputs, kind) in enumerate(zip(MODELS, INPUTS, KINDS, strict=True)):
@@ -71,7 +73,7 @@ def good_files() -> dict[str, bytes]:
     sample["bought_2"] = trees(2).visited(x[:, INPUTS[2]])
     margins = trees(4).margins(x)
     sample["cloud_label"] = labels(margins)
-    sample["cloud_probabilities"] = probabilities(margins, "sigmoid").astype(F)
+    sample["cloud_probabilities"] = probabilities(margins, "sigmoid").astype(F32)
     files["sample.npz"] = write_arrays(sample)
     return files
 
@@ -94,30 +96,38 @@ def document(files: dict[str, bytes]) -> Document:
 def write(
     path: Path,
     changed: dict[str, bytes] | None = None,
-    text: str | bytes | None = None,
+    manifest_text: str | bytes | None = None,
     *,
-    agree: bool = True,
+    hashes_match: bool = True,
 ) -> Path:
-    """Write a directory bundle; with `agree`, the manifest has the hashes of the changed files."""
+    """Write a directory bundle.
+
+    With `hashes_match`, the manifest has the hashes of the changed files.
+    """
     path.mkdir(parents=True)
     files = FILES | (changed or {})
     for name, content in files.items():
         (path / name).write_bytes(content)
-    if text is None:
-        text = json.dumps(document(files if agree else FILES))
-    (path / "manifest.json").write_bytes(text.encode() if isinstance(text, str) else text)
+    if manifest_text is None:
+        manifest_text = json.dumps(document(files if hashes_match else FILES))
+    if isinstance(manifest_text, str):
+        manifest_text = manifest_text.encode()
+    (path / "manifest.json").write_bytes(manifest_text)
     return path
 
 
 def zipped(
-    path: Path, files: dict[str, bytes] = FILES, *, agree: bool = False, **options: Any
+    path: Path, files: dict[str, bytes] = FILES, *, hashes_match: bool = False, **options: Any
 ) -> Path:
-    """Write a zip bundle; with `agree`, its manifest is that of `files`, else of the good files."""
-    text = json.dumps(document(files if agree else FILES)).encode()
+    """Write a zip bundle.
+
+    With `hashes_match`, the manifest is that of `files`, otherwise that of the good files.
+    """
+    manifest_text = json.dumps(document(files if hashes_match else FILES)).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path = path.with_suffix(".gwb")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, content in (files | {"manifest.json": text}).items():
+        for name, content in (files | {"manifest.json": manifest_text}).items():
             archive.writestr(name, content, **options)
     return path
 
@@ -128,6 +138,6 @@ Cases = dict[str, tuple[Make, str]]
 """The function and the expected error message of each kind of hostile bundle."""
 
 
-def holding(name: str, content: Callable[[], bytes]) -> Make:
-    """Replace a file, with its hash in the manifest."""
+def with_file(name: str, content: Callable[[], bytes]) -> Make:
+    """Replace a file and its hash in the manifest."""
     return lambda path: write(path, {name: content()})
