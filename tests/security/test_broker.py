@@ -7,16 +7,21 @@ message afterwards, which must arrive first.
 from __future__ import annotations
 
 import queue
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from gatewise_cloud.archive.label_message import decode_label
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.needs import find_program
 from tests.support.small_bundle import HARD
 from tests.support.waiting import wait_until
 
@@ -112,6 +117,29 @@ def test_labels_need_the_role_of_a_labeller_and_bear_its_name(secure, enter):
     enter("bench").publish("gw/v1/bench/labels/json", b"true")
     assert reads.get() == ("gw/v1/bench/labels/json", b"true")
     secure.wait_for_line(r"Denied PUBLISH from pi-1 .*'gw/v1/pi-1/labels'")
+
+
+def test_the_command_in_the_docs_sends_a_label_with_a_certificate(secure, enter):
+    program = find_program("mosquitto_pub", "apt install mosquitto-clients")
+    page = (Path(__file__).parents[2] / "docs/audit.md").read_text()
+    (command,) = re.findall(r"^(mosquitto_pub .*?)\n```", page, re.DOTALL | re.MULTILINE)
+    files = secure.made.client("bench")
+    for written, here in (
+        ("mosquitto_pub", program),
+        ("broker.example", "127.0.0.1"),
+        ("8883", str(secure.made.roster.port)),
+        ("ca.crt", files["ca_file"]),
+        ("bench-1.crt", files["cert_file"]),
+        ("bench-1.key", files["key_file"]),
+        ("bench-1", "bench"),
+    ):
+        assert written in command
+        command = command.replace(written, here)
+    reads = enter("w-1", f"{wire.LABELS}/json")
+    subprocess.run(shlex.split(command.replace("\\\n", "")), check=True)
+    topic, payload = reads.get()
+    label = decode_label(topic, payload, 0.0)
+    assert (label.by, label.device, label.label) == ("bench", "pi-1", "worn")
 
 
 def test_forbidden_subscriptions_get_no_message(enter):

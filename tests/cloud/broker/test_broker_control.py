@@ -12,8 +12,9 @@ from gatewise_cloud.broker.broker_control import apply_roles, known_clients, ope
 from gatewise_cloud.broker.broker_init import find_plugin
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
-from gatewise_edge.link.wire import shared
+from gatewise_edge.link.wire import LABELS, REQUESTS, shared
 from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mqtt_clients import MqttClient
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -85,6 +86,18 @@ def test_a_worker_is_added(broker, capsys):
     assert listed(broker, capsys)["w-9"]["role"] == "workers"
 
 
+def test_an_added_labeller_may_send_labels_and_no_requests(broker, capsys):
+    command(broker, capsys, "add", "bench-9", "--labeller")
+    assert listed(broker, capsys)["bench-9"]["role"] == "labellers"
+    worker = MqttClient(broker.url, LABELS, REQUESTS, files=broker.made.client("w-1"))
+    bench = MqttClient(broker.url, files=broker.made.client("bench-9"))
+    bench.publish("gw/v1/bench-9/req", b"a request")
+    bench.publish("gw/v1/bench-9/labels", b"a label")
+    assert worker.get() == ("gw/v1/bench-9/labels", b"a label")
+    for client in (worker, bench):
+        client.close()
+
+
 def test_only_an_operator_may_change_roles(broker, monkeypatch):
     endpoint = operator_endpoint(broker.made, broker.url)
     names = {f"bulk-{i}": "devices" for i in range(250)}
@@ -102,4 +115,4 @@ def test_only_an_operator_may_change_roles(broker, monkeypatch):
 
 def test_a_folder_without_a_roster_is_refused(tmp_path, capsys):
     assert main(["broker", "add", "pi-1", "--dir", str(tmp_path)]) == 2
-    assert "no folder of gatewise broker init" in capsys.readouterr().err
+    assert "was not made by gatewise broker init" in capsys.readouterr().err
