@@ -442,7 +442,7 @@ def _relabel(v: int, network: Any, residual: Any, labels: Any, state: Any) -> No
     label = labels.label
     label_count = labels.label_count
     old_label = label[v]
-    lowest = 0 if residual.node_capacity[v] > 0.0 else UNREACHABLE
+    lowest = UNREACHABLE  # the node itself has no capacity left, because it still has excess
     for e in range(network.start[v], network.start[v + 1]):
         lowest = min(lowest, labels.column_label[network.columns[e]])
     if network.parent[v] >= 0:
