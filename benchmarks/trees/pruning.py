@@ -72,7 +72,7 @@ def grown(
     """Grow a forest on bootstrap samples; with `mu` each tree knows what others have bought."""
     x, y = fold.train
     codes, trees = Codes.of_table(x), []
-    bought = RowAcquisitions.none(costs, len(x) if mu > 0 else 0)
+    bought = RowAcquisitions.empty(costs, len(x) if mu > 0 else 0)
     for number in range(n_trees):
         rng = np.random.default_rng((seed, number))
         bootstrap = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))

@@ -1,4 +1,4 @@
-"""BudgetForest: the paper's construction, budgets, its frontier, costs counted row by row."""
+"""BudgetForest: the paper's construction and bound, budgets, and bootstrap samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sklearn.datasets import load_wine
 
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.forests.budget_forest import BudgetForest, _numbers_of_trees
+from gatewise_training.forests.budget_forest import BudgetForest, _tree_counts
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
 from tests.support.tree_walks import thirds
@@ -19,104 +19,114 @@ pytestmark = pytest.mark.slow  # fits, and compiles the growth of trees
 
 
 @pytest.mark.parametrize(("alpha", "cost", "errors"), [(1.0, 2.0, 4), (0.0, 10.0, 0)])
-def test_the_papers_1024_examples(alpha, cost, errors):
-    """BudgetRF, figures 1 and 2: a threshold of one example stops at depth 2 with 4 errors."""
-    number = np.arange(1024)
-    x = ((number[:, None] >> np.arange(9, -1, -1)) & 1).astype(np.float32)
-    quarter = number // 256
-    y = np.where(number % 256 == 0, (quarter + 1) % 4, quarter)  # 0, 256, 512, 768 stray
+def test_tree_on_the_1024_examples_of_the_paper(alpha, cost, errors):
+    """With a threshold of one example it ends at depth 2 with 4 errors (figures 1 and 2)."""
+    index = np.arange(1024)
+    x = ((index[:, None] >> np.arange(9, -1, -1)) & 1).astype(np.float32)
+    quarter = index // 256
+    y = np.where(index % 256 == 0, (quarter + 1) % 4, quarter)  # 0, 256, 512, 768 are exceptions
     costs = FeatureCosts.uniform(10)
     tree = grow(Codes.of_table(x), y, np.ones(1024, np.int64), 4, costs, SplitRule(alpha=alpha))
     assert tree.cost(x, costs).max() == cost
     assert (tree.proba(x).argmax(axis=1) != y).sum() == errors
-    assert sorted(np.unique(tree.trees.feature[:3])) == [0, 1]  # the paper's t1 and t2 first
+    assert sorted(np.unique(tree.trees.feature[:3])) == [0, 1]  # t1 and t2 of the paper
 
 
-def test_each_tree_may_have_one_vote():
+def test_probabilities_of_majority_voting_are_shares_of_votes():
     X, y, X_test, _ = thirds(load_wine)
     settings = {"n_estimators": 5, "alpha": 6.0, "max_loss": 0.0, "random_state": 0}
     voting = BudgetForest(voting="majority", **settings).fit(X, y)
     np.testing.assert_allclose(voting.predict_proba(X_test), voting.forest_.vote(X_test), atol=1e-6)
 
 
-def test_trees_are_added_until_the_validation_cost_passes_the_budget():
+def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
     X, y, X_val, y_val = thirds()
     costs = FeatureCosts.uniform(X.shape[1])
     settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
-    free = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
-    forest = max((f for f, _ in free.grown_), key=lambda f: f.n_trees)
+    unbounded = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
+    forest = largest_forest(unbounded)
     assert forest.n_trees == 16
-    first = [forest.select(range(t + 1)) for t in range(16)]
-    mean = np.array([f.cost(X_val, costs).mean() for f in first])
-    right = np.array([(f.proba(X_val).argmax(axis=1) == y_val).mean() for f in first])
-    for budget in (mean[2], mean[2] - 1e-6, (mean[8] + mean[9]) / 2):
-        within = int((mean <= budget).sum())  # all but the tree with which it passes
+    first_trees = [forest.select(range(t + 1)) for t in range(16)]
+    mean_cost = np.array([part.cost(X_val, costs).mean() for part in first_trees])
+    accuracy = np.array(
+        [(part.proba(X_val).argmax(axis=1) == y_val).mean() for part in first_trees]
+    )
+    for budget in (mean_cost[2], mean_cost[2] - 1e-6, (mean_cost[8] + mean_cost[9]) / 2):
+        n_affordable = int((mean_cost <= budget).sum())
         system = BudgetForest(costs, budget=budget, **settings)
         system.fit(X, y, validation=(X_val, y_val))
-        assert system.forest_.n_trees <= within
+        n_trees = system.forest_.n_trees
+        assert n_trees <= n_affordable
         assert system.cost(X_val).mean() <= budget + 1e-9
-        assert system.score(X_val, y_val) >= right[within - 1] - 1e-12
-        # algorithm 1 keeps all of them, whatever their accuracy
+        assert system.score(X_val, y_val) >= accuracy[n_affordable - 1] - 1e-12
+        # algorithm 1 keeps all trees within the budget, whatever their accuracy
         by_cost = clone(system).set_params(selection="cost")
         by_cost.fit(X, y, validation=(X_val, y_val))
-        assert by_cost.at(budget=budget).forest_.n_trees == within
-        assert {number for forest, number in by_cost.grown_ if forest.n_nodes > 1} == {within}
-        np.testing.assert_array_equal(  # the same trees, whatever the budget
-            system.forest_.trees.threshold, first[system.forest_.n_trees - 1].trees.threshold
+        assert by_cost.at(budget=budget).forest_.n_trees == n_affordable
+        tree_counts = {count for source, count in by_cost.grown_ if source.n_nodes > 1}
+        assert tree_counts == {n_affordable}
+        # the trees do not depend on the budget
+        np.testing.assert_array_equal(
+            system.forest_.trees.threshold, first_trees[n_trees - 1].trees.threshold
         )
-        for f, number in system.grown_:
-            assert f.n_trees == 1 or number <= within + 1
+        for source, count in system.grown_:
+            assert source.n_trees == 1 or count <= n_affordable + 1
 
 
-def test_the_number_of_trees_before_the_budget_is_passed_is_always_measured():
-    for passing in range(1, 41):
-        numbers = _numbers_of_trees(40, passing)
-        assert {max(passing - 1, 1), passing} <= set(numbers)
-        assert numbers == sorted(set(numbers))
-        assert numbers[-1] == passing
-    assert _numbers_of_trees(40, None)[-1] == 40
+def largest_forest(system):
+    return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
 
 
-def test_too_small_a_budget_leaves_no_tree():
+def test_largest_number_of_trees_within_the_budget_is_always_tried():
+    for n_over_budget in range(1, 41):
+        counts = _tree_counts(40, n_over_budget)
+        assert {max(n_over_budget - 1, 1), n_over_budget} <= set(counts)
+        assert counts == sorted(set(counts))
+        assert counts[-1] == n_over_budget
+    assert _tree_counts(40, None)[-1] == 40
+
+
+def test_budget_of_zero_gives_a_model_without_trees():
     X, y, X_test, _ = thirds()
     system = BudgetForest(budget=0.0, n_estimators=3, alpha=0.0, random_state=0).fit(X, y)
     assert not system.cost(X_test).any()
     assert (system.predict(X_test) == np.bincount(y).argmax()).all()
 
 
-def test_trees_know_what_the_ones_before_them_have_acquired(monkeypatch):
+def test_forest_costs_less_if_acquisitions_of_earlier_trees_are_free(monkeypatch):
     X, y, X_test, _ = thirds()
     costs = FeatureCosts.uniform(X.shape[1])
 
-    def cost():
+    def mean_cost():
         system = BudgetForest(costs, criterion="entropy", mu=0.3, n_estimators=10, random_state=0)
-        grown = system.fit(X, y).grown_
-        return max((f for f, _ in grown), key=lambda f: f.n_trees).cost(X_test, costs).mean()
+        return largest_forest(system.fit(X, y)).cost(X_test, costs).mean()
 
-    remembering = cost()
+    cost = mean_cost()
     monkeypatch.setattr(RowAcquisitions, "add", lambda *_: None)
-    assert remembering < 0.9 * cost()
+    assert cost < 0.9 * mean_cost()
 
 
-def test_the_number_of_jobs_changes_nothing():
+def test_predictions_do_not_depend_on_the_number_of_jobs():
     X, y, X_test, _ = thirds()
     for settings in (
         {"alpha": 0.0, "splits": "stumps"},
         {"criterion": "entropy"},
     ):
-        one = BudgetForest(n_estimators=4, random_state=3, max_loss=0.0, **settings)
-        two = clone(one)
-        one.fit(X, y)
+        with_one_job = BudgetForest(n_estimators=4, random_state=3, max_loss=0.0, **settings)
+        with_two_jobs = clone(with_one_job)
+        with_one_job.fit(X, y)
         with joblib.parallel_config(n_jobs=2):
-            two.fit(X, y)
-        np.testing.assert_array_equal(one.predict_proba(X_test), two.predict_proba(X_test))
+            with_two_jobs.fit(X, y)
+        np.testing.assert_array_equal(
+            with_one_job.predict_proba(X_test), with_two_jobs.predict_proba(X_test)
+        )
 
 
-def test_missing_values_are_values():
+def test_missing_values_are_used_if_they_are_allowed():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 3)).astype(np.float32)
     X[rng.random(400) < 0.5, 1] = np.nan
-    y = np.isnan(X[:, 1]).astype(int)  # only whether it is missing tells
+    y = np.isnan(X[:, 1]).astype(int)
     with pytest.raises(InputError, match="NaN"):
         BudgetForest().fit(X, y)
     system = BudgetForest(
@@ -126,52 +136,58 @@ def test_missing_values_are_values():
     assert system.cost(X).max() == 1.0
 
 
-def test_samples_are_drawn_by_weight():
+def test_bootstrap_samples_draw_rows_by_weight():
     X, y, _, _ = thirds()
     weight = np.where(y == 1, 9.0, 1.0)
     system = BudgetForest(n_estimators=20, alpha=0.0, max_loss=0.0, random_state=0)
     system.fit(X, y, weight)
-    forest = max((f for f, _ in system.grown_), key=lambda f: f.n_trees)
+    forest = largest_forest(system)
     counts = forest.counts[forest.trees.roots].sum(axis=0)
-    assert counts.sum() == 20 * len(X)  # cross-fitted: what is kept has seen all rows
+    assert counts.sum() == 20 * len(
+        X
+    )  # after cross-fitting, the final forest is fitted to all rows
     share = weight[y == 1].sum() / weight.sum()
     assert counts[1] / counts.sum() == pytest.approx(share, abs=0.02)
 
 
-def test_measured_outputs_equal_the_stages_outputs():
-    """What validation rows are measured by is what the kept model gives, to the bit."""
+def test_figures_of_the_frontier_equal_those_of_the_systems():
     X, y, X_val, y_val = thirds(load_wine)
     for voting in ("mean", "majority"):
         system = BudgetForest(n_estimators=12, alpha=0.0, voting=voting, random_state=0)
         system.fit(X, y, validation=(X_val, y_val))
         for point in system.frontier_.points:
-            moved = system.at(budget=point.cost)
-            assert moved.score(X_val, y_val) == pytest.approx(moved.operating_point_.accuracy)
-            assert moved.cost(X_val).mean() == pytest.approx(moved.operating_point_.cost)
+            point_system = system.at(budget=point.cost)
+            assert point_system.score(X_val, y_val) == pytest.approx(
+                point_system.operating_point_.accuracy
+            )
+            assert point_system.cost(X_val).mean() == pytest.approx(
+                point_system.operating_point_.cost
+            )
 
 
-def test_the_largest_forest_within_a_budget_needs_a_budget():
+def test_selection_by_cost_needs_a_budget():
     with pytest.raises(InputError, match="largest forest within a budget"):
         BudgetForest(selection="cost").fit(*load_wine(return_X_y=True))
 
 
-def optimal_max_cost(x, y, prices, rows, used):
-    """Least max-cost of a tree of pure leaves that tests no feature twice on a path."""
+def optimal_max_cost(x, y, prices, rows, used_features):
+    """Compute the smallest max-cost of a tree with pure leaves."""
     if len(set(y[rows])) < 2:
         return 0.0
-    best = np.inf
+    best_cost = np.inf
     for k in range(x.shape[1]):
         sides = [rows[x[rows, k] == value] for value in (0, 1)]
-        if k in used or not all(map(len, sides)):
+        if k in used_features or not all(map(len, sides)):
             continue
-        below = max(optimal_max_cost(x, y, prices, side, used | {k}) for side in sides)
-        best = min(best, prices[k] + below)
-    return best
+        features = used_features | {k}
+        child_cost = max(optimal_max_cost(x, y, prices, side, features) for side in sides)
+        best_cost = min(best_cost, prices[k] + child_cost)
+    return best_cost
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_max_costs_are_within_the_bound_of_theorem_2_2(n_classes):
-    """``Cost(S) <= OPT(S) (log F(S) + 1)``, F scaled to 1 as its least impurity above 0."""
+    """``Cost(S) <= OPT(S) (log F(S) + 1)``, where the smallest F above 0 is scaled to 1."""
     ratios = []
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -184,7 +200,7 @@ def test_max_costs_are_within_the_bound_of_theorem_2_2(n_classes):
         assert (tree.proba(x).argmax(axis=1) == y).all()
         optimum = optimal_max_cost(x, y, prices, np.arange(14), frozenset())
         counts = np.bincount(y)
-        impurity = counts.sum() ** 2 - (counts**2).sum()  # ordered pairs; the least is 2
+        impurity = counts.sum() ** 2 - (counts**2).sum()  # ordered pairs; at least 2
         ratios.append(tree.cost(x, costs).max() / optimum)
         assert 1.0 - 1e-6 <= ratios[-1] <= np.log(impurity / 2) + 1
     assert max(ratios) > 1.0 + 1e-6  # greedy trees are not optimal

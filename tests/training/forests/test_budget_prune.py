@@ -1,4 +1,4 @@
-"""BudgetPrune: exact prunings, the rows that prune, and the ways to give it a forest."""
+"""BudgetPrune: exact prunings, pruning rows, given forests and cost-aware growth."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from tests.support.tree_walks import counted, priced, thirds
 pytestmark = pytest.mark.slow  # fits, and compiles growth and pruning
 
 
-def test_the_path_is_optimal_at_every_point():
-    """Each pruning is the exact optimum at its price, on the pruning rows."""
+def test_prunings_of_the_path_are_optimal_on_the_pruning_rows():
     X, y, _, _ = thirds(load_wine)
     system = BudgetPrune(priced(13), n_estimators=8, n_points=10, random_state=0).fit(X, y)
     problem = system.path_.problem
@@ -30,21 +29,22 @@ def test_the_path_is_optimal_at_every_point():
         assert problem.objective(keep, lam) == pytest.approx(optimum.objective, abs=1e-9)
 
 
-def test_a_fitted_forest_is_pruned_as_it_is():
+def test_fitted_forests_are_not_refitted():
     X, y, X_test, _ = thirds()
     half = len(X) // 2
     forest = RandomForestClassifier(6, random_state=0).fit(X[:half], y[:half])
-    for given in (forest, FrozenEstimator(forest)):
-        system = BudgetPrune(estimator=given, n_points=5, random_state=0).fit(X[half:], y[half:])
-        whole = system.forest_.proba(X_test)
-        np.testing.assert_allclose(whole, forest.predict_proba(X_test), atol=1e-6)
+    for estimator in (forest, FrozenEstimator(forest)):
+        system = BudgetPrune(estimator=estimator, n_points=5, random_state=0)
+        system.fit(X[half:], y[half:])
+        proba = system.forest_.proba(X_test)
+        np.testing.assert_allclose(proba, forest.predict_proba(X_test), atol=1e-6)
     with pytest.raises(InputError, match="features"):
         BudgetPrune(estimator=forest).fit(X[:, :5], y)
     with pytest.raises(InputError, match="class"):
         BudgetPrune(estimator=forest).fit(X, y + 5)
 
 
-def test_an_unfitted_forest_is_copied():
+def test_unfitted_forests_are_cloned():
     X, y, X_test, y_test = thirds()
     forest = ExtraTreesClassifier(10, max_depth=5)
     system = BudgetPrune(estimator=forest, n_points=5, random_state=0).fit(X, y)
@@ -55,20 +55,21 @@ def test_an_unfitted_forest_is_copied():
         BudgetPrune(estimator=LogisticRegression()).fit(X, y)
 
 
-@pytest.mark.parametrize("way", ["training", "validation"])
-def test_pruning_rows_setting_chooses_the_pruning_rows(way):
+@pytest.mark.parametrize("pruning_rows", ["training", "validation"])
+def test_pruning_rows_setting_chooses_the_pruning_rows(pruning_rows):
     X, y, X_val, y_val = thirds()
-    system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=way, random_state=0)
+    system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=pruning_rows, random_state=0)
     system.fit(X, y, validation=(X_val, y_val))
     problem = system.path_.problem
-    whole = problem.cost(problem.inner)
-    rows = X if way == "training" else X_val
-    assert whole == pytest.approx(system.forest_.cost(rows, system.feature_costs_).mean())
-    grown = system.forest_.counts[system.forest_.trees.roots].sum(axis=1)
-    np.testing.assert_allclose(grown, len(X))
+    cost_of_forest = problem.cost(problem.inner)
+    rows = X if pruning_rows == "training" else X_val
+    mean_cost = system.forest_.cost(rows, system.feature_costs_).mean()
+    assert cost_of_forest == pytest.approx(mean_cost)
+    n_examples = system.forest_.counts[system.forest_.trees.roots].sum(axis=1)
+    np.testing.assert_allclose(n_examples, len(X))
 
 
-def test_many_rows_prune_by_a_sample(monkeypatch):
+def test_large_tables_are_pruned_on_a_sample_of_rows(monkeypatch):
     monkeypatch.setattr(budget_prune, "PRUNING_ROWS", 50)
     X, y, _, _ = thirds()
     system = BudgetPrune(n_estimators=4, n_points=5, random_state=0).fit(X, y)
@@ -76,29 +77,37 @@ def test_many_rows_prune_by_a_sample(monkeypatch):
     assert set(map(bytes, system.path_.x)) <= set(map(bytes, X))
 
 
-def test_cost_aware_growth_joins_the_frontier():
+def test_frontier_of_cost_aware_growth_contains_several_forests():
     X, y, X_test, y_test = thirds()
     system = BudgetPrune(
         priced(X.shape[1]), growth="cost-aware", n_estimators=8, n_points=8, random_state=0
     ).fit(X, y)
-    assert len({id(forest) for forest, _ in system.grown_}) >= 2  # no one mu is best everywhere
+    assert len({id(forest) for forest, _ in system.grown_}) >= 2
     for point in system.frontier_.points[1::3]:
-        moved = system.at(budget=point.cost)
-        (stage,) = moved.stages_
-        row_costs, _ = counted(moved, X_test, system.feature_costs_)
-        np.testing.assert_allclose(moved.cost(X_test), row_costs, rtol=1e-12)
-        assert stage.model.n_nodes <= moved.forest_.n_nodes
-        assert moved.path_.forest is moved.forest_
+        point_system = system.at(budget=point.cost)
+        (stage,) = point_system.stages_
+        row_costs, _ = counted(point_system, X_test, system.feature_costs_)
+        np.testing.assert_allclose(point_system.cost(X_test), row_costs, rtol=1e-12)
+        assert stage.model.n_nodes <= point_system.forest_.n_nodes
+        assert point_system.path_.forest is point_system.forest_
     assert system.score(X_test, y_test) > 0.88
-    one = BudgetPrune(growth="cost-aware", mu=0.3, n_estimators=8, n_points=4, random_state=0)
-    plain = BudgetPrune(growth="cost-aware", mu=0.0, n_estimators=8, n_points=4, random_state=0)
-    costs = [f.fit(X, y).at(max_loss=0.0).forest_ for f in (one, plain)]
-    costly, cheap = (f.cost(X_test, FeatureCosts.uniform(30)).mean() for f in costs[::-1])
-    assert cheap < costly
 
 
-def test_classes_missing_in_a_fold_keep_their_column():
+def test_forests_grown_at_a_higher_price_cost_less():
+    X, y, X_test, _ = thirds()
+    mean_costs = []
+    for mu in (0.3, 0.0):
+        system = BudgetPrune(
+            growth="cost-aware", mu=mu, n_estimators=8, n_points=4, random_state=0
+        ).fit(X, y)
+        forest = system.at(max_loss=0.0).forest_
+        mean_costs.append(forest.cost(X_test, FeatureCosts.uniform(30)).mean())
+    assert mean_costs[0] < mean_costs[1]
+
+
+def test_classes_missing_in_a_fold_have_a_probability():
     X, y, _, _ = thirds(load_wine)
-    rare = np.concatenate([np.flatnonzero(y != 1), np.flatnonzero(y == 1)[:2]])
-    system = BudgetPrune(n_estimators=4, n_points=4, random_state=0).fit(X[rare], y[rare])
+    # two rows of class 1 cannot be in all five folds
+    rows = np.concatenate([np.flatnonzero(y != 1), np.flatnonzero(y == 1)[:2]])
+    system = BudgetPrune(n_estimators=4, n_points=4, random_state=0).fit(X[rows], y[rows])
     assert system.predict_proba(X).shape == (len(X), 3)

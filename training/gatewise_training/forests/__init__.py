@@ -1,1 +1,1 @@
-"""Forests within a budget: grown for a low cost of features, or pruned for it."""
+"""Random forests with a low cost of features, by growth or by pruning."""

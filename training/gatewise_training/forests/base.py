@@ -1,4 +1,4 @@
-"""Base of the budgeted forests: their interface, and the growth of their trees on samples."""
+"""Base class of the budgeted forests, and growth of their trees on bootstrap samples."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from gatewise_training.prune.forest import Forest
 
 @dataclass(frozen=True, eq=False)
 class FittedTrees(FittedStages):
-    """A candidate of one stage of trees."""
+    """A candidate with one stage of trees."""
 
-    # a forest, and the part of it that the trees are
-    source: Any = field(kw_only=True)
+    source: Any = field(kw_only=True)  # the forest that the trees come from, and which part of it
 
 
 class ForestModel(SingleModel):
-    """Base of both forests; `grown_` holds the source of the trees of each candidate."""
+    """Base class of both budgeted forests; `grown_` holds the source of each candidate's trees."""
 
     def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
         sources = {id(c.stages): c.source for c in candidates if isinstance(c, FittedTrees)}
@@ -36,36 +35,40 @@ class ForestModel(SingleModel):
 
 @dataclass(eq=False)
 class GrowingForest:
-    """Trees of one rule, grown one after another on bootstrap samples of some rows."""
+    """Trees that grow under one split rule, each on its own bootstrap sample of the same rows."""
 
     problem: Problem
     rows: Rows
-    codes: Codes  # of the rows
-    key: tuple[int, ...]  # of the random numbers: a tree's sample is the same under every rule
+    codes: Codes  # codes of these rows
+    key: tuple[int, ...]  # seed of the samples, which do not depend on the rule
     rule: SplitRule
     trees: list[Forest] = field(default_factory=list)
 
     @cached_property
     def acquired(self) -> RowAcquisitions:
-        return RowAcquisitions.none(self.problem.costs, len(self.rows) if self.rule.mu > 0 else 0)
+        n_rows = len(self.rows) if self.rule.mu > 0 else 0
+        return RowAcquisitions.empty(self.problem.costs, n_rows)
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
         return np.ascontiguousarray(self.problem.plan.x[self.rows])
 
-    def append_places(self, count: int) -> range:
-        """Append places for `count` further trees, and get their numbers."""
-        n_trees = len(self.trees)
-        self.trees += [None] * count  # type: ignore[list-item]  # filled by :meth:`add`
-        return range(n_trees, n_trees + count)
+    def reserve(self, n_trees: int) -> range:
+        """Reserve list entries for further trees, and return their indices."""
+        n_before = len(self.trees)
+        self.trees += [None] * n_trees  # type: ignore[list-item]  # filled by :meth:`grow_trees`
+        return range(n_before, n_before + n_trees)
 
-    def add(self, numbers: Sequence[int]) -> None:
-        """Grow the trees of some numbers; under a price, acquisitions of earlier trees are free."""
+    def grow_trees(self, indices: Sequence[int]) -> None:
+        """Grow the trees with these indices.
+
+        If acquisitions have a price, those of earlier trees are free.
+        """
         problem = self.problem
         plan = problem.plan
         weight = plan.weight[self.rows]
-        for number in numbers:
-            rng = np.random.default_rng((*self.key, number))
+        for index in indices:
+            rng = np.random.default_rng((*self.key, index))
             tree = grow(
                 self.codes,
                 plan.y[self.rows],
@@ -78,4 +81,4 @@ class GrowingForest:
             )
             if self.rule.mu > 0:
                 self.acquired.add(tree.trees, self.x)
-            self.trees[number] = tree
+            self.trees[index] = tree

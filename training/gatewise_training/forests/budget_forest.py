@@ -1,8 +1,8 @@
-"""BudgetForest: random forests with trees grown for a low cost of features.
+"""BudgetForest: random forests that are grown for a low cost of features.
 
-Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015 (BudgetRF): trees on bootstrap
-samples by minimax splits of threshold-Pairs, added until validation data costs more than the
-budget. The other criterion is the largest gain in entropy, less a price on the features that
+The method is BudgetRF (Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015). Trees
+grow on bootstrap samples by minimax splits of threshold-Pairs, and are added until validation rows
+cost more than the budget. Another criterion is the gain in entropy less a price on features that
 instances have not acquired yet.
 """
 
@@ -25,31 +25,32 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Criterion, SplitRule, Splits, leaf_of
+from gatewise_training.forests.grower.growth import Criterion, SplitRule, Splits, single_leaf
 from gatewise_training.prune.forest import Forest, Voting
 
 ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
-"""Thresholds of Pairs that are tried: about every other one of the paper's ten (section 3)."""
+"""Thresholds of Pairs to try, about every other one of the paper's ten (section 3)."""
 
 MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
-"""Bits that an acquisition of mean price must save."""
+"""Bits that an acquisition of mean price must save, to try."""
 
 TREES_PER_CHECK = 8
-"""Trees grown between two checks of the cost: the same for any number of jobs."""
+"""Number of trees grown between two checks of the cost, independent of the number of jobs."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BudgetForest(ForestModel):
-    """A forest within a budget; an instance acquires the features on its own paths.
+    """A random forest within a budget, where each instance acquires the features on its own paths.
 
-    BudgetRF of Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015, algorithm 1,
-    with threshold-Pairs (equation 11).
+    This is BudgetRF (Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015,
+    algorithm 1) with threshold-Pairs (equation 11).
 
-    A single model without a cloud. Operating points are the first 1, 2, ... trees of a forest, for
-    each `alpha` or `mu` that is tried, and no tree at all. An instance pays once for each feature
-    on its paths, over all trees. :meth:`at` moves along the points without another fit.
+    It is a single model without a cloud. The operating points are the first 1, 2, ... trees of a
+    forest, for each `alpha` or `mu` that is tried, and a model without trees. An instance pays once
+    for each feature on its paths through all trees. :meth:`at` changes the operating point without
+    another fit.
 
-    Further parameters: :class:`.SingleModel`.
+    Further parameters are documented at :class:`.SingleModel`.
 
     Parameters
     ----------
@@ -57,47 +58,50 @@ class BudgetForest(ForestModel):
         As for :class:`StagedCascade`.
     feature_costs, budget
         As for :class:`StagedCascade`. With a budget, trees are added until the validation rows
-        cost more on average, or there are `n_estimators`; without one all trees are grown.
+        cost more on average, or until there are `n_estimators` trees. Without a budget all trees
+        are grown.
     selection : {"accuracy", "cost"}, default "accuracy"
-        Number of trees, on validation rows: the most accurate one within the budget, or the largest
-        within the budget, as in the paper (algorithm 1). With "cost" there is one such
-        forest per `alpha` or `mu`; the most accurate of them is chosen.
+        Choice of the number of trees on validation rows. "accuracy" chooses the most accurate
+        number within the budget. "cost" chooses the largest number within the budget, as the paper
+        does (algorithm 1), for each `alpha` or `mu`, and then the most accurate of these forests.
     max_loss : float, default 0.01
-        Without a budget, the cheapest point is chosen whose accuracy is at most this far below that
-        of the largest forest (all trees, and the smallest alpha or mu).
+        Without a budget, the cheapest point is chosen that loses at most this much accuracy against
+        the largest forest (all trees, with the smallest alpha or mu).
     criterion : {"threshold_pairs", "entropy"}, default "threshold_pairs"
-        BudgetRF's minimax splits, or the largest gain in entropy less `mu` times the price that
-        instances at the node have to pay.
+        "threshold_pairs" chooses BudgetRF's minimax splits. "entropy" chooses the split with the
+        largest gain in entropy less `mu` times the price that the instances at the node have to
+        pay.
     alpha : float, optional
-        Threshold of Pairs, in examples: a class with at most this many at a node does not count, so
-        higher thresholds give shallower, cheaper trees. By default 35, 15, 6, 2 and 0 are tried,
-        and validation chooses. Entropy ignores it.
+        Threshold of Pairs, in examples. A class with at most this many examples at a node does not
+        count, so higher thresholds give shallower and cheaper trees. By default 35, 15, 6, 2 and 0
+        are tried, and validation rows choose. With "entropy" it is ignored.
     mu : float or "auto", default 0.0
-        For "entropy": the gain in bits that one example's acquisition of mean price must bring.
-        Features and groups that were acquired in earlier splits or trees are free. "auto" tries
-        0.3, 0.1, 0.03, 0.01 and 0. Trees then grow one by one.
+        With "entropy", the gain in bits that an acquisition of mean price by one example must
+        bring. Features and groups that were acquired in earlier splits or trees are free. "auto"
+        tries 0.3, 0.1, 0.03, 0.01 and 0. With a value above 0, trees grow one after the other.
     splits : {"exact", "stumps"}, default "exact"
-        All thresholds, or the paper's 80, 40 or 20 random ones.
+        Thresholds to try at each node: all, or 80, 40 or 20 random ones as in the paper.
     n_estimators : int, default 40
-        Largest number of trees.
+        Maximum number of trees.
     max_depth : int, optional
-        Bound on the trees' depth; none by default.
+        Maximum depth of the trees; no bound by default.
     voting : {"mean", "majority"}, default "mean"
-        Answer of a forest: the mean of the leaf distributions, or each tree has one vote, as in the
-        paper. Margins and probabilities are these means, or the shares of the votes.
+        Prediction of a forest. "mean" averages the leaf distributions. With "majority" each tree
+        has one vote, as in the paper, and the probabilities are the shares of the votes.
 
     Attributes
     ----------
     forest_ : Forest
         The trees of the operating point.
     grown_ : tuple of pairs (Forest, int)
-        For each operating point, by its index `chain`: the whole forest that its trees come from,
-        and the number of its first trees.
+        The whole forest that the trees of an operating point come from, and their number. The
+        index of a pair is the `chain` of the point.
 
     Notes
     -----
-    Threshold-Pairs charges a feature's own price and its group's shared price again at each split,
-    as in the paper. Bootstrap samples draw rows in proportion to their weights.
+    With threshold-Pairs, every split is charged the price of its feature and its group, as in the
+    paper, even if the feature was acquired before. Bootstrap samples draw rows in proportion to
+    their weights.
 
     Examples
     --------
@@ -131,12 +135,13 @@ class BudgetForest(ForestModel):
     @property
     def forest_(self) -> Forest:
         """The trees of the operating point, with the class counts of all nodes."""
-        source: tuple[Forest, int] = self.grown_[self.operating_point_.chain]
-        return source[0].select(range(source[1]))
+        forest, n_trees = self.grown_[self.operating_point_.chain]
+        selected: Forest = forest.select(range(n_trees))
+        return selected
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
-        # a forest for each fold and, of several, one for all rows
+        # one forest for each fold and, if there are several folds, one for all rows
         row_sets = [rows for rows, _ in plan.folds]
         if len(row_sets) > 1:
             row_sets.append(plan.fit_rows)
@@ -153,112 +158,121 @@ class BudgetForest(ForestModel):
                 max_depth=self.max_depth,
             )
             members = [
-                GrowingForest(
-                    problem, rows, codes.take(code_row[rows]), (problem.seed, number), rule
-                )
-                for number, rows in enumerate(row_sets)
+                GrowingForest(problem, rows, codes.take(code_row[rows]), (problem.seed, i), rule)
+                for i, rows in enumerate(row_sets)
             ]
-            growths.append(_Growth(problem, members))
+            growths.append(_RuleGrowth(problem, members))
         self._grow(problem, growths)
-        # candidates: the class shares alone, then the first trees of each forest
-        leaves = [leaf_of(plan.y[r], plan.weight[r], problem.n_classes, codes) for r in row_sets]
+        # the first candidate is a single leaf; the others are the first trees of each forest
+        leaves = [
+            single_leaf(plan.y[rows], plan.weight[rows], problem.n_classes, codes)
+            for rows in row_sets
+        ]
         candidates = _candidates(problem, leaves, [1], self.voting)
         for growth in growths:
-            numbers = _numbers_of_trees(growth.n_trees, growth.n_over_budget)
+            tree_counts = _tree_counts(growth.n_trees, growth.n_over_budget)
             if self.selection == "cost":
-                numbers = growth.largest_affordable()
-            if numbers:
+                tree_counts = growth.largest_affordable()
+            if tree_counts:
                 forests = [Forest.join(member.trees) for member in growth.members]
-                candidates += _candidates(problem, forests, numbers, self.voting)
+                candidates += _candidates(problem, forests, tree_counts, self.voting)
         return candidates
 
-    def _grow(self, problem: Problem, growths: Sequence[_Growth]) -> None:
+    def _grow(self, problem: Problem, growths: Sequence[_RuleGrowth]) -> None:
         """Add trees to all forests until each is complete or costs more than the budget."""
         total = self.n_estimators * len(growths)
-        while growing := [
-            g for g in growths if g.n_over_budget is None and g.n_trees < self.n_estimators
+        while incomplete := [
+            growth
+            for growth in growths
+            if growth.n_over_budget is None and growth.n_trees < self.n_estimators
         ]:
             jobs = []
-            for growth in growing:
+            for growth in incomplete:
                 jobs += growth.jobs(min(TREES_PER_CHECK, self.n_estimators - growth.n_trees))
             joblib.Parallel(require="sharedmem")(jobs)  # jobs add trees to the growths
             if self.budget is not None:
-                for growth in growing:
-                    growth.compare(self.budget)
-            n_done = sum(self.n_estimators if g.n_over_budget else g.n_trees for g in growths)
+                for growth in incomplete:
+                    growth.compare_with_budget(self.budget)
+            n_done = sum(
+                self.n_estimators if growth.n_over_budget else growth.n_trees for growth in growths
+            )
             problem.report(n_done, total, "growing trees")
 
     def _rules(self) -> list[tuple[float, float]]:
-        """Pairs of alpha and mu to try, the pair that penalises least last."""
+        """Pairs of alpha and mu to try, by falling penalty."""
         if self.criterion == "threshold_pairs":
-            return [(a, 0.0) for a in (ALPHAS if self.alpha is None else (self.alpha,))]
-        return [(0.0, m) for m in (MUS if self.mu == "auto" else (float(self.mu),))]
+            alphas = ALPHAS if self.alpha is None else (self.alpha,)
+            return [(alpha, 0.0) for alpha in alphas]
+        mus = MUS if self.mu == "auto" else (float(self.mu),)
+        return [(0.0, mu) for mu in mus]
 
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.selection == "cost" and self.budget is None:
-            raise InputError("selection='cost' takes the largest forest within a budget: give one")
+            raise InputError(
+                "selection='cost' takes the largest forest within a budget: give a budget"
+            )
         if self.mu != 0 and self.criterion == "threshold_pairs":
             raise InputError(
-                "mu weighs acquisitions against gains: it needs criterion='entropy'; "
-                "the rule of threshold-Pairs counts the prices already"
+                "mu needs criterion='entropy', because threshold-Pairs already includes the prices"
             )
 
 
 @dataclass(eq=False)
-class _Growth:
-    """The forests of one rule, one for each fold and the last for all rows."""
+class _RuleGrowth:
+    """Growing forests of one rule: one for each fold, and the last for all rows."""
 
     problem: Problem
     members: list[GrowingForest]
-    n_over_budget: int | None = None  # least number of trees that costs more than the budget
+    n_over_budget: int | None = None  # smallest number of trees that costs more than the budget
 
     @property
     def n_trees(self) -> int:
         return len(self.members[0].trees)
 
-    def jobs(self, count: int) -> list[Any]:
-        """Calls for joblib that together grow `count` further trees."""
+    def jobs(self, n_trees: int) -> list[Any]:
+        """Make jobs for joblib that together grow `n_trees` further trees."""
         calls = []
         for member in self.members:
-            numbers = member.append_places(count)
-            groups = [numbers] if member.rule.mu > 0 else [[number] for number in numbers]
-            calls += [joblib.delayed(member.add)(group) for group in groups]
+            indices = member.reserve(n_trees)
+            # with a price of acquisitions, a tree depends on the trees before it
+            groups = [indices] if member.rule.mu > 0 else [[index] for index in indices]
+            calls += [joblib.delayed(member.grow_trees)(group) for group in groups]
         return calls
 
-    def compare(self, budget: float) -> None:
-        """Find the number of trees with which the validation rows cost more than the budget."""
+    def compare_with_budget(self, budget: float) -> None:
+        """Find the smallest number of trees that costs more than the budget on validation rows."""
         plan = self.problem.plan
         folds = zip(self.members, plan.folds, strict=False)
         visits = [
-            Forest.join(m.trees).trees.first_visits(plan.x[validation_rows])
-            for m, (_, validation_rows) in folds
+            Forest.join(member.trees).trees.first_visits(plan.x[validation_rows])
+            for member, (_, validation_rows) in folds
         ]
-        first_tree = np.concatenate([visiting_tree for _, visiting_tree in visits])
+        first_tree = np.concatenate([fold_first_tree for _, fold_first_tree in visits])
         weight = plan.weight[plan.validation_rows]
-        # bisection: costs rise with the number of trees
-        affordable = 0
-        too_many = self.n_trees + 1
-        while too_many - affordable > 1:
-            middle = (affordable + too_many) // 2
+        # bisection, because costs rise with the number of trees
+        n_affordable = 0
+        n_over_budget = self.n_trees + 1
+        while n_over_budget - n_affordable > 1:
+            middle = (n_affordable + n_over_budget) // 2
             row_costs = self.problem.costs.per_instance(first_tree < middle)
             if np.average(row_costs, weights=weight) > budget + 1e-9:
-                too_many = middle
+                n_over_budget = middle
             else:
-                affordable = middle
-        self.n_over_budget = too_many if too_many <= self.n_trees else None
+                n_affordable = middle
+        self.n_over_budget = n_over_budget if n_over_budget <= self.n_trees else None
 
     def largest_affordable(self) -> list[int]:
-        """The largest number of trees within the budget, if there is one (algorithm 1)."""
-        number = self.n_trees if self.n_over_budget is None else self.n_over_budget - 1
-        return [number] if number else []
+        """List the largest number of trees within the budget (algorithm 1), or no number."""
+        n_trees = self.n_trees if self.n_over_budget is None else self.n_over_budget - 1
+        return [n_trees] if n_trees else []
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidate(FittedTrees):
+class _FirstTrees(FittedTrees):
     """The first trees of a forest; their acquisitions are computed on demand, to save memory."""
 
-    # (n, n_features): the first tree that tests each column for a row
+    # (n, n_features): index of the first tree that tests each feature for a row
     first_tree: NDArray[np.int32] = field(kw_only=True)
 
     def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[Acquired]:
@@ -266,33 +280,36 @@ class _Candidate(FittedTrees):
 
 
 def _candidates(
-    problem: Problem, forests: Sequence[Forest], numbers: Sequence[int], voting: Voting
+    problem: Problem, forests: Sequence[Forest], tree_counts: Sequence[int], voting: Voting
 ) -> list[FittedStages]:
-    """Make a candidate for each number of first trees of the last forest."""
+    """Make a candidate of the first trees of the last forest for each number of trees.
+
+    The forests of the folds give the out-of-fold outputs.
+    """
     plan = problem.plan
     forest = forests[-1]
     folds = [
         (fold_forest.node_shares(voting), *fold_forest.trees.first_visits(plan.x[validation_rows]))
         for fold_forest, (_, validation_rows) in zip(forests, plan.folds, strict=False)
     ]
-    first_tree = np.concatenate([visiting_tree for *_, visiting_tree in folds])
+    first_tree = np.concatenate([fold_first_tree for *_, fold_first_tree in folds])
     shares = forest.node_shares(voting)
     candidates: list[FittedStages] = []
-    for number in numbers:
-        trees = _first_trees(forest, number, shares)
+    for n_trees in tree_counts:
+        trees = _first_trees(forest, n_trees, shares)
         stage = Stage.from_model(trees, "identity", acquisition="node")
         outputs = np.concatenate(
-            [_first_margins(leaf, fold_shares, number) for fold_shares, leaf, _ in folds]
+            [_first_margins(leaves, fold_shares, n_trees) for fold_shares, leaves, _ in folds]
         )
-        source = forest, number
-        candidates.append(_Candidate((stage,), (outputs,), source=source, first_tree=first_tree))
+        source = forest, n_trees
+        candidates.append(_FirstTrees((stage,), (outputs,), source=source, first_tree=first_tree))
     return candidates
 
 
-def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> TreeEnsemble:
-    """Make an ensemble of a forest's first trees, with values of `shares`, averaged over them."""
+def _first_trees(forest: Forest, n_trees: int, shares: NDArray[np.float64]) -> TreeEnsemble:
+    """Make an ensemble of a forest's first trees, which averages the class shares of its nodes."""
     trees = forest.trees
-    end = int(np.append(trees.roots, trees.n_nodes)[number])
+    end = int(np.append(trees.roots, trees.n_nodes)[n_trees])
     return replace(
         trees,
         feature=trees.feature[:end],
@@ -300,29 +317,35 @@ def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> Tr
         left=trees.left[:end],
         right=trees.right[:end],
         nan_left=trees.nan_left[:end],
-        value=(shares[:end] / number).astype(np.float32),
-        roots=trees.roots[:number],
-        output=trees.output[:number],
+        value=(shares[:end] / n_trees).astype(np.float32),
+        roots=trees.roots[:n_trees],
+        output=trees.output[:n_trees],
     )
 
 
 def _first_margins(
-    leaf: NDArray[np.int32], shares: NDArray[np.float64], number: int
+    leaves: NDArray[np.int32], shares: NDArray[np.float64], n_trees: int
 ) -> NDArray[np.float32]:
-    """Margins of a forest's first trees, (n, n_classes), with the same bits as theirs."""
-    value = (shares / number).astype(np.float32)
-    out = np.zeros((leaf.shape[1], value.shape[1]), np.float32)
-    for tree_leaf in leaf[:number]:
-        out += value[tree_leaf]
-    return out
+    """Compute the margins of :func:`_first_trees` from the leaves of each tree, bit by bit.
+
+    Shapes: `leaves` (n_all_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
+    """
+    value = (shares / n_trees).astype(np.float32)
+    margins = np.zeros((leaves.shape[1], value.shape[1]), np.float32)
+    for tree_leaves in leaves[:n_trees]:
+        margins += value[tree_leaves]
+    return margins
 
 
-def _numbers_of_trees(n_trees: int, n_over_budget: int | None) -> list[int]:
-    """List numbers of trees to try, in steps of one and later of a tenth, up to the budget."""
-    last = n_trees if n_over_budget is None else n_over_budget
-    numbers = {last, max(last - 1, 1)}
-    number = 1
-    while number < last:
-        numbers.add(number)
-        number = max(number + 1, round(1.1 * number))
-    return sorted(numbers)
+def _tree_counts(n_trees: int, n_over_budget: int | None) -> list[int]:
+    """List the numbers of trees to try, up to the first one that costs more than the budget.
+
+    Steps are one tree at first, and later a tenth of the trees.
+    """
+    last_count = n_trees if n_over_budget is None else n_over_budget
+    counts = {last_count, max(last_count - 1, 1)}
+    count = 1
+    while count < last_count:
+        counts.add(count)
+        count = max(count + 1, round(1.1 * count))
+    return sorted(counts)

@@ -1,10 +1,11 @@
-"""BudgetPrune: a random forest, pruned exactly under feature cost.
+"""BudgetPrune: a random forest that is pruned exactly under feature cost.
 
-Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, and its
-predecessor "Optimally pruning decision tree ensembles with feature cost", 2016. A forest is grown,
-and all its trees are pruned together so that training error plus ``lam`` times the mean cost of an
-instance is least, for every ``lam`` at once (:mod:`gatewise_training.prune`). Beyond the papers,
-the growth of the trees may consider prices as well (:mod:`gatewise_training.forests.grower`).
+The method is from Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS
+2016, and its predecessor "Optimally pruning decision tree ensembles with feature cost", 2016. A
+forest is grown, and all its trees are pruned together to minimise the training error plus ``lam``
+times the mean cost per instance, for every ``lam`` at once (:mod:`gatewise_training.prune`). Beyond
+the papers, the growth of the trees can also consider prices
+(:mod:`gatewise_training.forests.grower`).
 """
 
 from __future__ import annotations
@@ -38,81 +39,86 @@ from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.pruning import SOLVERS, forest_of
 
 PRUNING_ROWS = 16_000
-"""Most growing rows that pruning uses, because each makes some hundred acquisitions."""
+"""Maximum number of pruning rows, each of which makes some hundred acquisitions."""
 
-GAP = 0.5
-"""Share of the step between two points by which an exact pruning may stay below a budget."""
+MAX_GAP = 0.5
+"""Largest distance of an exact pruning's cost below a budget, in steps between two points, at which
+no other pruning is tried."""
 
 MUS = (0.1, 0.03, 0.0)
-"""Bits that an acquisition of mean price must save, tried by cost-aware growth; 0 is last."""
+"""Bits that an acquisition of mean price must save, which cost-aware growth tries in this order."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BudgetPrune(ForestModel):
-    """A random forest pruned for a budget; an instance acquires the features on its own paths.
+    """A random forest pruned for a budget; each instance acquires the features on its own paths.
 
     Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, section 3
-    (IP), whose optimum the `solver` finds; "primal_dual" is its algorithm 1.
+    (IP). The `solver` finds the optimum; "primal_dual" is algorithm 1 of the paper.
 
-    A single model without a cloud. Operating points are prunings of one forest, the last of them
-    the whole forest. An instance pays once for each feature on its paths, over all trees.
+    It is a single model without a cloud. The operating points are prunings of one forest, and the
+    last point is the whole forest. An instance pays once for each feature on its paths through all
+    trees.
 
-    The growing rows give the errors of the nodes, the *pruning rows* the costs; labels of pruning
-    rows are not used. The paper prunes on the validation rows, where it also chooses the operating
-    point. That understates the cost that pruning has just minimised, by 2 to 5 % on Letters (12,000
-    rows grow 20 trees, 4,000 prune). By default the growing rows are the pruning rows: prunings are
-    as good on unseen rows, their costs are estimated within 1 to 2 %, and the validation rows are
-    unseen.
+    The rows that grow the trees give the errors of the nodes. The *pruning rows* give the costs,
+    and their labels are not used. The paper prunes on the validation rows, on which it also chooses
+    the operating point. This underestimates the cost that pruning has just minimised, by 2 to 5 %
+    on Letters (12,000 rows grow 20 trees, 4,000 rows prune them). By default the rows that grow the
+    trees are the pruning rows. The prunings are then as good on unseen rows, their costs are
+    estimated within 1 to 2 %, and neither growth nor pruning has seen the validation rows.
 
-    Further parameters: :class:`.SingleModel`.
+    Further parameters are documented at :class:`.SingleModel`.
 
     Parameters
     ----------
     allow_missing, random_state
         As for :class:`StagedCascade`.
     max_loss : float, default 0.01
-        Without a budget: the cheapest pruning within this accuracy loss of the whole forest.
+        Without a budget, the cheapest pruning within this accuracy loss of the whole forest is
+        chosen.
     estimator : forest, optional
         A scikit-learn RandomForestClassifier or ExtraTreesClassifier, or an estimator of this
-        library with a ``forest_``. Fitted (also inside a FrozenEstimator) it is pruned as it is:
-        give `fit` rows that it has not seen. Not fitted, a copy is fitted. By default
-        `n_estimators` entropy trees of full depth that choose from all features, as in the paper.
+        library with a ``forest_``. A fitted estimator, also inside a FrozenEstimator, is pruned
+        without a refit; give `fit` rows that it has not seen. Otherwise a clone is fitted. The
+        default is a forest of `n_estimators` entropy trees of full depth that choose from all
+        features, as in the paper.
     n_estimators : int, default 40
-        Trees of the default forest.
+        Number of trees of the default forest.
     growth : {"standard", "cost-aware"}, default "standard"
-        Growth of the default forest: by the gain in entropy, or by this gain less `mu` times the
-        price of features that instances at the node have not acquired in earlier splits or trees.
-        With "cost-aware" several forests are grown and pruned, and the frontier takes the best
-        prunings of all.
+        Growth of the default forest. "standard" splits by the gain in entropy. "cost-aware"
+        subtracts `mu` times the price of the features that instances at the node have not acquired
+        in earlier splits or trees. It grows and prunes several forests, and the frontier consists
+        of the best prunings of all of them.
     mu : float or "auto", default "auto"
-        For "cost-aware": the gain in bits that one instance's acquisition of mean price must
+        With "cost-aware", the gain in bits that an acquisition of mean price by one instance must
         bring. "auto" tries 0.1, 0.03 and 0.
     depth_cost : float, default 0.0
-        Price of one node's evaluation, averaged over the trees, in the unit of the feature costs;
-        only the pruning counts it.
+        Price of one node's evaluation, averaged over the trees, in the unit of the feature costs.
+        Only the pruning counts it.
     solver : {"mincut", "lp", "dantzig_wolfe", "primal_dual"}, default "mincut"
         See :func:`gatewise_training.prune.prune`.
     n_points : int, default 30
-        Number of prunings, evenly spaced in cost. Between neighbours of the exact frontier that lie
-        further apart, the better of per-tree pruning and GreedyPrune fills the gap
+        Number of prunings, evenly spaced in cost. If neighbours on the exact frontier lie further
+        apart, the better of per-tree pruning and GreedyPrune fills the gap
         (:meth:`.PruningPath.within`).
     pruning_rows : {"training", "validation"}, default "training"
-        Rows whose costs are minimised. "training": the rows that grow the trees (or, for a
-        fitted forest, the rows of `fit`), at most 16,000 of them, as in the predecessor.
-        "validation": the validation rows, as in the paper.
+        Rows over which the cost is minimised. "training" means the rows that grow the trees (or,
+        with a fitted forest, the rows of `fit`), at most 16,000 of them, as in the predecessor.
+        "validation" means the validation rows, as in the paper.
     node_errors : {"in-bag", "training"}, default "in-bag"
-        Rows whose errors count at a node: each tree's bootstrap sample, as in the paper, or all
-        rows that grow the trees, as in the predecessor. Leaves answer by the bootstrap samples.
+        Rows from which the errors of a node are counted. "in-bag" means each tree's bootstrap
+        sample, as in the paper. "training" means all rows that grow the trees, as in the
+        predecessor. Leaves always predict from the bootstrap samples.
 
     Attributes
     ----------
     forest_ : Forest
-        The forest of which the operating point is a pruning, before pruning.
+        The whole forest of the operating point, before pruning.
     path_ : PruningPath
-        The whole exact frontier of its prunings, on the pruning rows, with the sequences of
-        per-tree pruning and GreedyPrune.
+        All optimal prunings of this forest on the pruning rows, with the sequences of per-tree
+        pruning and GreedyPrune.
     grown_ : tuple of pairs (Forest, PruningPath)
-        The forest and the frontier of each operating point, by its `chain`.
+        Forest and path of each operating point. The index of a pair is the `chain` of the point.
 
     Examples
     --------
@@ -146,13 +152,13 @@ class BudgetPrune(ForestModel):
 
     @property
     def forest_(self) -> Forest:
-        """The forest of which the operating point is a pruning, before pruning."""
+        """The whole forest of the operating point, before pruning."""
         forest: Forest = self.grown_[self.operating_point_.chain][0]
         return forest
 
     @property
     def path_(self) -> PruningPath:
-        """The exact frontier of that forest's prunings, on the pruning rows."""
+        """All optimal prunings of this forest on the pruning rows."""
         path: PruningPath = self.grown_[self.operating_point_.chain][1]
         return path
 
@@ -164,7 +170,7 @@ class BudgetPrune(ForestModel):
         if len(row_pairs) > 1:
             row_pairs.append((plan.fit_rows, plan.validation_rows))
         n_forests = len(mus) * len(row_pairs)
-        n_jobs = None if n_forests == 1 else 1  # one forest grows its trees in parallel
+        n_jobs = None if n_forests == 1 else 1  # a single forest grows its trees in parallel
         jobs = [
             joblib.delayed(self._grow_and_prune)(
                 problem, rows, validation_rows, fitted_forest, mu, n_jobs
@@ -194,32 +200,32 @@ class BudgetPrune(ForestModel):
         """Grow a forest, or take the fitted one, and prune it for all prices of cost."""
         plan = problem.plan
         forest = fitted_forest or self._grow(problem, rows, mu, n_jobs)
-        pruning = self._pruning_rows(problem.seed, rows, validation_rows)
+        pruning_rows = self._select_pruning_rows(problem.seed, rows, validation_rows)
         training = None
         if self.node_errors == "training":
             training = plan.x[rows], plan.y[rows]
         path = prune(
             forest,
-            np.ascontiguousarray(plan.x[pruning]),
-            plan.y[pruning],
+            np.ascontiguousarray(plan.x[pruning_rows]),
+            plan.y[pruning_rows],
             problem.costs,
             solver=self.solver,
             depth_cost=self.depth_cost,
             training=training,
         )
-        gap = GAP * float(path.sequence.costs[0]) / self.n_points
-        return _Pruned(forest, path, gap)
+        max_gap = MAX_GAP * float(path.sequence.costs[0]) / self.n_points
+        return _Pruned(forest, path, max_gap)
 
     def _grow(self, problem: Problem, rows: Rows, mu: float | None, n_jobs: int | None) -> Forest:
-        """Grow trees independently or, at a price of acquisitions, one after another."""
+        """Grow a forest; with a price `mu` of acquisitions, its trees grow one after another."""
         plan = problem.plan
         seed = problem.seed
         x = np.ascontiguousarray(plan.x[rows])
-        if mu is not None:  # acquisitions of earlier trees are free
+        if mu is not None:
             rule = SplitRule(criterion="entropy", mu=mu)
-            growing = GrowingForest(problem, rows, Codes.of_table(x), (seed,), rule)
-            growing.add(growing.append_places(self.n_estimators))
-            return Forest.join(growing.trees)
+            forest = GrowingForest(problem, rows, Codes.of_table(x), (seed,), rule)
+            forest.grow_trees(forest.reserve(self.n_estimators))
+            return Forest.join(forest.trees)
         model = RandomForestClassifier(
             self.n_estimators,
             criterion="entropy",
@@ -232,16 +238,17 @@ class BudgetPrune(ForestModel):
             if model.get_params().get("random_state", 0) is None:
                 model.set_params(random_state=seed)
         model.fit(x, plan.y[rows], sample_weight=plan.weight[rows])
-        return _widened(forest_of(model), np.asarray(model.classes_, np.intp), problem.n_classes)
+        classes = np.asarray(model.classes_, np.intp)
+        return _with_all_classes(forest_of(model), classes, problem.n_classes)
 
     def _mus(self) -> Sequence[float | None]:
-        """Prices of growth to try, the least one last."""
+        """Prices of acquisitions to try, by falling price; None for growth without a price."""
         if self.growth == "standard":
             return (None,)
         return MUS if self.mu == "auto" else (float(self.mu),)
 
     def _fitted_forest(self) -> Forest | None:
-        """The forest of a fitted `estimator`, over the classes of the data; None without one."""
+        """Get the forest of a fitted `estimator`, over the classes of the data, or None."""
         estimator = self.estimator
         if isinstance(estimator, FrozenEstimator):
             estimator = estimator.estimator
@@ -252,13 +259,13 @@ class BudgetPrune(ForestModel):
         ):
             raise InputError(
                 "estimator must be a RandomForestClassifier, an ExtraTreesClassifier or an "
-                f"estimator with a forest_, not {type(estimator).__name__}"
+                f"estimator with the attribute forest_, not {type(estimator).__name__}"
             )
         if not is_fitted(estimator):
             return None
         if estimator.n_features_in_ != self.n_features_in_:
             raise InputError(
-                f"the forest reads {estimator.n_features_in_} features, the data has "
+                f"the forest has {estimator.n_features_in_} features, but the data has "
                 f"{self.n_features_in_}"
             )
         classes = np.asarray(estimator.classes_)
@@ -266,10 +273,10 @@ class BudgetPrune(ForestModel):
         is_missing = self.classes_[index] != classes
         if is_missing.any():
             raise InputError(f"class {classes[is_missing].tolist()[0]!r} of the forest is not in y")
-        return _widened(forest_of(estimator), index, len(self.classes_))
+        return _with_all_classes(forest_of(estimator), index, len(self.classes_))
 
-    def _pruning_rows(self, seed: int, rows: Rows, validation_rows: Rows) -> Rows:
-        """Rows for the costs that pruning minimises, among growing and validation rows."""
+    def _select_pruning_rows(self, seed: int, rows: Rows, validation_rows: Rows) -> Rows:
+        """Select the rows over which pruning minimises the cost; `rows` grow the trees."""
         if self.pruning_rows == "validation":
             return validation_rows
         if len(rows) <= PRUNING_ROWS:
@@ -279,27 +286,30 @@ class BudgetPrune(ForestModel):
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.growth == "cost-aware" and self.estimator is not None:
-            raise InputError("growth='cost-aware' grows its own forest; leave out the estimator")
+            raise InputError("growth='cost-aware' grows its own forest: leave out estimator")
 
 
 @dataclass(frozen=True, eq=False)
 class _Pruned:
-    """A forest and its exact path."""
+    """A forest and its prunings."""
 
     forest: Forest
     path: PruningPath
-    gap: float  # how far the cost may stay below a budget before a gap is filled
+    max_gap: float  # see :meth:`.PruningPath.within`
 
     def stage(self, budget: float | None) -> Stage:
-        """The pruning within a budget, or the whole forest, as a device runs it."""
+        """Make a stage of the pruning within a budget, or of the whole forest."""
         forest = self.forest
         if budget is not None:
-            forest = self.path.within(budget=budget, gap=self.gap).forest
+            forest = self.path.within(budget=budget, gap=self.max_gap).forest
         return Stage.from_model(forest.trees, "identity", acquisition="node")
 
 
 def _candidates(problem: Problem, members: Sequence[_Pruned], n_points: int) -> list[FittedStages]:
-    """Prunings of a forest at the same costs in all folds, from leaves to the whole forest."""
+    """Make candidates with the same budgets in all folds, from single leaves to the whole forest.
+
+    The last member is the final forest; with several folds, the members before it are theirs.
+    """
     plan = problem.plan
     final = members[-1]
     highest = float(final.path.sequence.costs[0])
@@ -308,16 +318,17 @@ def _candidates(problem: Problem, members: Sequence[_Pruned], n_points: int) -> 
     fold_x = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
     for budget in (*budgets.tolist(), None):
         stages = [member.stage(budget) for member in members[: len(fold_x)]]
-        outputs = np.concatenate([s.margins(x) for s, x in zip(stages, fold_x, strict=True)])
-        acquired = np.concatenate([s.acquired(x) for s, x in zip(stages, fold_x, strict=True)])
+        pairs = list(zip(stages, fold_x, strict=True))
+        outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in pairs])
+        acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in pairs])
         stage = stages[0] if len(members) == 1 else final.stage(budget)
         source = final.forest, final.path
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
     return candidates
 
 
-def _widened(forest: Forest, classes: NDArray[np.intp], n_classes: int) -> Forest:
-    """Give a forest of some classes columns for all of them."""
+def _with_all_classes(forest: Forest, classes: NDArray[np.intp], n_classes: int) -> Forest:
+    """Add columns of zeros to a forest for the classes that it has not seen."""
     if len(classes) == n_classes:
         return forest
     counts = np.zeros((forest.n_nodes, n_classes))

@@ -23,9 +23,9 @@ from gatewise_training.forests.grower.growing import (
     NODE,
     copy_into,
     ensemble_of,
+    extend_array,
+    extend_nodes,
     unsplit_nodes,
-    wider,
-    wider_nodes,
     write_leaf,
 )
 
@@ -114,8 +114,8 @@ def _grow_forest(task: Any, seed: int) -> Any:
         # a tree has fewer than 2 n nodes
         if n_nodes + 2 * n > size:
             size = 2 * size + 2 * n
-            nodes = wider_nodes(nodes, size)
-            value = wider(value, size)
+            nodes = extend_nodes(nodes, size)
+            value = extend_array(value, size)
         roots[t] = n_nodes
         n_nodes = _grow_tree(task, work, nodes, value, n_nodes)
     return nodes, value, n_nodes, roots

@@ -1,4 +1,4 @@
-"""The crossing of two impurities: against all boundaries, and at boundaries by hand."""
+"""The search for the best minimax boundary, compared with all boundaries of a column."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gatewise_training.forests.grower.minimax_split import (
     crossing,
     crossing_arrays,
 )
-from gatewise_training.forests.grower.split_search import least_worst_pairs
+from gatewise_training.forests.grower.split_search import minimax_pairs
 
 pytestmark = pytest.mark.slow  # compiles the search
 
 
-def columns(code, y, weight, n_classes):
-    """Rows of a column, and their node."""
+def column_rows(code, y, weight, n_classes):
+    """Make the rows of a column, and their class counts."""
     y = np.asarray(y, np.int32)
     weight = np.asarray(weight, np.int32)
     counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.int32)
@@ -29,29 +29,36 @@ def columns(code, y, weight, n_classes):
 
 
 def best_boundary(code, y, weight=None, n_classes=2, alpha=0.0):
-    """Boundary of a column by its crossing, as plain numbers."""
+    """Find the boundary of a column, as Python numbers."""
     weight = np.ones(len(code), np.int32) if weight is None else weight
-    rows, counts = columns(code, y, weight, n_classes)
+    rows, counts = column_rows(code, y, weight, n_classes)
     impurity = threshold_pairs(counts, alpha)
     node = NodeRows(np.arange(len(code)), rows.y, rows.weight, counts, int(counts.sum()), impurity)
     work = crossing_arrays(len(code), n_classes)
-    found = crossing(rows, int(min(code)), int(max(code)), node, alpha, work)
-    return float(found.score), int(found.below), int(found.above)
+    boundary = crossing(rows, int(min(code)), int(max(code)), node, alpha, work)
+    return float(boundary.score), int(boundary.below), int(boundary.above)
 
 
 def all_boundaries(code, y, weight, n_classes, alpha):
-    """The worse child's impurity of each boundary, by the codes beside it."""
-    worse = {}
+    """Map the codes on both sides of each boundary to the larger impurity of the children."""
+    impurities = {}
     for below, above in pairwise(np.unique(code)):
         is_left = code <= below
-        sides = [columns(code[s], y[s], weight[s], n_classes)[1] for s in (is_left, ~is_left)]
-        worse[int(below), int(above)] = max(threshold_pairs(side, alpha) for side in sides)
-    return worse
+        child_counts = [
+            column_rows(code[side], y[side], weight[side], n_classes)[1]
+            for side in (is_left, ~is_left)
+        ]
+        impurity = max(threshold_pairs(counts, alpha) for counts in child_counts)
+        impurities[int(below), int(above)] = impurity
+    return impurities
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
-def test_the_crossing_is_the_best_of_all_boundaries_and_of_counted_codes(alpha):
-    """Few and many bins, near and far codes, ties and all."""
+def test_crossing_finds_the_best_of_all_boundaries(alpha):
+    """Columns have few and many codes, close to and far from each other, also with ties.
+
+    The search over counted codes finds the same boundary.
+    """
     rng = np.random.default_rng(int(alpha))
     n_ties = 0
     for _ in range(400):
@@ -60,7 +67,7 @@ def test_the_crossing_is_the_best_of_all_boundaries_and_of_counted_codes(alpha):
         code = rng.integers(0, rng.choice([3, 9, 400, 60_000]), n).astype(np.int32)
         y = rng.integers(0, n_classes, n).astype(np.int32)
         weight = rng.integers(1, 3, n).astype(np.int32)
-        _, counts = columns(code, y, weight, n_classes)
+        _, counts = column_rows(code, y, weight, n_classes)
         impurity = threshold_pairs(counts, alpha)
         values = np.unique(code)
         if impurity == 0.0 or len(values) < 2:
@@ -69,12 +76,12 @@ def test_the_crossing_is_the_best_of_all_boundaries_and_of_counted_codes(alpha):
         count = np.zeros((len(values), n_classes), np.int32)
         np.add.at(count, (np.searchsorted(values, code), y), weight)
         work = crossing_arrays(n, n_classes)
-        worst, event = least_worst_pairs(count, len(values), node, alpha, np.zeros(0, bool), work)
+        best, event = minimax_pairs(count, len(values), node, alpha, np.zeros(0, bool), work)
         boundary = best_boundary(code, y, weight, n_classes, alpha)
-        assert boundary == (worst, values[event], values[event + 1])
-        worse = all_boundaries(code, y, weight, n_classes, alpha)
-        assert worst == min(worse.values())
-        n_ties += list(worse.values()).count(worst) > 1
+        assert boundary == (best, values[event], values[event + 1])
+        impurities = all_boundaries(code, y, weight, n_classes, alpha)
+        assert best == min(impurities.values())
+        n_ties += list(impurities.values()).count(best) > 1
     assert n_ties > 10
 
 
@@ -85,54 +92,55 @@ def test_two_codes_have_one_boundary():
     assert best_boundary([5, 9, 9], [0, 0, 1]) == (2.0, 5, 9)
 
 
-def test_the_boundary_is_after_the_crossing_code_where_that_is_lower():
-    # left impurities 0, 2, 6 (of 10, 20, 30), right ones 8, 4, 0: before 30 the worse is 4
+def test_boundary_is_on_the_better_side_of_the_crossing_code():
+    # codes 10, 20, 30: left impurities 0, 2, 6 and right impurities 8, 4, 0
     assert best_boundary([10, 20, 30, 30, 40], [0, 1, 0, 0, 1]) == (4.0, 20, 30)
-    # the crossing code itself goes left where its impurity on the left is below that on the right
+    # the crossing code goes left if the left impurity with it is below the right impurity without
     assert best_boundary([10, 20, 30, 40], [0, 0, 0, 1]) == (0.0, 30, 40)
     assert best_boundary([10, 20, 30, 40], [0, 1, 1, 1]) == (0.0, 10, 20)
 
 
-def test_of_two_equal_boundaries_the_one_before_the_crossing_is_taken():
-    # 0 | 1 0 | 1: both boundaries leave one mixed pair on one side
+def test_boundary_before_the_crossing_is_chosen_in_a_tie():
+    # both boundaries leave one pair of different classes in one child
     assert best_boundary([1, 2, 3], [0, 1, 0]) == (2.0, 1, 2)
 
 
-def test_without_a_code_below_the_boundary_lies_after_the_crossing_code():
-    # class 2 is below the threshold, so that the left child is as impure as the node
+def test_boundary_is_after_the_crossing_code_if_no_code_is_below():
+    # class 2 is below the threshold, so the left child is as impure as the node
     assert best_boundary([1] * 6 + [2], [0, 1, 0, 1, 0, 1, 2], None, 3, 1.0) == (6.0, 1, 2)
 
 
-def test_neighbours_beside_the_examined_bin_are_found_in_any_round():
-    """Far codes: the crossing lies alone in its bin, and its neighbours in bins of other rounds."""
-    spread = 1 << 15
-    code = np.arange(6) * spread + np.array([7, 0, 3, 1, 0, 2])
+def test_neighbours_of_the_crossing_code_are_found_in_any_round():
+    """The codes are far apart, so the crossing code is alone in its bin."""
+    spacing = 1 << 15
+    code = np.arange(6) * spacing + np.array([7, 0, 3, 1, 0, 2])
     y = np.array([0, 0, 0, 1, 1, 1])
     assert best_boundary(code, y) == (0.0, int(code[2]), int(code[3]))
-    shuffled = np.array([4, 1, 5, 0, 3, 2])
-    assert best_boundary(code[shuffled], y[shuffled]) == (0.0, int(code[2]), int(code[3]))
+    order = np.array([4, 1, 5, 0, 3, 2])
+    assert best_boundary(code[order], y[order]) == (0.0, int(code[2]), int(code[3]))
 
 
-def test_weights_count_as_often_as_rows_were_drawn():
-    repeated = np.repeat([2, 4, 6, 8], [1, 3, 2, 2])
-    y = np.repeat([0, 1, 0, 1], [1, 3, 2, 2])
-    assert best_boundary([2, 4, 6, 8], [0, 1, 0, 1], [1, 3, 2, 2]) == best_boundary(repeated, y)
+def test_weighted_rows_count_like_repeated_rows():
+    weights = [1, 3, 2, 2]
+    repeated_code = np.repeat([2, 4, 6, 8], weights)
+    repeated_y = np.repeat([0, 1, 0, 1], weights)
+    weighted = best_boundary([2, 4, 6, 8], [0, 1, 0, 1], weights)
+    assert weighted == best_boundary(repeated_code, repeated_y)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
-def test_large_nodes_need_several_rounds(alpha):
-    """More rows than bins, and bins of many codes; `alpha` counts in examples."""
+def test_best_boundary_of_large_nodes_is_found_in_several_rounds(alpha):
     rng = np.random.default_rng(5)
     n = 40 * MIN_BINS * ROWS_PER_BIN
     code = rng.integers(0, 50_000, n).astype(np.int32)
     y = ((code > 31_000) ^ (rng.random(n) < 0.1)).astype(np.int32)
     weight = rng.integers(1, 4, n).astype(np.int32)
-    worse = all_boundaries(code, y, weight, 2, alpha)
+    impurities = all_boundaries(code, y, weight, 2, alpha)
     score, below, above = best_boundary(code, y, weight, 2, alpha)
-    assert score == min(worse.values()) == worse[below, above]
+    assert score == min(impurities.values()) == impurities[below, above]
 
 
-def test_working_arrays_hold_the_bins_of_few_and_of_many_rows():
+def test_working_arrays_have_room_for_the_bins_of_few_and_many_rows():
     assert len(crossing_arrays(3, 2).bins) == MIN_BINS * 2
     assert len(crossing_arrays(100, 3).bins) == 300
     assert crossing_arrays(7, 2).inner_rows.shape == (3, 7)

@@ -1,10 +1,10 @@
-"""The compiled grower against a slow twin that tries every split and counts from scratch."""
+"""The compiled grower, compared with a slow twin that tries every split of every node."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.slow  # compiles the growth of trees
 
 @dataclass
 class Case:
+    """Data and prices of one tree."""
+
     x: np.ndarray
     y: np.ndarray
     drawn: np.ndarray
@@ -29,134 +31,132 @@ class Case:
 def impurity(counts, criterion, alpha):
     n = sum(counts)
     if criterion == "threshold_pairs":
-        above = [max(c - alpha, 0.0) for c in counts]
-        return sum(
-            max(a * b - alpha**2, 0.0)
-            for i, a in enumerate(above)
-            for j, b in enumerate(above)
-            if i != j
-        )
+        surpluses = [max(c - alpha, 0.0) for c in counts]
+        return sum(max(a * b - alpha**2, 0.0) for a, b in permutations(surpluses, 2))
     if n == 0:
         return 0.0
-    if criterion == "entropy":
-        return -sum(c * math.log2(c / n) for c in counts if c)
-    return n - sum(c * c for c in counts) / n
+    return -sum(c * math.log2(c / n) for c in counts if c)
 
 
-def counts_of(case, rows):
+def class_counts(case, rows):
     return [int(case.drawn[rows][case.y[rows] == m].sum()) for m in range(case.n_classes)]
 
 
 def toll(case, rows, k, path, mu):
-    """What the examples at the node have to pay for column k, times mu."""
+    """Compute ``mu`` times the price that the examples at the node have to pay for column k."""
     costs = case.costs
-    mates = [] if costs.group[k] < 0 else np.flatnonzero(costs.group == costs.group[k])
-    pay = 0.0
+    members = [] if costs.group[k] < 0 else np.flatnonzero(costs.group == costs.group[k])
+    price = 0.0
     for i in rows:
         if k not in path and not case.acquired[i, k]:
-            pay += case.drawn[i] * costs.own[k]
-        if len(mates) and not set(mates) & path and not case.acquired[i, mates].any():
-            pay += case.drawn[i] * costs.shared[costs.group[k]]
-    return mu * pay / costs.alone.mean()
+            price += case.drawn[i] * costs.own[k]
+        if len(members) and not set(members) & path and not case.acquired[i, members].any():
+            price += case.drawn[i] * costs.shared[costs.group[k]]
+    return mu * price / costs.alone.mean()
 
 
-def splits(case, rows, criterion, alpha, mu, path):
-    """Splits that may be the best: (column, values beside the boundary, how good it is).
+def candidate_splits(case, rows, criterion, alpha, mu, path):
+    """Yield splits that may be the best: column, values below and above, and merit.
 
-    For minimax only the best of each column. Among splits that are free the one that lowers
-    impurity most is the best; among equals on a column the one nearest to where the children's
-    impurities cross, the lower of two.
+    With threshold-Pairs only the best split of each column is yielded. Free splits are compared by
+    the decrease of the impurity. Of equally good splits of a column, the one nearest to the
+    crossing of the children's impurities is the best, and the lower one of two.
     """
-    whole = impurity(counts_of(case, rows), criterion, alpha)
+    node_impurity = impurity(class_counts(case, rows), criterion, alpha)
     for k in range(case.x.shape[1]):
         column = case.x[rows, k]
-        keys = np.where(np.isnan(column), np.inf, column)  # NaN lies above all numbers
-        values = np.unique(keys)
-        price, found = case.costs.alone[k], []
-        for a, b in pairwise(values):
-            low, high = (
-                impurity(counts_of(case, part), criterion, alpha)
-                for part in (rows[keys <= a], rows[keys > a])
+        keys = np.where(np.isnan(column), np.inf, column)  # NaN is above all numbers
+        price = case.costs.alone[k]
+        column_splits = []
+        for below, above in pairwise(np.unique(keys)):
+            left, right = (
+                impurity(class_counts(case, child_rows), criterion, alpha)
+                for child_rows in (rows[keys <= below], rows[keys > below])
             )
             if criterion == "threshold_pairs":
-                drop = whole - max(low, high)
-                rank = len(found) if low < high else -len(found)
+                drop = node_impurity - max(left, right)
+                rank = len(column_splits) if left < right else -len(column_splits)
                 if drop > 0:
-                    good = (drop / price, 0.0) if price else (math.inf, drop)
-                    found.append((good, low < high, rank, (k, a, b)))
+                    merit = (drop / price, 0.0) if price else (math.inf, drop)
+                    column_splits.append((merit, left < right, rank, (k, below, above)))
             else:
-                gain = whole - low - high - toll(case, rows, k, path, mu)
-                yield k, a, b, (gain, 0.0)
-        if found:
-            good, _, _, split = max(found)
-            yield *split, good
+                gain = node_impurity - left - right - toll(case, rows, k, path, mu)
+                yield k, below, above, (gain, 0.0)
+        if column_splits:
+            merit, _, _, split = max(column_splits)
+            yield *split, merit
 
 
-def check(case, forest, criterion, alpha=0.0, mu=0.0):
-    """Walk the grown tree, and ask at each node whether the twin finds nothing better."""
-    trees, n_inner = forest.trees, 0
-    waiting = [(0, np.flatnonzero(case.drawn), frozenset())]
-    while waiting:
-        node, rows, path = waiting.pop()
-        counts = counts_of(case, rows)
+def check_splits(case, forest, criterion, alpha=0.0, mu=0.0):
+    """Check that each split of a tree is the best; return the number of inner nodes."""
+    trees = forest.trees
+    n_inner = 0
+    pending = [(0, np.flatnonzero(case.drawn), frozenset())]
+    while pending:
+        node, rows, path = pending.pop()
+        counts = class_counts(case, rows)
         np.testing.assert_array_equal(forest.counts[node], counts)
-        found = [] if not impurity(counts, criterion, alpha) else list(
-            splits(case, rows, criterion, alpha, mu, path)
-        )  # fmt: skip
+        candidates = []
+        if impurity(counts, criterion, alpha):
+            candidates = list(candidate_splits(case, rows, criterion, alpha, mu, path))
         k = int(trees.feature[node])
         if k < 0:
-            assert not found
+            assert not candidates
             continue
         n_inner += 1
-        best = max(good for *_, good in found)
+        best_merit = max(merit for *_, merit in candidates)
         keys = np.where(np.isnan(case.x[rows, k]), np.inf, case.x[rows, k])
-        left = keys <= trees.threshold[node]
-        a, b = keys[left].max(), keys[~left].min()
-        if criterion == "threshold_pairs":  # all numbers are exact, and ties go to the first
-            assert (k, a, b) == next(split[:3] for split in found if split[3] == best)
+        goes_left = keys <= trees.threshold[node]
+        below = keys[goes_left].max()
+        above = keys[~goes_left].min()
+        if criterion == "threshold_pairs":  # merits are exact, and the first of equal ones wins
+            best_splits = [split for *split, merit in candidates if merit == best_merit]
+            assert [k, below, above] == best_splits[0]
         else:
-            mine = next(good for *split, good in found if split == [k, a, b])
-            assert mine == pytest.approx(best, rel=1e-9, abs=1e-9)
-        if np.isfinite(b):  # midway
-            assert trees.threshold[node] == np.float32(0.5 * (float(a) + float(b)))
+            merit_of = {tuple(split): merit for *split, merit in candidates}
+            merit = merit_of[k, below, above]
+            assert merit == pytest.approx(best_merit, rel=1e-9, abs=1e-9)
+        if np.isfinite(above):
+            midway = np.float32(0.5 * (float(below) + float(above)))
+            assert trees.threshold[node] == midway
         if np.isinf(keys).any():
             assert not trees.nan_left[node]
         path = path | {k}
-        waiting += [(int(trees.left[node]), rows[left], path)]
-        waiting += [(int(trees.right[node]), rows[~left], path)]
+        pending.append((int(trees.left[node]), rows[goes_left], path))
+        pending.append((int(trees.right[node]), rows[~goes_left], path))
     return n_inner
 
 
-def case_of(seed, n=40, kinds=("few", "many", "rare", "usual"), n_classes=3, missing=False):
-    """Small data: columns of few and many values, and sparse ones; prices in halves, groups."""
+def make_case(seed, n=40, n_classes=3, missing=False):
+    """Make a small table with columns of few and of many values, sparse columns and groups."""
     rng = np.random.default_rng(seed)
-    make = {
-        "few": lambda: rng.integers(0, 5, n),
-        "many": lambda: rng.integers(0, 10 * n, n) / 4,
-        "rare": lambda: rng.random(n) < 0.1,
-        "usual": lambda: rng.choice([0, 1, 2], n, p=[0.07, 0.86, 0.07]),
-    }
-    columns = [make[kind]() for kind in kinds for _ in range(2)]
+    kinds = (
+        lambda: rng.integers(0, 5, n),
+        lambda: rng.integers(0, 10 * n, n) / 4,
+        lambda: rng.random(n) < 0.1,
+        lambda: rng.choice([0, 1, 2], n, p=[0.07, 0.86, 0.07]),
+    )
+    columns = [make_column() for make_column in kinds for _ in range(2)]
     x = np.stack(columns, axis=1).astype(np.float32)
     if missing:
         x[rng.random(x.shape) < 0.15] = np.nan
     y = (np.nan_to_num(x[:, 0]) + rng.integers(0, 3, n)).astype(np.int64) % n_classes
     drawn = rng.multinomial(n, np.full(n, 1 / n))
-    group = [None, "a", "a", "b"] * (len(columns) // 4) + [None] * (len(columns) % 4)
+    group = [None, "a", "a", "b"] * 2
     own = rng.integers(0, 4, len(columns)) / 2
     shared = {"a": 1.0, "b": 0.5}
     acquired = rng.random(x.shape) < 0.3
     return Case(x, y, drawn, n_classes, FeatureCosts(own, group=group, shared=shared), acquired)
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["whole", "missing"])
+@pytest.mark.parametrize("missing", [False, True], ids=["complete", "missing"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 3.0])
-def test_minimax_splits_are_the_best_and_the_first_of_the_best(alpha, n_classes, missing):
-    grown = 0
+def test_minimax_splits_are_the_first_of_the_best(alpha, n_classes, missing):
+    n_inner = 0
     for seed in range(8):
-        case = case_of(seed, n_classes=n_classes, missing=missing)
-        case.costs = FeatureCosts(np.ceil(case.costs.own))  # drops divide exactly, or by 2
+        case = make_case(seed, n_classes=n_classes, missing=missing)
+        case.costs = FeatureCosts(np.ceil(case.costs.own))  # so that merits are exact
         forest = grow(
             Codes.of_table(case.x),
             case.y,
@@ -166,18 +166,18 @@ def test_minimax_splits_are_the_best_and_the_first_of_the_best(alpha, n_classes,
             SplitRule(alpha=alpha),
             seed=seed,
         )
-        grown += check(case, forest, "threshold_pairs", alpha)
-    assert grown > 8
+        n_inner += check_splits(case, forest, "threshold_pairs", alpha)
+    assert n_inner > 8
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.1, 1.0])
-def test_gain_less_acquisitions_is_the_best(mu):
-    grown = 0
+def test_entropy_splits_have_the_largest_gain_less_toll(mu):
+    n_inner = 0
     for seed in range(8):
-        case = case_of(seed, missing=seed % 2 == 1)
+        case = make_case(seed, missing=seed % 2 == 1)
         acquired = None
         if mu:
-            acquired = RowAcquisitions.none(case.costs, len(case.x))
+            acquired = RowAcquisitions.empty(case.costs, len(case.x))
             acquired.items[: case.x.shape[1]] = case.acquired.T
             for g in range(len(case.costs.shared)):
                 members = np.flatnonzero(case.costs.group == g)
@@ -187,29 +187,32 @@ def test_gain_less_acquisitions_is_the_best(mu):
             SplitRule("entropy", mu=mu), acquired=acquired, seed=seed,
         )  # fmt: skip
         if not mu:
-            case.acquired[:] = True  # nothing is left to pay
-        grown += check(case, forest, "entropy", mu=mu)
-    assert grown > 40
+            case.acquired[:] = True  # all features are free
+        n_inner += check_splits(case, forest, "entropy", mu=mu)
+    assert n_inner > 40
 
 
-def test_large_nodes_are_counted_and_sorted_alike():
-    """Nodes of every size: histograms, digits of eight bits and insertion must agree."""
+def test_splits_of_large_nodes_are_the_best():
+    """Nodes have all sizes, so that codes are counted by histogram, radix and insertion sort."""
     rng = np.random.default_rng(0)
     n = 600
-    many, some = rng.permutation(40 * n)[:n], rng.permutation(n)
-    x = np.stack([rng.integers(0, 8, n), many, some, rng.random(n) < 0.1], axis=1)
+    distant_codes = rng.permutation(40 * n)[:n]
+    close_codes = rng.permutation(n)
+    x = np.stack([rng.integers(0, 8, n), distant_codes, close_codes, rng.random(n) < 0.1], axis=1)
     x = x.astype(np.float32)
-    spread = np.arange(40 * n, dtype=np.float32)  # codes far apart at the few rows in the bag
-    x_all = np.concatenate([x, np.stack([0 * spread, spread, 0 * spread, 0 * spread], axis=1)])
-    y = np.concatenate([(x[:, 1] > 9000) ^ (x[:, 2] > 200) ^ (rng.random(n) < 0.2), 0 * spread])
-    drawn = np.concatenate([rng.multinomial(n, np.full(n, 1 / n)), 0 * spread]).astype(np.int64)
+    # rows out of the bag, whose values put the codes of the other rows far apart
+    values = np.arange(40 * n, dtype=np.float32)
+    zeros = np.zeros_like(values)
+    x_all = np.concatenate([x, np.stack([zeros, values, zeros, zeros], axis=1)])
+    y = np.concatenate([(x[:, 1] > 9000) ^ (x[:, 2] > 200) ^ (rng.random(n) < 0.2), zeros])
+    drawn = np.concatenate([rng.multinomial(n, np.full(n, 1 / n)), zeros]).astype(np.int64)
     case = Case(
         x_all, y.astype(np.int64), drawn, 2, FeatureCosts([1.0, 1.0, 2.0, 1.0]),
         np.zeros(x_all.shape, bool),
     )  # fmt: skip
     for alpha in (0.0, 4.0):
         forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, SplitRule(alpha=alpha))
-        assert check(case, forest, "threshold_pairs", alpha) > 10
+        assert check_splits(case, forest, "threshold_pairs", alpha) > 10
     forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, SplitRule("entropy"))
-    case.acquired[:] = True  # nothing is left to pay
-    assert check(case, forest, "entropy") > 10
+    case.acquired[:] = True  # all features are free
+    assert check_splits(case, forest, "entropy") > 10

@@ -1,1 +1,1 @@
-"""The growth of single trees on coded columns, compiled; one idea a module."""
+"""Compiled growth of single trees on coded columns."""

@@ -1,8 +1,8 @@
 """Columns as small integer codes, which the grower sorts and counts instead of floats.
 
-Each distinct value has a code, so that no split is lost, up to 65,535 codes. Columns with more
-values are cut into bins of about equally many rows. A threshold lies midway between the largest
-value on its left and the smallest on its right.
+Columns of up to 65,535 distinct values have one code per value, so that no split is lost. Columns
+with more values are divided into bins with about equal numbers of rows. A threshold lies midway
+between the largest value on its left and the smallest value on its right.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_CODES = 65535
-"""Largest number of codes of a column; uint16 has room for one more, NaN's."""
+"""Maximum number of codes of a column; uint16 has room for one more, the code of NaN."""
 
 MAX_SPARSE_CODES = 15
-"""Largest number of codes of a sparse column."""
+"""Maximum number of codes of a sparse column."""
 
-SPARSE_SHARE = 0.75
+MIN_SPARSE_SHARE = 0.75
 """Smallest share of rows with the prevailing code at which a column counts as sparse."""
 
 
 class Sparse(NamedTuple):
-    """The entries of sparse columns that differ from the column's prevailing code, row by row.
+    """Entries of sparse columns that differ from the column's prevailing code, row by row.
 
-    A node counts all sparse columns in one walk over its rows' few entries. Each column has a slot
-    for each of its codes.
+    All sparse columns are counted at a node in one pass over the few entries of its rows. Each
+    column has a slot for each of its codes.
     """
 
     common: NDArray[np.int32]  # (n_features,): prevailing code; -1 for a column that is not sparse
-    offset: NDArray[np.int32]  # (n_features + 1,): first slot of each column; NaN's is its last
+    # (n_features + 1,): first slot of each column; its last slot is for NaN
+    offset: NDArray[np.int32]
     entry_start: NDArray[np.int64]  # (n + 1,): first entry of each row
     entry_slot: NDArray[np.int32]  # (n_entries,): slot of each entry's code
     entry_feature: NDArray[np.int32]  # (n_entries,): column of each entry
@@ -48,8 +49,8 @@ class Codes(NamedTuple):
     array([2., 5.], dtype=float32)
     """
 
-    # (n_features, n): uint8 where no column has more than 255 codes; NaN's code, ``n_codes[k]``, is
-    # above all others
+    # (n_features, n): uint8 if all columns have at most 255 codes, else uint16; the code of NaN is
+    # ``n_codes[k]``, above all others
     codes: NDArray[Any]
     lower: NDArray[np.float32]  # (n_codes.sum(),): smallest value of each code, column by column
     upper: NDArray[np.float32]  # (n_codes.sum(),): largest value of each code
@@ -68,15 +69,15 @@ class Codes(NamedTuple):
 
     @property
     def n_codes(self) -> NDArray[np.int64]:
-        """Codes of each column without NaN's, shape (n_features,)."""
+        """Number of codes of each column, without the code of NaN, shape (n_features,)."""
         return np.diff(self.start)
 
     @classmethod
     def of_table(cls, x: NDArray[np.float32], *, max_codes: int = MAX_CODES) -> Codes:
         """Code the columns of a table, (n, n_features)."""
-        columns = [_code(np.ascontiguousarray(x[:, k]), max_codes) for k in range(x.shape[1])]
-        widest = max((len(lower) for _, lower, _ in columns), default=0)
-        codes = np.empty((x.shape[1], len(x)), np.uint8 if widest <= 255 else np.uint16)
+        columns = [_code_column(np.ascontiguousarray(column), max_codes) for column in x.T]
+        max_used = max((len(lower) for _, lower, _ in columns), default=0)
+        codes = np.empty((x.shape[1], len(x)), np.uint8 if max_used <= 255 else np.uint16)
         for k, (code, _, _) in enumerate(columns):
             codes[k] = code
         no_values = [np.zeros(0, np.float32)]
@@ -90,7 +91,7 @@ class Codes(NamedTuple):
         )
 
     def take(self, rows: NDArray[np.intp]) -> Codes:
-        """Take some of the rows under the same codes."""
+        """Select rows, which keep their codes."""
         codes = np.ascontiguousarray(self.codes[:, rows])
         return self._replace(codes=codes, sparse=_sparse_entries(codes, self.n_codes))
 
@@ -101,7 +102,7 @@ def _sparse_entries(codes: NDArray[Any], n_codes: NDArray[np.int64]) -> Sparse:
     common = np.full(n_features, -1, np.int32)
     for k in np.flatnonzero(n_codes <= MAX_SPARSE_CODES):
         counts = np.bincount(codes[k], minlength=1)
-        if counts.max() >= SPARSE_SHARE * n_rows:
+        if counts.max() >= MIN_SPARSE_SHARE * n_rows:
             common[k] = counts.argmax()
     columns = np.flatnonzero(common >= 0)
     slots = np.where(common >= 0, n_codes + 1, 0)
@@ -118,31 +119,32 @@ def _sparse_entries(codes: NDArray[Any], n_codes: NDArray[np.int64]) -> Sparse:
     )
 
 
-def _code(
+def _code_column(
     column: NDArray[np.float32], max_codes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-    """Codes of one column, and the smallest and largest value of each."""
+    """Code one column; return the codes, and the smallest and largest value of each code."""
     is_number = ~np.isnan(column)
     values = np.unique(column[is_number])
     value_index = np.searchsorted(values, column[is_number])
     if len(values) > max_codes:
-        # rows below the middle of each value, in units of a bin's rows; a frequent value skips bins
+        # a value's bin follows from the number of rows below the middle of its rows; bins that a
+        # frequent value skips are removed
         counts = np.bincount(value_index)
-        rows_below = np.cumsum(counts) - counts / 2
-        step = (rows_below * (max_codes / counts.sum())).astype(np.int64)
-        _, bins = np.unique(np.minimum(step, max_codes - 1), return_inverse=True)
+        n_below = np.cumsum(counts) - counts / 2
+        even_bins = (n_below * (max_codes / counts.sum())).astype(np.int64)
+        _, bins = np.unique(np.minimum(even_bins, max_codes - 1), return_inverse=True)
     else:
         bins = np.arange(len(values))
-    lowest = np.flatnonzero(np.diff(bins, prepend=-1))
-    highest = np.append(lowest[1:], len(values))[: len(lowest)] - 1
-    code = np.full(len(column), len(lowest), np.int64)
-    code[is_number] = bins[value_index]
-    return code, values[lowest], values[highest]
+    lowest_index = np.flatnonzero(np.diff(bins, prepend=-1))
+    highest_index = np.append(lowest_index[1:], len(values))[: len(lowest_index)] - 1
+    codes = np.full(len(column), len(lowest_index), np.int64)
+    codes[is_number] = bins[value_index]
+    return codes, values[lowest_index], values[highest_index]
 
 
 @numba.njit(cache=True, nogil=True)
-def between(low: float, high: float) -> Any:
-    """Get the float32 threshold between two float32 values: midway, in ``[low, high)``."""
+def threshold_between(low: float, high: float) -> Any:
+    """Compute the float32 threshold midway between two float32 values, in ``[low, high)``."""
     middle = np.float32(0.5 * (np.float64(low) + np.float64(high)))
     if middle >= np.float32(high):
         return np.float32(low)

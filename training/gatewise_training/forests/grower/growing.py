@@ -1,7 +1,7 @@
-"""Parts that the compiled growers of trees share: records of columns and splits, rows, nodes.
+"""Records and functions that the compiled growers of trees share.
 
-Arrays are written element by element, because numba compiles the assignment of a slice for one to
-two seconds, most of it for an error's text.
+Arrays are written element by element, because numba takes one to two seconds to compile the
+assignment of a slice, mostly for the text of an error.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.forests.grower.binning import between
+from gatewise_training.forests.grower.binning import threshold_between
 
 BEGIN, END, DEPTH, NODE = range(4)
-"""Columns of an array of leaves that may still be split: its rows are those from BEGIN up to END of
-the rows' array, DEPTH counts from 0 at the root, and NODE is its number in :class:`GrownNodes`."""
+"""Columns of an array of leaves that may still be split. The rows of a leaf lie from BEGIN up to
+END in the array of rows, its depth counts from 0 at the root, and NODE is its index in
+:class:`GrownNodes`."""
 
-LARGEST = np.float32(np.finfo(np.float32).max)
+MAX_FLOAT32 = np.float32(np.finfo(np.float32).max)
 
 
 class GrownNodes(NamedTuple):
@@ -59,7 +60,7 @@ def ensemble_of(
 
 @numba.njit(cache=True, nogil=True)
 def unsplit_nodes(n: int) -> Any:
-    """Make n nodes that are leaves."""
+    """Make `n` nodes that are leaves."""
     return GrownNodes(
         feature=np.full(n, -1, np.int32),
         threshold=np.zeros(n, np.float32),
@@ -72,8 +73,8 @@ def unsplit_nodes(n: int) -> Any:
 class LeafSplit(NamedTuple):
     """A split of a leaf on one column.
 
-    Codes up to `below` go left and those from `above` on right; the codes between do not occur. The
-    code of NaN is the largest. `feature` is -1 for no split.
+    Codes up to `below` go left, and codes from `above` on go right. Codes between the two do not
+    occur at the leaf. The code of NaN is the largest. `feature` is -1 if there is no split.
     """
 
     feature: Any
@@ -84,16 +85,16 @@ class LeafSplit(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def split_threshold(columns: Any, split: Any) -> Any:
-    """Get the threshold of a split; above all numbers where only NaN goes right."""
+    """Get the threshold of a split, which is above all numbers if only NaN goes right."""
     first = columns.start[split.feature]
     if split.above >= columns.start[split.feature + 1] - first:
-        return LARGEST
-    return between(columns.upper[first + split.below], columns.lower[first + split.above])
+        return MAX_FLOAT32
+    return threshold_between(columns.upper[first + split.below], columns.lower[first + split.above])
 
 
 @numba.njit(cache=True, nogil=True)
 def mark_left(columns: Any, split: Any, rows: Any, is_left: Any) -> None:
-    """Write which of the rows go left; shapes: `rows` (n,), `is_left` at least (n,)."""
+    """Mark the rows that go left; shapes: `rows` (n,), `is_left` at least (n,)."""
     column = columns.codes[split.feature]
     nan_code = columns.start[split.feature + 1] - columns.start[split.feature]
     for i in range(len(rows)):
@@ -103,7 +104,7 @@ def mark_left(columns: Any, split: Any, rows: Any, is_left: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def partition(values: Any, is_left: Any, spare: Any) -> int:
-    """Bring the values that go left to the front, all in their order; returns their number."""
+    """Move the values that go left to the front, in a stable order; return their number."""
     n_left = n_right = 0
     for i in range(len(values)):
         if is_left[i]:
@@ -121,7 +122,7 @@ def partition(values: Any, is_left: Any, spare: Any) -> int:
 def write_split(
     nodes: Any, node: int, columns: Any, split: Any, nan_left: bool, child: int
 ) -> None:
-    """Write a split into a node; its children `child` and `child + 1` become leaves."""
+    """Write a split into a node, with the children `child` and `child + 1`, which become leaves."""
     nodes.feature[node] = split.feature
     nodes.threshold[node] = split_threshold(columns, split)
     nodes.nan_left[node] = nan_left
@@ -132,37 +133,37 @@ def write_split(
 
 
 @numba.njit(cache=True, nogil=True)
-def write_leaf(leaves: Any, place: int, begin: int, end: int, depth: int, node: int) -> int:
-    """Write a row of an array of leaves; returns the number of the next row."""
-    leaves[place, BEGIN] = begin
-    leaves[place, END] = end
-    leaves[place, DEPTH] = depth
-    leaves[place, NODE] = node
-    return place + 1
+def write_leaf(leaves: Any, index: int, begin: int, end: int, depth: int, node: int) -> int:
+    """Write one row of an array of leaves; return the index of the next row."""
+    leaves[index, BEGIN] = begin
+    leaves[index, END] = end
+    leaves[index, DEPTH] = depth
+    leaves[index, NODE] = node
+    return index + 1
 
 
 @numba.njit(cache=True, nogil=True)
-def copy_into(array: Any, place: int, source: Any, n: int) -> None:
-    """Copy the first values of a source to a place of an array, both of one dimension."""
+def copy_into(array: Any, start: int, source: Any, n: int) -> None:
+    """Copy the first `n` values of a source into an array from `start` on, both 1-dimensional."""
     for i in range(n):
-        array[place + i] = source[i]
+        array[start + i] = source[i]
 
 
 @numba.njit(cache=True, nogil=True)
-def wider(array: Any, size: int) -> Any:
-    """Copy an array into one of more rows; the further ones are not set."""
-    copy = np.empty((size, *array.shape[1:]), array.dtype)
+def extend_array(array: Any, n_rows: int) -> Any:
+    """Copy an array into one with more rows; the new rows are not initialised."""
+    copy = np.empty((n_rows, *array.shape[1:]), array.dtype)
     copy_into(copy.reshape(-1), 0, array.reshape(-1), array.size)
     return copy
 
 
 @numba.njit(cache=True, nogil=True)
-def wider_nodes(nodes: Any, size: int) -> Any:
-    """Copy nodes to the front of `size` nodes; the further ones are leaves."""
-    longer = unsplit_nodes(size)
-    copy_into(longer.feature, 0, nodes.feature, len(nodes.feature))
-    copy_into(longer.threshold, 0, nodes.threshold, len(nodes.threshold))
-    copy_into(longer.left, 0, nodes.left, len(nodes.left))
-    copy_into(longer.right, 0, nodes.right, len(nodes.right))
-    copy_into(longer.nan_left, 0, nodes.nan_left, len(nodes.nan_left))
-    return longer
+def extend_nodes(nodes: Any, n_nodes: int) -> Any:
+    """Copy nodes into arrays of `n_nodes` nodes; the new nodes are leaves."""
+    copy = unsplit_nodes(n_nodes)
+    copy_into(copy.feature, 0, nodes.feature, len(nodes.feature))
+    copy_into(copy.threshold, 0, nodes.threshold, len(nodes.threshold))
+    copy_into(copy.left, 0, nodes.left, len(nodes.left))
+    copy_into(copy.right, 0, nodes.right, len(nodes.right))
+    copy_into(copy.nan_left, 0, nodes.nan_left, len(nodes.nan_left))
+    return copy

@@ -1,4 +1,4 @@
-"""Growth of one tree from coded columns, a bootstrap sample, prices and a rule."""
+"""Growth of one tree from coded columns, a bootstrap sample, feature costs and a split rule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CRITERIA = {"threshold_pairs": PAIRS, "entropy": ENTROPY}
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Settings of the search for splits; see :class:`.BudgetForest`."""
+    """Settings of the search for splits, which :class:`.BudgetForest` documents."""
 
     criterion: Criterion = "threshold_pairs"
     alpha: float = 0.0
@@ -38,17 +38,17 @@ class SplitRule:
 class RowAcquisitions:
     """Features and groups that each training row has acquired for the trees grown so far."""
 
-    # (n_features + n_groups, n): features first, then groups; written by :meth:`add`
+    # (n_features + n_groups, n): features first, then groups; :meth:`add` updates it
     items: NDArray[np.bool_]
     costs: FeatureCosts
 
     @classmethod
-    def none(cls, costs: FeatureCosts, n: int) -> RowAcquisitions:
-        """Make the acquisitions of n rows before any tree."""
-        return cls(np.zeros((costs.n_features + len(costs.shared), n), np.bool_), costs)
+    def empty(cls, costs: FeatureCosts, n_rows: int) -> RowAcquisitions:
+        """Make the acquisitions of rows before the first tree."""
+        return cls(np.zeros((costs.n_features + len(costs.shared), n_rows), np.bool_), costs)
 
     def add(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> None:
-        """Acquire for every row, also out of the bag, the features that its paths test."""
+        """Add the features on the paths of all rows, including out-of-bag rows."""
         visited = trees.visited(x)
         n_features = self.costs.n_features
         for k in np.flatnonzero(visited.any(axis=0)):
@@ -68,9 +68,9 @@ def grow(
     acquired: RowAcquisitions | None = None,
     seed: int = 0,
 ) -> Forest:
-    """Grow one tree on a bootstrap sample, which holds each row `drawn` times.
+    """Grow one tree on a bootstrap sample, which contains each row `drawn` times.
 
-    Features that rows have `acquired` for earlier trees cost them nothing here.
+    Features that rows have `acquired` for earlier trees are free for these rows.
 
     >>> codes = Codes.of_table(np.array([[0.0], [1.0], [2.0]], np.float32))
     >>> labels, drawn = np.array([0, 0, 1]), np.ones(3, np.int64)
@@ -84,9 +84,8 @@ def grow(
     mean_price = float(costs.alone.mean())
     mu = rule.mu / mean_price if mean_price > 0 else 0.0
     if acquired is None:
-        acquired = RowAcquisitions.none(costs, codes.n_rows if mu > 0 else 0)
-    n_features = codes.n_features
-    has_logarithms = rule.criterion == "entropy"
+        acquired = RowAcquisitions.empty(costs, codes.n_rows if mu > 0 else 0)
+    is_entropy = rule.criterion == "entropy"
     nodes, counts = grow_tree(
         codes,
         sample,
@@ -96,25 +95,25 @@ def grow(
             mu=mu,
             stumps=rule.splits == "stumps",
             max_depth=rule.max_depth or len(rows),
-            log_table=log_table(int(drawn.sum())) if has_logarithms else np.zeros(1),
+            log_table=log_table(int(drawn.sum())) if is_entropy else np.zeros(1),
         ),
         TreePrices(costs.alone, costs.own, costs.group.astype(np.int64), costs.shared_alone),
         acquired.items,
         seed,
     )
-    return _forest(nodes, counts.astype(np.float64), n_features)
+    return _forest_of_tree(nodes, counts.astype(np.float64), codes.n_features)
 
 
-def leaf_of(
+def single_leaf(
     y: NDArray[np.int64], weight: NDArray[np.float64], n_classes: int, codes: Codes
 ) -> Forest:
-    """Make a forest of one leaf: the shares of the classes, without any feature."""
+    """Make a forest of a single leaf, which predicts the shares of the classes."""
     counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
-    return _forest(unsplit_nodes(1), counts, codes.n_features)
+    return _forest_of_tree(unsplit_nodes(1), counts, codes.n_features)
 
 
-def _forest(nodes: GrownNodes, counts: NDArray[np.float64], n_features: int) -> Forest:
-    """Make a forest of one tree, from its nodes and their counts, (n_nodes, n_classes)."""
+def _forest_of_tree(nodes: GrownNodes, counts: NDArray[np.float64], n_features: int) -> Forest:
+    """Make a forest of one tree from its nodes and their counts, (n_nodes, n_classes)."""
     n_classes = counts.shape[1]
     trees = ensemble_of(
         nodes,

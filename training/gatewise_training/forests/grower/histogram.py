@@ -1,9 +1,9 @@
-"""Count a node's examples by code and class.
+"""Counts of a node's examples by code and class.
 
-Where a node has many rows for its range of codes, they are counted into a histogram. In other
-nodes, which are most nodes of a deep tree on a column of many values, the few rows are sorted.
-Columns in which one code prevails are counted together from the entries that differ. The result is
-always the list of the codes that occur, ascending, with their class counts.
+If a node has many rows for its range of codes, they are counted in a histogram. Most nodes of a
+deep tree have few rows, which are sorted instead. Columns in which one code prevails are counted
+together, from the entries that differ. The result is always an ascending list of the codes that
+occur, with their class counts.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ import numba
 import numpy as np
 
 MAX_BINS_PER_ROW = 4
-"""Largest number of histogram bins per row; with more bins, rows are sorted instead."""
+"""Maximum number of histogram bins per row; with more bins, rows are sorted instead."""
 
 ROW_BITS = 14
-"""Bits of a row's number in a key; fewer than 65,536 / MAX_BINS_PER_ROW rows are sorted."""
+"""Number of bits of a row's index in a key. They suffice, because at most
+65,536 / MAX_BINS_PER_ROW rows are sorted."""
 
 MAX_INSERTION_ROWS = 16
-"""Up to this many rows are sorted by insertion."""
+"""Maximum number of rows for insertion sort."""
 
 
 class NodeRows(NamedTuple):
-    """Rows of a node."""
+    """Rows of a node. An example is one draw of a row into the bootstrap sample."""
 
     rows: Any  # (n,)
     y: Any  # (n,): classes
-    weight: Any  # (n,): how often each was drawn
-    counts: Any  # (n_classes,): examples
+    weight: Any  # (n,): number of draws of each row
+    counts: Any  # (n_classes,): examples of each class
     n_examples: int
     impurity: float
 
 
 class ColumnRows(NamedTuple):
-    """Rows of a node on one column, each array int32 of shape (n,)."""
+    """One column of the rows of a node; each array is int32 of shape (n,)."""
 
     code: Any
     y: Any
@@ -43,27 +44,30 @@ class ColumnRows(NamedTuple):
 
 
 class CodeEvents(NamedTuple):
-    """The codes of a column that occur at a node, ascending, and arrays to find them."""
+    """Codes of a column that occur at a node, ascending, and working arrays to list them.
+
+    An event is a code that occurs.
+    """
 
     code: Any  # (n_events,), int32
-    count: Any  # (n_events, n_classes), int32: examples
-    keys: Any  # (n_keys,), uint32: a row's code and, in its low bits, the row's number
+    count: Any  # (n_events, n_classes), int32: examples of each class
+    keys: Any  # (n_keys,), uint32: the code of a row and, in the low bits, the row's index
     spare_keys: Any  # (n_keys,)
-    histogram: Any  # (n_codes * n_classes,), int32: zeros between two columns
+    histogram: Any  # (n_codes * n_classes,), int32: all 0 between two columns
 
 
 class SparseCounts(NamedTuple):
     """Counts of a node in all sparse columns (:class:`.Sparse`)."""
 
-    slots: Any  # (n_slots, n_classes), int32: zeros between two nodes
-    is_touched: Any  # (n_features,), bool: columns with an entry
-    touched: Any  # (n_features,), int32: list of these columns
+    slots: Any  # (n_slots, n_classes), int32: all 0 between two nodes
+    is_touched: Any  # (n_features,), bool: whether the column has an entry at the node
+    touched: Any  # (n_features,), int32: list of the columns with an entry
 
 
 @numba.njit(cache=True, nogil=True)
 def event_arrays(n_rows: int, n_codes: int, n_classes: int) -> Any:
-    """Make the arrays of :class:`CodeEvents` for at most that many rows and codes."""
-    # one more, because the prevailing code is found to be absent only at the end
+    """Make the arrays of :class:`CodeEvents` for at most `n_rows` rows and `n_codes` codes."""
+    # one entry more, because the prevailing code is written before it turns out to be absent
     n_events = min(n_rows, n_codes) + 1
     n_keys = min(n_rows, 1 << ROW_BITS)
     return CodeEvents(
@@ -77,18 +81,18 @@ def event_arrays(n_rows: int, n_codes: int, n_classes: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def all_right(node_counts: Any, left: Any, right: Any) -> float:
-    """Put a node's examples, (n_classes,), into the right child; returns their number."""
-    n = 0.0
+    """Put all examples of a node, (n_classes,), into the right child; return their number."""
+    n_examples = 0.0
     for m in range(len(node_counts)):
         left[m] = 0
         right[m] = node_counts[m]
-        n += node_counts[m]
-    return n
+        n_examples += node_counts[m]
+    return n_examples
 
 
 @numba.njit(cache=True, nogil=True)
 def gather(column: Any, rows: Any, code: Any) -> Any:
-    """Copy the codes of some rows of a column to `code`, and get the least and the largest."""
+    """Copy the codes of some rows of a column to `code`; return the smallest and the largest."""
     low = high = np.int32(column[rows[0]])
     for i in range(len(rows)):
         c = np.int32(column[rows[i]])
@@ -99,17 +103,20 @@ def gather(column: Any, rows: Any, code: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def code_counts(rows: Any, low: int, high: int, events: Any) -> int:
-    """List the codes from `low` to `high` that occur in :class:`ColumnRows`; returns how many."""
+def list_events(rows: Any, low: int, high: int, events: Any) -> int:
+    """List the codes from `low` to `high` that occur in a :class:`ColumnRows`.
+
+    Returns the number of these codes.
+    """
     width = high - low + 1
     if width <= MAX_BINS_PER_ROW * len(rows.y):
-        return _histogram_counts(rows, low, width, events)
-    return _sorted_counts(rows, low, width, events)
+        return _list_by_histogram(rows, low, width, events)
+    return _list_by_sorting(rows, low, width, events)
 
 
 @numba.njit(cache=True, nogil=True)
-def _histogram_counts(rows: Any, low: int, width: int, events: Any) -> int:
-    """Count rows into a histogram, list its occupied bins, and clear it."""
+def _list_by_histogram(rows: Any, low: int, width: int, events: Any) -> int:
+    """Count rows in a histogram, list its occupied bins, and clear it."""
     code, y, weight = rows
     event_code = events.code
     event_count = events.count
@@ -132,7 +139,7 @@ def _histogram_counts(rows: Any, low: int, width: int, events: Any) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _sorted_counts(rows: Any, low: int, width: int, events: Any) -> int:
+def _list_by_sorting(rows: Any, low: int, width: int, events: Any) -> int:
     """Sort rows by their code, and count each run of equal codes."""
     code, y, weight = rows
     event_code = events.code
@@ -159,7 +166,10 @@ def _sorted_counts(rows: Any, low: int, width: int, events: Any) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _sort(keys: Any, other_keys: Any, n: int, width: int) -> Any:
-    """Sort the first n keys by their code: by insertion, or digit by digit of eight bits."""
+    """Sort the first `n` keys by their code, by insertion or by a radix sort of 8 bits per digit.
+
+    Returns the sorted array, which is either `keys` or `other_keys`.
+    """
     if n <= MAX_INSERTION_ROWS:
         for i in range(1, n):
             key = keys[i]
@@ -191,7 +201,7 @@ def _sort(keys: Any, other_keys: Any, n: int, width: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def count_sparse(sparse: Any, node: Any, counts: Any) -> int:
-    """Count a node's entries in all sparse columns; returns the number of touched columns."""
+    """Count a node's entries in all sparse columns; return the number of columns with entries."""
     _, _, entry_start, entry_slot, entry_feature = sparse
     slots, is_touched, touched = counts
     rows = node.rows
@@ -211,7 +221,7 @@ def count_sparse(sparse: Any, node: Any, counts: Any) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def clear_sparse(sparse: Any, counts: Any, n_touched: int) -> None:
-    """Set the counts of :func:`count_sparse` back to zero."""
+    """Reset the counts of :func:`count_sparse` to 0."""
     for j in range(n_touched):
         k = counts.touched[j]
         counts.is_touched[k] = False
@@ -219,8 +229,11 @@ def clear_sparse(sparse: Any, counts: Any, n_touched: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def sparse_events(sparse: Any, k: int, node_counts: Any, slots: Any, events: Any) -> int:
-    """List the codes of sparse column k; its prevailing code has the examples without an entry."""
+def list_sparse_events(sparse: Any, k: int, node_counts: Any, slots: Any, events: Any) -> int:
+    """List the codes of sparse column k; return their number.
+
+    The prevailing code has the examples that have no entry.
+    """
     event_code = events.code
     event_count = events.count
     begin = sparse.offset[k]

@@ -1,23 +1,25 @@
-r"""Impurity of a set of examples, from its number of examples of each class.
+r"""Impurity of a set of examples, computed from its class counts.
 
-threshold-Pairs (BudgetRF, ICML 2015, equation 11) is ::
+Threshold-Pairs (BudgetRF, ICML 2015, equation 11) is ::
 
     F(S) = sum over i != j of [ [n_i - a]_+ [n_j - a]_+ - a^2 ]_+
 
-over ordered pairs of classes, ``n_i`` the number of examples of class i, ``[x]_+ = max(x, 0)``.
-The text garbles the signs; they follow from the paper's own conditions. A pure set has ``n_j = 0``
-for all classes but one, so purity (F = 0) requires that ``[n_j - a]_+`` vanishes there, which
-``n_j + a`` does not, and that nothing is added to the product. Both minuses keep the function
-admissible: ``[n - a]_+`` is
-non-negative, rising and convex in ``n``; a product of two such functions of different counts has
-rising differences in both; and ``[t - a^2]_+`` is rising and convex, which keeps rising differences
-of a rising function. Hence F is monotone and supermodular. ``F <= n^2``, so ``log F = O(log n)``.
+The sum is over ordered pairs of classes, ``n_i`` is the number of examples of class i, and
+``[x]_+ = max(x, 0)``.
 
-With ``a = 1`` four classes of which one has 255 examples and another a single one count as pure,
-which cuts the trees of the paper's figure 2 at depth 2.
+The printed text has lost the signs, but they follow from the conditions of the paper. In a pure set
+``n_j = 0`` for all classes except one. Purity (F = 0) therefore requires that ``[n_j - a]_+``
+vanishes there, which ``n_j + a`` does not, and that nothing is added to the product. With both
+minus signs the function is admissible. ``[n - a]_+`` is non-negative, rising and convex in ``n``. A
+product of two such functions of different counts has rising differences in both counts.
+``[t - a^2]_+`` is rising and convex, which preserves the rising differences of a rising function.
+Hence F is monotone and supermodular. ``F <= n^2``, so ``log F = O(log n)``.
 
-Entropy, a sum over examples in bits, is not admissible, because it is not monotone; it serves
-forests that grow by gain.
+With ``a = 1``, a set with 255 examples of one class and one example of another counts as pure,
+which ends the trees of the paper's figure 2 at depth 2.
+
+Entropy is a sum over examples, in bits. It is not admissible, because it is not monotone. Forests
+that grow by gain use it.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ import numpy as np
 
 @numba.njit(cache=True, nogil=True)
 def threshold_pairs(counts: Any, alpha: float) -> float:
-    """Get the threshold-Pairs impurity of a set; the equation is above.
+    """Compute the threshold-Pairs impurity of a set, by the equation of this module.
 
-    `counts`, of shape (n_classes,), are the examples of each class, `alpha` is the threshold in
-    examples, at least 0. 0 counts the ordered pairs of examples that belong to different classes.
+    `counts`, (n_classes,), are the numbers of examples of each class, and `alpha` is the threshold
+    in examples. With a threshold of 0 the impurity is the number of ordered pairs of examples of
+    different classes.
 
     >>> threshold_pairs(np.array([3, 2]), 0.0)
     12.0
@@ -58,29 +61,29 @@ def threshold_pairs(counts: Any, alpha: float) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float) -> float:
-    """Get the increase of threshold-Pairs when `more` examples of class m join: O(classes).
+def change_of_pairs(counts: Any, total: float, m: int, n_added: float, alpha: float) -> float:
+    """Compute the change of threshold-Pairs when examples of class m are added, in O(classes).
 
-    `total` is the sum of the counts before; `more` is negative if examples leave.
+    `total` is the sum of the counts before; `n_added` is negative if examples are removed.
 
     >>> change_of_pairs(np.array([3, 2]), 5, 1, 1, 0.0)
     6.0
     """
-    if alpha == 0.0:  # each newcomer pairs with all examples of other classes, in both orders
-        return float(2.0 * more * (total - counts[m]))
-    before = max(counts[m] - alpha, 0.0)
-    after = max(counts[m] + more - alpha, 0.0)
-    gain = 0.0
+    if alpha == 0.0:  # an added example forms two ordered pairs with each of another class
+        return float(2.0 * n_added * (total - counts[m]))
+    surplus_before = max(counts[m] - alpha, 0.0)
+    surplus_after = max(counts[m] + n_added - alpha, 0.0)
+    change = 0.0
     for j in range(len(counts)):
         if j != m and counts[j] > alpha:
             surplus = counts[j] - alpha
-            gain += max(after * surplus - alpha * alpha, 0.0)
-            gain -= max(before * surplus - alpha * alpha, 0.0)
-    return 2.0 * gain
+            change += max(surplus_after * surplus - alpha * alpha, 0.0)
+            change -= max(surplus_before * surplus - alpha * alpha, 0.0)
+    return 2.0 * change
 
 
 def log_table(n: int) -> Any:
-    """Get ``i log2 i`` for i = 0 .. n, which spares the logarithms of :func:`entropy`.
+    """Compute ``i log2 i`` for i = 0 .. n, so that :func:`entropy` needs no logarithms.
 
     >>> log_table(4)
     array([0.       , 0.       , 2.       , 4.7548875, 8.       ])
@@ -92,9 +95,9 @@ def log_table(n: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def entropy(counts: Any, table: Any) -> float:
-    """Get the bits that code the classes of all examples of a set, at least 0.
+    """Compute the bits that encode the classes of all examples of a set, at least 0.
 
-    `table` is a :func:`log_table` of at least the sum of the counts.
+    `table` is a :func:`log_table` up to at least the sum of the counts.
 
     >>> entropy(np.array([2, 2]), log_table(4))
     4.0

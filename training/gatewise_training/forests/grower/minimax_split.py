@@ -1,10 +1,10 @@
-"""The best minimax boundary of one column, without sorting it.
+"""Search for the best minimax boundary of one column, without sorting the column.
 
-Along the codes of a column the left child's threshold-Pairs impurity rises from 0 to the node's,
-and the right child's falls from there to 0. The worse child is least just before or just after the
-code at which they cross. So only the neighbourhood of the crossing is examined: rows are counted
-into coarse bins of codes, the rows of the bin with the crossing into finer bins, and so on until
-each bin is one code.
+A boundary divides the codes of a column into a left and a right child. As it moves along the codes,
+the threshold-Pairs impurity of the left child rises from 0 to the impurity of the node, and the
+impurity of the right child falls to 0. The larger of the two is smallest just before or just after
+the code at which they cross. Rows are therefore counted in coarse bins of codes, then only the rows
+of the bin with the crossing are counted in finer bins, and so on until each bin is one code.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from gatewise_training.forests.grower.histogram import all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs
 
 ROWS_PER_BIN = 2
-"""Mean rows of a coarse bin."""
+"""Mean number of rows of a coarse bin."""
 
 MIN_BINS = 8
-"""Least number of coarse bins."""
+"""Smallest number of coarse bins."""
 
 
 class Boundary(NamedTuple):
     """The best boundary of a column at a node, and its score.
 
-    Codes up to `below` go left and those from `above` on right; `below` is -1 without a boundary.
-    The score is the worse child's impurity for threshold-Pairs, and the gain for other criteria.
+    Codes up to `below` go left, and codes from `above` on go right. `below` is -1 if there is no
+    boundary. The score is the larger impurity of the two children for threshold-Pairs, and the gain
+    for entropy.
     """
 
     score: float
@@ -40,13 +41,13 @@ class CrossingWork(NamedTuple):
     """Working arrays of :func:`crossing`."""
 
     bins: Any  # (max(n, MIN_BINS) * n_classes,), int32: examples by bin and class
-    inner_rows: Any  # (3, n), int32: codes, classes and weights of the crossing bin's rows
+    inner_rows: Any  # (3, n), int32: codes, classes and weights of the rows of the crossing bin
     left: Any  # (n_classes,): examples of the left child
-    right: Any  # (n_classes,)
+    right: Any  # (n_classes,): examples of the right child
 
 
 class Sums(NamedTuple):
-    """Examples and impurities of the children where the examined bin of codes begins."""
+    """Numbers of examples and impurities of the children at the start of a bin."""
 
     n_left: float
     n_right: float
@@ -67,7 +68,7 @@ def crossing_arrays(n_rows: int, n_classes: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def crossing(rows: Any, low: int, high: int, node: Any, alpha: float, work: Any) -> Any:
-    """Find the :class:`Boundary` with the least threshold-Pairs impurity of the worse child."""
+    """Find the :class:`Boundary` that minimises the larger threshold-Pairs impurity of a child."""
     bins = work.bins
     inner_rows = work.inner_rows
     left = work.left
@@ -75,7 +76,8 @@ def crossing(rows: Any, low: int, high: int, node: Any, alpha: float, work: Any)
     n_classes = len(left)
     sums = Sums(0.0, all_right(node.counts, left, right), 0.0, node.impurity)
     code, y, weight = rows
-    below: Any = np.int64(-1)  # codes that occur next to the bin that is examined
+    # nearest codes outside the bin that is being examined
+    below: Any = np.int64(-1)
     above: Any = np.int64(-1)
     while True:
         shift = _count_bins(code, y, weight, low, high, bins, n_classes=n_classes)
@@ -85,16 +87,16 @@ def crossing(rows: Any, low: int, high: int, node: Any, alpha: float, work: Any)
         begin = low + (bin_number << shift)
         end = low + ((bin_number + 1) << shift)
         for m in range(n_classes):
-            more = bins[bin_number * n_classes + m]
-            left[m] -= more
-            right[m] += more
-        n, low, high, below, above = _keep_between(
+            n_moved = bins[bin_number * n_classes + m]
+            left[m] -= n_moved
+            right[m] += n_moved
+        n, low, high, below, above = _select_codes(
             code, y, weight, begin, end, inner_rows=inner_rows, below=below, above=above
         )
         code = inner_rows[0, :n]
         y = inner_rows[1, :n]
         weight = inner_rows[2, :n]
-    # the crossing is at one code: the boundary is just before or just after it
+    # the crossing is at one code, so the boundary is just before or just after this code
     middle = low + bin_number
     if last_bin >= 0:
         below = low + last_bin
@@ -112,7 +114,7 @@ def crossing(rows: Any, low: int, high: int, node: Any, alpha: float, work: Any)
 def _count_bins(
     code: Any, y: Any, weight: Any, low: int, high: int, bins: Any, n_classes: int
 ) -> int:
-    """Count rows into bins of ``2^shift`` codes; returns the shift."""
+    """Count rows in bins of ``2^shift`` codes; return the shift."""
     n = len(code)
     max_bins = max(n // ROWS_PER_BIN, MIN_BINS)
     shift = 0
@@ -126,39 +128,41 @@ def _count_bins(
 
 @numba.njit(cache=True, nogil=True)
 def _move_bins(bins: Any, left: Any, right: Any, sums: Any, alpha: float) -> Any:
-    """Move bins to the left child until its impurity reaches the right child's.
+    """Move bins to the left child until its impurity reaches the impurity of the right child.
 
-    Returns the bin of the crossing, whose examples are left but not in the sums, the last occupied
-    bin before it (-1 without any), the left impurity with the bin, and the :class:`Sums` before it.
+    Returns the crossing bin, the last occupied bin before it or -1, the left impurity with the
+    crossing bin, and the :class:`Sums` without it. `left` and `right` include the crossing bin.
     """
     n_left, n_right, f_left, f_right = sums
     n_classes = len(left)
     bin_number = 0
     last_bin = -1
     while True:
-        more_left = more_right = joined = 0.0
+        left_change = 0.0
+        right_change = 0.0
+        bin_size = 0.0
         for m in range(n_classes):
-            more = bins[bin_number * n_classes + m]
-            if more:
-                more_left += change_of_pairs(left, n_left + joined, m, more, alpha)
-                more_right += change_of_pairs(right, n_right - joined, m, -more, alpha)
-                left[m] += more
-                right[m] -= more
-                joined += more
-        if joined > 0.0:
-            if f_left + more_left >= f_right + more_right:
+            n_moved = bins[bin_number * n_classes + m]
+            if n_moved:
+                left_change += change_of_pairs(left, n_left + bin_size, m, n_moved, alpha)
+                right_change += change_of_pairs(right, n_right - bin_size, m, -n_moved, alpha)
+                left[m] += n_moved
+                right[m] -= n_moved
+                bin_size += n_moved
+        if bin_size > 0.0:
+            if f_left + left_change >= f_right + right_change:
                 break
             last_bin = bin_number
-        f_left += more_left
-        f_right += more_right
-        n_left += joined
-        n_right -= joined
+        f_left += left_change
+        f_right += right_change
+        n_left += bin_size
+        n_right -= bin_size
         bin_number += 1
-    return bin_number, last_bin, f_left + more_left, Sums(n_left, n_right, f_left, f_right)
+    return bin_number, last_bin, f_left + left_change, Sums(n_left, n_right, f_left, f_right)
 
 
 @numba.njit(cache=True, nogil=True)
-def _keep_between(
+def _select_codes(
     code: Any,
     y: Any,
     weight: Any,
@@ -170,8 +174,8 @@ def _keep_between(
 ) -> Any:
     """Copy the rows with codes from `begin` up to `end` to `inner_rows`.
 
-    Returns their number, their least and largest code, and `below` and `above`, the nearest codes
-    of other rows, -1 without any.
+    Returns the number of these rows, their smallest and their largest code, and the nearest codes
+    `below` and `above` of other rows, or -1.
     """
     n = 0
     low = end
@@ -194,7 +198,7 @@ def _keep_between(
 
 @numba.njit(cache=True, nogil=True)
 def _next_occupied(bins: Any, begin: int, end: int, n_classes: int) -> int:
-    """Find the first bin with an example from `begin` up to `end`; -1 without any."""
+    """Find the first bin with an example from `begin` up to `end`, or -1."""
     for b in range(begin, end):
         for m in range(n_classes):
             if bins[b * n_classes + m]:

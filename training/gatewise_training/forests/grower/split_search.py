@@ -1,6 +1,6 @@
-"""The best boundary between two codes of one column, by minimax impurity or by gain.
+"""Search for the best boundary between two codes of one column, by minimax impurity or by gain.
 
-Boundary e parts the codes up to the e-th that occurs at the node from those above.
+Boundary e separates the first e + 1 codes that occur at the node from the codes above them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ class GrowthRule(NamedTuple):
 
     criterion: int  # PAIRS or ENTROPY
     alpha: float  # threshold of Pairs, in examples
-    mu: float  # gain that one example's acquisition of unit price must bring
-    stumps: bool  # random thresholds alone
+    mu: float  # gain that an acquisition of unit price by one example must bring
+    stumps: bool  # whether only random thresholds are tried
     max_depth: int
-    log_table: Any  # (n_examples + 1,), of :func:`.log_table`, for ENTROPY
+    log_table: Any  # (n_examples + 1,): :func:`.log_table`, for ENTROPY
 
 
 @numba.njit(cache=True, nogil=True)
-def least_worst_pairs(
-    count: Any, n_events: int, node: Any, alpha: float, allowed: Any, work: Any
+def minimax_pairs(
+    count: Any, n_events: int, node: Any, alpha: float, is_allowed: Any, work: Any
 ) -> Any:
-    """Find the boundary with the least threshold-Pairs impurity of the worse child.
+    """Find the boundary that minimises the larger threshold-Pairs impurity of the two children.
 
-    From boundary to boundary the left child's impurity rises and the right one's falls (the
-    function is monotone), so the search ends where they cross. For columns whose codes are not
-    counted yet :func:`.minimax_split.crossing` does the same faster.
+    From one boundary to the next the left impurity rises and the right one falls, because the
+    function is monotone. The search therefore ends where they cross. If the codes of a column are
+    not counted yet, :func:`.minimax_split.crossing` gives the same result faster.
 
-    `count`, (n_events, n_classes), are the examples of each code that occurs; `allowed`,
-    (n_events - 1,), marks the boundaries that may be chosen, all where it is empty; `work` is a
-    :class:`.CrossingWork`. Returns the impurity and the number of the boundary, -1 without any.
+    `count`, (n_events, n_classes), are the examples of each code that occurs. `is_allowed`,
+    (n_events - 1,), marks the boundaries that may be chosen; if it is empty, all may be chosen.
+    `work` is a :class:`.CrossingWork`. Returns the impurity and the index of the boundary, or -1.
     """
     left = work.left
     right = work.right
@@ -47,34 +47,36 @@ def least_worst_pairs(
     n_right = all_right(node.counts, left, right)
     n_left = f_left = 0.0
     f_right = node.impurity
-    best_worst = np.inf
+    best_impurity = np.inf
     best_event = -1
     for e in range(n_events - 1):
         for m in range(n_classes):
-            more = count[e, m]
-            if more:
-                f_left += change_of_pairs(left, n_left, m, more, alpha)
-                f_right += change_of_pairs(right, n_right, m, -more, alpha)
-                left[m] += more
-                right[m] -= more
-                n_left += more
-                n_right -= more
-        worst = max(f_left, f_right)
-        is_better = worst < best_worst or (worst == best_worst and f_left < f_right)
-        if is_better and (len(allowed) == 0 or allowed[e]):
-            best_worst = worst
+            n_moved = count[e, m]
+            if n_moved:
+                f_left += change_of_pairs(left, n_left, m, n_moved, alpha)
+                f_right += change_of_pairs(right, n_right, m, -n_moved, alpha)
+                left[m] += n_moved
+                right[m] -= n_moved
+                n_left += n_moved
+                n_right -= n_moved
+        impurity = max(f_left, f_right)
+        is_tie = impurity == best_impurity and f_left < f_right
+        is_better = impurity < best_impurity or is_tie
+        if is_better and (len(is_allowed) == 0 or is_allowed[e]):
+            best_impurity = impurity
             best_event = e
-        if f_left >= f_right and worst >= best_worst:
+        if f_left >= f_right and impurity >= best_impurity:
             break
-    return best_worst, best_event
+    return best_impurity, best_event
 
 
 @numba.njit(cache=True, nogil=True)
-def best_gain(count: Any, n_events: int, node: Any, rule: Any, allowed: Any, work: Any) -> Any:
-    """Find the boundary that lowers the summed entropy of the children most.
+def best_gain(count: Any, n_events: int, node: Any, rule: Any, is_allowed: Any, work: Any) -> Any:
+    """Find the boundary with the largest gain, which is the decrease of the summed entropy.
 
-    Arrays as for :func:`least_worst_pairs`. The gain is at least 0, or minus infinity if no
-    boundary may be chosen; the first of the best is taken.
+    Arrays are as for :func:`minimax_pairs`. Returns the gain, which is at least 0, and the index of
+    the boundary. If no boundary may be chosen, they are minus infinity and -1. Of several equally
+    good boundaries the first one is chosen.
     """
     left = work.left
     right = work.right
@@ -87,7 +89,7 @@ def best_gain(count: Any, n_events: int, node: Any, rule: Any, allowed: Any, wor
         for m in range(n_classes):
             left[m] += count[e, m]
             right[m] -= count[e, m]
-        if len(allowed) and not allowed[e]:
+        if len(is_allowed) and not is_allowed[e]:
             continue
         gain = node.impurity - entropy(left, table) - entropy(right, table)
         if gain > best_score:
@@ -98,21 +100,22 @@ def best_gain(count: Any, n_events: int, node: Any, rule: Any, allowed: Any, wor
 
 @numba.njit(cache=True, nogil=True)
 def draw_stumps(
-    code: Any, lower: Any, upper: Any, n_examples: int, allowed: Any, draws: Any
+    code: Any, lower: Any, upper: Any, n_examples: int, is_allowed: Any, draws: Any
 ) -> None:
     """Mark the boundaries that random thresholds fall on (BudgetRF, section 3).
 
-    80, 40 or 20 thresholds for more than 2000, more than 500, or fewer examples, uniform over the
-    range of the values at the node. A boundary before NaN may always be chosen.
+    There are 80 thresholds for more than 2,000 examples, 40 for more than 500, and 20 otherwise.
+    They are uniform over the range of the values at the node. The boundary before NaN may always be
+    chosen.
 
-    `code`, (n_events,), are the codes that occur, ascending; `lower` and `upper` the values of the
-    column's codes; `allowed`, at least (n_events - 1,), receives the marks; `draws`, (80,), is a
-    working array.
+    `code`, (n_events,), are the codes that occur, ascending. `lower` and `upper` are the smallest
+    and largest values of all codes of the column. The marks are written to `is_allowed`, at least
+    (n_events - 1,), and `draws`, (80,), is a working array.
     """
     n_events = len(code)
     n_numbers = n_events - 1 if code[n_events - 1] == len(lower) else n_events
     for e in range(n_events - 1):
-        allowed[e] = e == n_numbers - 1
+        is_allowed[e] = e == n_numbers - 1
     if n_numbers < 2:
         return
     n_draws = 80 if n_examples > 2000 else 40 if n_examples > 500 else 20
@@ -121,14 +124,14 @@ def draw_stumps(
     for d in range(n_draws):
         draws[d] = low + (high - low) * np.random.random()  # noqa: NPY002  (numba's stream)
     for d in range(n_draws):
-        # bisection for the last value that the threshold has reached
-        reached = 0
-        too_high = n_numbers
-        while too_high - reached > 1:
-            e = (reached + too_high) // 2
+        # bisection for the last code that is completely below the threshold
+        lower_event = 0
+        upper_event = n_numbers
+        while upper_event - lower_event > 1:
+            e = (lower_event + upper_event) // 2
             if draws[d] >= upper[code[e]]:
-                reached = e
+                lower_event = e
             else:
-                too_high = e
-        if reached < n_numbers - 1 and draws[d] >= upper[code[reached]]:
-            allowed[reached] = True
+                upper_event = e
+        if lower_event < n_numbers - 1 and draws[d] >= upper[code[lower_event]]:
+            is_allowed[lower_event] = True

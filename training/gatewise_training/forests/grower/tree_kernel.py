@@ -1,12 +1,14 @@
-"""One tree, depth first, on codes: BudgetRF's GREEDYTREE, and growth by gain less prices.
+"""Depth-first growth of one tree on codes: BudgetRF's GREEDYTREE, or by gain less prices.
 
-Minimax (BudgetRF, ICML 2015, algorithm 1): the split that minimises
-``c_k / (F(S) - max over children F(S_child))`` until ``F(S) = 0``, or no split lowers F for both
-children. By gain: the split that maximises the gain in summed impurity less ``mu`` times the price
-that the instances at the node have to pay for it, until the node is pure. An instance has paid for
-a feature, or for a group, if an earlier split on its path or an earlier tree tested it. A price
-above every gain does not end growth, because the first split of a tree is rarely worth its price
-alone. Pruning later cuts the splits that are not worth their price.
+The minimax criterion (BudgetRF, ICML 2015, algorithm 1) chooses the split that minimises
+``c_k / (F(S) - max over children F(S_child))``. A node is a leaf if ``F(S) = 0``, or if no split
+lowers F for both children.
+
+The other criterion chooses the split that maximises the gain in summed entropy less a toll. The
+toll is ``mu`` times the price that the examples at the node have to pay for the feature and its
+group. An example has already paid for them if an earlier split on its path, or an earlier tree,
+tested them. Growth continues until nodes are pure, even if the toll exceeds every gain, because the
+first split of a tree is rarely worth its price. Pruning later removes such splits.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from gatewise_training.forests.grower.growing import (
     END,
     NODE,
     LeafSplit,
+    extend_array,
     mark_left,
     partition,
     unsplit_nodes,
-    wider,
     write_leaf,
     write_split,
 )
@@ -34,11 +36,11 @@ from gatewise_training.forests.grower.histogram import (
     NodeRows,
     SparseCounts,
     clear_sparse,
-    code_counts,
     count_sparse,
     event_arrays,
     gather,
-    sparse_events,
+    list_events,
+    list_sparse_events,
 )
 from gatewise_training.forests.grower.impurity import entropy, threshold_pairs
 from gatewise_training.forests.grower.minimax_split import Boundary, crossing, crossing_arrays
@@ -46,14 +48,17 @@ from gatewise_training.forests.grower.split_search import (
     PAIRS,
     best_gain,
     draw_stumps,
-    least_worst_pairs,
+    minimax_pairs,
 )
 
 FEATURE, BELOW, ABOVE, MERIT, DROP, HAS_NAN = range(6)
-"""The best split of a node so far: its column, its codes, and how good it is."""
+"""Indices into the record of a node's best split so far: its column, its codes and its merit."""
 
 MAX_DRAWS = 80
-"""Largest number of random thresholds per column and node."""
+"""Maximum number of random thresholds per column and node."""
+
+FIRST_DEPTHS = 64
+"""Number of depths that a path has room for at first."""
 
 
 class TreePrices(NamedTuple):
@@ -66,29 +71,30 @@ class TreePrices(NamedTuple):
 
 
 class RowItems(NamedTuple):
-    """Features, and behind them groups, that rows acquired for earlier trees."""
+    """Items that rows acquired for earlier trees: features, then groups."""
 
     items: Any  # (n_features + n_groups, n_rows), bool
     has_rows: Any  # (n_features + n_groups,), bool: whether any row acquired the item
 
 
 class BootstrapSample(NamedTuple):
-    """Training rows of a tree, which its growth reorders."""
+    """Rows of a tree's bootstrap sample, which growth reorders."""
 
     rows: Any  # (n,), int32
     y: Any  # (n,), int32: classes
-    weight: Any  # (n,), int32: how often each was drawn
+    weight: Any  # (n,), int32: number of draws of each row
     n_classes: int
 
 
 class Path(NamedTuple):
     """Open features and paid items of the path to a node, by depth.
 
-    Nodes are visited depth first, so a node overwrites the entries below its own depth.
+    A feature is open if it may still vary. Nodes are visited depth first, so a node overwrites the
+    entries of greater depths.
     """
 
-    open_features: Any  # (n_depths, n_features): the features that vary stand first
-    n_open: Any  # (n_depths,)
+    open_features: Any  # (n_depths, n_features): list of the open features
+    n_open: Any  # (n_depths,): length of this list
     paid: Any  # (n_depths, n_features + n_groups), bool
 
 
@@ -99,14 +105,17 @@ class Work(NamedTuple):
     sparse_counts: Any  # SparseCounts
     crossing: Any  # CrossingWork
     code: Any  # (n,), int32: codes of a node's rows
-    allowed: Any  # (n_events,), bool: boundaries that random thresholds fall on; empty without
+    # (n_events,), bool: boundaries that random thresholds fall on; empty if all may be chosen
+    is_allowed: Any
     draws: Any  # (MAX_DRAWS,)
-    group_owing: Any  # (n_groups,): examples at the node that owe a group; -1: not counted yet
+    # (n_groups,): number of examples at the node that owe the price of a group, or -1 if they are
+    # not counted yet
+    group_owing: Any
     best: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
 
 
 class SplitSearch(NamedTuple):
-    """Everything that stays the same while a tree grows."""
+    """Data, settings and working arrays of the search for splits in one tree."""
 
     columns: Any  # Codes
     rule: Any  # GrowthRule
@@ -117,9 +126,9 @@ class SplitSearch(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, seed: int) -> Any:
-    """Grow a tree; returns its :class:`GrownNodes` and their class counts, (n_nodes, n_classes).
+    """Grow a tree; return its :class:`GrownNodes` and their class counts, (n_nodes, n_classes).
 
-    `columns` are :class:`.Codes`, `items` the array of :class:`RowItems`.
+    `columns` are :class:`.Codes`, and `items` is the array of :class:`RowItems`.
     """
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n = len(sample.rows)
@@ -130,7 +139,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
     n_pending = write_leaf(pending, 0, 0, n, 0, 0)
     n_nodes = 1
     path = _root_path(n_features, n_features + len(prices.shared))
-    work = _work(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
+    work = _working_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
     search = SplitSearch(columns, rule, prices, _row_items(items, rule), work)
     is_left = np.empty(n, np.bool_)
     spare = np.empty(n, np.int32)
@@ -140,24 +149,24 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
         end = pending[n_pending, END]
         depth = pending[n_pending, DEPTH]
         node = pending[n_pending, NODE]
-        node_part = _node_rows(sample, begin, end, counts[node], rule)
-        is_pure = node_part.impurity <= 0.0 or node_part.counts.max() == node_part.n_examples
-        if is_pure or depth >= rule.max_depth or len(node_part.rows) < 2:
+        node_rows = _node_rows(sample, begin, end, counts[node], rule)
+        is_pure = node_rows.impurity <= 0.0 or node_rows.counts.max() == node_rows.n_examples
+        if is_pure or depth >= rule.max_depth or len(node_rows.rows) < 2:
             continue
         if depth + 2 > len(path.n_open):
             path = _longer_path(path)
-        split, has_nan = find_best_split(search, node_part, path, depth)
+        split, has_nan = find_best_split(search, node_rows, path, depth)
         if split.feature < 0:
             continue
         _pay(path, depth, split.feature, prices.group, n_features)
-        # rows of the left child first, then of the right one
-        mark_left(columns, split, node_part.rows, is_left)
-        n_left = partition(node_part.rows, is_left, spare)
-        partition(node_part.y, is_left, spare)
-        partition(node_part.weight, is_left, spare)
-        # rows without a value that come later go with the heavier side
-        n_left_examples = node_part.weight[:n_left].sum()
-        nan_left = 2 * n_left_examples >= node_part.n_examples and not has_nan
+        # move the rows of the left child to the front
+        mark_left(columns, split, node_rows.rows, is_left)
+        n_left = partition(node_rows.rows, is_left, spare)
+        partition(node_rows.y, is_left, spare)
+        partition(node_rows.weight, is_left, spare)
+        # if no row here is NaN, NaN in later rows goes to the child with more examples
+        n_left_examples = node_rows.weight[:n_left].sum()
+        nan_left = 2 * n_left_examples >= node_rows.n_examples and not has_nan
         write_split(nodes, node, columns, split, nan_left, n_nodes)
         middle = begin + n_left
         n_pending = write_leaf(pending, n_pending, middle, end, depth + 1, n_nodes + 1)
@@ -168,11 +177,11 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
 
 @numba.njit(cache=True, nogil=True)
 def _root_path(n_features: int, n_items: int) -> Any:
-    """Make the path to the root: all features are open, nothing is paid."""
+    """Make the path to the root, where all features are open and no item is paid."""
     path = Path(
-        np.empty((64, n_features), np.int32),
-        np.empty(64, np.int64),
-        np.zeros((64, n_items), np.bool_),
+        np.empty((FIRST_DEPTHS, n_features), np.int32),
+        np.empty(FIRST_DEPTHS, np.int64),
+        np.zeros((FIRST_DEPTHS, n_items), np.bool_),
     )
     for k in range(n_features):
         path.open_features[0, k] = k
@@ -183,8 +192,12 @@ def _root_path(n_features: int, n_items: int) -> Any:
 @numba.njit(cache=True, nogil=True)
 def _longer_path(path: Any) -> Any:
     """Copy a path into one of twice the depth."""
-    size = 2 * len(path.n_open)
-    return Path(wider(path.open_features, size), wider(path.n_open, size), wider(path.paid, size))
+    n_depths = 2 * len(path.n_open)
+    return Path(
+        extend_array(path.open_features, n_depths),
+        extend_array(path.n_open, n_depths),
+        extend_array(path.paid, n_depths),
+    )
 
 
 @numba.njit(cache=True, nogil=True)
@@ -198,10 +211,10 @@ def _row_items(items: Any, rule: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _work(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
-    """Make the working arrays of a tree on n rows."""
+def _working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
+    """Make the working arrays of a tree on `n` rows."""
     n_features = len(columns.codes)
-    n_codes = 1  # NaN's code included
+    n_codes = 1  # including the code of NaN
     for k in range(n_features):
         n_codes = max(n_codes, columns.start[k + 1] - columns.start[k] + 1)
     events = event_arrays(n, n_codes, n_classes)
@@ -215,7 +228,7 @@ def _work(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> 
         sparse_counts=sparse_counts,
         crossing=crossing_arrays(n, n_classes),
         code=np.empty(n, np.int32),
-        allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
+        is_allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
         draws=np.empty(MAX_DRAWS),
         group_owing=np.zeros(n_groups),
         best=np.empty(6),
@@ -224,7 +237,7 @@ def _work(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any:
-    """Get the rows of a node, and count its examples by class into `counts`."""
+    """Get the rows of a node, and write its number of examples of each class to `counts`."""
     y = sample.y[begin:end]
     weight = sample.weight[begin:end]
     n_examples = 0
@@ -240,9 +253,9 @@ def _node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any
 
 @numba.njit(cache=True, nogil=True)
 def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
-    """Find the best split of a node, and whether rows at the node have NaN there.
+    """Find the best split of a node; also return whether the node's rows have NaN in its column.
 
-    Features that may still vary below the node are written into the path at the next depth.
+    The features that are still open below the node are written to the path at the next depth.
     """
     columns, rule, prices, acquired, work = search
     for g in range(len(work.group_owing)):
@@ -267,10 +280,10 @@ def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
 def _search_columns(
     columns: Any, rule: Any, prices: Any, acquired: Any, work: Any, node: Any, path: Any, depth: int
 ) -> int:
-    """Search the open columns of a node for the best split; returns the number still open below.
+    """Search the open columns of a node for the best split; return the number that stay open.
 
-    Arrays are taken out of their records before the loop, because numba counts references to every
-    array of a record that is read, and passes all of them in a call.
+    Arrays are read from their records before the loop. For each read of a record, numba counts
+    references to all arrays of the record, and each call passes all of them.
     """
     codes = columns.codes
     common = columns.sparse.common
@@ -286,34 +299,34 @@ def _search_columns(
         k = node_features[j]
         # toll = mu * price of the examples that have not acquired the column
         toll = 0.0
-        is_tried = True
+        can_win = True
         if rule.mu > 0.0:
             owing = work.group_owing
             toll = _toll(k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing=owing)
-            is_tried = node.impurity - toll >= best[MERIT]  # else no gain could win
-        # the codes of the node's rows; a sparse column gives its changes only
+            can_win = node.impurity - toll >= best[MERIT]  # the gain is at most the impurity
+        # codes of the node's rows; the codes of a sparse column are already counted
         low: Any = np.int64(0)
         high: Any = np.int64(0)
         n_events: Any = np.int64(0)
-        if is_tried and common[k] < 0:
+        if can_win and common[k] < 0:
             low, high = gather(codes[k], node_rows, rows.code)
-        elif is_tried:
+        elif can_win:
             low, high, n_events = _sparse_range(columns.sparse, k, node, work.sparse_counts, events)
-        if is_tried and low == high:  # the column does not vary
+        if can_win and low == high:  # the column does not vary
             continue
         child_features[n_open] = k
         n_open += 1
-        if not is_tried:
+        if not can_win:
             continue
         # the best boundary between two codes
         if n_events == 0 and rule.criterion == PAIRS and not rule.stumps:
             boundary = crossing(rows, low, high, node, rule.alpha, crossing_work)
         else:
             if n_events == 0:
-                n_events = code_counts(rows, low, high, events)
+                n_events = list_events(rows, low, high, events)
             if rule.stumps:
                 _allow_stumps(columns, k, node.n_examples, n_events, work)
-            boundary = _counted_boundary(events, n_events, node, rule, work.allowed, crossing_work)
+            boundary = _event_boundary(events, n_events, node, rule, work.is_allowed, crossing_work)
         if boundary.below >= 0:
             has_nan = high == columns.start[k + 1] - columns.start[k]
             score = boundary.score - toll
@@ -324,10 +337,13 @@ def _search_columns(
 
 @numba.njit(cache=True, nogil=True)
 def _sparse_range(sparse: Any, k: int, node: Any, counts: Any, events: Any) -> Any:
-    """List the codes of sparse column k; get the least, the largest and their number, or zeros."""
+    """List the codes of sparse column k; return the smallest, the largest and their number.
+
+    All three are 0 if the column does not vary.
+    """
     n_events = np.int64(0)
     if counts.is_touched[k]:
-        n_events = np.int64(sparse_events(sparse, k, node.counts, counts.slots, events))
+        n_events = np.int64(list_sparse_events(sparse, k, node.counts, counts.slots, events))
     if n_events < 2:
         return np.int64(0), np.int64(0), np.int64(0)
     return np.int64(events.code[0]), np.int64(events.code[n_events - 1]), n_events
@@ -342,20 +358,20 @@ def _allow_stumps(columns: Any, k: int, n_examples: int, n_events: int, work: An
         columns.lower[values],
         columns.upper[values],
         n_examples,
-        work.allowed,
+        work.is_allowed,
         work.draws,
     )
 
 
 @numba.njit(cache=True, nogil=True)
-def _counted_boundary(
-    events: Any, n_events: int, node: Any, rule: Any, allowed: Any, work: Any
+def _event_boundary(
+    events: Any, n_events: int, node: Any, rule: Any, is_allowed: Any, work: Any
 ) -> Any:
     """Find the best :class:`.Boundary` between the codes that are listed in `events`."""
     if rule.criterion == PAIRS:
-        score, event = least_worst_pairs(events.count, n_events, node, rule.alpha, allowed, work)
+        score, event = minimax_pairs(events.count, n_events, node, rule.alpha, is_allowed, work)
     else:
-        score, event = best_gain(events.count, n_events, node, rule, allowed, work)
+        score, event = best_gain(events.count, n_events, node, rule, is_allowed, work)
     if event < 0:
         return Boundary(score, np.int64(-1), np.int64(-1))
     return Boundary(score, np.int64(events.code[event]), np.int64(events.code[event + 1]))
@@ -363,10 +379,11 @@ def _counted_boundary(
 
 @numba.njit(cache=True, nogil=True)
 def _drop_and_merit(criterion: int, impurity: float, score: float, price: float) -> Any:
-    """Get by how much a split lowers the impurity, and its merit; the largest merit wins.
+    """Compute how much a split lowers the impurity, and its merit; the largest merit wins.
 
-    Minimax: the least ``c / (F - worst)`` as its largest inverse; free features, of infinite merit,
-    compare their drops. By gain: the gain less the toll, of any sign.
+    For threshold-Pairs the merit is the inverse of ``c / (F - worst)``. The merit of free features
+    is infinite, so they are compared by their drops. For entropy the merit is the gain less the
+    toll, which may be negative.
     """
     if criterion != PAIRS:
         return np.inf, score
@@ -392,7 +409,10 @@ def _keep_better(
 
 @numba.njit(cache=True, nogil=True)
 def _toll(k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
-    """Get ``mu`` times the price that the examples at a node owe for feature k; -1: not counted."""
+    """Compute ``mu`` times the price that the examples at a node owe for feature k.
+
+    `owing` caches the numbers of examples that owe the price of each group.
+    """
     toll = 0.0
     if not paid[k]:
         toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.has_rows[k], node)
@@ -420,7 +440,7 @@ def _owing(acquired: Any, has_rows: bool, node: Any) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _pay(path: Any, depth: int, feature: int, group: Any, n_features: int) -> None:
-    """Mark a feature and its group as paid below a node at a depth."""
+    """Mark a feature and its group as paid in the children of a node."""
     child_paid = path.paid[depth + 1]
     for item in range(len(child_paid)):
         child_paid[item] = path.paid[depth, item]
