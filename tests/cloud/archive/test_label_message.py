@@ -1,11 +1,14 @@
 """The message of a label: read from CBOR and JSON, refused field by field."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import cbor2
 import fastjsonschema
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gatewise_cloud.archive.label_message import MAX_LABEL, decode_label, encode_label
 from gatewise_edge.errors import WireError
@@ -94,3 +97,32 @@ def test_malformed_messages_are_refused(topic, payload, reason):
     with pytest.raises(WireError) as caught:
         decode_label(topic, payload, 0.0)
     assert caught.value.reason == reason
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+@example(b"[" * 100_000)
+@example(b'{"id":' * 10_000)
+def test_any_bytes_are_a_label_or_refused(payload):
+    for topic in (TOPIC, f"{TOPIC}/json"):
+        with suppress(WireError):
+            decode_label(topic, payload, 0.0)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "id": st.just(ID.hex()) | st.text(max_size=40),
+            "dev": st.text(max_size=70) | st.none(),
+            "l": st.text(max_size=210) | st.integers(),
+            "i": st.integers() | st.floats(),
+            "at": st.integers() | st.text(),
+        },
+    )
+)
+def test_a_label_that_the_schema_refuses_is_refused(document):
+    try:
+        decode_label(f"{TOPIC}/json", json.dumps(document).encode(), 0.0)
+    except WireError:
+        return
+    check_schema(document)

@@ -9,12 +9,15 @@ import pytest
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import choose, write_choice
-from gatewise_export.archive.labels import add_labels
+from gatewise_export.archive.folder import read_archive
+from gatewise_export.archive.labels import add_labels, read_labels
+from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
+from gatewise_export.refit.refit_rows import kept_parts
 from tests.export.archive.test_folder import NOW, folder
 
 pytest.importorskip("pyarrow")
@@ -168,3 +171,35 @@ def test_too_few_labels_and_other_bundles_are_refused(deployed, tmp_path):
     )
     with pytest.raises(InputError, match="kept instances lack"):
         refit_bundle(elsewhere)
+
+
+def test_labels_of_machines_are_fitted_on_and_never_compared(deployed, tmp_path):
+    """A machine labels what it happens to see, so that its labels are no random sample."""
+    path = tmp_path / "kept"
+    X, y = world(1500, 20)
+    keep(path, deployed / "bundle", X, y, 60)
+    manifest = Bundle.open(deployed / "bundle").manifest
+
+    def parts():
+        return kept_parts(path, manifest, held_share=0.4, rng=np.random.default_rng(3))
+
+    before = parts()
+    _, rows = read_archive(path)["turn", "7"]
+    chosen = set(read_labels(path))
+    labels = [
+        MachineLabel(str(name), "pi-1", str(y[int(name[:32], 16)]), "bench", NOW)
+        for name in rows.ids
+        if name not in chosen
+    ]
+    opened = folder(path)
+    assert set(add_machine_labels(opened, labels, opened.shards)) == {"added"}
+    after = parts()
+    assert after.held_labels.rows.ids.tolist() == before.held_labels.rows.ids.tolist()
+    assert after.held_rows.ids.tolist() == before.held_rows.ids.tolist()
+    fit_ids = set(after.fit_labels.rows.ids.tolist())
+    assert fit_ids == set(after.fit_rows.ids.tolist())
+    assert len(fit_ids) > 3 * len(before.fit_labels)
+    # each stands for its own instance alone
+    is_machine = np.isin(after.fit_labels.rows.ids, [label.id for label in labels])
+    weights = after.fit_labels.weights[is_machine]
+    np.testing.assert_array_equal(weights, after.fit_labels.rows.weights[is_machine])
