@@ -58,11 +58,11 @@ def test_only_trees_acquire_node_by_node():
     ("most", "exit_number"),
     [(0.9, -1), (1.0, 0), (2.9, 0), (3.0, 2), (6.9, 2), (7.0, 3), (99.0, 3)],
 )
-def test_the_last_exit_within_a_cost(most, exit_number):
+def test_last_exit_within_finds_the_last_affordable_exit(most, exit_number):
     assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), most) == exit_number
 
 
-def test_a_request_is_free_unless_it_has_a_price():
+def test_a_request_without_a_price_is_free():
     costs = FeatureCosts([1.0, 2.0])
     first, both = np.array([True, False]), np.array([True, True])
     assert exit_costs(costs, [first], both).tolist() == [1.0, 3.0]

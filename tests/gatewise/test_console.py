@@ -5,7 +5,7 @@ from __future__ import annotations
 from gatewise.console import progress, showing_progress
 
 
-def test_what_begins_is_shown_before_its_first_tenth_is_done(capsys):
+def test_a_new_step_is_shown_before_its_first_tenth(capsys):
     with showing_progress(), progress("fit") as report:
         for what in ("boosting", "svm", "svm"):
             report(0, 1, what)

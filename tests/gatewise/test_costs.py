@@ -135,7 +135,7 @@ def test_bad_files_are_refused(tmp_path, name, text, says):
         FeatureCosts.from_file(tmp_path / name)
 
 
-def test_prices_by_name_and_in_another_order():
+def test_prices_by_name_can_be_reordered():
     named = FeatureCosts({"age": 1.0, "chol": 5.17, "fbs": 3.10}, group={"chol": "blood"})
     assert named == FeatureCosts(
         pd.Series({"age": 1.0, "chol": 5.17, "fbs": 3.10}), group=[None, "blood", None]
@@ -153,7 +153,7 @@ def test_prices_by_name_and_in_another_order():
         FeatureCosts({"age": 1.0}, group={"x": "g"})
 
 
-def test_a_default_price_and_columns_left_out(tmp_path):
+def test_a_default_price_and_dropped_columns(tmp_path):
     file = tmp_path / "prices.toml"
     file.write_text(
         'default = 0.5\n[features]\nage = 1\nid = {own = 9, group = "office", kind = "drop"}\n'
@@ -242,7 +242,7 @@ def test_sums_are_rounded_once_whatever_the_prices_are(largest):
     assert [costs.price(row) for row in acquired] == expected
 
 
-def test_prices_are_equal_where_all_of_their_parts_are():
+def test_costs_are_equal_if_all_their_parts_are_equal():
     parts = {"own": [1.0, 2.0], "group": ["a", "a"], "shared": {"a": 3.0}, "names": ["x", "y"]}
     costs = FeatureCosts(**parts)
     assert costs == FeatureCosts(**parts)

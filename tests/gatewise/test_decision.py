@@ -23,7 +23,7 @@ def test_score_grows_with_the_confidence_of_the_label(margins):
     np.testing.assert_array_equal(p.argmax(axis=1)[sure], decision.labels(margins)[sure])
 
 
-def test_nan_margins_go_on():
+def test_nan_margins_never_stop():
     margins = np.array([[0.0, np.nan, 1.0], [0.0, 3.0, 1.0]], np.float32)
     score = decision.stop_score(margins)
     assert np.isnan(score[0])
@@ -46,14 +46,14 @@ def test_column_score_is_the_last_output():
 
 
 @given(FLOATS, FLOATS)
-def test_midway_parts_two_scores(a, b):
+def test_midway_lies_between_two_scores(a, b):
     low, high = np.float32(min(a, b)), np.float32(max(a, b))
     if low < high:
         threshold = np.float32(decision.midway(float(low), float(high)))
         assert low < threshold <= high
 
 
-def test_first_stage_that_clears_its_threshold_answers():
+def test_the_first_stage_that_reaches_its_threshold_answers():
     scores = [np.array([0.1, 0.9, np.nan], np.float32), np.array([0.8, 0.0, 0.3], np.float32)]
     assert decision.exit_stages(scores, (0.5, 0.5)).tolist() == [1, 0, 2]
 
@@ -68,7 +68,7 @@ ROWS = st.integers(1, 6).flatmap(lambda k: arrays(np.float32, (1, k), elements=A
 
 
 @given(ROWS, st.floats(width=32, allow_nan=False) | st.none())
-def test_a_row_in_plain_floats_is_decided_as_in_arrays(margins, threshold):
+def test_decisions_on_plain_floats_equal_decisions_on_arrays(margins, threshold):
     row = margins[0].tolist()
     with np.errstate(all="ignore"):
         score = decision.stop_score(margins)
@@ -174,11 +174,11 @@ def test_exits_end_at_a_stage_that_always_stops(thresholds, exits):
     assert decision.reachable_exits(thresholds, lambda _: True) == [*may_be_nan, len(thresholds)]
 
 
-def test_a_score_at_its_threshold_stops():
+def test_a_score_equal_to_its_threshold_stops():
     score = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0))], np.float32)
     assert decision.stops(score, 0.5).tolist() == [True, False]
 
 
-def test_labels_have_their_places_among_classes_in_any_order():
+def test_class_positions_accept_classes_in_any_order():
     classes = np.array(["b", "c", "a"])
     assert decision.class_positions(classes, np.array(["a", "b", "c"])).tolist() == [2, 0, 1]

@@ -59,7 +59,7 @@ def values(**changed):
     return {"items": [{"own": 1}], **changed}
 
 
-def test_a_document_comes_back_as_it_was_written():
+def test_a_document_is_read_back_unchanged():
     record = Everything(
         (Item(1.5, "b"), Item(0.0)), {"x": Item(2.0)}, 5, (3, 0.25), Trees(4), folder=Path("a/b")
     )
@@ -163,7 +163,7 @@ def test_a_toml_file_is_read_into_a_record(tmp_path):
         ("[x]", "has an unknown key 'x'"),
     ],
 )
-def test_a_toml_file_of_no_use_is_refused_by_its_name(tmp_path, text, says):
+def test_an_invalid_toml_file_is_refused_by_name(tmp_path, text, says):
     path = tmp_path / "s.toml"
     path.write_text(text)
     with pytest.raises(DocumentError) as caught:
@@ -172,7 +172,7 @@ def test_a_toml_file_of_no_use_is_refused_by_its_name(tmp_path, text, says):
     assert says in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.toml: No such file"):
         read_toml(tmp_path / "none.toml", Everything)
 

@@ -22,7 +22,7 @@ sys.stdin.read()
 POSIX_ALONE = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 
 
-def test_a_second_process_waits_or_is_refused(tmp_path):
+def test_a_second_process_waits_or_gets_an_error(tmp_path):
     path = tmp_path / "lock"
     command = [sys.executable, "-c", HOLD, path]
     with subprocess.Popen(
@@ -38,7 +38,7 @@ def test_a_second_process_waits_or_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_packing_and_simulating_need_no_module_of_posix():
+def test_training_packing_and_simulating_need_no_posix_modules():
     code = (
         f"import sys\nfor name in {POSIX_ALONE!r}: sys.modules[name] = None\n"
         "import gatewise as gw\n"

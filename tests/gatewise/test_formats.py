@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_rate, read_span
 
 
-def test_what_is_not_known_is_said_to_be():
+def test_unknown_values_are_formatted_as_n_a():
     for name in ("number", "count", "percent", "byte_size", "millis", "duration", "joules"):
         assert getattr(formats, name)(None) == getattr(formats, name)(math.nan) == "n/a"
     assert formats.money(None, "EUR") == "n/a"
@@ -32,7 +32,7 @@ def test_what_is_not_known_is_said_to_be():
         (formats.count, 999_999, "999,999"),
     ],
 )
-def test_values_at_borders(form, value, text):
+def test_values_at_the_borders_of_units_are_formatted(form, value, text):
     assert form(value) == text
 
 
@@ -45,7 +45,7 @@ def test_values_at_borders(form, value, text):
         (3.0, 4.0, formats.number, "3 to 4"),
     ],
 )
-def test_an_interval_has_its_unit_once(low, high, form, text):
+def test_an_interval_states_its_unit_once(low, high, form, text):
     assert formats.interval(low, high, form) == text
 
 
@@ -53,17 +53,17 @@ def test_an_interval_has_its_unit_once(low, high, form, text):
     ("text", "seconds"),
     [("500ms", 0.5), ("30s", 30), ("10min", 600), ("10m", 600), ("2h", 7200), ("1day", DAY)],
 )
-def test_spans(text, seconds):
+def test_spans_are_read_in_seconds(text, seconds):
     assert read_span(text, "x") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 weeks", "1e3s", "nans"])
-def test_no_spans(text):
+def test_invalid_spans_are_refused(text):
     with pytest.raises(InputError, match=re.escape(f"x: {text!r} is not a span of time")):
         read_span(text, "x")
 
 
-def test_rates_and_clocks():
+def test_rates_and_clock_times_are_read_or_refused():
     assert read_rate("6/min", "x") == 0.1
     assert read_clock("24:00", "x") == DAY
     assert read_clock("1:02:03", "x") == 3723

@@ -54,7 +54,7 @@ def test_options_become_a_record():
     assert run("b")[0] == (Fleet(bundle=Path("b")), False)
 
 
-def test_the_command_line_comes_before_the_file_and_this_before_defaults(tmp_path):
+def test_the_command_line_precedes_the_file_and_the_file_precedes_defaults(tmp_path):
     file = tmp_path / "s.toml"
     file.write_text('devices = 7\nqueue = 3\nlink = "4g"\n')
     (settings, _), _ = run("b", "--settings", file, "--devices", 4)
@@ -82,14 +82,14 @@ def test_a_value_out_of_bounds_is_refused_by_its_option(words, says):
         ("link = '5g'", "link: must be '4g' or 'wifi', not \"5g\""),
     ],
 )
-def test_a_value_of_no_use_in_a_file_is_refused_by_its_name(tmp_path, text, says):
+def test_an_invalid_value_in_a_file_is_refused_by_name(tmp_path, text, says):
     file = tmp_path / "s.toml"
     file.write_text(text)
     with pytest.raises(InputError, match=f"^{file}: {says}"):
         run("b", "--settings", file)
 
 
-def test_help_lists_options_and_what_stands_in_a_file_alone():
+def test_help_lists_options_and_settings_of_the_file():
     _, text = run("--help")
     assert "--time <float>" in text
     assert "Only in --settings FILE.toml:" in text

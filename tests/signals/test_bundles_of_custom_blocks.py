@@ -129,7 +129,7 @@ def test_simulations_and_checks_take_the_functions(system, packed, tmp_path):
     assert figures["cost"] == pytest.approx(system.cost(x).mean())
 
 
-def test_a_network_that_is_not_the_packed_one_is_refused(packed, tmp_path):
+def test_a_network_other_than_the_packed_one_is_refused(packed, tmp_path):
     copy = repack(packed, tmp_path / "copy")
     (file,) = copy.manifest.signal.models
     (copy.path / file).write_bytes(b"other")

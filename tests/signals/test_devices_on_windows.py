@@ -172,7 +172,7 @@ def strange_window(rng):
     return x
 
 
-def test_any_window_has_an_answer_or_a_clear_error(bundle):
+def test_each_window_gets_an_answer_or_a_clear_error(bundle):
     """Where the second stage's function fails as it likes, the first stage's answer is given."""
     rng = np.random.default_rng(16)
     trouble = [0]

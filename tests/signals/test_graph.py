@@ -63,7 +63,7 @@ def test_ten_thousand_strange_windows_give_an_array_or_an_input_error():
 @pytest.mark.parametrize(
     "windows", [np.asarray([["a"]]), np.asarray([[1j]]), np.zeros((1, 9), "O")]
 )
-def test_windows_that_hold_no_numbers_are_refused(windows):
+def test_windows_without_numbers_are_refused(windows):
     with pytest.raises(InputError, match="give numbers"):
         sig.SignalGraph([sig.Mean(sig.Channels())]).transform(windows)
 

@@ -30,7 +30,7 @@ class Clock:
         return self.now
 
 
-def test_each_step_gets_its_own_time_the_least_of_its_runs():
+def test_the_time_of_a_step_is_the_shortest_of_its_runs():
     acc = sig.Channels()
     spectrum = sig.Spectrum(acc, 50.0)
     blocks = [sig.Mean(acc), sig.SpectralMoments(spectrum)]
@@ -45,7 +45,7 @@ def test_each_step_gets_its_own_time_the_least_of_its_runs():
     assert priced == blocks
 
 
-def test_nothing_to_measure_is_refused():
+def test_measuring_without_windows_is_refused():
     blocks = [sig.Mean(sig.Channels())]
     for settings in ({"windows": np.zeros((0, 9))}, {"windows": np.zeros((1, 9)), "watts": -1}):
         with pytest.raises(InputError, match=r"measuring|watts"):
@@ -86,14 +86,14 @@ def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
         ({"speed": 1}, "unknown key 'speed'"),
     ],
 )
-def test_files_that_are_no_prices_are_refused(table, tmp_path, change, words):
+def test_invalid_price_files_are_refused(table, tmp_path, change, words):
     path = tmp_path / "prices.json"
     path.write_text(json.dumps(plain_values(table) | change))
     with pytest.raises(InputError, match=words):
         sig.priced(two_blocks(), path)
 
 
-def test_a_bundle_says_where_its_prices_are_from(table):
+def test_a_bundle_contains_the_table_of_its_prices(table):
     """As long as all are: a price that was set by hand, or windows of another shape, are not."""
     x = np.random.default_rng(1).normal(size=(9, 64)).astype(np.float32)
     blocks = sig.priced(two_blocks(), table, unit="uj")

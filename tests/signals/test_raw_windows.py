@@ -140,14 +140,14 @@ def test_an_unfitted_model_is_fitted_on_flat_windows():
         ({"blocks": [sig.Block.from_function(np.ravel, ["window"], 1.0, name="f")]}, "'window'"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, message):
+def test_impossible_settings_are_refused(settings, message):
     x, y = digit_images()
     given = SETTINGS | {"blocks": picture_blocks()} | settings
     with pytest.raises(InputError, match=message):
         gw.StagedCascade(**given).fit(x[:60, :1, :1], y[:60])
 
 
-def test_c_computes_the_blocks_of_stages_alone(bundle, tmp_path):
+def test_c_computes_only_the_blocks_of_stages(bundle, tmp_path):
     written = to_c(bundle, tmp_path / "c", name="m")
     assert written.signals.n_features < len(bundle.manifest.features) - 64 + 1
 
@@ -158,7 +158,7 @@ def first_value(rows):
 
 
 @pytest.mark.slow
-def test_a_window_that_no_message_holds_is_not_packed(tmp_path):
+def test_a_window_too_large_for_a_message_is_not_packed(tmp_path):
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2
     x = (rng.integers(0, 99, (60, 33_000)) + 100 * y[:, None]).astype(np.float32)

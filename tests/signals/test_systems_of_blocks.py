@@ -190,7 +190,7 @@ def test_c_of_a_system_and_of_its_bundle_computes_and_decides_as_they_do(system,
     assert "0 more are decided differently" in done.stdout
 
 
-def test_people_read_blocks_and_what_each_step_costs(system, bundle, capsys):
+def test_commands_show_blocks_and_the_cost_of_each_step(system, bundle, capsys):
     assert "mean(acc)" in system.summary()
     assert "mean(acc).x.mean" not in system.summary()
     explained = system.explain(windows(1, seed=6)[0][0])

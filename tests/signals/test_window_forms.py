@@ -64,7 +64,7 @@ def features_of(form, x):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_windows_gives_the_features_of_the_array(form):
+def test_all_forms_of_windows_give_the_features_of_the_array(form):
     x, _ = windows()
     np.testing.assert_array_equal(features_of(FORMS[form], x), features_of(FORMS["array"], x))
 

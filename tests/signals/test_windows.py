@@ -15,7 +15,7 @@ from gatewise_signals import Windower, cut_windows
     st.lists(st.integers(0, 9), max_size=30),
     st.sampled_from([(), (3,)]),
 )
-def test_pieces_of_any_size_give_the_windows_of_the_whole(length, hop, pieces, channels):
+def test_pushes_of_any_size_give_the_windows_of_the_whole_signal(length, hop, pieces, channels):
     total = sum(pieces)
     signal = np.random.default_rng(0).integers(-99, 99, (total, *channels)).astype(np.int16)
     expected, starts = cut_windows(signal, length, hop)
@@ -51,7 +51,7 @@ def test_no_window_spans_a_gap(pieces):
     assert windower.dropped == number - len(held) - len(last)
 
 
-def test_times_that_jitter_are_no_gap_and_those_that_go_back_are():
+def test_jitter_is_not_a_gap_but_times_that_go_back_are():
     windower = Windower(4, rate_hz=10.0)
     assert not windower.push([0, 1], time=0.0)
     assert len(windower.push([2, 3], time=0.24)) == 1  # due at .2
@@ -60,7 +60,7 @@ def test_times_that_jitter_are_no_gap_and_those_that_go_back_are():
 
 
 @pytest.mark.parametrize("error", [-0.05, 0.02, 0.05])
-def test_a_clock_that_is_off_makes_no_gap_and_no_drift(error):
+def test_a_clock_error_causes_neither_gaps_nor_drift(error):
     """Reads of 32 samples, as of a sensor's buffer, whose clock is slow or fast."""
     windower, rate = Windower(128, 64, rate_hz=104.0), 104.0 * (1 - error)
     found = []
@@ -74,7 +74,7 @@ def test_a_clock_that_is_off_makes_no_gap_and_no_drift(error):
 
 
 @pytest.mark.parametrize(("late", "gaps"), [(3.1, 0), (3.3, 1), (-3.1, 0), (-3.3, 1)])
-def test_the_clock_may_be_off_by_a_tenth_of_the_time_between_pushes(late, gaps):
+def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(late, gaps):
     """32 samples at 10 Hz take 3.2 s; a tenth of them is 3.2 sample intervals."""
     windower = Windower(64, rate_hz=10.0)
     windower.push(np.arange(32), time=0.0)
@@ -90,7 +90,7 @@ def test_a_window_of_another_mean_rate_is_refused(ratio, refused):
     assert windower.measured_hz == pytest.approx(10.0 / ratio)
 
 
-def test_jitter_is_no_gap_and_a_lost_sample_without_jitter_is():
+def test_jitter_is_not_a_gap_but_a_lost_sample_is():
     rng = np.random.default_rng(0)
     for noise, lost, gaps in ((0.7, 0, 0), (0.0, 1, 1), (0.3, 5, 1)):
         windower = Windower(32, rate_hz=100.0)
@@ -101,7 +101,7 @@ def test_jitter_is_no_gap_and_a_lost_sample_without_jitter_is():
         assert windower.gaps == gaps
 
 
-def test_a_push_of_nothing_changes_nothing():
+def test_an_empty_push_changes_nothing():
     windower = Windower(4)
     counts = np.arange(4, dtype=np.int16)
     windower.push(counts[:3])
@@ -110,7 +110,7 @@ def test_a_push_of_nothing_changes_nothing():
     assert window.values.dtype == np.int16
 
 
-def test_what_does_not_fit_is_refused():
+def test_samples_that_do_not_fit_are_refused():
     for call in (
         lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),
         lambda: Windower(4).push([1], time=0.0),
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused():
         windower.push(np.zeros((2, 2)))
 
 
-def test_a_stream_whose_times_stand_still_has_no_rate():
+def test_a_stream_with_constant_times_has_no_rate():
     windower = Windower(4, rate_hz=1.0)
     windower.push([0], time=3.0)
     assert windower.measured_hz is None
@@ -136,7 +136,7 @@ def test_a_stream_whose_times_stand_still_has_no_rate():
 
 
 @pytest.mark.parametrize(("late", "gaps"), [(0.75, 0), (0.9, 1)])
-def test_lateness_beyond_four_quartiles_of_jitter_is_a_gap(late, gaps):
+def test_a_delay_beyond_four_quartiles_of_jitter_is_a_gap(late, gaps):
     """Half of the pushes jitter by 0.2 intervals: 4 * 0.2 = 0.8 are explained."""
     windower = Windower(100, rate_hz=1.0)
     time = 0.0
@@ -150,7 +150,7 @@ def test_lateness_beyond_four_quartiles_of_jitter_is_a_gap(late, gaps):
 
 
 @pytest.mark.parametrize(("late", "gaps"), [(0.5, 0), (0.6, 1), (1.0, 1)])
-def test_before_jitter_is_known_half_an_interval_late_is_a_gap(late, gaps):
+def test_before_jitter_is_known_a_delay_of_half_an_interval_is_a_gap(late, gaps):
     windower = Windower(10, rate_hz=1.0)
     for time in (0.0, 1.0, 2.0 + late):
         windower.push([0], time=time)
@@ -159,7 +159,7 @@ def test_before_jitter_is_known_half_an_interval_late_is_a_gap(late, gaps):
 
 
 @pytest.mark.parametrize(("late", "gaps"), [(0.8, 0), (0.95, 1)])
-def test_lateness_counts_from_the_mean_rate_of_the_clock(late, gaps):
+def test_delays_are_measured_against_the_mean_rate_of_the_clock(late, gaps):
     """Each push of four samples comes 0.4 intervals late: half an interval more is a gap."""
     windower = Windower(1000, rate_hz=1.0)
     time = 0.0
@@ -171,7 +171,7 @@ def test_lateness_counts_from_the_mean_rate_of_the_clock(late, gaps):
     assert (windower.gaps, windower.samples) == (gaps, 85)
 
 
-def test_a_reset_gives_up_the_window_begun_and_counts_its_samples():
+def test_a_reset_drops_the_unfinished_window_and_counts_its_samples():
     windower = Windower(4, rate_hz=1.0)
     windower.reset()
     assert windower.dropped == 0
@@ -182,7 +182,7 @@ def test_a_reset_gives_up_the_window_begun_and_counts_its_samples():
     assert [w.values.tolist() for w in windower.push([3, 4, 5, 6])] == [[3, 4, 5, 6]]
 
 
-def test_times_of_single_samples_are_judged_once_sixteen_intervals_are_known():
+def test_times_of_single_samples_are_checked_from_sixteen_intervals_on():
     windower = Windower(100, rate_hz=1.0)
     times = [0.0, *np.arange(2.0, 17.0)]  # the second sample comes an interval late
     for time in times:

@@ -248,7 +248,7 @@ def test_the_command(tmp_path):
         (("begin",), "begin"),
     ],
 )
-def test_the_command_on_bad_input(arguments, word):
+def test_the_command_refuses_bad_input(arguments, word):
     done = run_here("broker", *arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert word in done.stderr

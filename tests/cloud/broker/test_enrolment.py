@@ -87,7 +87,7 @@ def test_bad_requests_are_refused(made, tmp_path):
         make_tokens(made.folder, ["pi-1"])
 
 
-def test_a_token_ends_after_a_day(made, tmp_path):
+def test_a_token_expires_after_a_day(made, tmp_path):
     token = make_token(made)
     tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
     late = serving(made, clock=lambda: tomorrow)

@@ -179,7 +179,7 @@ def test_devices_that_fall_silent_with_a_release_count_as_failures(repository):
 
 
 @pytest.mark.parametrize(("devices", "away"), [(70, 30), (8, 0), (1, 0)])
-def test_devices_that_were_away_before_are_not_waited_for(repository, devices, away):
+def test_a_rollout_does_not_wait_for_devices_that_were_offline_before(repository, devices, away):
     fleet = Fleet(devices, away)
     end, shares = watched(repository, fleet, lambda offer: f"online {offer}", baseline=True)
     assert (end.kind, shares, end.offer.rollout) == ("done", [0.05, 0.25, 1.0], 10_000)
@@ -191,7 +191,7 @@ def test_a_fleet_without_reports_is_no_evidence(repository, fleet):
     assert end.kind == "no-evidence"
 
 
-def test_another_release_that_is_published_meanwhile_ends_the_rollout(repository, tmp_path):
+def test_publishing_another_release_ends_the_rollout(repository, tmp_path):
     folder = repository.folder
     Repository(folder).add(write_bundle(tmp_path / "v9", version="9").path)
 

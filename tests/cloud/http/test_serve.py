@@ -220,7 +220,7 @@ def test_one_tensor_for_each_column_and_chosen_outputs(service):
     assert output["data"] == ["edge", "cloud"]
 
 
-def test_plain_json_says_what_was_acquired_and_paid(service):
+def test_plain_json_states_the_acquired_features_and_the_cost(service):
     easy, hard = service.predict(EASY, dict(zip("abcdef", HARD, strict=True)))
     assert (easy["label"], easy["route"], easy["acquired"]) == ("yes", "edge", ["a", "b"])
     assert (hard["label"], hard["route"]) == ("no", "cloud")
@@ -228,7 +228,7 @@ def test_plain_json_says_what_was_acquired_and_paid(service):
     assert hard["cost"] > easy["cost"] == 1.5
 
 
-def test_a_missing_value_that_no_one_can_do_without_is_an_error(service):
+def test_a_row_without_a_required_value_gets_an_error(service):
     (missing,) = service.predict({"b": 1})
     assert "'a'" in missing["error"]
     status, document = service.post("/v2/models/small/infer", {"inputs": [tensor([[np.inf] * 6])]})
@@ -236,7 +236,7 @@ def test_a_missing_value_that_no_one_can_do_without_is_an_error(service):
     assert "error" in document
 
 
-def test_pages_about_the_service(service):
+def test_the_service_has_health_metrics_and_documentation_pages(service):
     assert service.get("/v2/health/ready")[0] == service.get("/healthz")[0] == 200
     assert service.get("/v2/models/small/ready") == (200, {"name": "small", "ready": True})
     assert service.get("/v2")[1]["name"] == "gatewise"
@@ -285,7 +285,7 @@ def test_the_examples_of_the_openapi_document_work(service):
         ),
     ],
 )
-def test_wrong_requests_say_why(service, path, body, message):
+def test_a_wrong_request_gets_the_reason(service, path, body, message):
     status, document = service.post(path, body)
     if message is None:  # the row alone is wrong
         assert "error" in document["predictions"][0]
@@ -309,7 +309,7 @@ def test_requests_at_the_same_time_all_have_answers(service):
     assert sorted(routes) == ["cloud"] * 160 + ["edge"] * 160
 
 
-def test_no_row_is_lost_beside_a_killed_worker(bundle, tmp_path):
+def test_no_row_is_lost_when_a_worker_is_killed(bundle, tmp_path):
     with MosquittoBroker() as broker:
         command = [sys.executable, "-m", "gatewise", "cloud", str(bundle.path)]
         words = ("--broker", broker.url, "--deadline-ms", "600")
@@ -347,7 +347,7 @@ def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
     assert fetched == ["a b", "c", "e"]
 
 
-def test_the_address_as_a_document(bundle, tmp_path):
+def test_the_address_is_printed_as_a_document(bundle, tmp_path):
     with serving(bundle, tmp_path, "--json") as service:
         address = json.loads(service.lines[-1])
         assert address["model"] == "small 7"
@@ -368,7 +368,7 @@ def test_without_a_cloud_hard_rows_are_fallbacks(bundle, tmp_path):
         (("--features", "my_store:absent"), "my_store"),
     ],
 )
-def test_wrong_calls_say_what_to_do(bundle, tmp_path, words, message):
+def test_a_wrong_call_gets_a_remedy(bundle, tmp_path, words, message):
     (tmp_path / "my_store.py").write_text(FETCH)
     command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

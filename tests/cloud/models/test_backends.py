@@ -198,7 +198,7 @@ def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
         ("halves", ModelError, "add up to 1"),
     ],
 )
-def test_a_callable_that_breaks_the_contract_is_not_served(opaque, attribute, error, why):
+def test_a_callable_with_an_invalid_output_is_not_served(opaque, attribute, error, why):
     bundle = opaque[1]
     with pytest.raises(error, match=why) as caught:
         CloudModel.from_bundle(bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}"))

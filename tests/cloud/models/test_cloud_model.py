@@ -92,7 +92,7 @@ def test_the_operators_limits_bound_those_of_a_bundle(tmp_path):
     assert len(CloudModel.from_bundle(path, load_bound=bound).answer(tiny.rows(3)).labels) == 3
 
 
-def test_a_bundle_with_other_labels_here_is_not_served(tmp_path):
+def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):
     with pytest.raises(SelfTestError, match="8 of 8 sample rows") as caught:
         CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", spoil=True))
     assert caught.value.differences == {"cloud_label": 8}
@@ -115,7 +115,7 @@ def test_a_graph_with_other_outputs_is_not_served(tmp_path, kind, part, message)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_graph_is_not_served(tmp_path):
+def test_a_file_that_is_not_a_graph_is_not_served(tmp_path):
     path = tiny.write_bundle(tmp_path / "b", graph=b"not a graph")
     with pytest.raises(ModelError, match="does not load"):
         CloudModel.from_bundle(path)

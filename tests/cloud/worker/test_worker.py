@@ -331,7 +331,7 @@ def test_what_no_one_foresaw_is_answered_too(bundle, mosquitto, caller, monkeypa
 # -- life ------------------------------------------------------------------------------------
 
 
-def test_stop_answers_what_is_queued(slow_bundle, mosquitto, caller):
+def test_stop_answers_queued_requests(slow_bundle, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
     one = caller(mosquitto)
     asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
@@ -345,7 +345,7 @@ def test_stop_answers_what_is_queued(slow_bundle, mosquitto, caller):
         worker.start()
 
 
-def test_draining_has_an_end(slow_bundle, mosquitto, caller):
+def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
     one = caller(mosquitto)
     for _ in range(20):
@@ -358,13 +358,13 @@ def test_draining_has_an_end(slow_bundle, mosquitto, caller):
     assert counters["abandoned"] + counters["answered"] in (19, 20)
 
 
-def test_run_ends_when_stopped_from_elsewhere(bundle, mosquitto):
+def test_run_ends_when_another_thread_stops_it(bundle, mosquitto):
     worker = Worker(bundle, mosquitto.url)
     worker.run(ready=lambda w: threading.Thread(target=w.stop).start())
     assert not worker.counters["connected"]
 
 
-def test_a_worker_comes_back_after_its_broker(bundle, caller):
+def test_a_worker_reconnects_after_its_broker_restarts(bundle, caller):
     with MosquittoBroker() as broker:
         worker = Worker(bundle, broker.url).start()
     wait_until(lambda: not worker.counters["connected"])
@@ -405,7 +405,7 @@ def test_a_broker_that_refuses(bundle, locked_mosquitto):
     ("url", "message"),
     [("http://x", "mqtt://"), ("mqtt://", "mqtt://"), ("mqtt://h:99999", "port")],
 )
-def test_a_url_that_is_none(bundle, url, message):
+def test_an_invalid_url_is_refused(bundle, url, message):
     with pytest.raises(InputError, match=message):
         Worker(bundle, url)
 

@@ -28,7 +28,7 @@ from gatewise.errors import InputError
         (";a;\n0;1;\n", [["Unnamed: 0", "a", "Unnamed: 2"], ["0", "1", ""]]),
     ],
 )  # fmt: skip
-def test_a_header_says_what_separates_columns(tmp_path, text, rows):
+def test_the_header_determines_the_separator(tmp_path, text, rows):
     path = tmp_path / "t.csv"
     path.write_text(text, newline="")
     assert [row for _, row in csv_rows(path)] == rows
@@ -52,7 +52,7 @@ def test_a_header_says_what_separates_columns(tmp_path, text, rows):
         ("", "is empty"),
     ],
 )
-def test_what_may_be_misread_is_refused_by_line(tmp_path, text, says):
+def test_ambiguous_cells_are_refused_with_their_line(tmp_path, text, says):
     path = tmp_path / "t.csv"
     path.write_text(text)
     for read in (csv_rows, plain_csv):

@@ -94,7 +94,7 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
         assert not np.isnan(trained[:seen]).to_numpy().any()
 
 
-def test_cells_of_every_type():
+def test_cells_of_all_types_are_encoded_or_refused():
     moment = datetime(2025, 3, 1, 12)
     encoder = RowEncoder(
         (
@@ -173,7 +173,7 @@ DOCUMENT = {
         ((2, "format"), "%A", "not a format of a time"),
     ],
 )
-def test_what_no_manifest_may_hold(place, value, says):
+def test_invalid_encoders_in_a_manifest_are_refused(place, value, says):
     names = ("a", "c=x", "c=y", "c_missing", "t_hour")
     assert convert(DOCUMENT, RowEncoder).feature_names == names
     document = json.loads(json.dumps(DOCUMENT))

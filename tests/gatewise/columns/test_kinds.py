@@ -29,7 +29,7 @@ def test_every_kind_has_an_example():
 @pytest.mark.parametrize("has_missing", [False, True])
 @pytest.mark.parametrize("fill_missing", [False, True])
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_a_kind_learns_encodes_and_comes_back(kind, fill_missing, has_missing):
+def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_missing):
     cells, bad, features = EXAMPLES[kind]
     how = Learning(has_missing=has_missing, fill_missing=fill_missing)
     column = KINDS[kind].learn("c", cells, how)
@@ -49,7 +49,7 @@ def test_a_kind_learns_encodes_and_comes_back(kind, fill_missing, has_missing):
         KINDS[kind].check_cell(bad, "")
 
 
-def test_missing_cells_are_filled_with_the_usual_value():
+def test_missing_cells_are_filled_with_the_median_or_mode():
     def filled(kind, cells):
         return KINDS[kind].learn("c", cells, Learning(fill_missing=True)).fill
 
@@ -61,7 +61,7 @@ def test_missing_cells_are_filled_with_the_usual_value():
     assert filled("time", ["2025-03-01", "2025-01-01", "2025-02-01"]) == (2.0, 5.0)
 
 
-def test_many_categories_are_their_index():
+def test_a_column_with_many_categories_becomes_ordinal():
     cells = [str(i) for i in range(13)]
     assert type(KINDS["category"].learn("c", cells[:12], Learning())) is CategoryColumn
     column = KINDS["category"].learn("c", cells, Learning())
@@ -72,6 +72,6 @@ def test_many_categories_are_their_index():
 
 
 @pytest.mark.parametrize("text", ["colour", "", "categories"])
-def test_no_kind(text):
+def test_an_unknown_kind_is_refused(text):
     with pytest.raises(InputError, match="choose one of number, boolean, category, ordinal, time"):
         read_kind(text)

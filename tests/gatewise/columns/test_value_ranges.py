@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("most", [7, 1 << 20])
-def test_ranges_are_those_of_the_values_that_are_there(most, monkeypatch):
+def test_ranges_ignore_missing_values(most, monkeypatch):
     monkeypatch.setattr(value_ranges, "MAX_VALUES", most)
     x = (RNG.normal(size=(50, 4)) * [1, 1e-3, 1e6, 1] + [0, 1e3, 0, 5]).astype(np.float32)
     x[3, 1] = np.nan
@@ -33,7 +33,7 @@ def test_limits_are_three_deviations_outside():
     assert np.isnan([lowest[2], highest[2]]).all()
 
 
-def test_a_channel_that_once_stood_still_need_not_vary():
+def test_a_channel_constant_in_one_window_is_not_marked_as_varying():
     windows = RNG.integers(-9, 9, (6, 20, 3)).astype(np.int16)
     windows[2, :, 1] = 4
     ranges = TrainingRanges.of_rows(np.zeros((6, 2), np.float32), windows)

@@ -48,7 +48,7 @@ def test_forest_averages_leaf_distributions(digits, forest):
     np.testing.assert_allclose(margins, model.predict_proba(X), atol=1e-6)
 
 
-def test_trees_of_all_sizes_have_their_own_nodes(digits):
+def test_trees_of_different_sizes_keep_their_own_nodes(digits):
     """An absent class and classes that are learned have single leaves between large trees."""
     X, y = digits
     goal = {"objective": "multiclass", "num_class": 11, "min_gain_to_split": 2.0}
@@ -117,7 +117,7 @@ def test_rounded_thresholds_are_the_same_test(threshold, x):
 
 @settings(deadline=None)  # the first walk compiles a function
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0, 1, 255, 256, 257, 1000]))
-def test_every_evaluation_is_that_of_a_walk(seed, mixed, n):
+def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
     trees, x = random_trees(seed, mixed=mixed)
     visited = trees.visited(x)
     walks = [paths(trees, row) for row in x]
@@ -153,7 +153,7 @@ def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, mixed):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.booleans())
-def test_leaves_of_a_byte_are_near_and_come_back(seed, mixed):
+def test_byte_leaves_are_close_and_can_be_packed(seed, mixed):
     trees, _ = random_trees(seed, mixed=mixed)
     leaf = trees.feature < 0
     rounded = trees.with_byte_leaves()

@@ -70,13 +70,13 @@ def test_equal_functions_are_one_block_and_a_bundle_has_none():
         assert again.run(np.asarray([[1.0, 3.0]])).tolist() == [[3, 1]]
 
 
-def test_no_function_is_found_by_its_path_alone():
+def test_a_function_is_never_imported_by_its_path():
     block = FunctionBlock("system", ("a",), "os:system")
     with pytest.raises(InputError, match=r"os:system in training\), which the bundle does"):
         block.run(np.zeros((1, 4)))
 
 
-def test_functions_no_other_process_finds_have_no_path():
+def test_functions_that_cannot_be_imported_have_no_path():
     block = sig.Block.from_function(lambda x: x.sum(axis=1), ["sum"], name="total")
     assert block.path == ""
     assert block.run(np.ones((2, 4))).tolist() == [[4], [4]]
@@ -96,7 +96,7 @@ def overwriting(windows):
         (overwriting, "read-only"),
     ],
 )
-def test_what_a_function_does_wrong_has_its_name(function, words):
+def test_an_error_of_a_function_names_the_block(function, words):
     block = sig.Block.from_function(function, ["a"], name="mine")
     with pytest.raises(InputError, match=f"mine.*{words}"):
         block.run(np.ones((3, 4)))
@@ -150,7 +150,7 @@ def test_equality_of_networks_is_that_of_their_bytes(network, tmp_path):
     assert block.run(np.ones((0, 4, 2))).shape == (0, 5)
 
 
-def test_networks_that_are_no_block_are_refused(network, tmp_path):
+def test_unusable_networks_are_refused(network, tmp_path):
     path, *_ = network
     with pytest.raises(InputError, match=r"no value 'nowhere'; it has .*hidden"):
         sig.Block.from_onnx(path, "nowhere")
