@@ -1,4 +1,4 @@
-"""Rows of pumps before and after a change of a sensor, and their true labels.
+"""Write rows of pumps before and after a change of sensors, and their true labels.
 
 python fleet_that_learns.py rows     # writes train.csv and week.csv
 python fleet_that_learns.py label    # fills in the column `label` of to-label.csv
@@ -13,7 +13,7 @@ NAMES = ("vibration", "current", "flow", "pressure", "heat", "hum")
 
 
 def pumps(n: int, seed: int, *, new_sensor: bool) -> list[list[str]]:
-    """Rows of features and a label; a new sensor reads other values of flow and vibration."""
+    """Draw rows of features and labels; a new sensor gives other values of vibration and flow."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, len(NAMES)))
     wear = x[:, 0] + 0.8 * x[:, 2] * x[:, 1] + 0.3 * x[:, 3]
@@ -21,12 +21,12 @@ def pumps(n: int, seed: int, *, new_sensor: bool) -> list[list[str]]:
     if new_sensor:
         x[:, 0] = -0.5 * x[:, 0] - 1.0
         x[:, 2] = -x[:, 2]
-    cells = [[f"{np.float32(v):.9g}" for v in row] for row in x]
-    return [[*row, text] for row, text in zip(cells, label.tolist(), strict=True)]
+    cells = [[f"{np.float32(value):.9g}" for value in row] for row in x]
+    return [[*row, name] for row, name in zip(cells, label.tolist(), strict=True)]
 
 
 def write(path: str, header: list[str], rows: list[list[str]]) -> None:
-    """Write a table."""
+    """Write a table as CSV."""
     with open(path, "w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
 

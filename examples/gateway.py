@@ -1,4 +1,4 @@
-"""A device on a gateway, which answers for the sensors of its site.
+"""A device on a gateway that answers the rows of the sensors at its site.
 
     python gateway.py BUNDLE mqtt://localhost mqtts://cloud.example
 
@@ -16,15 +16,15 @@ import gatewise as gw
 
 
 def main(bundle, site, cloud):
-    """Answer rows of the broker at `site` until the process ends."""
+    """Answer the rows on the site's broker until the process ends."""
     link = gw.MqttLink(cloud, device="gateway-1")
     with gw.Device(bundle, link=link, deadline_ms=2000) as device:
 
         def answer(client, _userdata, message):
             try:
-                given = device.answer(json.loads(message.payload))
-                reply = {"label": given.label, "route": given.route, "cost": given.cost}
-            except ValueError as error:  # no JSON, or no row of this bundle
+                result = device.answer(json.loads(message.payload))
+                reply = {"label": result.label, "route": result.route, "cost": result.cost}
+            except ValueError as error:  # invalid JSON, or not a row of this bundle
                 reply = {"error": str(error)}
             client.publish(message.topic.replace("/row", "/answer"), json.dumps(reply), qos=1)
 

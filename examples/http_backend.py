@@ -1,6 +1,6 @@
-"""A high-cost model behind any HTTP service, here in the form of TensorFlow Serving.
+"""A high-cost model behind an HTTP service, here TensorFlow Serving.
 
-Train with it, and name the same function to the worker:
+Use the same function for training and for the worker:
 
     gw.StagedCascade("python:http_backend:probabilities")
     gatewise cloud bundle --backend python:http_backend:probabilities
@@ -15,9 +15,9 @@ URL = os.environ.get("MODEL_URL", "http://localhost:8501/v1/models/iris:predict"
 
 def probabilities(X):
     """Ask the service for the class probabilities of rows, float32 (n, k)."""
-    # JSON has no NaN: send missing values in another form, such as null, if the model takes them.
+    # JSON has no NaN. If the model accepts missing values, send them in another form, such as null.
     body = json.dumps({"instances": X.tolist()}, allow_nan=False).encode()
     request = Request(URL, body, {"Content-Type": "application/json"})
-    # Without an answer in 5 s, an OSError: the worker responds `busy`, and the device answers.
+    # After 5 s urlopen raises an OSError. The worker then responds `busy`, and the device answers.
     with urlopen(request, timeout=5) as response:
         return json.load(response)["predictions"]

@@ -1,9 +1,10 @@
-"""Write a messy table of machines: text, dates, empty cells, error words, 5 % faults.
+"""Write a table of machines with text, dates, empty cells, error words and 5 % faults.
 
     python make_machine_log.py [ROWS] > machine_log.csv
 
-Wear shows in vibration and oil age; a fault in heat and current as well; one supplier's bearings
-run hot, the night shift runs cool, and some sensors fail. The same rows every time.
+Wear affects vibration and the age of the oil, and a fault also heat and current. The bearings of
+one supplier are hot, machines are cooler at night, and some sensors fail. The rows are always the
+same.
 """
 
 import csv
@@ -25,8 +26,8 @@ def rows(n, rng):
     health = rng.beta(1.2, 6.0, n)  # 0 is new, 1 is broken
     supplier = rng.integers(0, len(SUPPLIERS), n)
     start = datetime(2025, 1, 6, 5, 30)
-    at = [start + timedelta(minutes=37 * i + int(rng.integers(0, 30))) for i in range(n)]
-    night = np.array([t.hour < 6 or t.hour >= 22 for t in at])
+    times = [start + timedelta(minutes=37 * i + int(rng.integers(0, 30))) for i in range(n)]
+    night = np.array([t.hour < 6 or t.hour >= 22 for t in times])
     heat = 55 + 30 * health + 6 * (supplier == 2) - 5 * night + rng.normal(0, 2.5, n)
     pressure = 6.0 - 1.5 * health + rng.normal(0, 0.25, n)
     current = 11 + 7 * health**2 + rng.normal(0, 0.6, n)
@@ -37,7 +38,7 @@ def rows(n, rng):
     for i in range(n):
         cells = [
             f"SN-{i:06}",
-            at[i].isoformat(" ", "minutes"),
+            times[i].isoformat(" ", "minutes"),
             f"M{int(rng.integers(1, 6))}",
             str(SUPPLIERS[supplier[i]]),
             str(rng.choice(["no", "no", "no", "yes"])),
@@ -49,7 +50,7 @@ def rows(n, rng):
             NOTES[int(rng.integers(0, 3))].format(int(rng.integers(100, 9999))),
             str(label[i]),
         ]
-        if rng.random() < 0.04:  # the pressure sensor's own word for a failure
+        if rng.random() < 0.04:  # value of a failed pressure sensor
             cells[6] = "ERR"
         for column, share in ((3, 0.03), (5, 0.02), (8, 0.15)):
             if rng.random() < share:

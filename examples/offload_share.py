@@ -2,30 +2,30 @@
 
     gw.Device(bundle, link=link, policy=OffloadShare(0.05))
 
-Each instance adds `share` to the budget, which may grow to `burst` offloads. The operating point
-still decides which instances are hard.
+Each instance adds `share` to the budget, up to `burst` offloads. The operating point still decides
+which instances are hard.
 """
 
 from gatewise_edge import DecisionPoint
 
 
 class OffloadShare:
-    """A budget of offloads: `share` per instance, `burst` of them at a time."""
+    """Token bucket of offloads that gains `share` per instance, up to `burst`."""
 
     def __init__(self, share: float, burst: float = 20.0) -> None:
         self.share = share
         self.burst = burst
-        self.saved = burst
+        self.tokens = burst
 
     def __call__(self, point: DecisionPoint) -> str:
-        """Stop where the operating point does, or if the budget is used up."""
+        """Stop if the operating point does, or if the budget is used up."""
         if point.stage == 0:
-            self.saved = min(self.saved + self.share, self.burst)
+            self.tokens = min(self.tokens + self.share, self.burst)
         if point.stops:
             return "stop"
         if not point.last:
             return "continue"
-        if self.saved < 1.0:
+        if self.tokens < 1.0:
             return "stop"
-        self.saved -= 1.0
+        self.tokens -= 1.0
         return "continue"

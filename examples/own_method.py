@@ -1,4 +1,4 @@
-"""A method to compare with the others: trees of growing depth, charged for their features.
+"""A method for the benchmark: trees of increasing depth, which pay for their features.
 
 python -m benchmarks.bench_adapt --only thyroid --add examples/own_method.py:Trees --out out
 """
@@ -12,7 +12,7 @@ from benchmarks.data.folds import Truth
 
 
 class Trees:
-    """Fitted with labels and prices, then asked for points on test rows."""
+    """Method that is fitted with labels and prices, and gives operating points on test rows."""
 
     def __init__(self, seed):
         self.seed = seed
@@ -20,16 +20,18 @@ class Trees:
     def fit(self, rows, labels, prices, validation):
         self.prices = prices
         self.validation = validation
-        if validation is None:  # then a quarter of the training rows is set apart
-            rows, judges, labels, truth = train_test_split(rows, labels, random_state=self.seed)
-            self.validation = judges, truth
-        sizes = range(1, 13)
-        trees = [DecisionTreeClassifier(max_depth=n, random_state=self.seed) for n in sizes]
+        if validation is None:  # use a quarter of the training rows
+            rows, validation_rows, labels, truth = train_test_split(
+                rows, labels, random_state=self.seed
+            )
+            self.validation = validation_rows, truth
+        depths = range(1, 13)
+        trees = [DecisionTreeClassifier(max_depth=n, random_state=self.seed) for n in depths]
         self.trees = [tree.fit(rows, labels) for tree in trees]
 
     def points(self, rows, truth):
-        judges, labels = self.validation
+        validation_rows, labels = self.validation
         for tree in self.trees:
             cost = self.prices.price(np.unique(tree.tree_.feature[tree.tree_.feature >= 0]))
-            answers = (tree.predict(judges), Truth(labels)), (tree.predict(rows), truth)
+            answers = (tree.predict(validation_rows), Truth(labels)), (tree.predict(rows), truth)
             yield Point.single(*answers, cost, nbytes=8 * tree.tree_.node_count)

@@ -1,4 +1,4 @@
-"""How often each pixel is paid for, by what the instance turns out to be."""
+"""Share of the instances of each digit for which a pixel is acquired."""
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -15,16 +15,16 @@ system = gw.StagedCascade(
 system.fit(X[:600], y[:600])
 rows, digits = X[600:], y[600:]
 
-last = np.minimum(system.exit_stage(rows), len(system.stages_) - 1)
-sent = system.offload(rows)
-paid = np.zeros(rows.shape)
-for stage, part in enumerate(system.stages_):
-    paid[np.ix_(last >= stage, part.features)] = 1
-paid[sent] = 1  # the high-cost model reads all of them
+last_stage = np.minimum(system.exit_stage(rows), len(system.stages_) - 1)
+offloaded = system.offload(rows)
+acquired = np.zeros(rows.shape)
+for number, stage in enumerate(system.stages_):
+    acquired[np.ix_(last_stage >= number, stage.features)] = 1
+acquired[offloaded] = 1  # the high-cost model reads all pixels
 
 _, axes = plt.subplots(2, 5, figsize=(7.2, 3.2), layout="constrained")
 for digit, ax in enumerate(axes.flat):
-    image = ax.imshow(paid[digits == digit].mean(axis=0).reshape(8, 8), vmin=0, vmax=1)
+    image = ax.imshow(acquired[digits == digit].mean(axis=0).reshape(8, 8), vmin=0, vmax=1)
     ax.set(title=str(digit), xticks=[], yticks=[])
 plt.colorbar(image, ax=axes, label="share of instances")
 plt.savefig("acquired_pixels.svg")

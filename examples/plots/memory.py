@@ -1,4 +1,4 @@
-"""What a device of less memory gives up: the frontier, and those within fewer bytes."""
+"""Frontiers of a system for devices with different amounts of memory."""
 
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits

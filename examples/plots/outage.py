@@ -1,4 +1,4 @@
-"""Who answers while the cloud is away for ten minutes, and how accurately."""
+"""Routes of the answers, and accuracy, during an outage of the cloud of ten minutes."""
 
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits

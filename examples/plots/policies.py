@@ -1,4 +1,4 @@
-"""Accuracy against bytes: the system beside what is offloaded by other rules."""
+"""Accuracy against bytes of the system and of other policies."""
 
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
@@ -16,10 +16,11 @@ report = gw.simulate(bundle, X[600:], y[600:], devices=200, link="4g").report
 
 _, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
 for policy in report.policies:
-    size, found = policy.bytes.up.value + policy.bytes.down.value, policy.accuracy
-    error = [[found.value - found.low], [found.high - found.value]]
-    ax.errorbar(size, found.value, yerr=error, fmt="o", label=policy.name)
-ax.set(xlabel="bytes an instance, both ways", ylabel="accuracy, 95 % interval")
+    n_bytes = policy.bytes.up.value + policy.bytes.down.value
+    accuracy = policy.accuracy
+    error = [[accuracy.value - accuracy.low], [accuracy.high - accuracy.value]]
+    ax.errorbar(n_bytes, accuracy.value, yerr=error, fmt="o", label=policy.name)
+ax.set(xlabel="bytes per instance, in both directions", ylabel="accuracy, 95 % interval")
 ax.grid(alpha=0.25)
 ax.legend(frameon=False)
 plt.savefig("policies.svg")

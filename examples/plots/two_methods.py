@@ -1,4 +1,4 @@
-"""Accuracy against cost: two methods on the same axes."""
+"""Accuracy against cost of two methods."""
 
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits

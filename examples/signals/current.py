@@ -1,8 +1,8 @@
-"""Current: which of the six most frequent kinds of appliance was switched on.
+"""Current: recognise the six most frequent kinds of appliance when they are switched on.
 
     python current.py             # PLAID (plaid.npz in GATEWISE_DATA)
 
-This edition does not say in which house a recording was made, so that rows are split at random.
+The data set does not name the house of a recording, so rows are split at random.
 """
 
 import tempfile
@@ -17,18 +17,21 @@ KINDS = (1, 2, 4, 6, 7, 8)
 
 
 def main():
-    """Fit on the archive's training part, test on the other."""
+    """Fit on the training part of the data set, and test on the other part."""
     raw = arrays("plaid")
     pairs = zip(raw["offset"][:-1], raw["offset"][1:], strict=True)
-    # Shorter recordings are repeated: a current is a period over and over.
-    windows = np.stack([np.resize(raw["x"][a : min(b, a + LENGTH)], LENGTH) for a, b in pairs])
+    # Repeat shorter recordings, because a current is periodic.
+    recordings = [raw["x"][begin : min(end, begin + LENGTH)] for begin, end in pairs]
+    windows = np.stack([np.resize(recording, LENGTH) for recording in recordings])
     chosen = np.isin(raw["y"], KINDS)
-    windows, y, new = windows[chosen], raw["y"][chosen].astype(int), raw["part"][chosen] == 1
+    windows = windows[chosen]
+    y = raw["y"][chosen].astype(int)
+    is_test = raw["part"][chosen] == 1
     blocks = sig.standard_blocks(rate_hz=30_000, channels=["current"], samples=LENGTH)
-    system = fitted(blocks, windows[~new], y[~new])
-    report(system, windows[new], y[new])
+    system = fitted(blocks, windows[~is_test], y[~is_test])
+    report(system, windows[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, windows[~new], windows[new][::5], folder)
+        talk(system, windows[~is_test], windows[is_test][::5], folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Heart beats: rare ectopic beats from one lead of an ECG and its rhythm, on new patients.
+"""Heart beats: find rare ectopic beats of new patients in one ECG lead and its rhythm.
 
 python heart.py               # MIT-BIH, part DS1 (mitbih_ds1.npz in GATEWISE_DATA)
 """
@@ -10,24 +10,24 @@ from live import arrays, fitted, report, talk, thinned
 
 import gatewise_signals as sig
 
-NEW = (109, 114, 207, 215, 223)  # records that training does not see
+NEW = (109, 114, 207, 215, 223)  # records of the test patients
 NORMAL, VENTRICULAR = 0, 1
 
 
 def rhythm(record, interval):
-    """What a beat detector adds: the interval before a beat, and how much longer it is than usual.
+    """Compute the interval before each beat, and its difference from the usual interval.
 
-    Usual is the mean of the eight intervals before it. Shape (n, 2), in samples.
+    The usual interval is the mean of the eight intervals before it. Shape (n, 2), in samples.
     """
-    found = np.zeros((len(record), 2), np.int16)
+    intervals = np.zeros((len(record), 2), np.int16)
     for r in np.unique(record):
-        beats = np.flatnonzero(record == r)[1:]  # the first has no beat before it
+        beats = np.flatnonzero(record == r)[1:]  # the first beat has no interval
         before = np.minimum(interval[beats], 1080)
         sums = np.cumsum(np.append(0, before))
         for i, beat in enumerate(beats):
             usual = (sums[i] - sums[max(0, i - 8)]) / max(1, min(i, 8))
-            found[beat] = before[i], (before[i] - usual) * (i > 0)
-    return found
+            intervals[beat] = before[i], (before[i] - usual) * (i > 0)
+    return intervals
 
 
 def main():
@@ -38,8 +38,8 @@ def main():
     chosen = np.isin(raw["y"], (0, 2))
     windows, record = windows[chosen], raw["record"][chosen].astype(int)
     y = np.where(raw["y"][chosen] == 2, VENTRICULAR, NORMAL)
-    new = np.isin(record, NEW)
-    train = np.flatnonzero(~new)
+    is_test = np.isin(record, NEW)
+    train = np.flatnonzero(~is_test)
     train = train[thinned(record[train] * 2 + y[train], 40)]
     blocks = [
         sig.Mean(sig.Channels("rhythm", (1, 2), ("interval", "late"))),
@@ -47,11 +47,12 @@ def main():
     ]
     rare = {"class_weight": "balanced", "min_recall": {VENTRICULAR: 0.8}}
     system = fitted(blocks, windows[train], y[train], record[train], **rare)
-    windows, y = windows[new][::8], y[new][::8]
-    found = report(system, windows, y)
+    windows = windows[is_test][::8]
+    y = y[is_test][::8]
+    predicted = report(system, windows, y)
     for name, kind in (("normal", NORMAL), ("ventricular", VENTRICULAR)):
         beats = y == kind
-        print(f"{name}: {(found[beats] == kind).mean():.1%} of {beats.sum()} beats found")
+        print(f"{name}: {(predicted[beats] == kind).mean():.1%} of {beats.sum()} beats found")
     with tempfile.TemporaryDirectory() as folder:
         talk(system, windows, windows[::25], folder)
 

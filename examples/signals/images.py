@@ -1,4 +1,6 @@
-"""Images: pneumonia on chest X-rays of 28 x 28 pixels; scikit-learn's digits without that file.
+"""Images: detect pneumonia in chest X-rays of 28 x 28 pixels.
+
+Without the file of X-rays, the example uses the digits of scikit-learn.
 
 python images.py              # PneumoniaMNIST (pneumonia_mnist.npz in GATEWISE_DATA)
 """
@@ -14,8 +16,8 @@ from sklearn.datasets import load_digits
 import gatewise_signals as sig
 
 
-def pictures():
-    """Pictures, labels, and which are new."""
+def load_images():
+    """Load images, labels, and a mask of the test images."""
     if (Path(os.environ.get("GATEWISE_DATA", "../shared/data")) / "pneumonia_mnist.npz").is_file():
         raw = arrays("pneumonia_mnist")
         rows = np.flatnonzero((np.arange(len(raw["y"])) % 5 == 0) | (raw["part"] == 2))
@@ -25,14 +27,14 @@ def pictures():
 
 
 def main():
-    """Fit, test on new pictures, answer some of them live."""
-    images, y, new = pictures()
-    # Without the two finest, which take longest to search.
+    """Fit, test on new images, and answer some of them live."""
+    images, y, is_test = load_images()
+    # Without the two blocks of most features, which take longest to search.
     blocks = [b for b in sig.standard_image_blocks(images.shape[1:]) if len(b.names) < 100]
-    system = fitted(blocks, images[~new], y[~new])
-    report(system, images[new], y[new])
+    system = fitted(blocks, images[~is_test], y[~is_test])
+    report(system, images[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, images[~new], images[new][::5], folder)
+        talk(system, images[~is_test], images[is_test][::5], folder)
 
 
 if __name__ == "__main__":

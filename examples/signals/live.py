@@ -1,4 +1,4 @@
-"""What the examples share: data files, and a device and a worker that talk over a real broker."""
+"""Helpers of the examples: data files, fits, and a live run over a real broker."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 import gatewise as gw
 from gatewise_cloud import MosquittoBroker
 
-# A search of some seconds; without these settings it is longer and better.
+# A search of a few seconds. The default search is slower and better.
 SEARCH = {
     "high_cost_model": LGBMClassifier(n_estimators=60, num_leaves=15, n_jobs=1, verbose=-1),
     "n_stages": 2, "effort": "low", "families": ("linear", "boosting"), "random_state": 0,
@@ -20,47 +20,49 @@ SEARCH = {
 
 
 def arrays(name):
-    """Load NAME.npz from the folder GATEWISE_DATA, or end with what is missing."""
+    """Load NAME.npz from the folder GATEWISE_DATA, or exit with a message."""
     folder = Path(os.environ.get("GATEWISE_DATA", "../shared/data"))
     path = folder / f"{name}.npz"
     if not path.is_file():
-        sys.exit(f"{path} is not there: set GATEWISE_DATA to the folder that holds it")
+        sys.exit(f"{path} does not exist: set GATEWISE_DATA to its folder")
     with np.load(path) as file:
-        return {key: file[key] for key in file.files}  # each read once: they are compressed
+        return {key: file[key] for key in file.files}  # decompress each array once
 
 
-def thinned(groups, most):
-    """Rows, at most so many of each group, drawn evenly."""
+def thinned(groups, max_rows):
+    """Choose at most `max_rows` rows of each group, at equal distances."""
     parts = [np.flatnonzero(groups == g) for g in np.unique(groups)]
-    return np.sort(np.concatenate([p[:: -(-len(p) // most)] for p in parts]))
+    return np.sort(np.concatenate([p[:: -(-len(p) // max_rows)] for p in parts]))
 
 
 def fitted(blocks, windows, y, groups=None, **settings):
-    """Fit a cascade on four groups of five of each class; the fifth chooses stages and thresholds.
+    """Fit a cascade on four fifths of the groups; the others choose stages and thresholds.
 
-    Left to itself a cascade uses all windows for both, by cross-fitting: six times as many fits.
+    By default a cascade uses all windows for both, by cross-fitting, which needs six times as many
+    fits.
     """
     groups = np.arange(len(y)) if groups is None else groups
-    train, choose = next(StratifiedGroupKFold(5).split(windows, y, groups))
+    train, validation_rows = next(StratifiedGroupKFold(5).split(windows, y, groups))
     system = gw.StagedCascade(blocks=blocks, **SEARCH, **settings)
-    validation = windows[choose], y[choose], groups[choose]
+    validation = windows[validation_rows], y[validation_rows], groups[validation_rows]
     return system.fit(windows[train], y[train], groups=groups[train], validation=validation)
 
 
 def report(system, windows, y):
-    """Print the system's accuracy and time on windows of new groups; returns its labels."""
-    found, cost = system.predict(windows), system.cost(windows).mean()
+    """Print the system's accuracy and cost on windows of new groups; return its labels."""
+    predicted = system.predict(windows)
+    cost = system.cost(windows).mean()
     total = system.feature_costs_.total
     print(system.summary())
     print(
-        f"new groups: {(found == y).mean():.3f} right, {cost:.0f} us of features a window where "
-        f"all take {total:.0f}; {system.offload(windows).mean():.1%} offloaded"
+        f"new groups: accuracy {(predicted == y).mean():.3f}, {cost:.0f} of {total:.0f} us of "
+        f"features per window; {system.offload(windows).mean():.1%} offloaded"
     )
-    return found
+    return predicted
 
 
 def talk(system, sample, windows, folder):
-    """Pack a system; let a device and a worker answer windows over mosquitto."""
+    """Pack a system, and answer windows by a device and a worker over mosquitto."""
     bundle = gw.pack(system, Path(folder) / "bundle", sample=sample)
     with MosquittoBroker() as broker:
         link = gw.MqttLink(broker.url, device="example")

@@ -1,4 +1,4 @@
-"""Sound: the digits zero to four at 8 kHz, by a speaker that training has not heard.
+"""Sound: recognise the digits zero to four of a new speaker, at 8 kHz.
 
 python sound.py               # Free Spoken Digit Dataset (fsdd.npz in GATEWISE_DATA)
 """
@@ -16,27 +16,28 @@ LENGTH = 4096  # about half a second
 
 
 def padded(samples, offsets, length):
-    """Recordings of any length as windows of one: cut, or padded with zeros."""
-    found = np.zeros((len(offsets) - 1, length), samples.dtype)
-    for i, (a, b) in enumerate(pairwise(offsets)):
-        found[i, : min(length, b - a)] = samples[a : min(b, a + length)]
-    return found
+    """Cut recordings to `length`, or pad them with zeros."""
+    windows = np.zeros((len(offsets) - 1, length), samples.dtype)
+    for i, (begin, end) in enumerate(pairwise(offsets)):
+        windows[i, : min(length, end - begin)] = samples[begin : min(end, begin + length)]
+    return windows
 
 
 def main():
-    """Fit on five speakers, test on the sixth."""
+    """Fit on five speakers, and test on the sixth."""
     raw = arrays("fsdd")
     windows = padded(raw["x"], raw["offset"], LENGTH)
-    y, speaker = raw["y"].astype(int), raw["speaker"].astype(int)
-    new = (speaker == 1) & (y < 5)
+    y = raw["y"].astype(int)
+    speaker = raw["speaker"].astype(int)
+    is_test = (speaker == 1) & (y < 5)
     train = np.flatnonzero((speaker != 1) & (y < 5))[::2]
     blocks = sig.standard_blocks(rate_hz=8000, channels=["sound"], samples=LENGTH, scale=1 / 32768)
-    # Five speakers are few: each learns and chooses, by cross-fitting, and lines overfit least.
+    # Five speakers are few. Therefore use cross-fitting, and linear stages, which overfit least.
     system = gw.StagedCascade(blocks=blocks, **SEARCH | {"families": ("linear",)})
     system.fit(windows[train], y[train], groups=speaker[train])
-    report(system, windows[new], y[new])
+    report(system, windows[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, windows[train], windows[new][::5], folder)
+        talk(system, windows[train], windows[is_test][::5], folder)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,11 @@ def test_an_example_goes_from_raw_signal_to_live_answers(name, monkeypatch, caps
     monkeypatch.setattr("sys.argv", [str(script)])
     monkeypatch.syspath_prepend(script.parent)  # where it finds live.py
     runpy.run_path(str(script), run_name="__main__")
-    printed = capsys.readouterr().out
-    found = re.search(r"new groups: (.*) right, (.*) us of .* take (.*); (.*)% off", printed)
-    right, cost, total, _ = map(float, found.groups())
-    assert right > 0.6
+    output = capsys.readouterr().out
+    pattern = r"new groups: accuracy (.*), (.*) of (.*) us of features per window; .*% off"
+    accuracy, cost, total = map(float, re.search(pattern, output).groups())
+    assert accuracy > 0.6
     assert cost < total
-    live = re.search(r"live: \{(.*)\}", printed).group(1)
+    live = re.search(r"live: \{(.*)\}", output).group(1)
     assert "'edge'" in live
     assert "fallback" not in live
