@@ -1,4 +1,4 @@
-"""What every test relies on."""
+"""Configuration and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.once import MakeOnce
 
-# A shell that starts the tests in the background has them ignore SIGINT, and so would every
-# process that they start; Ctrl-C is among the things tested.
+# A shell that starts the tests in the background makes them and their child processes ignore
+# SIGINT, but some tests test Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on the machine's other load.
+# The time of an example depends on the load of the machine.
 settings.register_profile(
     "any load", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -32,11 +32,11 @@ LONGEST = (
     "test_rollout_of_devices.py", "test_deployment.py", "test_broker_control.py", "test_demo.py",
     "test_examples_of_signals.py", "test_notebooks.py", "test_single_models.py", "test_checkup.py",
 )  # fmt: skip
-"""Files with tests of ten seconds and more."""
+"""Files with tests that take ten seconds or longer."""
 
 
 def pytest_configure() -> None:
-    """Compile each kernel in one of the test processes."""
+    """Let only one test process compile each kernel."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         from tests.support.kernel_cache import compile_in_turn
 
@@ -45,14 +45,14 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
-    """Look for examples in the packages alone: docstrings of tests have none."""
+    """Collect no doctests from test files, which have none."""
     return [c for c in (yield) if not isinstance(c, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each process begin with some of the longest: the last one keeps the others waiting.
+    """Put some of the longest tests first for each process, so that all end at about the same time.
 
-    xdist deals the items out in as many equal runs as there are processes.
+    xdist gives each process an equal part of the items, in their order.
     """
     longest = [item for item in items if item.path.name in LONGEST]
     others = iter([item for item in items if item.path.name not in LONGEST])
@@ -64,12 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the collector the half million objects of modules and tests that stay."""
+    """Exclude the half million objects of modules and tests from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
-    """Make fitted systems and bundles once in a run: ``make_once(name, make)``."""
+    """Fixture that makes fitted systems and bundles once in a run: ``make_once(name, make)``."""
     return MakeOnce(tmp_path_factory)

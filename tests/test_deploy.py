@@ -1,4 +1,4 @@
-"""What is in deploy/ is parsed, and held against the code: no engine runs here."""
+"""Tests of the files in deploy/ against the code, without running containers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.ports import free_port
 bundle = small_bundle.bundle
 
 
-def test_every_yaml_file_parses():
+def test_yaml_files_can_be_parsed():
     files = [p for p in DEPLOY.rglob("*") if p.suffix in (".yaml", ".yml")]
     assert len(files) > 10
     for path in files:
@@ -40,7 +40,7 @@ def test_every_yaml_file_parses():
 # -- mosquitto ---------------------------------------------------------------------------------
 
 
-def test_the_example_is_what_the_command_writes():
+def test_mosquitto_files_equal_the_output_of_broker_init():
     folder = PurePosixPath("/etc/mosquitto/gatewise")
     data = PurePosixPath("/var/lib/mosquitto")
     config = secure_config(folder, data=data, run_as="mosquitto")
@@ -48,8 +48,8 @@ def test_the_example_is_what_the_command_writes():
     assert (DEPLOY / "mosquitto" / "acl").read_text() == access_list(["worker-1"], ["operator"])
 
 
-def test_mosquitto_takes_the_example(tmp_path):
-    """Every line of it is known to a real mosquitto; only places, port and user are others."""
+def test_mosquitto_accepts_the_configuration(tmp_path):
+    """A real mosquitto starts with the file, with other paths, another port and another user."""
     made = init_broker(tmp_path / "b", hosts=["127.0.0.1"], port=free_port())
     text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text()
     text = text.replace("/etc/mosquitto/gatewise", str(made.folder))
@@ -66,7 +66,7 @@ UNITS = sorted(p.name for p in DEPLOY.glob("*.service"))
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_systemd_units(unit):
+def test_systemd_units_run_valid_commands(unit):
     text = (DEPLOY / unit).read_text()
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
@@ -82,8 +82,8 @@ def test_systemd_units(unit):
         ("gatewise-cloud@.service", {"ca.crt", "pool", "worker.crt", "worker.key"}),
     ],
 )
-def test_units_get_the_files_that_only_root_may_read(unit, files):
-    """broker init writes keys with mode 0600; a unit's own user gets them as credentials."""
+def test_units_get_key_files_as_credentials(unit, files):
+    """The user of a unit gets the keys, which only root may read, as credentials."""
     text = (DEPLOY / unit).read_text()
     credentials = dict(re.findall(r"^LoadCredential=([\w.]+):/etc/gatewise/tls/(\S+)$", text, re.M))
     assert credentials.keys() == files
@@ -92,7 +92,7 @@ def test_units_get_the_files_that_only_root_may_read(unit, files):
     assert "/etc/gatewise/tls" not in start[: start.index("\nRestart")]
 
 
-def test_the_example_of_an_environment_goes_on_over_its_lines():
+def test_example_of_an_environment_is_a_valid_command():
     text = (DEPLOY / "gatewise-edge.service").read_text()
     lines = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
     first = next(i for i, line in enumerate(lines) if line.startswith("GATEWISE_OPTIONS="))
@@ -105,54 +105,56 @@ def test_the_example_of_an_environment_goes_on_over_its_lines():
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_systemd_takes_the_units(unit, tmp_path):
+def test_systemd_accepts_the_units(unit, tmp_path):
     analyze = find_program("systemd-analyze", "apt install systemd")
     verified = tmp_path / unit
     verified.write_text(re.sub(r"(?<=ExecStart=)\S+", "/bin/true", (DEPLOY / unit).read_text()))
-    done = subprocess.run([analyze, "verify", "--man=no", verified], capture_output=True, text=True)
-    complaints = [line for line in done.stderr.splitlines() if unit in line]
-    assert (done.returncode, complaints) == (0, []), done.stderr
+    command = [analyze, "verify", "--man=no", verified]
+    process = subprocess.run(command, capture_output=True, text=True)
+    complaints = [line for line in process.stderr.splitlines() if unit in line]
+    assert (process.returncode, complaints) == (0, []), process.stderr
 
 
 # -- containers --------------------------------------------------------------------------------
 
 
-def test_compose(tmp_path):
+def test_compose_services_use_existing_files_and_options(tmp_path):
     (compose,) = read("compose.yaml")
     services = compose["services"]
     assert set(services) == {"broker", "worker", "prometheus", "grafana"}
     made = init_broker(tmp_path / "broker", hosts=["broker"], **CONTAINER)
-    inside = {}
+    source_of_path = {}
     for name, service in services.items():
         for volume in service["volumes"]:
             source, target = volume.split(":")[:2]
-            inside[target] = source
+            source_of_path[target] = source
             if source.startswith("./broker"):
-                assert (made.folder.parent / source).exists(), f"{name}: nothing makes {source}"
+                assert (made.folder.parent / source).exists(), f"{name}: {source} does not exist"
             elif source.startswith("./") and source != "./bundles":
                 assert (DEPLOY / source).exists(), f"{name}: {source} is missing"
             elif not source.startswith("./"):
                 assert source in compose["volumes"]
         for needed in service.get("depends_on", []):
             assert needed in services
-    # What mosquitto is told to read is there, and no secret that it does not need.
+    # The container has the files that mosquitto reads, and no other secrets.
     for path in re.findall(r"^\w+ (/mosquitto/\S+)$", made.config.read_text(), re.M):
-        assert path.rstrip("/") in inside
-    assert not any(source.endswith(("ca.key", "/broker")) for source in inside.values())
+        assert path.rstrip("/") in source_of_path
+    sources = source_of_path.values()
+    assert not any(source.endswith(("ca.key", "/broker")) for source in sources)
     command = services["worker"]["command"]
     check_command(command)
     for flag in ("--ca-file", "--cert-file", "--key-file", "--pool-file", "--watch"):
-        assert command[command.index(flag) + 1] in inside
+        assert command[command.index(flag) + 1] in source_of_path
     port = command[command.index("--metrics-port") + 1]
     (prometheus,) = read("prometheus/prometheus.yml")
     (names,) = prometheus["scrape_configs"][0]["dns_sd_configs"]
     assert (names["names"], str(names["port"])) == (["worker"], port)
 
 
-def test_compose_with_its_own_parser():
+def test_docker_compose_accepts_the_file():
     docker = find_program("docker", "with its compose plugin")
     if subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
-        pytest.skip("docker has no compose plugin here")
+        pytest.skip("docker has no compose plugin")
     subprocess.run(
         [docker, "compose", "-f", DEPLOY / "compose.yaml", "config", "--quiet"],
         check=True,
@@ -160,7 +162,7 @@ def test_compose_with_its_own_parser():
     )
 
 
-def test_dockerfile():
+def test_dockerfile_copies_existing_files_and_runs_without_root():
     lines = re.sub(r"\\\n\s*", "", (DEPLOY / "Dockerfile").read_text()).splitlines()
     steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
     words = [step[0] for step in steps]
@@ -174,13 +176,13 @@ def test_dockerfile():
     for word, rest in steps:
         if word == "COPY" and not rest.startswith("--from"):
             assert (ROOT / rest.split()[0]).exists()
-    # The context holds what the wheel is made of, and no keys.
-    kept = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    # The build context contains only the sources of the wheel, and no keys.
+    ignore_lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     packages = {"!" + path.split("/")[0] for path in build["targets"]["wheel"]["packages"]}
     files = {"!pyproject.toml", "!constraints.txt", "!README.md", "!LICENSE"}
-    assert {line for line in kept if line.startswith("!")} == packages | files
-    assert "*" in kept
+    assert {line for line in ignore_lines if line.startswith("!")} == packages | files
+    assert "*" in ignore_lines
     arguments = dict(steps)
     assert json.loads(arguments["ENTRYPOINT"]) == ["gatewise"]
     check = json.loads(arguments["HEALTHCHECK"].partition("CMD")[2])
@@ -191,22 +193,22 @@ def test_dockerfile():
 
 
 @pytest.mark.slow
-def test_telegraf_finds_what_a_device_publishes(bundle):
-    """Telegraf's JSON parser drops texts that are neither tags nor named as fields."""
+def test_telegraf_reads_all_texts_that_a_device_publishes(bundle):
+    """Telegraf's JSON parser drops texts that are neither tags nor listed as fields."""
     conf = tomllib.loads((DEPLOY / "telegraf" / "telegraf.conf").read_text())
     (consumer,) = conf["inputs"]["mqtt_consumer"]
     (parsing,) = consumer["topic_parsing"]
     assert consumer["topics"] == [parsing["topic"]] == [answers_topic("pi-1").replace("pi-1", "+")]
     levels = zip(answers_topic("pi-1").split("/"), parsing["tags"].split("/"), strict=True)
     assert {name: level for level, name in levels if name != "_"} == {"device": "pi-1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "gatewise", "edge", bundle.path, "--device", "pi-1"],
         input="[1, 0, 0, 0, 0, 0]\n",
         capture_output=True,
         text=True,
         check=True,
     )
-    line = json.loads(done.stdout.splitlines()[0])
+    line = json.loads(process.stdout.splitlines()[0])
     texts = {key for key, value in line.items() if isinstance(value, str)}
     assert texts == {*consumer["tag_keys"], *consumer["json_string_fields"]}
 
@@ -216,7 +218,7 @@ def test_telegraf_finds_what_a_device_publishes(bundle):
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory):
-    """Names that a worker, a device and the estimate of the truth really expose."""
+    """Names of the metrics of a worker, a device and `gatewise monitor`."""
     from gatewise_cloud.service.metrics import text_of
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.device.device import Device
@@ -255,27 +257,27 @@ def expressions():
             yield metric["pods"]["metric"]["name"]
 
 
-def test_every_metric_that_is_used_exists(exposed):
+def test_dashboards_and_alerts_use_existing_metrics(exposed):
     used = {name for e in expressions() for name in re.findall(r"gatewise_\w+", e)}
     assert len(used) > 20
     assert used <= exposed, used - exposed
 
 
-def test_the_dashboard():
+def test_dashboard_panels_do_not_overlap_and_have_data():
     board = dashboard()
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken = set()
+    occupied = set()
     for panel in panels:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert not cells & taken, f"{panel['title']} overlaps another panel"
-        taken |= cells
+        assert not cells & occupied, f"{panel['title']} overlaps another panel"
+        occupied |= cells
         if panel["type"] != "row":
             references = [target["refId"] for target in panel["targets"]]
             assert references
@@ -288,30 +290,30 @@ def test_the_dashboard():
     assert f"./grafana/dashboards:{provider['options']['path']}:ro" in volumes
 
 
-def test_prometheus_takes_its_files(tmp_path):
+def test_prometheus_accepts_its_files_and_the_panels(tmp_path):
     tool = find_program("promtool", "apt install prometheus")
-    done = subprocess.run(
+    process = subprocess.run(
         [tool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml"],
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    # It parses what the panels ask, too, once Grafana's own variable has a value.
+    assert process.returncode == 0, process.stdout + process.stderr
+    # promtool also checks the expressions of the panels, with a value for Grafana's variable.
     rules = [
         {"record": f"panel:{i}", "expr": e.replace("$__rate_interval", "1m")}
         for i, e in enumerate(expressions())
     ]
     path = tmp_path / "panels.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-    done = subprocess.run([tool, "check", "rules", path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run([tool, "check", "rules", path], capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_alerts_fire_when_they_should():
+def test_alerts_pass_their_tests():
     tool = find_program("promtool", "apt install prometheus")
     tests = DEPLOY / "prometheus" / "alerts_test.yml"
-    done = subprocess.run([tool, "test", "rules", tests], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run([tool, "test", "rules", tests], capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
     (rules,) = read("prometheus/alerts_test.yml")
     tested = {case["alertname"] for test in rules["tests"] for case in test["alert_rule_test"]}
     assert len(tested) >= 7
@@ -320,7 +322,7 @@ def test_alerts_fire_when_they_should():
 # -- the README --------------------------------------------------------------------------------
 
 
-def test_the_commands_of_the_readme():
+def test_commands_of_the_readme_have_valid_options():
     lines = re.findall(r"^    (?:sudo )?gatewise (.*)$", (DEPLOY / "README.md").read_text(), re.M)
     assert len(lines) >= 4
     for line in lines:

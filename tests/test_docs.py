@@ -1,4 +1,4 @@
-"""The docs' examples run as they stand, and their links lead somewhere."""
+"""Tests of the documentation: its examples run, and the targets of its links exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-#: Here the lines for the shell run, too; lines for another machine are ``console`` blocks.
+#: Pages with ``sh`` blocks to run; commands for other machines are in ``console`` blocks.
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
 OPERATIONS = ROOT / "docs/operations.md"
 
@@ -44,12 +44,12 @@ def test_tutorials_run(page, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin")
-def test_an_operators_week_runs(tmp_path):
+def test_operations_page_runs(tmp_path):
     with contextlib.chdir(tmp_path), Shell(tmp_path, secure_port=free_port()) as shell:
         run_page(OPERATIONS, shell)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=name_of)
-def test_links_lead_somewhere(page):
+def test_link_targets_exist(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

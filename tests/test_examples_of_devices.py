@@ -1,4 +1,4 @@
-"""The examples of devices: one on a gateway, and a custom policy."""
+"""Tests of the examples of devices: a gateway and custom policies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow  # brokers, a worker, a process
 
 @pytest.fixture
 def broker(tmp_path):
-    """A broker with a worker that serves the small bundle."""
+    """Broker with a worker that serves the small bundle."""
     with MosquittoBroker() as broker, Worker(bundle(tmp_path), broker.url):
         yield broker
 
@@ -38,31 +38,31 @@ def bundle(folder):
     return path if path.exists() else small_bundle.write_bundle(path).path
 
 
-def test_a_device_on_a_gateway_answers_for_the_sensors_of_its_site(tmp_path, broker):
+def test_gateway_answers_rows_of_the_sensors_at_its_site(tmp_path, broker):
     with MosquittoBroker() as site:
         command = [sys.executable, EXAMPLES / "gateway.py", bundle(tmp_path), site.url, broker.url]
         gateway = subprocess.Popen(command)
         sensor = MqttClient(site.url, "site/+/answer")
         try:
 
-            def answered(name, row):
+            def answer_of(name, row):
                 sensor.publish(f"site/{name}/row", json.dumps(row).encode())
                 topic, payload = sensor.get()
                 assert topic == f"site/{name}/answer"
                 return json.loads(payload)
 
-            # Until the gateway has subscribed nobody answers, until its link stands no cloud does.
-            wait_until(lambda: _ready(sensor), "the gateway to answer from the cloud", 30.0)
-            assert answered("valve-1", EASY)["route"] == "edge"
-            assert answered("valve-2", HARD)["route"] == "cloud"
-            assert "error" in answered("valve-3", [1, 2])
+            # Wait until the gateway has subscribed and its link to the cloud is connected.
+            wait_until(lambda: _is_ready(sensor), "the gateway to answer from the cloud", 30.0)
+            assert answer_of("valve-1", EASY)["route"] == "edge"
+            assert answer_of("valve-2", HARD)["route"] == "cloud"
+            assert "error" in answer_of("valve-3", [1, 2])
         finally:
             gateway.terminate()
             gateway.wait(30)
             sensor.close()
 
 
-def _ready(sensor):
+def _is_ready(sensor):
     sensor.publish("site/probe/row", json.dumps(HARD).encode())
     answers = []
     while True:
@@ -72,7 +72,7 @@ def _ready(sensor):
             return any(answer["route"] == "cloud" for answer in answers)
 
 
-def test_a_policy_of_ones_own_offloads_at_most_a_share(tmp_path, broker, monkeypatch):
+def test_custom_policy_offloads_at_most_a_share(tmp_path, broker, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     from offload_share import OffloadShare
 
@@ -82,11 +82,11 @@ def test_a_policy_of_ones_own_offloads_at_most_a_share(tmp_path, broker, monkeyp
         link.connect(30)
         routes = [device.answer(HARD).route for _ in range(20)]
     assert routes[:2] == ["cloud", "cloud"]
-    assert routes.count("cloud") == 6  # the burst, and one in four of those behind it
+    assert routes.count("cloud") == 6  # the burst, and a quarter of the other instances
     assert set(routes) == {"cloud", "edge"}
 
 
-def test_a_link_aware_policy_offloads_only_with_time_for_a_round_trip(monkeypatch):
+def test_link_aware_policy_offloads_only_with_time_for_a_round_trip(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     from link_aware import decide
 

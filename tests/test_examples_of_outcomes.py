@@ -1,4 +1,4 @@
-"""The example that writes a router's configuration, on a log made here."""
+"""Test of the example that writes a router's configuration, on a synthetic log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 EXAMPLE = Path(__file__).parents[1] / "examples/router_config.py"
 
 
-def test_a_router_gets_a_threshold_that_keeps_the_graders_marks(tmp_path):
+def test_router_threshold_keeps_the_mean_grade(tmp_path):
     rng = np.random.default_rng(0)
     win_rate = rng.uniform(size=3000)
     log = pd.DataFrame(
@@ -27,11 +27,11 @@ def test_a_router_gets_a_threshold_that_keeps_the_graders_marks(tmp_path):
     )
     log.to_csv(tmp_path / "log.csv", index=False)
     command = [sys.executable, EXAMPLE, tmp_path / "log.csv"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    configuration = json.loads(done.stdout)
-    sent = win_rate >= configuration["threshold"]
-    mark = np.where(sent, log["strong_mark"], log["weak_mark"]).mean()
-    assert mark >= log["strong_mark"].mean() - 0.02
-    assert configuration["expected_strong_share"] == round(float(sent.mean()), 4) < 0.9
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    configuration = json.loads(process.stdout)
+    uses_strong_model = win_rate >= configuration["threshold"]
+    mean_grade = np.where(uses_strong_model, log["strong_mark"], log["weak_mark"]).mean()
+    assert mean_grade >= log["strong_mark"].mean() - 0.02
+    assert configuration["expected_strong_share"] == round(float(uses_strong_model.mean()), 4) < 0.9
     assert configuration["model"] == f"router-mf-{configuration['threshold']:.5f}"
-    assert "guaranteed with confidence 0.95" in done.stderr
+    assert "guaranteed with confidence 0.95" in process.stderr

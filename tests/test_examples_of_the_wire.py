@@ -1,4 +1,4 @@
-"""The clients of examples/ in other languages get the answers that a device in Python gets."""
+"""Tests that the example clients in C and JavaScript get the same answers as Python."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.mqtt_clients import Caller
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ROWS = tiny_bundle.rows(40)
 
-#: Processes, a broker, a compiler and a package registry.
+# The tests need processes, a broker, a compiler and a package registry.
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker]:
-    """A broker with a worker that serves the tiny bundle."""
+    """Broker with a worker that serves the tiny bundle."""
     bundle = tiny_bundle.write_bundle(tmp_path_factory.mktemp("tiny") / "bundle")
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
         yield broker
@@ -34,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker
 
 @pytest.fixture(scope="module")
 def expected(broker: MosquittoBroker) -> tuple[list[int], Any]:
-    """Labels and probabilities that a caller in Python gets, row by row."""
+    """Labels and probabilities that a Python client gets for each row."""
     caller = Caller(broker.url, "python")
     answers = []
     for row in ROWS:
@@ -46,19 +46,20 @@ def expected(broker: MosquittoBroker) -> tuple[list[int], Any]:
 
 
 def run(command: list[Any], given: str) -> list[str]:
-    done = subprocess.run(
+    """Run a command with `given` as its input; return the lines of its output."""
+    process = subprocess.run(
         [str(part) for part in command], input=given, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
-def test_the_client_in_javascript(broker, expected, tmp_path):
+def test_javascript_client_gets_the_same_answers(broker, expected, tmp_path):
     if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("no node and npm here")
+        pytest.skip("node or npm is not installed")
     probe = "process.exit(typeof require('zlib').crc32 === 'function' ? 0 : 1)"
     if subprocess.run(["node", "-e", probe], check=False).returncode:
-        pytest.skip("this node has no zlib.crc32 (20.15 has)")
+        pytest.skip("this version of node has no zlib.crc32 (20.15 has it)")
     install = [
         "npm",
         "install",
@@ -68,35 +69,35 @@ def test_the_client_in_javascript(broker, expected, tmp_path):
         "mqtt@5",
         "cbor-x@1",
     ]
-    done = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"npm does not install mqtt and cbor-x here: {done.stderr.strip()[-120:]}")
+    process = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if process.returncode:
+        pytest.skip(f"npm cannot install mqtt and cbor-x: {process.stderr.strip()[-120:]}")
     shutil.copy(EXAMPLES / "device.mjs", tmp_path)
     given = "\n".join([*(json.dumps(row.tolist()) for row in ROWS), "[1, 2]"])
     command = ["node", tmp_path / "device.mjs", broker.url, "js", "tiny", "1"]
-    *told, last = [json.loads(line) for line in run(command, given)]
+    *answers, last = [json.loads(line) for line in run(command, given)]
     labels, probabilities = expected
-    assert [answer["label"] for answer in told] == labels
-    np.testing.assert_array_equal(np.array([a["p"] for a in told], np.float32), probabilities)
+    assert [answer["label"] for answer in answers] == labels
+    np.testing.assert_array_equal(np.array([a["p"] for a in answers], np.float32), probabilities)
     assert last["error"] == "bad-request"
 
 
-def test_the_client_in_c(broker, expected, tmp_path):
+def test_c_client_gets_the_same_answers(broker, expected, tmp_path):
     if compiler() is None:
-        pytest.skip("no C compiler here (cc, gcc or clang)")
+        pytest.skip("no C compiler is installed (cc, gcc or clang)")
     command = [*compiler(), "-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"]
     probe = subprocess.run(
         [*command, "-E", "-"], input="#include <mosquitto.h>\n", capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     if probe.returncode:
-        pytest.skip("no mosquitto.h here (apt install libmosquitto-dev)")
+        pytest.skip("mosquitto.h is not installed (apt install libmosquitto-dev)")
     run([*command, EXAMPLES / "device.c", "-lmosquitto", "-o", tmp_path / "device"], "")
     given = "\n".join([*(" ".join(repr(float(v)) for v in row) for row in ROWS), "1 2", ""])
     port = broker.url.rpartition(":")[2]
-    called = [tmp_path / "device", "127.0.0.1", port, "c", "tiny", "1"]
-    *told, last = [line.split() for line in run(called, given)]
+    client = [tmp_path / "device", "127.0.0.1", port, "c", "tiny", "1"]
+    *answers, last = [line.split() for line in run(client, given)]
     labels, probabilities = expected
-    assert [int(answer[0]) for answer in told] == labels
-    np.testing.assert_array_equal(np.array([a[1:] for a in told], np.float32), probabilities)
+    assert [int(answer[0]) for answer in answers] == labels
+    np.testing.assert_array_equal(np.array([a[1:] for a in answers], np.float32), probabilities)
     assert last == ["error", "bad-request"]

@@ -1,4 +1,4 @@
-"""The structure that is promised: one direction of imports, small folders, plain words."""
+"""Tests of the structure of the code: direction of imports, size of folders, plain words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.support.processes import run_python
 
 ROOT = Path(__file__).parents[1]
-# Each package may import those before it, and itself.
+# Each package may import itself and the packages before it.
 PACKAGES = {
     "gatewise": ROOT / "gatewise",
     "gatewise_signals": ROOT / "signals/gatewise_signals",
@@ -31,17 +31,17 @@ HEAVY = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
     "gatewise_training",
 )  # fmt: skip
-MOST_MODULES_IN_A_FOLDER = 15
-LONGEST_CHAIN_OF_IMPORTS = 11
+MAX_MODULES_PER_FOLDER = 15
+MAX_IMPORT_CHAIN = 11
 
-# Words that DESIGN's glossary replaces, in names of modules, classes, functions and parameters.
+# Words that names of modules, classes, functions and parameters must not contain.
 BANNED_IN_NAMES = {
     "alike", "beholder", "bought", "buy", "buying", "buys", "contest", "course", "dear", "hear",
     "heard", "honest", "judge", "judges", "judging", "ladder", "ledger", "leg", "legs", "masters",
     "purchase", "purchases", "rays", "room", "rooms", "said", "seam", "stranger", "strangers",
     "tally", "tell", "tells", "tether", "told", "unwound", "witness",
 }  # fmt: skip
-# Names of functions that do not say what is returned.
+# Names of functions that do not describe the result.
 BANNED_FUNCTIONS = {"of", "look", "looks", "said", "tell", "say", "says"}
 BANNED_IN_FIRST_LINES = BANNED_IN_NAMES | {
     "bites", "door", "house", "hopeless", "riddle", "world", "nobody", "somebody", "whoever",
@@ -51,13 +51,13 @@ BANNED_IN_FIRST_LINES = BANNED_IN_NAMES | {
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the product by its dotted name."""
-    found = {}
+    """Find every module of the product by its dotted name."""
+    paths = {}
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = (package, *path.relative_to(folder).with_suffix("").parts)
-            found[".".join(p for p in parts if p != "__init__")] = path
-    return found
+            paths[".".join(p for p in parts if p != "__init__")] = path
+    return paths
 
 
 @cache
@@ -67,18 +67,18 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imported(path: Path) -> tuple[str, ...]:
-    """Dotted names that a file imports anywhere in it, by any way, type checking included."""
-    found: list[str] = []
+    """List the dotted names that a file imports anywhere, including those for type checking."""
+    names: list[str] = []
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                found.append(whole if whole in modules() else node.module)
+                full_name = f"{node.module}.{alias.name}"
+                names.append(full_name if full_name in modules() else node.module)
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-            found += (a.value for a in node.args if isinstance(a, ast.Constant))
-    return tuple(found)
+            names += (a.value for a in node.args if isinstance(a, ast.Constant))
+    return tuple(names)
 
 
 def is_facade(name: str) -> bool:
@@ -91,7 +91,7 @@ def package_of(name: str) -> str:
 
 @cache
 def graph() -> dict[str, set[str]]:
-    """Module to the product's modules that it imports."""
+    """Map each module to the product's modules that it imports."""
     return {
         name: {i for i in imported(path) if i in modules()} - {name}
         for name, path in modules().items()
@@ -104,8 +104,8 @@ def test_imports_run_one_way(package):
     above = set(order[order.index(package) + 1 :])
     for name, path in modules().items():
         if package_of(name) == package and not is_facade(name):
-            up = {i for i in imported(path) if package_of(i) in above}
-            assert not up, f"{name} imports {sorted(up)}"
+            forbidden = {i for i in imported(path) if package_of(i) in above}
+            assert not forbidden, f"{name} imports {sorted(forbidden)}"
 
 
 @pytest.mark.parametrize("package", ["gatewise_edge", "gatewise_cloud"])
@@ -115,15 +115,15 @@ def test_edge_and_cloud_import_nothing_of_training(package):
             assert "gatewise_training" not in {package_of(i) for i in imported(path)}, name
 
 
-def test_no_circle_of_imports():
+def test_imports_have_no_cycle():
     try:
         TopologicalSorter(graph()).prepare()
     except CycleError as error:
-        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_chains_of_imports_inside_a_package_are_short(package):
+def test_import_chains_within_a_package_are_short(package):
     inside = {
         name: {i for i in graph()[name] if package_of(i) == package}
         for name in graph()
@@ -134,32 +134,32 @@ def test_chains_of_imports_inside_a_package_are_short(package):
         below = max((longest[i] for i in inside[name]), key=len, default=())
         longest[name] = (name, *below)
     chain = max(longest.values(), key=len)
-    assert len(chain) <= LONGEST_CHAIN_OF_IMPORTS, " -> ".join(chain)
+    assert len(chain) <= MAX_IMPORT_CHAIN, " -> ".join(chain)
 
 
-def test_no_folder_is_crowded():
+def test_folders_have_few_modules():
     inside = defaultdict(list)
     for path in (*modules().values(), *ROOT.glob("benchmarks/**/*.py")):
         if path.name != "__init__.py" and not path.name.startswith("bench_"):  # commands
             inside[path.parent].append(path.name)
-    crowded = {
+    too_large = {
         str(folder.relative_to(ROOT)): len(names)
         for folder, names in inside.items()
-        if len(names) > MOST_MODULES_IN_A_FOLDER
+        if len(names) > MAX_MODULES_PER_FOLDER
     }
-    assert not crowded
+    assert not too_large
 
 
-def test_a_class_name_has_one_meaning():
-    homes = defaultdict(list)
+def test_class_names_are_unique():
+    modules_of_class = defaultdict(list)
     for name, path in modules().items():
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
-                homes[node.name].append(name)
-    assert not {name: where for name, where in homes.items() if len(where) > 1}
+                modules_of_class[node.name].append(name)
+    assert not {name: where for name, where in modules_of_class.items() if len(where) > 1}
 
 
-def test_no_module_is_also_a_function():
+def test_no_module_defines_a_function_of_its_name():
     for name, path in modules().items():
         last = name.rpartition(".")[2]
         if path.name == "__init__.py":
@@ -184,24 +184,25 @@ def names_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_names_are_the_fields(package):
-    found = []
+def test_names_contain_no_banned_words(package):
+    violations = []
     for name, path in modules().items():
         if package_of(name) != package:
             continue
-        found += [f"{name}: module" for word in words_of(name.replace(".", "_")) & BANNED_IN_NAMES]
+        banned = words_of(name.replace(".", "_")) & BANNED_IN_NAMES
+        violations += [f"{name}: module" for word in banned]
         for line, identifier in names_in(parsed(path)):
             if words_of(identifier) & BANNED_IN_NAMES:
-                found.append(f"{name}:{line}: {identifier}")
+                violations.append(f"{name}:{line}: {identifier}")
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef) and node.name in BANNED_FUNCTIONS:
-                found.append(f"{name}:{node.lineno}: {node.name}()")
-    assert not found, "\n".join(found)
+                violations.append(f"{name}:{node.lineno}: {node.name}()")
+    assert not violations, "\n".join(violations)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_first_lines_are_plain(package):
-    found = []
+def test_first_lines_contain_no_banned_words(package):
+    violations = []
     for name, path in modules().items():
         if package_of(name) != package:
             continue
@@ -210,13 +211,14 @@ def test_first_lines_are_plain(package):
                 continue
             first = (ast.get_docstring(node) or "").partition("\n")[0]
             prose = re.sub(r"``.*?``|`.*?`|:\w+:`.*?`", "", first).lower()
-            bad = set(re.findall(r"[a-z]+", prose)) & BANNED_IN_FIRST_LINES
-            if bad:
-                found.append(f"{name}:{getattr(node, 'lineno', 1)}: {sorted(bad)}: {first}")
-    assert not found, "\n".join(found)
+            banned = set(re.findall(r"[a-z]+", prose)) & BANNED_IN_FIRST_LINES
+            if banned:
+                line = getattr(node, "lineno", 1)
+                violations.append(f"{name}:{line}: {sorted(banned)}: {first}")
+    assert not violations, "\n".join(violations)
 
 
-def test_nothing_but_packages_beside_the_packages():
+def test_package_folders_contain_only_the_package():
     for package, folder in PACKAGES.items():
         if package != "gatewise":
             inside = {p.name for p in folder.parent.iterdir() if p.name != "__pycache__"}
@@ -237,13 +239,13 @@ def test_a_device_loads_nothing_heavy():
     assert run_python(probe).splitlines()[-1] == "heavy:"
 
 
-def test_a_name_of_the_facade_says_which_extra_it_needs():
+def test_error_of_a_facade_name_names_the_missing_extra():
     code = "import sys; sys.modules['onnx'] = None; import gatewise as gw; gw.pack"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "this needs onnx, which is not installed: pip install 'gatewise[export]'" in done.stderr
 
 
-def test_the_facade_offers_what_it_names():
+def test_all_names_of_the_facade_can_be_imported():
     import gatewise as gw
 
     for name in gw.__all__:
@@ -251,16 +253,16 @@ def test_the_facade_offers_what_it_names():
     assert {"StagedCascade", "FeatureCosts", "pack", "Device", "Worker", "simulate"} <= set(dir(gw))
 
 
-def test_no_pickle_is_ever_loaded():
+def test_no_module_imports_pickle():
     for name, path in modules().items():
         assert not set(imported(path)) & {"pickle", "joblib.numpy_pickle"}, name
 
 
 def test_no_simple_queue_is_read_with_a_timeout():
-    """CPython's `SimpleQueue.get` waits for ever when its timeout ends between two attempts.
+    """CPython's `SimpleQueue.get` blocks forever if its timeout ends between two attempts.
 
-    Its remaining time is then negative, which its lock takes for "no timeout": a reader with
-    timeouts of 60 us stood still within seconds. `Queue.get` has no such gap.
+    The remaining time is then negative, which its lock treats as no timeout. A reader with timeouts
+    of 60 us blocked within seconds. `Queue.get` does not have this fault.
     """
     for path in modules().values():
         text = path.read_text()

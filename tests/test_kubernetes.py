@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes fit together, and are held against the code."""
+"""Tests of the manifests in deploy/kubernetes against each other and against the code."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ def of_kind(*kinds):
 def test_every_file_is_in_a_kustomization():
     for path in KUBERNETES.rglob("kustomization.yaml"):
         (kustomization,) = read(path.relative_to(DEPLOY))
-        beside = {p.name for p in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
+        files = {p.name for p in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
         listed = kustomization["resources"]
-        assert beside == {r for r in listed if r.endswith(".yaml")}
+        assert files == {r for r in listed if r.endswith(".yaml")}
         assert all((path.parent / r).exists() for r in listed)
         assert kustomization["namespace"] == "gatewise"
 
 
-@pytest.mark.parametrize("way", ["base", "keda", "hpa"])
-def test_kustomize_builds_them(way):
+@pytest.mark.parametrize("overlay", ["base", "keda", "hpa"])
+def test_kustomize_builds_the_manifests(overlay):
     kubectl = find_program("kubectl", "a binary of kubernetes.io")
-    done = subprocess.run([kubectl, "kustomize", KUBERNETES / way], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
+    command = [kubectl, "kustomize", KUBERNETES / overlay]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    built = list(yaml.safe_load_all(process.stdout))
     assert {"Namespace", "Deployment", "StatefulSet", "NetworkPolicy"} <= {d["kind"] for d in built}
     for document in built:
         assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "gatewise"
 
 
-def test_an_autoscaler_alone_says_how_many_and_images_have_digests():
+def test_only_the_autoscaler_sets_replicas_and_images_have_digests():
     (deployment,) = of_kind("Deployment")
     assert "replicas" not in deployment["spec"]
     pod = deployment["spec"]["template"]["spec"]
@@ -64,12 +65,12 @@ def test_an_autoscaler_alone_says_how_many_and_images_have_digests():
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-@pytest.mark.parametrize("way", ["base", "keda", "hpa", "fill"])
-def test_kubernetes_takes_the_manifests_by_schema(way):
+@pytest.mark.parametrize("overlay", ["base", "keda", "hpa", "fill"])
+def test_manifests_match_the_schemas_of_kubernetes(overlay):
     kubectl = find_program("kubectl", "a binary of kubernetes.io")
     kubeconform = find_program("kubeconform", "a binary of github.com/yannh/kubeconform")
     built = subprocess.run(
-        [kubectl, "kustomize", KUBERNETES / way], capture_output=True, check=True
+        [kubectl, "kustomize", KUBERNETES / overlay], capture_output=True, check=True
     )
     checked = subprocess.run(
         [kubeconform, "-strict", "-ignore-missing-schemas"], input=built.stdout, capture_output=True
@@ -77,7 +78,7 @@ def test_kubernetes_takes_the_manifests_by_schema(way):
     assert checked.returncode == 0, checked.stdout
 
 
-def test_manifests_fit_together():
+def test_manifests_are_consistent():
     for document in manifests():
         assert {"apiVersion", "kind", "metadata"} <= set(document)
         assert re.fullmatch(r"[a-z0-9-]+", document["metadata"]["name"])
@@ -109,12 +110,12 @@ def test_manifests_fit_together():
             ports[name] = named
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 if probe in container:
-                    (how,) = [v for v in container[probe].values() if isinstance(v, dict)]
-                    assert how["port"] in named
+                    (handler,) = [v for v in container[probe].values() if isinstance(v, dict)]
+                    assert handler["port"] in named
             for source in container.get("envFrom", []):
-                given = maps[source["configMapRef"]["name"]]["data"]
+                variables = maps[source["configMapRef"]["name"]]["data"]
                 for variable in re.findall(r"\$\((\w+)\)", " ".join(container["args"])):
-                    assert variable in given
+                    assert variable in variables
     for service in of_kind("Service"):
         (target,) = [
             name
@@ -134,17 +135,17 @@ def test_manifests_fit_together():
     assert allowed == {number for named in ports.values() for number in named.values()}
 
 
-def test_the_workers_command_exists():
+def test_worker_command_has_valid_options():
     (deployment,) = of_kind("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     check_command(container["args"])
 
 
-def test_mosquitto_on_kubernetes_finds_its_files(tmp_path):
-    """What the secret of the README holds is what the configuration names."""
+def test_broker_secret_contains_the_files_of_the_configuration(tmp_path):
+    """The secret in the README contains exactly the files that mosquitto.conf names."""
     made = init_broker(tmp_path, hosts=["b"], **CONTAINER)
     readme = (DEPLOY / "README.md").read_text()
     (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
-    held = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}
+    secret_files = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}
     named = re.findall(r"^\w+ (/mosquitto/config/\S+)$", made.config.read_text(), re.M)
-    assert {Path(path).name for path in named} | {"mosquitto.conf"} == held
+    assert {Path(path).name for path in named} | {"mosquitto.conf"} == secret_files

@@ -1,4 +1,4 @@
-"""examples/node-red/flow.json in a real Node-RED: rows in, the high-cost model's answers out."""
+"""Test of examples/node-red/flow.json in a real Node-RED."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ FLOW = Path(__file__).parents[1] / "examples" / "node-red" / "flow.json"
 
 
 def node_red(folder: Path) -> str:
-    """The program; installed in the folder if GATEWISE_NODE_RED=1 asks for it."""
-    found = shutil.which("node-red")
-    if found is not None:
-        return found
+    """Find Node-RED, or install it in the folder if GATEWISE_NODE_RED is 1."""
+    program = shutil.which("node-red")
+    if program is not None:
+        return program
     if os.environ.get("GATEWISE_NODE_RED") != "1":
         pytest.skip("node-red is not installed: make test-node-red gets it from npm")
     if shutil.which("npm") is None:
-        pytest.skip("no npm here, which would install node-red")
+        pytest.skip("npm, which installs node-red, is not installed")
     install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "node-red@4"]
-    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"npm does not install node-red here: {done.stderr.strip()[-120:]}")
+    process = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode:
+        pytest.skip(f"npm cannot install node-red: {process.stderr.strip()[-120:]}")
     return str(folder / "node_modules" / ".bin" / "node-red")
 
 
 @pytest.mark.slow
-def test_the_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
+def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
     program = node_red(tmp_path)
     home = tmp_path / "home"
     home.mkdir()
@@ -48,17 +48,17 @@ def test_the_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
         client = MqttClient(broker.url, "sensors/answers")
         log = tmp_path / "log"
-        with log.open("wb") as told:
+        with log.open("wb") as log_file:
             process = subprocess.Popen(
                 [program, "-u", home, "-p", str(free_port()), "flow.json"],
-                stdout=told,
+                stdout=log_file,
                 stderr=subprocess.STDOUT,
                 env=os.environ
                 | {
                     "GATEWISE_BROKER_HOST": "127.0.0.1",
                     "GATEWISE_BROKER_PORT": str(broker.port),
                 },
-                preexec_fn=default_signals,  # noqa: PLW1509  no thread of ours holds a lock here
+                preexec_fn=default_signals,  # noqa: PLW1509  no thread holds a lock here
             )
         try:
             wait_until(lambda: "Connected to broker" in log.read_text(), "Node-RED", 120.0)
@@ -66,19 +66,19 @@ def test_the_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
             def answers():
                 return [json.loads(payload) for _, payload, _ in list(client.got)]
 
-            def ask(row, right):
-                """Publish a row until an answer is right: the flow may not have subscribed yet."""
+            def ask(row, is_expected):
+                """Publish a row repeatedly, because the flow may subscribe late."""
 
-                def asked():
-                    if right_ones():
+                def has_answer():
+                    return any(is_expected(answer) for answer in answers())
+
+                def publish_and_wait():
+                    if has_answer():
                         return True
                     client.client.publish("sensors/rows", json.dumps(row.tolist()), qos=1)
-                    return holds_within(right_ones, 5.0)
+                    return holds_within(has_answer, 5.0)
 
-                def right_ones():
-                    return [answer for answer in answers() if right(answer)]
-
-                wait_until(asked, "the right answer")
+                wait_until(publish_and_wait, "the expected answer")
 
             for row, label, p in zip(rows, labels, probabilities, strict=True):
                 confidence = pytest.approx(p.max(), abs=1e-5)

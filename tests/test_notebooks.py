@@ -1,4 +1,4 @@
-"""The notebooks of ``examples/`` run from top to bottom, and have outputs to look at."""
+"""Tests that the notebooks in ``examples/`` run and have stored outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 pytestmark = pytest.mark.slow  # kernels start, models are fitted
 
 
-def shown(notebook: nbformat.NotebookNode) -> list[set[str]]:
-    """What each cell shows: text, tables, pictures."""
+def output_types(notebook: nbformat.NotebookNode) -> list[set[str]]:
+    """MIME types of the outputs of each code cell."""
     return [
         {kind for output in cell.outputs for kind in output.get("data", {"text/plain": 0})}
         for cell in notebook.cells
@@ -26,16 +26,16 @@ def shown(notebook: nbformat.NotebookNode) -> list[set[str]]:
 
 @pytest.mark.filterwarnings("ignore:.*zmq:RuntimeWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_what_is_stored(path, tmp_path):
+def test_notebook_has_the_stored_types_of_output(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
-    stored = shown(notebook)
+    stored = output_types(notebook)
     assert {"image/png"} <= set().union(*stored)
-    # Sockets of files: another process may take a TCP port before the kernel binds it.
+    # Use sockets in files, because another process may take a TCP port before the kernel.
     with TemporaryDirectory() as folder:
         sockets = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})
         NotebookClient(notebook, timeout=300, config=sockets).execute(cwd=tmp_path)
-    assert shown(notebook) == stored
+    assert output_types(notebook) == stored
 
 
-def test_there_are_three():
+def test_three_notebooks_exist():
     assert len(NOTEBOOKS) == 3

@@ -20,7 +20,7 @@ from gatewise.settings import Settings
 
 FACADE = import_module("gatewise").__all__
 
-#: Estimators that restate a paper's method; StagedCascade, ConfidenceCascade, PairCascade do not.
+#: Estimators that implement the method of a paper.
 PAPERS = [
     "AdaptGBRT", "AdaptLin", "AdaptLstsq", "BudgetForest", "BudgetPrune", "CEGBClassifier",
     "CEGBRanker", "CEGBRegressor", "GreedyMiser", "L1Cascade",
@@ -29,43 +29,43 @@ SOURCE = re.compile(r"(ICML|NIPS) 20\d\d,\s+(sections?|algorithm|equations?) \d"
 
 
 class Name(NamedTuple):
-    """A public class, function, method or property; `owner` is the class of the last two."""
+    """A public class, function, method or property; `owner` is the class of a member."""
 
     title: str
-    what: Any
+    obj: Any
     owner: type | None = None
 
     @property
     def doc(self) -> str:
         """The docstring of the object, its own or an inherited one."""
-        return inspect.getdoc(self.what) or self._inherited
+        return inspect.getdoc(self.obj) or self._inherited
 
     @property
     def _inherited(self) -> str:
         key = self.title.rpartition(".")[2]
-        kin = [vars(c).get(key) for c in self.owner.__mro__] if self.owner else []
-        return next(filter(None, (inspect.getdoc(_function(k)) for k in kin if k)), "")
+        definitions = [vars(c).get(key) for c in self.owner.__mro__] if self.owner else []
+        return next(filter(None, (inspect.getdoc(_function(k)) for k in definitions if k)), "")
 
     @property
     def parameters(self) -> list[str]:
         """Names of the parameters, except for an error's `message`, which needs no description."""
-        if isinstance(self.what, property):
+        if isinstance(self.obj, property):
             return []
         try:
-            found = inspect.signature(self.what).parameters.values()
+            signature_parameters = inspect.signature(self.obj).parameters.values()
         except ValueError:  # a builtin, such as the constructor of an exception
             return []
-        texts = ("message",) if _is_error(self.what) else ()
+        texts = ("message",) if _is_error(self.obj) else ()
         return [
             p.name
-            for p in found
+            for p in signature_parameters
             if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
             and p.name not in ("self", "cls", *texts)
         ]
 
 
-def _is_error(what: Any) -> bool:
-    return isinstance(what, type) and issubclass(what, BaseException)
+def _is_error(obj: Any) -> bool:
+    return isinstance(obj, type) and issubclass(obj, BaseException)
 
 
 def _function(member: Any) -> Any:
@@ -76,15 +76,15 @@ def public_names(package: str) -> Iterator[Name]:
     """Yield the names of a package that the reference shows, and their members in the project."""
     module = import_module(package)
     for name in module.__all__:
-        what = getattr(module, name)
-        if inspect.isclass(what) or inspect.isfunction(what):
-            yield Name(f"{package}.{name}", what)
-        for member in dir(what) if inspect.isclass(what) else ():
-            found = _function(inspect.getattr_static(what, member))
-            code = found.fget if isinstance(found, property) else found
-            ours = (getattr(code, "__module__", None) or "").startswith("gatewise")
-            if not member.startswith("_") and inspect.isfunction(code) and ours:
-                yield Name(f"{package}.{name}.{member}", found, what)
+        obj = getattr(module, name)
+        if inspect.isclass(obj) or inspect.isfunction(obj):
+            yield Name(f"{package}.{name}", obj)
+        for member in dir(obj) if inspect.isclass(obj) else ():
+            attribute = _function(inspect.getattr_static(obj, member))
+            code = attribute.fget if isinstance(attribute, property) else attribute
+            is_project_code = (getattr(code, "__module__", None) or "").startswith("gatewise")
+            if not member.startswith("_") and inspect.isfunction(code) and is_project_code:
+                yield Name(f"{package}.{name}.{member}", attribute, obj)
 
 
 @cache
@@ -96,35 +96,37 @@ def parsed(doc: str) -> NumpyDocString:
 @cache
 def listed(doc: str, *sections: str) -> dict[str, str]:
     """Map the names in numpydoc sections of a docstring to their type, or else description."""
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for entry in (entry for section in sections for entry in parsed(doc)[section]):
-        said = entry.type or " ".join(entry.desc)
-        found |= {name.strip(" *"): said for name in entry.name.split(",")}
-    return found
+        text = entry.type or " ".join(entry.desc)
+        types |= {name.strip(" *"): text for name in entry.name.split(",")}
+    return types
 
 
 def described(name: Name) -> set[str]:
     """Collect the parameters that a docstring describes.
 
-    A section lists them, or the prose has them in backticks, or a field has a string below it.
+    They are listed in a section, named in backticks, or fields with a string below them.
     """
     docs = [name.doc]
     fields: set[str] = set()
-    if inspect.isclass(name.what):
-        ours = [c for c in name.what.__mro__ if is_ours(c)]
-        docs = [inspect.cleandoc(c.__doc__ or "") for c in ours]
-        fields = set().union(*map(fields_with_words, ours)) | fields_with_help(name.what)
+    if inspect.isclass(name.obj):
+        project_classes = [c for c in name.obj.__mro__ if is_project_class(c)]
+        docs = [inspect.cleandoc(c.__doc__ or "") for c in project_classes]
+        fields = set().union(*map(fields_with_docstrings, project_classes)) | fields_with_help(
+            name.obj
+        )
     elif name.owner:  # a method inherits the descriptions of the methods that it overrides
         key = name.title.rpartition(".")[2]
-        kin = [vars(c).get(key) for c in name.owner.__mro__]
-        docs += [inspect.getdoc(_function(k)) or "" for k in kin if k]
+        definitions = [vars(c).get(key) for c in name.owner.__mro__]
+        docs += [inspect.getdoc(_function(k)) or "" for k in definitions if k]
     sections = ("Parameters", "Attributes")
     return fields.union(*(set(listed(d, *sections)) | set(re.findall(r"`(\w+)`", d)) for d in docs))
 
 
 @cache
-def fields_with_words(owner: type) -> set[str]:
-    """Fields of a class with a string below them; the site does not show comments."""
+def fields_with_docstrings(owner: type) -> set[str]:
+    """Collect the fields of a class with a string below them, which the site shows."""
     body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body
     return {
         node.target.id
@@ -149,56 +151,56 @@ def fields_with_help(owner: type) -> set[str]:
 def parameters_with_types(name: Name) -> dict[str, str]:
     """Map each parameter to its type in the docstring, and for a class in those of its bases."""
     docs = [name.doc]
-    if inspect.isclass(name.what):
-        docs = [inspect.cleandoc(c.__doc__ or "") for c in name.what.__mro__ if is_ours(c)]
+    if inspect.isclass(name.obj):
+        docs = [inspect.cleandoc(c.__doc__ or "") for c in name.obj.__mro__ if is_project_class(c)]
     typed: dict[str, str] = {}
     for doc in reversed(docs):
         typed |= listed(doc, "Parameters")
     return typed
 
 
-def is_ours(kind: type) -> bool:
+def is_project_class(kind: type) -> bool:
     """Whether a class belongs to the project."""
     return kind.__module__.startswith("gatewise")
 
 
-def faults(name: Name) -> Iterator[str]:
-    """Yield the parameters that a docstring lacks, and those that it has but the code has not."""
+def docstring_problems(name: Name) -> Iterator[str]:
+    """Yield the parameters that a docstring lacks, and those that do not exist in the code."""
     if not name.doc:
         yield f"{name.title}: no docstring"
     if missing := set(name.parameters) - described(name):
         yield f"{name.title}: no word on {sorted(missing)}"
-    if own := set(listed(name.doc, "Parameters")):
-        strange = own - {*inspect.signature(name.what).parameters}
-        if strange:
-            yield f"{name.title}: it has no {sorted(strange)}"
+    if documented := set(listed(name.doc, "Parameters")):
+        unknown = documented - {*inspect.signature(name.obj).parameters}
+        if unknown:
+            yield f"{name.title}: it has no {sorted(unknown)}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_parameter_is_described(package):
-    found = [fault for name in public_names(package) for fault in faults(name)]
-    assert not found, "\n".join(found)
+    problems = [text for name in public_names(package) for text in docstring_problems(name)]
+    assert not problems, "\n".join(problems)
 
 
 def test_facade_docstrings_state_types_returns_and_errors():
     """Functions and estimators have these sections; a method may inherit the types."""
-    found = []
+    problems = []
     for name in public_names("gatewise"):
-        top = name.owner or name.what
+        top = name.owner or name.obj
         if inspect.isclass(top) and not hasattr(top, "get_params"):
             continue
         typed = parameters_with_types(name) if name.parameters else {}
         if missing := [p for p in name.parameters if not typed.get(p)]:
-            found.append(f"{name.title}: no type of {missing}")
-        if inspect.isclass(name.what) or not name.parameters:
+            problems.append(f"{name.title}: no type of {missing}")
+        if inspect.isclass(name.obj) or not name.parameters:
             continue
         sections = parsed(name.doc)
-        if inspect.signature(name.what).return_annotation != "None" and not sections["Returns"]:
-            found.append(f"{name.title}: no Returns")
-        code = ast.parse(textwrap.dedent(inspect.getsource(name.what)))
+        if inspect.signature(name.obj).return_annotation != "None" and not sections["Returns"]:
+            problems.append(f"{name.title}: no Returns")
+        code = ast.parse(textwrap.dedent(inspect.getsource(name.obj)))
         if any(isinstance(n, ast.Raise) for n in ast.walk(code)) and not sections["Raises"]:
-            found.append(f"{name.title}: no Raises")
-    assert not found, "\n".join(found)
+            problems.append(f"{name.title}: no Raises")
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -220,6 +222,8 @@ def test_missing_and_unknown_parameters_are_found():
         second : int
         """
 
-    assert list(faults(Name("f", example))) == ["f: no word on ['second', 'third']"]
-    assert list(faults(Name("f", broken))) == ["f: it has no ['']"]  # numpydoc takes "first," whole
+    assert list(docstring_problems(Name("f", example))) == ["f: no word on ['second', 'third']"]
+    assert list(docstring_problems(Name("f", broken))) == [
+        "f: it has no ['']"
+    ]  # numpydoc reads "first," as one name
     assert not SOURCE.search("Nan & Saligrama, NIPS 2017.")

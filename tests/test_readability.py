@@ -1,4 +1,4 @@
-"""Figures of names and prose stay where readers of admired code bases are used to them."""
+"""Test that counts of unclear names and sentences stay within their bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT.parent / "shared" / "tools" / "readability.py"
 
-#: Largest values.
+#: Largest allowed values.
 BOUNDS = {
     "empty names, % of assigned names": 2.5,
     "tuple packing per 1,000 lines": 3.0,
@@ -25,16 +25,17 @@ BOUNDS = {
     "odd patterns per 10,000 words, code": 25.0,
     "odd patterns per 10,000 words, documentation": 25.0,
 }
-LEAST_COMMENTS = 1.5  # % of lines
+#: Smallest share of comment lines in %.
+MIN_COMMENTS = 1.5
 
 
 @pytest.mark.slow
-def test_names_and_prose_read_at_once():
+def test_readability_figures_are_within_bounds():
     if not TOOL.is_file():
-        pytest.skip("readability.py is not beside the repository, in ../shared/tools")
+        pytest.skip("../shared/tools/readability.py does not exist")
     command = [sys.executable, str(TOOL), str(ROOT), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    figures = json.loads(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True)
+    figures = json.loads(process.stdout)
     above = {name: figures[name] for name, bound in BOUNDS.items() if figures[name] > bound}
     assert not above
-    assert figures["comment lines, % of lines"] >= LEAST_COMMENTS
+    assert figures["comment lines, % of lines"] >= MIN_COMMENTS

@@ -1,4 +1,4 @@
-"""README's lines, copied in order into an empty folder, with what they install and no more."""
+"""Test that the commands of the README work in an empty folder and a new environment."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from tests.support.pages import Shell, blocks
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-#: A shell of somebody who has no Gatewise: neither paths of this environment nor of its packages.
+#: Variables of this environment that a new user's shell does not have.
 HIDDEN = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
 
 
 def without_project() -> dict[str, str]:
-    """The variables of a newcomer's shell."""
-    kept = {k: v for k, v in os.environ.items() if k not in HIDDEN}
-    folders = kept["PATH"].split(os.pathsep)
-    kept["PATH"] = os.pathsep.join(f for f in folders if not Path(f, "gatewise").exists())
-    return kept
+    """Make the environment variables of a new user's shell."""
+    variables = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    folders = variables["PATH"].split(os.pathsep)
+    variables["PATH"] = os.pathsep.join(f for f in folders if not Path(f, "gatewise").exists())
+    return variables
 
 
 @pytest.mark.slow
-def test_all_lines_run_in_an_empty_folder(tmp_path):
+def test_all_commands_run_in_an_empty_folder(tmp_path):
     environment = without_project()
     shell = Shell(tmp_path)
     shell.environment = {**environment, "OMP_NUM_THREADS": "1"}
     with pytest.raises(AssertionError):
         shell.run("gatewise --version")
-    ran, printed = [], {}
+    commands = []
+    outputs = {}
     for block in blocks(README):
         if block.language == "python":
             (tmp_path / "lines.py").write_text(block.text)
@@ -45,32 +46,33 @@ def test_all_lines_run_in_an_empty_folder(tmp_path):
         assert block.language == "sh", f"README shows {block.language!r} at line {block.line}"
         for line in block.text.splitlines():
             command = line.partition(" #")[0].strip()
-            ran.append(command)
+            commands.append(command)
             if command.startswith("pip install"):
                 (name,) = re.findall(r"'([^']+)'", command)
                 install(tmp_path / "gw", name)
             elif command == ". gw/bin/activate":
-                # lines run one by one, so that what activating does has to be kept
+                # Each line runs in a new shell, so set the variable that the script sets.
                 shell.environment["PATH"] = f"{tmp_path}/gw/bin:{environment['PATH']}"
             else:
-                printed[command] = shell.run(line)
-    assert {command.split()[0] for command in ran} == {"python3", ".", "pip", "gatewise"}
-    check_default_demo(tmp_path / "demo-out", printed["gatewise demo"])
+                outputs[command] = shell.run(line)
+    assert {command.split()[0] for command in commands} == {"python3", ".", "pip", "gatewise"}
+    check_default_demo(tmp_path / "demo-out", outputs["gatewise demo"])
     for folder in ("demo-out", "sim-out"):
         report = json.loads((tmp_path / folder / "report.json").read_text())
         assert report["answers"]["lost"] == 0
         assert (tmp_path / folder / "report.html").stat().st_size > 10_000
-    # what serves the tests alone is not there
+    # The environment does not contain the packages for tests.
     probe = [tmp_path / "gw/bin/python", "-c", "import pytest"]
     assert subprocess.run(probe, env=environment, capture_output=True).returncode
 
 
 def shown_figures(code: str) -> list[float]:
-    """What the comments say that the lines print."""
-    return [float(f) for found in re.findall(r"# prints ([\d. ]+)", code) for f in found.split()]
+    """Read the figures in the comments about the output."""
+    texts = re.findall(r"# prints ([\d. ]+)", code)
+    return [float(figure) for text in texts for figure in text.split()]
 
 
-def test_it_is_short_and_has_its_pictures():
+def test_readme_is_short_and_its_pictures_exist():
     text = README.read_text()
     assert len(text.splitlines()) < 130
     for name in re.findall(r"docs/pictures/([\w.]+)", text):

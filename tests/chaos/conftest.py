@@ -1,6 +1,4 @@
-"""A fleet that can be hurt: real mosquitto, workers and devices, in processes and networks of
-their own.
-"""
+"""A fleet with injected failures: mosquitto, workers and devices as processes on a test network."""
 
 import contextlib
 import functools
@@ -25,7 +23,7 @@ from tests.support.waiting import wait_until
 DEVICE = Path(__file__).with_name("device_main.py")
 HOSTILE = Path(__file__).with_name("hostile_main.py")
 PORT = 1883
-#: Milliseconds that a machine which schedules late may add before somebody is to blame.
+#: Delay in ms that the scheduling of a busy machine may cause.
 SLACK_MS = 50.0
 
 
@@ -37,11 +35,12 @@ def _ip(*words):
 
 
 class Namespaces:
-    """Two hosts, ``cloud`` and ``field``, and a cable between them that can be pulled."""
+    """Two hosts, ``cloud`` and ``field``, as network namespaces, and a link that can be cut."""
 
     def __init__(self):
         tag = secrets.token_hex(3)
-        self._cloud, self._field = f"gwc-{tag}", f"gwf-{tag}"
+        self._cloud = f"gwc-{tag}"
+        self._field = f"gwf-{tag}"
         self._wire = f"gw{tag}"
         self.port = PORT
         self.url = f"mqtt://10.77.0.1:{PORT}"
@@ -77,7 +76,7 @@ class Namespaces:
 
 
 class Proxied:
-    """One host; devices reach the broker through a proxy that can fall silent."""
+    """One host, on which devices reach the broker through a proxy that can stop forwarding."""
 
     def __init__(self):
         self.port = free_port()
@@ -99,20 +98,21 @@ class Proxied:
             except OSError:
                 device.close()
                 continue
-            for one, other in ((device, broker), (broker, device)):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._hand_on, args=(one, other), daemon=True).start()
+            for source, destination in ((device, broker), (broker, device)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                arguments = (source, destination)
+                threading.Thread(target=self._forward, args=arguments, daemon=True).start()
 
-    def _hand_on(self, one, other):
+    def _forward(self, source, destination):
         with contextlib.suppress(OSError):
-            while data := one.recv(65536):
+            while data := source.recv(65536):
                 while self._silent.is_set() and not self._ended.is_set():
                     self._ended.wait(0.02)
-                other.sendall(data)
-        for end in (one, other):
+                destination.sendall(data)
+        for open_socket in (source, destination):
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        one.close()  # the thread of the other direction closes the other
+                open_socket.shutdown(socket.SHUT_RDWR)
+        source.close()  # the thread of the other direction closes `destination`
 
     def in_cloud(self, command):
         return command
@@ -128,7 +128,7 @@ class Proxied:
     def close(self):
         self._ended.set()
         with contextlib.suppress(OSError):
-            self._door.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._door.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._door.close()
 
 
@@ -136,17 +136,17 @@ def namespaces_work():
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"gwt-{secrets.token_hex(3)}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
-    if made:
+    is_allowed = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+    if is_allowed:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)
-    return made
+    return is_allowed
 
 
 # -- processes -----------------------------------------------------------------------------
 
 
 class DeviceProcess(ChildProcess):
-    """A device; every event that it reports is kept."""
+    """A device process that records the events of its output."""
 
     def __init__(self, command, job):
         self.events = []
@@ -176,17 +176,17 @@ class DeviceProcess(ChildProcess):
         return bool(self.heard("done"))
 
     def answers(self, count=None):
-        """All answers, of which none is an error, lost or doubled; `count`, where that is known."""
+        """Get the answers; assert that none is an error, lost or duplicated, and check `count`."""
         assert self.heard("error") == []
-        found = self.heard("answer")
-        assert [a["number"] for a in found] == list(range(len(found)))
-        assert count in (None, len(found))
-        return found
+        answers = self.heard("answer")
+        assert [a["number"] for a in answers] == list(range(len(answers)))
+        assert count in (None, len(answers))
+        return answers
 
     def late(self):
-        """Answers more than 50 ms past their deadline: those that the machine excuses, and others.
+        """Split the answers more than 50 ms after their deadline into excused and other ones.
 
-        The machine does if a thread of this process that only slept woke up as late.
+        An answer is excused if the control timer of the process was late by the same time.
         """
         control = self.heard("done")[0]["control_ms"]
         late = [a for a in self.heard("answer") if a["late_ms"] > SLACK_MS]
@@ -195,7 +195,7 @@ class DeviceProcess(ChildProcess):
 
 
 class Rig:
-    """A broker, workers and devices on a network; everything ends with it."""
+    """Broker, workers and devices on a network; `close` ends all of them."""
 
     def __init__(self, network, folder):
         self.network = network
@@ -231,7 +231,7 @@ class Rig:
 
     @property
     def troubles(self):
-        """What the broker and the workers said on their standard error."""
+        """Text that the broker and the workers wrote to standard error."""
         return "".join(child.errors() for child in self._all)
 
     def kill_worker(self, number):
@@ -242,13 +242,13 @@ class Rig:
         wait_until(lambda: not worker.alive, "the worker's end")
 
     def start_server(self, words):
-        """Another program beside the broker, by the words behind the interpreter."""
+        """Start another Python program in the cloud; `words` are its command line."""
         self._workers[words[0]] = self._start([sys.executable, *words])
 
     # the field
 
     def start_hostile(self, bundle):
-        """Start a device whose owner means harm."""
+        """Start a hostile device."""
         hostile = DeviceProcess(
             self.network.in_field([sys.executable, str(HOSTILE)]),
             {"device": "hostile", "bundle": str(bundle), "url": self.network.url}
@@ -269,13 +269,13 @@ class Rig:
         return device
 
     def go(self, devices):
-        """Let devices begin together, once all are ready."""
+        """Start all devices at the same time, once they are ready."""
         wait_until(lambda: all(d.ready for d in devices), "the fleet", 120)
         for device in devices:
             device.go()
 
     def end(self, devices):
-        """End devices that answer until they are told."""
+        """Stop devices that answer until they are stopped."""
         for device in devices:
             device.send({"end": True})
         wait_until(lambda: all(d.done for d in devices), "the last answer", 60)
@@ -298,35 +298,37 @@ def proxied_rig(tmp_path):
 
 
 def _rig(network, folder):
-    made = Rig(network, folder)
-    yield made
-    made.close()
+    test_rig = Rig(network, folder)
+    yield test_rig
+    test_rig.close()
 
 
 class Packed:
-    """A small system, its bundle, and rows that it has not seen."""
+    """A small system, its bundle, and test rows."""
 
     def __init__(self, folder, make, name="model"):
         from gatewise_export import pack
         from gatewise_training.data import datasets
 
         data = datasets.load("digits")
-        train, test = np.arange(0, 1600, 2), np.arange(1, 1600, 2)
+        train = np.arange(0, 1600, 2)
+        test = np.arange(1, 1600, 2)
         self.system, rows = make(data.X, data.y, train)
-        self.rows, self.truth = rows[test], data.y[test]
-        made = pack(self.system, folder / "bundle", sample=rows[train[:16]], name=name)
-        self.bundle = made.path
+        self.rows = rows[test]
+        self.truth = data.y[test]
+        bundle = pack(self.system, folder / "bundle", sample=rows[train[:16]], name=name)
+        self.bundle = bundle.path
 
-    @functools.cache  # noqa: B019  there are two
+    @functools.cache  # noqa: B019  only two objects exist
     def edge_only(self):
-        """Class indices if nothing is offloaded."""
+        """Compute the class indices of the device's answers without offloads."""
         from gatewise_edge import Device
 
         with Device(self.bundle, policy="edge-only") as device:
             return np.array([device.answer(row).class_index for row in self.rows])
 
     def differing(self, answers):
-        """Answers that are not the system's, or not its stages' where the cloud failed."""
+        """Find answers that differ from the system's, or for fallbacks from its stages'."""
         offloaded = self.system.offload(self.rows)
         whole = np.searchsorted(self.system.classes_, self.system.predict(self.rows))
         alone = self.edge_only()
@@ -352,14 +354,15 @@ def _of_features(x, y, train):
 
 
 def _of_windows(x, y, train):
-    """Stages of blocks, and a high-cost model of the windows themselves: pictures of bytes."""
+    """Fit stages of blocks, and a high-cost model that reads the windows (images of bytes)."""
     from sklearn.ensemble import ExtraTreesClassifier
 
     import gatewise_signals as sig
     from gatewise.costs import CloudPrices
     from gatewise_training import StagedCascade
 
-    windows, pixels = x.reshape(-1, 8, 8).astype(np.uint8), sig.Pixels(price=0.5)
+    windows = x.reshape(-1, 8, 8).astype(np.uint8)
+    pixels = sig.Pixels(price=0.5)
     thumbnail = sig.Thumbnail(pixels, 3, 3, price=1.0)
     system = StagedCascade(
         ExtraTreesClassifier(60, random_state=0), high_cost_input="window", n_stages=2,
@@ -377,5 +380,5 @@ def packed(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def packed_windows(tmp_path_factory):
-    """A bundle on blocks of which requests carry raw windows."""
+    """A bundle with blocks, for which requests contain raw windows."""
     return Packed(tmp_path_factory.mktemp("chaos-windows"), _of_windows, "windows")

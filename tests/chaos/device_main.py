@@ -1,14 +1,15 @@
-"""A device in a process of its own, and a control timer beside it.
+"""Program of a device with a control timer.
 
 The first line on standard input is the job as JSON: ``bundle``, ``rows`` (a .npy), ``order`` (rows
 to answer, one after another), ``rate`` (instances a second), ``broker`` (or null), ``device``,
-``deadline_ms`` and, optionally, ``until_told``: the rows again and again until a third line;
-``update`` (``store``, ``trust``, ``url``, ``ca_file``); and ``clock_jumps``: the time of day jumps
-by years, both ways, every half second.
-Says ``{"event": "ready"}``, waits for any second line, answers, says ``{"event": "answer", ...}``
-each time and at last ``{"event": "done", ...}`` with the counters and, for each answer past its
-deadline, how late the control timer was in that time: a thread that only sleeps tells a device
-that was late from a machine that gave it no time.
+``deadline_ms`` and, optionally, ``until_told`` (repeat the rows until a third line comes),
+``update`` (``store``, ``trust``, ``url``, ``ca_file``) and ``clock_jumps`` (the time of day jumps
+by years in both directions, every half second).
+
+The program prints ``{"event": "ready"}``, waits for a second line, and prints ``{"event": "answer",
+...}`` for each answer. At the end it prints ``{"event": "done", ...}`` with the counters and, for
+each answer after its deadline, the delay of the control timer in that time. The timer is a thread
+that only sleeps, so its delay shows that the machine was busy.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ TICK = 0.01
 
 
 class ControlTimer:
-    """Wakes every 10 ms and notes by how much it overslept."""
+    """Thread that wakes every 10 ms and records its delays."""
 
     def __init__(self) -> None:
-        self.overslept: list[tuple[float, float]] = []  # (when it woke, seconds too late)
+        self.overslept: list[tuple[float, float]] = []  # (time of waking, delay in s)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -54,14 +55,15 @@ class ControlTimer:
         self._thread.join()
 
     def worst(self, since: float, until: float) -> float:
-        """Seconds that it overslept at most between two times."""
-        return max((late for at, late in self.overslept if at >= since and at - late <= until),
-                   default=0.0)  # fmt: skip
+        """Largest delay between two times, in s."""
+        delays = [late for woke, late in self.overslept if woke >= since and woke - late <= until]
+        return max(delays, default=0.0)
 
 
 def jump_clock() -> None:
-    """Let the time of day of this process jump, as an operator or a bad server of time does."""
-    true_time, begin = time.time, time.monotonic()
+    """Let the time of day of this process jump, as after a wrong time from a server."""
+    true_time = time.time
+    begin = time.monotonic()
 
     def jumping() -> float:
         turn = int(2 * (time.monotonic() - begin))
@@ -75,19 +77,19 @@ def say(**document: Any) -> None:
 
 
 def rows_to_answer(job: dict[str, Any]) -> Iterator[int]:
-    """Give the rows in order, once or until another line comes."""
+    """Yield the rows in order, once or repeatedly until another line comes."""
     if not job.get("until_told"):
         yield from job["order"]
         return
-    told = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
-    yield from itertools.takewhile(lambda _: not told.is_set(), itertools.cycle(job["order"]))
+    stop = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+    yield from itertools.takewhile(lambda _: not stop.is_set(), itertools.cycle(job["order"]))
 
 
 def start(
     job: dict[str, Any], link: MqttLink | None, stack: ExitStack
 ) -> tuple[Device, Updater | None]:
-    """Make the device and, where the job speaks of updates, what brings them."""
+    """Make the device and, if the job has updates, its updater."""
     options = {"link": link, "deadline_ms": job["deadline_ms"]}
     update = job.get("update")
     if update is None:
@@ -122,7 +124,8 @@ def main() -> None:
         say(event="ready")
         sys.stdin.readline()
         timer = ControlTimer()
-        begin, late = time.monotonic(), []
+        begin = time.monotonic()
+        late = []
         for number, row in enumerate(rows_to_answer(job)):
             pause = begin + number / job["rate"] - time.monotonic()
             if pause > 0:
@@ -142,7 +145,7 @@ def main() -> None:
                 route=answer.route, stage=answer.stage, cost=answer.cost, reason=answer.reason,
                 version=device.bundle.manifest.version, late_ms=late_ms,
             )  # fmt: skip
-        timer.close()  # it has woken up by now, and noted by how much too late
+        timer.close()  # after the join all delays are recorded
         say(
             event="done",
             control_ms={n: 1e3 * timer.worst(since, until) for n, since, until in late},

@@ -1,4 +1,7 @@
-"""Serves a folder over HTTPS: address, port, certificate, key and folder on the command line."""
+"""Program that serves a folder over HTTPS.
+
+Its arguments are address, port, certificate, key and folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet beside a hostile device, clocks that jump, and stores that cannot be written."""
+"""A fleet with a hostile device, jumping clocks, and stores that cannot be written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POOL = "a-name-that-is-not-known"
 
 @pytest.mark.slow
 def test_a_hostile_device_jumping_clocks_and_read_only_stores(rig, packed, tmp_path):
-    """It sends 75,000 rows a second, damaged messages and no MQTT at all, and joins a pool."""
+    """The hostile device sends 75,000 rows per second, damaged messages and random bytes."""
     repository = Repository.init(tmp_path / "www")
     repository.add(packed.bundle)
     repository.publish(repository.offers()[0].version)
@@ -49,22 +49,23 @@ def test_a_hostile_device_jumping_clocks_and_read_only_stores(rig, packed, tmp_p
     wait_until(lambda: all(d.done for d in devices), "the last answer", 120)
     hostile.send({"end": True})
     wait_until(lambda: hostile.heard("done"), "the hostile device's end", 30)
-    did = hostile.heard("done")[0]
+    counts = hostile.heard("done")[0]
 
-    answers, excused = [], 0
+    answers = []
+    n_excused = 0
     for device in devices:
-        mine = device.answers(INSTANCES)
-        late = device.late()
-        assert late[1] == []
-        excused += len(late[0])
-        answers += mine
+        excused, late = device.late()
+        assert late == []
+        n_excused += len(excused)
+        answers += device.answers(INSTANCES)
     routes = Counter(a["route"] for a in answers)
     hard = packed.system.offload(packed.rows)[[a["row"] for a in answers]].sum()
-    print(f"\n{len(answers)} answers: {dict(routes)} of {hard} hard; {excused} excused; it {did}")
-    # This broker has no access rules, so that it gets copies; the workers, in a pool of another
-    # name, still get every request (tests/security has the broker that refuses it).
-    assert did["taken"] > 0
-    assert min(did["requests"], did["messages"]) > 500
-    assert did["connections"] > 20
-    # The others' share of the cloud stays theirs.
+    print(f"\n{len(answers)} answers: {dict(routes)} of {hard} hard; {n_excused} excused")
+    print(f"hostile device: {counts}")
+    # This broker has no access list, so the hostile device gets copies of requests. The workers are
+    # in a pool with another name, and still get every request (see also tests/security).
+    assert counts["taken"] > 0
+    assert min(counts["requests"], counts["messages"]) > 500
+    assert counts["connections"] > 20
+    # The other devices still get most of their answers from the cloud.
     assert routes["cloud"] > 0.7 * hard

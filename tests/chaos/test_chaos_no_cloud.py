@@ -1,4 +1,4 @@
-"""No cloud at all, refused or silent: the device answers by itself, by each deadline."""
+"""A device without a cloud answers every instance by its deadline."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ DEADLINE_MS = 200.0
 
 @contextlib.contextmanager
 def silent_listener():
-    """Take every connection and say nothing."""
-    taken = []
-    with socket.create_server(("127.0.0.1", 0)) as door:
+    """Accept connections without a reply; yields the URL."""
+    connections = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept():
             with contextlib.suppress(OSError):
                 while True:
-                    taken.append(door.accept()[0])
+                    connections.append(listener.accept()[0])
 
         threading.Thread(target=accept, daemon=True).start()
-        yield f"mqtt://127.0.0.1:{door.getsockname()[1]}"
-        door.shutdown(socket.SHUT_RDWR)
-    for connection in taken:
+        yield f"mqtt://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+    for connection in connections:
         connection.close()
 
 
 @pytest.mark.slow
 def test_every_answer_comes_by_its_deadline(proxied_rig, packed):
-    """Three devices: one is refused, one waits for a broker, one has a broker and no worker."""
+    """The three clouds are a closed port, a silent broker, and a broker without workers."""
     rig = proxied_rig
     hard = np.flatnonzero(packed.system.offload(packed.rows))[:60]
     rig.start_broker()

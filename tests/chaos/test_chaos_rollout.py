@@ -1,4 +1,4 @@
-"""A model rolled out to a running fleet and rolled back: nothing unanswered, nothing mixed."""
+"""A roll-out to a running fleet and its withdrawal lose no answer and mix no versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVER = Path(__file__).with_name("https_main.py")
 
 
 class Version:
-    """One version of the model, and what it says to every row."""
+    """A version of the model, and its outcome for every row."""
 
     def __init__(self, system, rows, folder, version):
         options = {"sample": rows[:16], "name": "digits", "version": version}
@@ -31,17 +31,18 @@ class Version:
         self.bundle = pack(system, folder / f"bundle-{version}", **options).path
         index = {c: i for i, c in enumerate(system.classes_)}
         self.label = np.array([index[c] for c in system.predict(rows)])
-        self.stage, self.cost = system.exit_stage(rows), system.cost(rows)
+        self.stage = system.exit_stage(rows)
+        self.cost = system.cost(rows)
         with Device(self.bundle, policy="edge-only") as device:
             self.alone = [device.answer(row).class_index for row in rows]
 
-    def said(self, answer):
-        """Whether an answer is wholly this version's."""
+    def matches(self, answer):
+        """Whether all fields of an answer are those of this version."""
         row = answer["row"]
         if answer["route"] == "fallback":
             return answer["label"] == self.alone[row]
-        wanted = (self.label[row], self.stage[row], self.cost[row])
-        return (answer["label"], answer["stage"], answer["cost"]) == wanted
+        expected = (self.label[row], self.stage[row], self.cost[row])
+        return (answer["label"], answer["stage"], answer["cost"]) == expected
 
 
 @pytest.mark.slow
@@ -52,10 +53,10 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, tmp_path
         Version(system, packed.rows, tmp_path, version)
         for system, version in ((packed.system, "1"), (other, "2"))
     )
-    apart = (one.stage != two.stage) | (one.label != two.label)
+    differs = (one.stage != two.stage) | (one.label != two.label)
     for version in (one, two):
         repository.add(version.bundle)
-    assert apart.mean() > 0.1  # else nothing would be seen to be mixed
+    assert differs.mean() > 0.1  # otherwise mixed versions could not be detected
     rig.start_broker()
     for number in range(2):
         rig.start_worker(number, one.bundle, two.bundle)
@@ -82,13 +83,13 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, tmp_path
         words = ["repo", "publish", str(repository.folder), version.name]
         words += ["--broker", rig.network.worker_url]
         command = [sys.executable, "-m", "gatewise", *words]
-        done = subprocess.run(rig.network.in_cloud(command), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run(rig.network.in_cloud(command), capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
 
     def shown(device):
-        """Versions in the order in which answers show them: once there, once back."""
-        told_apart = (a for a in device.heard("answer") if one.said(a) != two.said(a))
-        return [v for v, _ in itertools.groupby("1" if one.said(a) else "2" for a in told_apart)]
+        """Versions in the order of the answers, without repetitions."""
+        distinct = (a for a in device.heard("answer") if one.matches(a) != two.matches(a))
+        return [v for v, _ in itertools.groupby("1" if one.matches(a) else "2" for a in distinct)]
 
     def wait_for(versions):
         wait_until(lambda: all(not d.done and shown(d) == versions for d in devices), versions, 60)
@@ -107,7 +108,7 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, tmp_path
         assert (done["version"], done["update"]["taken"]) == ("1", 2)
         assert shown(device) == ["1", "2", "1"]
         assert device.late()[1] == []
-    assert all(one.said(a) or two.said(a) for a in answers)
+    assert all(one.matches(a) or two.matches(a) for a in answers)
     routes = Counter(a["route"] for a in answers)
-    print(f"\n{len(answers)} answers: {dict(routes)}; each wholly of one version")
+    print(f"\n{len(answers)} answers: {dict(routes)}; each of one version")
     assert routes["cloud"] > 0

@@ -1,4 +1,4 @@
-"""10,000 instances beside each hung, dead and slow sensor: one outcome each."""
+"""10,000 instances with a hung, dead or slow sensor have one outcome each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ bundle = small_bundle.bundle
 
 INSTANCES = 10_000
 DEADLINE_MS = 40.0
-#: Share of the instances that a busy machine may make wait for a sensor that is well.
-STRAYS = 0.02
-#: Outcomes of an instance that needs a sensor that fails: an error where no stage has finished, the
-#: answer of the cloud, which does without b, or of the last stage that has its features.
+#: Largest share of instances with another outcome, because a busy machine delays good sensors.
+MAX_STRAY_SHARE = 0.02
+#: Outcomes of an instance that needs a failed sensor: an error if no stage has finished, the answer
+#: of the cloud, which does not need b, or the answer of the last stage with all its features.
 WITHOUT = {
     "a": {("error", "a")},
     "b": {("cloud", 2), ("error", "b")},
@@ -33,9 +33,9 @@ def test_every_instance_is_answered_wherever_a_stage_has_its_features(bundle, na
     for needs, outcome, usual in zip(NEEDS, outcomes, USUAL, strict=True):
         expected = WITHOUT[name] if name in needs else {usual}
         strays += sum(count for end, count in outcome.items() if end not in expected)
-        # An instance that waits for b itself has no time left for the cloud; later ones have.
+        # Only the instances that wait for b have no time left for the cloud.
         if fault != "slow" and name == "b":
             strays += outcome["error", "b"]
-    assert strays <= STRAYS * INSTANCES, outcomes
+    assert strays <= MAX_STRAY_SHARE * INSTANCES, outcomes
     if fault == "hung":
         assert hung == (name,)

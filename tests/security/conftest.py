@@ -1,4 +1,4 @@
-"""The secured broker of these tests, clients on it, and the small bundle."""
+"""Fixtures of the secured broker, its clients, and the small bundle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
 
 @pytest.fixture
 def secure(made: BrokerFolder) -> Iterator[SecureBroker]:
-    # without the messages of another test
+    # Delete the retained messages of other tests.
     (made.folder / "data" / "mosquitto.db").unlink(missing_ok=True)
     broker = SecureBroker(made)
     yield broker
@@ -32,16 +32,16 @@ def secure(made: BrokerFolder) -> Iterator[SecureBroker]:
 
 @pytest.fixture
 def enter(secure: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
-    """Function that connects a client of the roster, or returns its client: name, topics."""
+    """Fixture that connects a client of the roster once, and subscribes it to topics."""
     clients: dict[str, MqttClient] = {}
 
-    def come(name: str, *topics: str) -> MqttClient:
+    def get_client(name: str, *topics: str) -> MqttClient:
         if name not in clients:
             clients[name] = MqttClient(secure.url, *topics, files=secure.made.client(name))
         elif topics:
             clients[name].subscribe(*topics)
         return clients[name]
 
-    yield come
+    yield get_client
     for client in clients.values():
         client.close()

@@ -1,4 +1,4 @@
-"""Mutations of real messages, by a seed."""
+"""Random mutations of valid messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from gatewise_edge.link import wire
 
-#: Headers with lengths that no message has.
+#: CBOR headers with huge lengths.
 _HUGE = [bytes([major | 27]) + size for major in (0x40, 0x60, 0x80, 0xA0, 0xC0)
          for size in (b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\x00\x00\x00\x00\xff\xff\xff\xff",
                       b"\x00\x00\x00\x10\x00\x00\x00\x00")]  # fmt: skip
@@ -112,16 +112,16 @@ def _value(r: random.Random, depth: int = 0) -> object:
 
 
 def _structure(r: random.Random, seed: bytes, _: bytes) -> bytes:
-    """Change entries of the map, some to duplicate keys or too many; the checksum is right."""
+    """Change entries of the map, and usually update the checksum."""
     entries: list[tuple[object, object]] = list(cbor2.loads(seed).items())
     for _turn in range(r.randint(1, 3)):
-        do = r.randrange(4)
-        if do == 0 and entries:
-            at = r.randrange(len(entries))
-            entries[at] = (entries[at][0], _value(r))
-        elif do == 1 and entries:
+        action = r.randrange(4)
+        if action == 0 and entries:
+            index = r.randrange(len(entries))
+            entries[index] = (entries[index][0], _value(r))
+        elif action == 1 and entries:
             del entries[r.randrange(len(entries))]
-        elif do == 2:
+        elif action == 2:
             entries.append((r.choice(_KEYS), _value(r)))
         else:
             entries.append((r.choice((0, b"id", None, 1.5, "new")), _value(r)))
@@ -153,7 +153,7 @@ def mutants(seeds: Sequence[bytes], count: int, *, seed: int) -> Iterator[bytes]
     for _turn in range(count):
         message = r.choice(MUTATIONS)(r, r.choice(seeds), r.choice(seeds))
         if message and r.random() < 0.1:
-            # the first ten work on bytes that need not be CBOR
+            # The first ten mutations also work on invalid CBOR.
             message = r.choice(MUTATIONS[:10])(r, message, r.choice(seeds))
         yield message
 

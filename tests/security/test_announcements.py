@@ -1,4 +1,4 @@
-"""Only the operator can announce a release, and all that an announcement causes is a check."""
+"""Only the operator can announce a release, and an announcement only causes a check."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TOPIC = manifest_topic("small")
 
 @pytest.fixture
 def repository(tmp_path, make_bundle):
-    made = Repository.init(tmp_path / "repo")
+    repository = Repository.init(tmp_path / "repo")
     for version in ("8", "9"):
-        made.add(make_bundle(f"source-{version}", version=version).path)
-    return made
+        repository.add(make_bundle(f"source-{version}", version=version).path)
+    return repository
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""The broker of `gatewise broker init` allows the rights of each role, and refuses all others.
+"""Access rights of each role at the broker of `gatewise broker init`.
 
-MQTT 3.1.1 does not report a refusal. The tests read it in the broker's log, or publish an allowed
-message afterwards, which must arrive first.
+MQTT 3.1.1 does not report a refusal. Therefore the tests read the broker's log, or publish an
+allowed message afterwards, which must arrive first.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def test_presence_metrics_announcements_and_dead_letters_are_allowed(secure, ent
     assert device.get() == ("gw/v1/model/small/manifest", b"announced")
 
 
-#: Forbidden publishes: who, topic, and the reader of the topic with a client that may publish.
+#: Forbidden publishes: client, topic, reader of the topic, and a client that may publish.
 FORBIDDEN_PUBLISHES = [
-    # a device in the name of another
+    # a device under the name of another device
     *[
         ("pi-1", f"gw/v1/pi-2/{level}", reader, "pi-2")
         for level, reader in (
@@ -78,7 +78,7 @@ FORBIDDEN_PUBLISHES = [
     ("pi-1", "gw/v1/bench/labels", "w-1", "bench"),
     ("pi-1", "gw/v1/bench/labels/json", "w-1", "bench"),
     ("bench", "gw/v1/pi-1/req", "w-1", "pi-1"),
-    # an announcement not by the operator, a dead letter not by a worker
+    # an announcement by another role than operator, a dead letter by a device
     ("pi-1", "gw/v1/model/small/manifest", "pi-2", "boss"),
     ("w-1", "gw/v1/model/small/manifest", "pi-2", "boss"),
     ("pi-1", "gw/v1/dead/cbor", "boss", "w-1"),
@@ -87,7 +87,7 @@ FORBIDDEN_PUBLISHES = [
     ("boss", "gw/v1/pi-1/req", "w-1", "pi-1"),
     ("w-1", "gw/v1/pi-1/req", "boss", "pi-1"),
 ]  # fmt: skip
-#: Forbidden subscriptions: who, topic, and a client that publishes there.
+#: Forbidden subscriptions: client, topic, and a client that publishes on it.
 FORBIDDEN_SUBSCRIPTIONS = [
     ("pi-1", "gw/v1/pi-2/rsp", "w-1"),
     ("pi-1", "gw/v1/pi-2/rsp/json", "w-1"),

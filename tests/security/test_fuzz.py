@@ -1,4 +1,4 @@
-"""Malformed messages: nothing crashes, memory does not grow, and each message is counted."""
+"""Malformed messages are counted, and cause no crash and no growth of memory."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
     "checksum",
 }  # fmt: skip
-#: Largest growth of resident memory in MB: less than a leak of 100 bytes per message.
-GROWTH = 10.0
+#: Largest growth of resident memory in MB, below a leak of 100 bytes per message.
+MAX_GROWTH = 10.0
 
 
 def steady(feed: Callable[[bytes], None], messages: list[bytes]) -> float:
@@ -79,10 +79,10 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, count):
     assert outcomes.total() == count
     assert set(outcomes) <= REASONS | {"taken"}
     assert ids == {None, 16}
-    # the mutations reach every check, and some leave a message valid
-    seldom = {"name", "infinite", "missing"}
-    assert set(outcomes) >= {"taken"} | REASONS - seldom
-    assert growth < GROWTH
+    # The mutations reach every check, and some messages stay valid.
+    rare = {"name", "infinite", "missing"}
+    assert set(outcomes) >= {"taken"} | REASONS - rare
+    assert growth < MAX_GROWTH
 
 
 class NoisyLink:
@@ -90,9 +90,9 @@ class NoisyLink:
 
     ready = True
 
-    def __init__(self, answer: Callable[[bytes], bytes], each: int) -> None:
+    def __init__(self, answer: Callable[[bytes], bytes], n_messages: int) -> None:
         self._answer = answer
-        self._each = each
+        self._n_messages = n_messages
         self.delivered = 0
         self.requests = 0
 
@@ -103,7 +103,7 @@ class NoisyLink:
         self.requests += 1
         request = wire.decode_request(payload)
         seeds = responses(request.model, request.version, 2, [request.id, wire.new_id()])
-        for message in mutants(seeds, self._each, seed=self.requests):
+        for message in mutants(seeds, self._n_messages, seed=self.requests):
             self._deliver(message)
         self._deliver(self._answer(payload))
         return True
@@ -121,7 +121,7 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
     def answer(payload: bytes) -> bytes:
         return wire.encode_response(answer_to(wire.decode_request(payload)))
 
-    link = NoisyLink(answer, each=100)
+    link = NoisyLink(answer, n_messages=100)
     routes: Counter[str] = Counter()
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         before = None
@@ -132,10 +132,10 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
                 before = resident_mb()
         gc.collect()
         assert before is not None
-        assert resident_mb() - before < GROWTH
+        assert resident_mb() - before < MAX_GROWTH
         counters = device.counters
     assert routes.total() == link.requests
-    # a mutant in the form of a valid response is a response, which the access list prevents
+    # A mutation may be a valid response. In production the access list prevents it.
     assert routes["cloud"] > 0.9 * routes.total()
     fates = ("invalid", "unknown", "mismatched", "duplicates", "late", "answered", "refused")
     assert sum(counters[name] for name in fates) == link.delivered
@@ -157,31 +157,31 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
             before = None
             strays = iter(mutants(responses("small", "7", 2, [wire.new_id()]), count, seed=8))
             sent = 0
-            for at, message in enumerate(messages):
+            for index, message in enumerate(messages):
                 flood.publish("gw/v1/mad/req", message)
-                if at % 10 == 0:
+                if index % 10 == 0:
                     flood.publish("gw/v1/pi-1/rsp", next(strays))
                     sent += 1
-                if at % 100 == 0:
+                if index % 100 == 0:
                     assert device.answer(HARD).route == "cloud"
-                if at == len(messages) // 4:
+                if index == len(messages) // 4:
                     before = resident_mb(worker.process.pid)
             assert device.answer(HARD).route == "cloud"
             counters = device.counters
         assert before is not None
         growth = resident_mb(worker.process.pid) - before
-        asked = counters["sent"] + counters["retries"]
+        n_requests = counters["sent"] + counters["retries"]
         worker.process.terminate()
         status, out, err = worker.finish()
         assert (status, err) == (0, "")
         ended = json.loads(out)
         flood.close()
-    assert ended["received"] == len(messages) + asked
+    assert ended["received"] == len(messages) + n_requests
     fates = ("answered", "repeated", "duplicates", "expired", "abandoned")
     refused = sum(ended["errors"].values()) + sum(ended["dead"].values())
     assert sum(ended[name] for name in fates) + refused == ended["received"]
     assert ended["unsent"] == 0
     # the worker remembers at most 4096 responses of some hundred bytes for duplicates
-    assert growth < GROWTH
-    strange = sum(counters[name] for name in ("invalid", "unknown", "mismatched", "late"))
-    assert strange == sent
+    assert growth < MAX_GROWTH
+    n_strays = sum(counters[name] for name in ("invalid", "unknown", "mismatched", "late"))
+    assert n_strays == sent

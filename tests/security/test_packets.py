@@ -1,4 +1,4 @@
-"""Malformed packets of a broker may end a connection, but not the network thread."""
+"""Malformed packets may end a connection, but not the network thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewise_edge.link.mqtt import MqttLink
 from tests.support.raw_broker import RawBroker, publish_packet
 from tests.support.waiting import wait_until
 
-#: Malformed packets, and whether the connection stays.
+#: Malformed packets, and whether the connection stays open.
 PACKETS = {
     "topic-not-utf8": (publish_packet(b"gw/v1/\xff/req", b"x"), True),
     "topic-longer-than-packet": (b"\x30\x05\xff\xffabc", False),

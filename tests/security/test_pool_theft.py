@@ -1,4 +1,4 @@
-"""Devices can neither take requests from the workers' pool nor fill the broker's memory."""
+"""Devices cannot take requests of the workers' pool, and cannot fill the broker's memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def json_request() -> bytes:
 def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
     made = make_folder(tmp_path / "broker", plugin=plugin)
     with SecureBroker(made) as broker:
-        # without the plugin every subscription is granted, but the pool's name is unknown
+        # Without the plugin the broker grants every subscription, but the thief does not know the
+        # name of the pool.
         pools = ["gw", made.roster.pool] if plugin == "auto" else ["gw"]
         filters = [wire.shared(p, f) for p in pools for f in (wire.REQUESTS, wire.JSON_REQUESTS)]
         thief = MqttClient(broker.url, *filters, files=made.client("pi-2"))
@@ -81,5 +82,5 @@ def test_sleeping_sessions_do_not_fill_the_broker(secure, enter):
     for _ in range(200):
         worker.publish("gw/v1/pi-1/rsp", bytes(wire.MAX_PAYLOAD))
     secure.close()
-    kept = (secure.made.folder / "data" / "mosquitto.db").stat().st_size
-    assert 1e6 < kept < 10e6
+    n_bytes = (secure.made.folder / "data" / "mosquitto.db").stat().st_size
+    assert 1e6 < n_bytes < 10e6
