@@ -54,43 +54,58 @@ DISTANCES = {"kl": KullbackLeibler(), "log-odds": LogOdds()}
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full):
-    given = sample(n_classes)
-    problem, start, *_ = pose(given, distance.curvature_bound)
-    bare, critical = featureless_pair(problem, start, given.f0_loss, p_full, distance)
-    posed, tol = replace(problem, gamma=0.2 * critical), 1e-6
+    training_sample = sample(n_classes)
+    problem, start, *_ = pose(training_sample, distance.curvature_bound)
+    featureless, critical = featureless_pair(
+        problem, start, training_sample.f0_loss, p_full, distance
+    )
+    penalised, tol = replace(problem, gamma=0.2 * critical), 1e-6
     pair, objectives = alternate(
-        posed, given.f0_loss, p_full, bare, tol=tol, max_steps=3000, distance=distance
+        penalised,
+        training_sample.f0_loss,
+        p_full,
+        featureless,
+        tol=tol,
+        max_steps=3000,
+        distance=distance,
     )
     assert len(objectives) < 3000
     assert np.diff(objectives).max() <= 1e-10
     # both optimality conditions: q is optimal for the pair, and the pair for q
-    iterate = posed.evaluate(pair)
-    free = distance.q_step(iterate.f1_loss, given.f0_loss, iterate.gate, p_full, given.weight)
-    assert np.average(free.q, weights=given.weight) <= p_full + 1e-8
-    assert posed.with_q(free).kkt_residual(pair) <= 10 * tol
-    value = posed.with_q(free).objective(pair)
-    value += np.average(free.q * given.f0_loss + free.constant, weights=given.weight)
+    iterate = penalised.evaluate(pair)
+    probabilities = distance.q_step(
+        iterate.f1_loss, training_sample.f0_loss, iterate.gate, p_full, training_sample.weight
+    )
+    assert np.average(probabilities.q, weights=training_sample.weight) <= p_full + 1e-8
+    assert penalised.with_q(probabilities).kkt_residual(pair) <= 10 * tol
+    value = penalised.with_q(probabilities).objective(pair)
+    value += np.average(
+        probabilities.q * training_sample.f0_loss + probabilities.constant,
+        weights=training_sample.weight,
+    )
     assert value == pytest.approx(objectives[-1], abs=1e-10)
 
 
 def test_objective_equals_the_papers_formula():
-    given = sample(even=True)
-    problem, start, *_ = pose(given)
+    training_sample = sample(even=True)
+    problem, start, *_ = pose(training_sample)
     pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
-    posed, distance = replace(problem, gamma=0.05), KullbackLeibler()
+    penalised, distance = replace(problem, gamma=0.05), KullbackLeibler()
     _, (value,) = alternate(
-        posed, given.f0_loss, 0.4, pair, tol=0.0, max_steps=1, distance=distance
+        penalised, training_sample.f0_loss, 0.4, pair, tol=0.0, max_steps=1, distance=distance
     )
     # OPT with the losses, the divergence and the penalty written out
     out = pair.outputs(problem.z)
     loss, offload = log_loss(out[:, :1], problem.target), expit(out[:, 1])
-    free = distance.q_step(loss, given.f0_loss, out[:, 1], 0.4, given.weight)
-    q = free.q
+    probabilities = distance.q_step(
+        loss, training_sample.f0_loss, out[:, 1], 0.4, training_sample.weight
+    )
+    q = probabilities.q
     divergence = q * np.log(q / offload) + (1 - q) * np.log((1 - q) / (1 - offload))
     rows = np.linalg.norm(pair.weights, axis=1)
     acquired = rows @ PRICED.own
     acquired += 1.5 * np.hypot(*rows[[0, 1]]) + 0.7 * np.hypot(*rows[[3, 4]])
-    expected = np.mean((1 - q) * loss + q * given.f0_loss + divergence) + 0.05 * acquired
+    expected = np.mean((1 - q) * loss + q * training_sample.f0_loss + divergence) + 0.05 * acquired
     assert value == pytest.approx(expected, rel=1e-12)
 
 
@@ -99,49 +114,58 @@ def test_objective_equals_the_papers_formula():
 def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n_classes):
     kind = AdaptLstsq if isinstance(distance, LogOdds) else AdaptLin
     method = kind(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
-    found = fit_path(sample(n_classes), method, 0.4)
-    free = np.array([False, False, False, False, False, True])
-    costly, cheaper = (model.weights for model in found)
-    assert not costly[~free].any()
-    assert costly[free].any()
-    assert cheaper[~free].any()
+    models = fit_path(sample(n_classes), method, 0.4)
+    is_free = np.array([False, False, False, False, False, True])
+    costly, cheaper = (model.weights for model in models)
+    assert not costly[~is_free].any()
+    assert costly[is_free].any()
+    assert cheaper[~is_free].any()
 
 
 def test_group_lasso_pays_a_shared_price_once():
-    # together the features are worth one shared price, but not that price for each
+    # together the features are worth one shared price, but not that price for own_prices
     rng = np.random.default_rng(3)
     x = rng.normal(size=(400, 2)).astype(np.float32)
     y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
 
-    def posed(costs):
-        given = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
-        problem, start, *_ = pose(given)
-        return given, problem, featureless_pair(problem, start, given.f0_loss, 0.2, DISTANCES["kl"])
+    def posed_sample(costs):
+        training_sample = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
+        problem, start, *_ = pose(training_sample)
+        return (
+            training_sample,
+            problem,
+            featureless_pair(problem, start, training_sample.f0_loss, 0.2, DISTANCES["kl"]),
+        )
 
     def acquired(costs, gamma):
-        given, problem, (bare, _) = posed(costs)
+        training_sample, problem, (featureless, _) = posed_sample(costs)
         pair, _ = alternate(
-            replace(problem, gamma=gamma), given.f0_loss, 0.2, bare, tol=1e-9, max_steps=500
+            replace(problem, gamma=gamma),
+            training_sample.f0_loss,
+            0.2,
+            featureless,
+            tol=1e-9,
+            max_steps=500,
         )
         return pair.weights.any(axis=1)
 
-    once = FeatureCosts([0.0, 0.0], group=["g", "g"], shared={"g": 1.0})
-    each = FeatureCosts([1.0, 1.0])
-    (_, critical), (_, of_each) = posed(once)[2], posed(each)[2]
-    assert critical > 1.2 * of_each
-    between = 0.5 * (critical + of_each)
-    assert acquired(once, between).all()
-    assert not acquired(each, between).any()
+    shared_price = FeatureCosts([0.0, 0.0], group=["g", "g"], shared={"g": 1.0})
+    own_prices = FeatureCosts([1.0, 1.0])
+    (_, critical), (_, critical_own) = posed_sample(shared_price)[2], posed_sample(own_prices)[2]
+    assert critical > 1.2 * critical_own
+    between = 0.5 * (critical + critical_own)
+    assert acquired(shared_price, between).all()
+    assert not acquired(own_prices, between).any()
 
 
 @pytest.mark.parametrize("newton", [False, True], ids=["first-order", "newton"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICED], ids=["uniform", "groups"])
 def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, newton):
-    given = sample(n_classes, costs, n=500)
+    training_sample = sample(n_classes, costs, n=500)
     growth = Growth(n_rounds=12, num_leaves=8, learning_rate=0.3, newton=newton)
-    adapt = grow(given, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
-    miser = grow(given, growth, 0.004, p_full=None, seed=0)
+    adapt = grow(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
+    miser = grow(training_sample, growth, 0.004, p_full=None, seed=0)
     n_margins = 1 if n_classes == 2 else n_classes
     assert (adapt.n_outputs, miser.n_outputs) == (n_margins + 1, n_margins)
     first, _ = adapt.select_trees(np.flatnonzero(adapt.output < n_margins).tolist())
@@ -150,20 +174,20 @@ def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, ne
     for name in ("feature", "threshold", "left", "right", "value", "roots", "output"):
         np.testing.assert_array_equal(getattr(first, name), getattr(miser, name))
     # and the gate never moves
-    np.testing.assert_array_equal(adapt.margins(given.x)[:, -1], 0)
+    np.testing.assert_array_equal(adapt.margins(training_sample.x)[:, -1], 0)
 
 
 def test_first_order_trees_fit_the_gradient_by_least_squares():
-    given = sample(n=400, costs=FeatureCosts.uniform(6))
+    training_sample = sample(n=400, costs=FeatureCosts.uniform(6))
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0, newton=False)
-    model = grow(given, growth, 0.0, p_full=None, seed=0)
+    model = grow(training_sample, growth, 0.0, p_full=None, seed=0)
     root = float(model.base[0])
-    step = model.margins(given.x)[:, 0] - root
+    step = model.margins(training_sample.x)[:, 0] - root
     left, right = np.unique(step)
     for side in (left, right):
         rows = step == side
         # a leaf's value is the mean of the weighted negative gradients of its rows
-        residual = given.weight[rows] * (given.y[rows] - expit(root))
+        residual = training_sample.weight[rows] * (training_sample.y[rows] - expit(root))
         assert side == pytest.approx(residual.mean(), rel=1e-5)
 
 
@@ -176,16 +200,18 @@ def test_first_use_pays_a_shared_price_once(p_full):
     growth = Growth(n_rounds=30, num_leaves=8, learning_rate=0.3)
 
     def used(costs, nats):
-        given = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
+        training_sample = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
         gamma = nats * costs.total / costs.n_features  # per unit of cost, not per mean feature cost
-        trees = grow(given, growth, gamma, p_full=p_full, warm_up=10, seed=0)
+        trees = grow(training_sample, growth, gamma, p_full=p_full, warm_up=10, seed=0)
         return tuple(sorted(set(trees.feature[trees.feature >= 0].tolist()) - {2}))
 
     grouped = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})
-    apart = FeatureCosts([2.1, 2.1, 0.1])
-    found = {(used(apart, nats), used(grouped, nats)) for nats in np.geomspace(0.02, 0.5, 12)}
-    assert ((0,), (0, 1)) in found
-    assert found <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
+    own_prices = FeatureCosts([2.1, 2.1, 0.1])
+    features_used = {
+        (used(own_prices, nats), used(grouped, nats)) for nats in np.geomspace(0.02, 0.5, 12)
+    }
+    assert ((0,), (0, 1)) in features_used
+    assert features_used <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
 
 
 def test_starts_offload_the_given_share_of_weight():
@@ -204,23 +230,25 @@ def test_starts_find_the_feature_that_gates_and_answers():
     # rows with feature 2 above -0.5 can be answered by a linear model on that feature
     y = np.where(x[:, 2] > -0.5, x[:, 2] > 0.5, rng.random(1000) < 0.5).astype(np.int64)
     costs = FeatureCosts([1.0, 1.0, 1.0, 0.0])
-    given = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
-    starts = best_starts(given, 0.3, 3)
+    training_sample = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
+    starts = best_starts(training_sample, 0.3, 3)
     assert starts[0] == Start(2, upper=False)
     assert {s.feature for s in starts} == {0, 1, 2}  # the free one is in every model anyway
     # a very high price puts the best start last
-    costly = replace(given, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
+    costly = replace(training_sample, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
     assert best_starts(costly, 0.3, 3)[-1] == Start(2, upper=False)
-    assert best_starts(given, 0.3, 0) == []
+    assert best_starts(training_sample, 0.3, 0) == []
 
 
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_gate_loss_is_zero_at_the_gates_own_probabilities(distance):
     g = np.array([-2.0, 0.5, 3.0])
-    free = distance.with_probabilities(expit(g))
-    np.testing.assert_allclose(free.gate_loss.slope(g), 0, atol=1e-12)
-    np.testing.assert_allclose(free.gate_loss.value(g) + free.constant, 0, atol=1e-12)
-    elsewhere = free.gate_loss.value(g + 0.7) + free.constant
+    probabilities = distance.with_probabilities(expit(g))
+    np.testing.assert_allclose(probabilities.gate_loss.slope(g), 0, atol=1e-12)
+    np.testing.assert_allclose(
+        probabilities.gate_loss.value(g) + probabilities.constant, 0, atol=1e-12
+    )
+    elsewhere = probabilities.gate_loss.value(g + 0.7) + probabilities.constant
     assert (elsewhere > 0).all()
 
 
@@ -228,11 +256,11 @@ def test_gate_loss_is_zero_at_the_gates_own_probabilities(distance):
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_opt_is_convex_in_the_models(distance, n_classes):
     """Remark 1 of the paper, on segments between random pairs, with the penalty."""
-    given = sample(n_classes)
-    problem, start, *_ = pose(given, distance.curvature_bound)
+    training_sample = sample(n_classes)
+    problem, start, *_ = pose(training_sample, distance.curvature_bound)
     rng = np.random.default_rng(0)
-    free = distance.with_probabilities(rng.uniform(0.01, 0.99, len(given.x)))
-    posed = replace(problem, gamma=0.1).with_q(free)
+    probabilities = distance.with_probabilities(rng.uniform(0.01, 0.99, len(training_sample.x)))
+    penalised = replace(problem, gamma=0.1).with_q(probabilities)
     for _ in range(50):
         a, b = (
             LinearPair(rng.normal(size=start.weights.shape), rng.normal(size=start.bias.shape))
@@ -240,8 +268,8 @@ def test_opt_is_convex_in_the_models(distance, n_classes):
         )
         t = rng.random()
         between = LinearPair(t * a.weights + (1 - t) * b.weights, t * a.bias + (1 - t) * b.bias)
-        chord = t * posed.objective(a) + (1 - t) * posed.objective(b)
-        assert posed.objective(between) <= chord + 1e-12
+        chord = t * penalised.objective(a) + (1 - t) * penalised.objective(b)
+        assert penalised.objective(between) <= chord + 1e-12
 
 
 def test_opt_is_convex_in_the_free_probabilities():
@@ -249,8 +277,13 @@ def test_opt_is_convex_in_the_free_probabilities():
     f1_loss, f0_loss, g = rng.exponential(size=500), rng.exponential(size=500), rng.normal(size=500)
 
     def value(q):
-        free = KullbackLeibler().with_probabilities(q)
-        return (1 - q) * f1_loss + q * f0_loss + free.gate_loss.value(g) + free.constant
+        probabilities = KullbackLeibler().with_probabilities(q)
+        return (
+            (1 - q) * f1_loss
+            + q * f0_loss
+            + probabilities.gate_loss.value(g)
+            + probabilities.constant
+        )
 
     a, b, t = rng.random(500), rng.random(500), rng.random(500)
     assert (value(t * a + (1 - t) * b) <= t * value(a) + (1 - t) * value(b) + 1e-12).all()
@@ -264,8 +297,13 @@ def test_opt_bounds_the_composite_systems_log_loss():
     log_loss_of_system = -np.log((1 - offload) * np.exp(-f1_loss) + offload * np.exp(-f0_loss))
 
     def bound(q):
-        free = KullbackLeibler().with_probabilities(q)
-        return (1 - q) * f1_loss + q * f0_loss + free.gate_loss.value(g) + free.constant
+        probabilities = KullbackLeibler().with_probabilities(q)
+        return (
+            (1 - q) * f1_loss
+            + q * f0_loss
+            + probabilities.gate_loss.value(g)
+            + probabilities.constant
+        )
 
     assert (bound(rng.random(500)) >= log_loss_of_system - 1e-12).all()
     posterior = offload * np.exp(-f0_loss) / np.exp(-log_loss_of_system)

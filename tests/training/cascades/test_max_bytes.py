@@ -73,7 +73,7 @@ def test_stages_share_thresholds_and_each_part_is_bounded() -> None:
     stage = Stage.from_model(trees, "sigmoid")
     sizes = packed_sizes((stage, replace(stage)))
     one, both = sizes.total([0]), sizes.total([0, 1])
-    assert one == sizes.total([1]) == sizes.alone[0]
+    assert one == sizes.total([1]) == sizes.by_stage[0]
     (floats, _), (ranks, needs), _ = sizes.forms
     assert needs.all()
     assert needs.shape == (2, 60)

@@ -60,8 +60,8 @@ def test_confidently_wrong_stages_are_dropped_first() -> None:
 def test_stages_beyond_the_device_take_nothing_and_stay() -> None:
     record = record_of([900, 900, 0])
     assert all(2 in kept for kept in stages_within(record, 1000) if len(kept) > 1)
-    assert PackedSizes.plain((900, 900, 0)).kept((0, 2)) == 900
-    assert PackedSizes.plain((900, 1000, 0)).kept(()) == 900
+    assert PackedSizes.plain((900, 900, 0)).bytes_on_device((0, 2)) == 900
+    assert PackedSizes.plain((900, 1000, 0)).bytes_on_device(()) == 900
 
 
 POINTS = st.lists(

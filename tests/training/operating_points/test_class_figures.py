@@ -119,7 +119,7 @@ def frontier(record, bounds):
     emphasis = [np.array([w, 1.0]) for w in (3.0, 24.0)]
     points = frontier_points(record, n_lams=25, emphases=emphasis)
     curve = Frontier.from_points(
-        points, reference_accuracy=record.merit(), classes=(0, 1),
+        points, reference_accuracy=record.reference_accuracy(), classes=(0, 1),
         class_rows=record.answers.class_rows(),
     )  # fmt: skip
     return curve.with_others(points, bounds)
@@ -156,7 +156,7 @@ def test_certified_points_keep_all_bounds_as_often_as_promised(goal, bounds, wei
         if "budget" in goal:
             kept &= true.cost <= goal["budget"]
         else:
-            kept &= pool.merit() - true.merit <= goal["max_loss"]
+            kept &= pool.reference_accuracy() - true.merit <= goal["max_loss"]
         broken += not kept
     assert certified > 0.8 * times
     assert broken <= 0.1 * times + 2 * (times * 0.09) ** 0.5

@@ -122,7 +122,7 @@ def test_safer_points_join_a_frontier_without_them():
         np.ones(len(group)), has_cloud=True, given_splitter=RowSplitter(len(group), groups=group),
     )  # fmt: skip
     points = frontier_points(record)
-    plain = Frontier.from_points(points, reference_accuracy=record.merit())
+    plain = Frontier.from_points(points, reference_accuracy=record.reference_accuracy())
     frontier = with_group_errors(plain, points, [record], 0.01)
     chosen = frontier.at(max_loss=0.01, slack=1.0)
     assert chosen in frontier.others

@@ -24,7 +24,7 @@ from gatewise_training.operating_points.guarantee import (
 )
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-TIMES = 300
+N_DRAWS = 300
 
 promise = Promise.from_bounds
 
@@ -63,15 +63,15 @@ def resampled(tuning, pool, n, *, certify=certify, **bound):
     order = order[:: 6 if kind == "max_loss" else 2]  # coarser and faster
     rng = np.random.default_rng(0)
     truth = {}
-    for _ in range(TIMES):
+    for _ in range(N_DRAWS):
         rows = pool.rows(rng.integers(0, len(pool.weights), n))
-        found = certify(rows, order, promise(**bound))
-        if found.thresholds not in truth:
-            truth[found.thresholds] = risk(pool, pool.measure(found.thresholds), kind)
-        yield truth[found.thresholds]
+        certified = certify(rows, order, promise(**bound))
+        if certified.thresholds not in truth:
+            truth[certified.thresholds] = risk(pool, pool.measure(certified.thresholds), kind)
+        yield truth[certified.thresholds]
 
 
-MOST_VIOLATIONS = 0.05 + 2 * (0.05 * 0.95 / TIMES) ** 0.5
+MAX_VIOLATION_RATE = 0.05 + 2 * (0.05 * 0.95 / N_DRAWS) ** 0.5
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ MOST_VIOLATIONS = 0.05 + 2 * (0.05 * 0.95 / TIMES) ** 0.5
 def test_guarantees_hold_at_their_confidence(bound):
     (limit,) = bound.values()
     risks = np.array(list(resampled(record(0, 1500), record(1, 40_000), 1000, **bound)))
-    assert (risks > limit).mean() <= MOST_VIOLATIONS
+    assert (risks > limit).mean() <= MAX_VIOLATION_RATE
     assert 0 < 1 - risks.mean() / limit < 0.75  # and the bound is not trivially loose
 
 
@@ -96,30 +96,32 @@ def test_certificates_state_their_terms_and_test():
         ({"budget": 4.0}, "betting"),
     ):
         order = candidates(tuning, frontier(tuning), promise(**bound), rows=1200)
-        found = certify(rows, order, promise(**bound))
+        certified = certify(rows, order, promise(**bound))
         ((kind, limit),) = bound.items()
-        assert json.loads(json.dumps(found.guarantee)) == {
+        assert json.loads(json.dumps(certified.guarantee)) == {
             "kind": kind,
             "bound": limit,
             "confidence": 0.95,
             "calibration_rows": 1200,
             "method": method,
         }
-        assert msgspec.structs.replace(found, guarantee=None) == rows.measure(found.thresholds)
-        assert risk(rows, found, kind) < limit
+        assert msgspec.structs.replace(certified, guarantee=None) == rows.measure(
+            certified.thresholds
+        )
+        assert risk(rows, certified, kind) < limit
 
 
 def test_testing_stops_at_the_first_failure():
     rows = record(4, 1000)
     safe, bold, broken = (rows.measure(t) for t in ((None, 2.0, 1.0), (None, 3.0, 1.5), (9.0,) * 3))
-    for order, want in (
+    for order, expected in (
         ([safe, bold], bold),
         ([safe, broken, bold], safe),
         ([broken, safe, bold], None),
         ([], None),
     ):
-        found = certify(rows, order, promise(offload_rate=bold.offload_rate + 0.05))
-        assert (found and found.thresholds) == (want and want.thresholds)
+        certified = certify(rows, order, promise(offload_rate=bold.offload_rate + 0.05))
+        assert (certified and certified.thresholds) == (expected and expected.thresholds)
     assert broken.offload_rate > bold.offload_rate + 0.05
 
 
@@ -127,10 +129,10 @@ def test_promises_that_no_row_can_break_need_few_rows():
     few = record(5, 3)
     tuning = record(6, 500)
     for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
-        found = certify(
+        certified = certify(
             few, candidates(tuning, frontier(tuning), promise(**bound), rows=3), promise(**bound)
         )
-        assert found.guarantee["method"] == "certain"
+        assert certified.guarantee["method"] == "certain"
     assert certify(few, frontier(tuning), promise(budget=0.9)) is None
     # a stage with a NaN score does not always stop
     few.scores[0, 0] = np.nan
@@ -139,7 +141,7 @@ def test_promises_that_no_row_can_break_need_few_rows():
 
 
 def test_bets_do_not_depend_on_the_order_of_rows():
-    """If the order counted, rows sorted by cost could let a bet win before it loses."""
+    """If the order one_stage, rows sorted by cost could let a bet win before it loses."""
     rows = record(9, 2000)
     point = rows.measure((6.0, 4.0, 1.0))
     by_cost = np.argsort(rows.exit_costs[rows.exits(point.thresholds)], kind="stable")
@@ -177,8 +179,13 @@ def bounds(**by_class):
 def test_promises_accept_the_limits_of_their_range():
     for terms in ({"max_loss": 0.0}, {"max_loss": 1.0}, {"offload_rate": 1}, {"budget": 0}):
         ((kind, bound),) = terms.items()
-        made = promise(**terms, offload_rate=None) if kind != "offload_rate" else promise(**terms)
-        assert (made.kind, made.bound, made.confidence, made.by_class) == (kind, bound, 0.95, None)
+        stated = promise(**terms, offload_rate=None) if kind != "offload_rate" else promise(**terms)
+        assert (stated.kind, stated.bound, stated.confidence, stated.by_class) == (
+            kind,
+            bound,
+            0.95,
+            None,
+        )
     assert promise(0.9, budget=1e9).level == pytest.approx(0.1)
     for terms in ({"max_loss": 1.001}, {"offload_rate": -0.001}, {"budget": float("inf")}):
         with pytest.raises(InputError):
@@ -210,36 +217,38 @@ def test_promise_that_no_row_can_break_is_certain():
     assert not certain(cloud_only, offload_rate=0.99)
     assert [certain(mixed, budget=b) for b in (5.99, 6.0)] == [False, True]
     assert [certain(cloud_only, budget=b) for b in (11.99, 12.0)] == [False, True]
-    alone = record(12, 50, has_cloud=False)
-    last = alone.measure((None, None, ALWAYS_STOP))
-    assert certain(last, (alone,), offload_rate=0.0)
-    assert certain(last, (alone,), max_loss=0.0)
-    assert not certain(alone.measure((1.0, None, ALWAYS_STOP)), (alone,), max_loss=0.0)
+    without_cloud = record(12, 50, has_cloud=False)
+    last = without_cloud.measure((None, None, ALWAYS_STOP))
+    assert certain(last, (without_cloud,), offload_rate=0.0)
+    assert certain(last, (without_cloud,), max_loss=0.0)
+    assert not certain(
+        without_cloud.measure((1.0, None, ALWAYS_STOP)), (without_cloud,), max_loss=0.0
+    )
     other = record(13, 50, has_cloud=False)
     # the reference is the last stage of the other cascade
-    assert not certain(last, (alone, other), max_loss=0.0)
+    assert not certain(last, (without_cloud, other), max_loss=0.0)
 
 
 # -- tests at their limits -----------------------------------------------------------------
 
 
-def counted(n_offloaded, n, **changes):
+def one_stage(n_offloaded, n, **changes):
     """Make a cascade of one stage that offloads the first rows; all answers are right."""
     scores = np.ones((1, n), np.float32)
     scores[0, :n_offloaded] = -1
-    r = CascadeRecord(scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n))
-    return replace(r, **changes)
+    cascade = CascadeRecord(scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n))
+    return replace(cascade, **changes)
 
 
 def test_an_offload_rate_is_certified_up_to_the_binomial_tail():
     """59 rows without an offload certify a rate of 0.05 as 0.95**59 < 0.05; 58 rows do not."""
     for n, is_certified in ((58, False), (59, True)):
-        r = counted(0, n)
-        point = r.measure((0.5,))
-        assert (certify(r, [point], promise(offload_rate=0.05)) is not None) == is_certified
-    one = counted(1, 93)  # with one offload it takes 93
+        cascade = one_stage(0, n)
+        point = cascade.measure((0.5,))
+        assert (certify(cascade, [point], promise(offload_rate=0.05)) is not None) == is_certified
+    one = one_stage(1, 93)  # with one offload it takes 93
     assert certify(one, [one.measure((0.5,))], promise(offload_rate=0.05)) is not None
-    few = counted(1, 92)
+    few = one_stage(1, 92)
     assert certify(few, [few.measure((0.5,))], promise(offload_rate=0.05)) is None
 
 
@@ -249,21 +258,21 @@ def test_a_loss_is_certified_where_few_rows_are_worse_than_better():
         correct = np.ones((2, n))
         correct[0, :n_worse] = 0
         correct[1, n_worse : n_worse + n_better] = 0
-        r = counted(0, n, correct=correct)
-        found = certify(r, [r.measure((0.5,))], promise(max_loss=0.02))
-        assert (found is not None) == is_certified
-    worst = counted(0, n, correct=np.vstack([np.zeros(n), np.ones(n)]))
+        cascade = one_stage(0, n, correct=correct)
+        certified = certify(cascade, [cascade.measure((0.5,))], promise(max_loss=0.02))
+        assert (certified is not None) == is_certified
+    worst = one_stage(0, n, correct=np.vstack([np.zeros(n), np.ones(n)]))
     certain = certify(worst, [worst.measure((0.5,))], promise(max_loss=1.0))
     assert certain.guarantee["method"] == "certain"
 
 
 def test_budgets_are_certified_by_a_bet_within_the_possible_costs():
-    r = counted(20, 400)  # mean cost 1.2
-    point = r.measure((0.5,))
-    assert certify(r, [point], promise(budget=1.5)).guarantee["method"] == "betting"
-    assert certify(r, [point], promise(budget=1.21)) is None
-    assert certify(r, [point], promise(budget=5.0)).guarantee["method"] == "certain"
-    assert certify(r, [point], promise(budget=1.0)) is None  # no cost is lower
+    cascade = one_stage(20, 400)  # mean cost 1.2
+    point = cascade.measure((0.5,))
+    assert certify(cascade, [point], promise(budget=1.5)).guarantee["method"] == "betting"
+    assert certify(cascade, [point], promise(budget=1.21)) is None
+    assert certify(cascade, [point], promise(budget=5.0)).guarantee["method"] == "certain"
+    assert certify(cascade, [point], promise(budget=1.0)) is None  # no cost is lower
 
 
 def test_a_weighted_loss_is_a_bet_on_weighted_rows():
@@ -272,26 +281,28 @@ def test_a_weighted_loss_is_a_bet_on_weighted_rows():
     correct = np.ones((2, n))
     correct[0, truth == 1] = np.arange(n // 2) >= 15  # 15 of the second class are lost
     for weight, is_certified in ((1.0, True), (30.0, False)):
-        r = counted(
+        cascade = one_stage(
             0,
             n,
             correct=correct,
             class_weights=np.where(truth == 1, weight, 1.0),
             answers=ExitAnswers(truth, np.stack([truth, truth]), 2),
         )
-        found = certify(r, [r.measure((0.5,))], promise(max_loss=0.048))
-        assert (found is not None) == is_certified
-        if found is not None:
-            assert found.guarantee["method"] == "betting"
-            assert found.guarantee["loss"] == "weighted accuracy"
+        certified = certify(cascade, [cascade.measure((0.5,))], promise(max_loss=0.048))
+        assert (certified is not None) == is_certified
+        if certified is not None:
+            assert certified.guarantee["method"] == "betting"
+            assert certified.guarantee["loss"] == "weighted accuracy"
 
 
 def test_values_of_a_weighted_loss_reach_both_of_their_limits():
     correct = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])  # lost, gained, equal
-    r = counted(0, 3, correct=correct, class_weights=np.array([2.0, 2.0, 1.0]))
-    point = r.measure((0.5,))
-    exits = r.exits(point.thresholds)[np.newaxis]
-    values, lowest, highest, bound = _risks([r], [point], r, exits, promise(max_loss=0.1))
+    cascade = one_stage(0, 3, correct=correct, class_weights=np.array([2.0, 2.0, 1.0]))
+    point = cascade.measure((0.5,))
+    exits = cascade.exits(point.thresholds)[np.newaxis]
+    values, lowest, highest, bound = _risks(
+        [cascade], [point], cascade, exits, promise(max_loss=0.1)
+    )
     largest = 2 / (5 / 3)  # weights of mean 1
     assert values[0].tolist() == pytest.approx([0.9 * largest, -1.1 * largest, -0.1 * largest / 2])
     assert (lowest[0], highest[0]) == (values.min(), values.max())
@@ -301,14 +312,14 @@ def test_values_of_a_weighted_loss_reach_both_of_their_limits():
 def test_rows_with_groups_are_tested_by_bets_on_groups():
     for n_groups, is_certified in ((10, False), (200, True)):
         groups = np.arange(1000) % n_groups
-        r = counted(0, 1000, given_splitter=RowSplitter(1000, groups))
+        cascade = one_stage(0, 1000, given_splitter=RowSplitter(1000, groups))
         for terms in ({"offload_rate": 0.05}, {"max_loss": 0.05}, {"budget": 1.2}):
-            found = certify(r, [r.measure((0.5,))], promise(**terms))
-            assert (found is not None) == is_certified, terms
-            if found is not None:
-                assert found.guarantee["method"] == "betting on groups"
-                assert found.guarantee["calibration_groups"] == n_groups
-                assert found.guarantee["calibration_rows"] == 1000
+            certified = certify(cascade, [cascade.measure((0.5,))], promise(**terms))
+            assert (certified is not None) == is_certified, terms
+            if certified is not None:
+                assert certified.guarantee["method"] == "betting on groups"
+                assert certified.guarantee["calibration_groups"] == n_groups
+                assert certified.guarantee["calibration_rows"] == 1000
 
 
 def test_bounds_on_classes_are_also_tested_and_stated():
@@ -319,33 +330,33 @@ def test_bounds_on_classes_are_also_tested_and_stated():
         stage_answers = truth.copy()
         stage_answers[np.flatnonzero(truth == 1)[:n_missed]] = 0
         answers = np.stack([stage_answers, truth])
-        r = counted(
+        cascade = one_stage(
             0, n, correct=(answers == truth).astype(float), answers=ExitAnswers(truth, answers, 2)
         )
         terms = promise(
             max_loss=0.2, by_class=bounds(min_recall={1: 0.9}, max_loss={1: 0.1, 0: 0.05})
         )
-        found = certify(r, [r.measure((0.5,))], terms)
-        assert (found is not None) == is_certified
-        if found is not None:
-            assert found.guarantee["method"] == (
+        certified = certify(cascade, [cascade.measure((0.5,))], terms)
+        assert (certified is not None) == is_certified
+        if certified is not None:
+            assert certified.guarantee["method"] == (
                 "exact paired difference; by class exact binomial, exact paired difference"
             )
-            assert found.guarantee["min_recall 1"] == 0.9
-            assert found.guarantee["unused max_loss 1"] == 0.9  # .01 of .1 is lost
-            assert found.guarantee["unused max_loss 0"] == 1.0
+            assert certified.guarantee["min_recall 1"] == 0.9
+            assert certified.guarantee["unused max_loss 1"] == 0.9  # .01 of .1 is lost
+            assert certified.guarantee["unused max_loss 0"] == 1.0
 
 
 def test_candidates_beyond_one_batch_are_also_tested():
-    r = counted(0, 200)
-    order = [r.measure((t,)) for t in np.linspace(0.1, 0.9, 70).tolist()]
-    assert certify(r, order, promise(offload_rate=0.05)).thresholds == order[-1].thresholds
-    broken = counted(100, 200)
+    cascade = one_stage(0, 200)
+    order = [cascade.measure((t,)) for t in np.linspace(0.1, 0.9, 70).tolist()]
+    assert certify(cascade, order, promise(offload_rate=0.05)).thresholds == order[-1].thresholds
+    broken = one_stage(100, 200)
     assert certify(broken, order, promise(offload_rate=0.05)) is None
 
 
 def test_lost_rows_are_those_where_the_reference_alone_is_right():
     correct = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
-    r = counted(0, 4, correct=correct)
-    assert lost_rows(r, r, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
-    assert lost_rows(r, r, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]
+    cascade = one_stage(0, 4, correct=correct)
+    assert lost_rows(cascade, cascade, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
+    assert lost_rows(cascade, cascade, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]

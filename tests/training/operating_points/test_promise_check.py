@@ -7,7 +7,7 @@ import pytest
 
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.promise_check import (
-    KeptBound,
+    CheckedBound,
     MeasuredFigure,
     PromiseCheck,
     UnseenRows,
@@ -26,7 +26,7 @@ def unseen(n: int, n_lost: int, *, groups: int | None = None) -> UnseenRows:
 
 def check(rows: UnseenRows, bound: float, expected: float = 0.9) -> PromiseCheck:
     every_row = np.ones(len(rows.truth), bool)
-    loss = KeptBound("loss of accuracy", bound, True, rows.lost(every_row))
+    loss = CheckedBound("loss of accuracy", bound, True, rows.lost(every_row))
     has_groups = rows.splitter.groups is not None
     return PromiseCheck(
         loss.promise, (loss,), rows.accuracy, expected, len(rows.truth), None, has_groups

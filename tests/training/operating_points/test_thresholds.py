@@ -203,8 +203,8 @@ def test_class_weights_count_in_right_answers_alone():
         class_weights=np.array([3.0, 1.0, 1.0, 1.0]),
         answers=ExitAnswers(np.array([0, 1, 1, 1]), np.array([[0, 1, 1, 0]] * 3), 2),
     )
-    assert r.worths == pytest.approx(np.array([3, 1, 1, 1]) / 1.5)
-    assert r.merit() == pytest.approx((1 + 1.5) / 6)
+    assert r.scaled_class_weights == pytest.approx(np.array([3, 1, 1, 1]) / 1.5)
+    assert r.reference_accuracy() == pytest.approx((1 + 1.5) / 6)
     point = r.measure((1.0, 5.0))
     plain = by_hand().measure((1.0, 5.0))
     assert point.weighted_accuracy == pytest.approx((3 + 1.5) / 6)

@@ -1,15 +1,15 @@
 """The alternation of Adapt with linear models (NIPS 2017, Algorithm 1), for any distance.
 
-Each alternation is an exact q-step and one proximal Newton step of the M-step, which is not solved
-to the end while q still moves. Neither step can raise the objective. The alternation ends where q
-is optimal for the pair, and the M-step's KKT residual at that q is small.
+Each alternation is an exact q-step and one proximal Newton step of the M-step. The M-step is not
+solved to the end, because q still changes. Neither step can raise the objective. The alternation
+ends when q is optimal for the pair and the KKT residual of the M-step at that q is small.
 
 OPT is convex in the models for fixed q and in q for fixed models, but not in both together
-(section 3). From constant models the alternation first takes the features that separate the
-classes on all rows, as an L1 penalty would. A feature that separates the classes only among the
-rows of f1, and also decides which rows those are, has no slope there; the paper's Synthetic-2 has
-such features. So the alternation is also started (:class:`Start`) from free offload probabilities
-that offload the rows above, or below, a quantile of one feature.
+(section 3). From constant models, the alternation first selects the features that separate the
+classes on all rows, as an L1 penalty would. Other features separate the classes only on the rows
+that f1 answers, and also decide which rows these are. Such a feature has no slope at constant
+models, and the paper's Synthetic-2 has such features. The alternation therefore has further starts
+(:class:`Start`), which offload the rows above, or below, a quantile of one feature.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from gatewise_training.learners.losses import one_hot, prior_margins
 
 Array = NDArray[np.float64]
 
-KKT_FACTOR = 10.0
-"""KKT residual of the M-step, in multiples of `tol`, below which an alternation may end."""
+MAX_KKT_RATIO = 10.0
+"""Largest KKT residual of the M-step, in multiples of `tol`, at which an alternation may end."""
 
 START_PROBABILITY = 0.98
-"""Offload probability of the rows that a start offloads; of the others, one minus it."""
+"""Offload probability of the rows that a start offloads. The other rows have one minus it."""
 
 MAX_SCREENING_ROWS = 2000
-"""Most rows that features are compared on."""
+"""Largest number of rows for the comparison of features."""
 
 
 class QStepResult(NamedTuple):
-    """The M-step's problem at the best q for an iterate, and the two parts of OPT there."""
+    """The M-step's problem at the best q for an iterate, and the two parts of the objective."""
 
     problem: MStep
     value: float  # objective of the M-step: the part that depends on f1 and g
-    constant: float  # the part that depends on f0 and q alone
+    constant: float  # the part that depends only on f0 and q
 
     @property
     def objective(self) -> float:
-        """Objective of OPT."""
+        """The objective of OPT."""
         return self.value + self.constant
 
 
@@ -63,48 +63,49 @@ def alternate(
     max_steps: int,
     distance: Distance | None = None,
 ) -> tuple[LinearPair, list[float]]:
-    """Alternate q-steps and steps of the M-step; get the pair and the objective of each step."""
+    """Alternate q-steps and steps of the M-step; return the pair and the objective of each step."""
     distance = KullbackLeibler() if distance is None else distance
     share = problem.weight / problem.weight.sum()
 
     def q_step(iterate: Iterate) -> QStepResult:
         best = distance.q_step(iterate.f1_loss, f0_loss, iterate.gate, p_full, problem.weight)
-        posed = problem.with_q(best)
+        next_problem = problem.with_q(best)
         constant = float(share @ (best.q * f0_loss + best.constant))
-        return QStepResult(posed, posed.objective_at(iterate), constant)
+        return QStepResult(next_problem, next_problem.objective_at(iterate), constant)
 
     # Nesterov's momentum across alternations:
     #   t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
     #   v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1})
-    v = w_last = problem.evaluate(start)
+    v = problem.evaluate(start)
+    w_before = v
     step = q_step(v)
     objectives = [step.objective]
     t = 1.0
     for _ in range(max_steps - 1):
         proximal = step.problem.proximal_step(v)
         is_at_rest = len(objectives) > 1 and objectives[-2] - objectives[-1] < tol
-        if is_at_rest and proximal.residual < KKT_FACTOR * tol:
+        if is_at_rest and proximal.residual < MAX_KKT_RATIO * tol:
             break
         w, value = newton_step(step.problem, v, proximal, step.value)
         bound = value + step.constant
         t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
-        v = w.extrapolate(w_last, (t - 1.0) / t_next)
+        v = w.extrapolate(w_before, (t - 1.0) / t_next)
         next_step = q_step(v)
         if next_step.objective > bound and t > 1.0:  # the extrapolation overshot: restart from w
             t_next = 1.0
             v = w
             next_step = q_step(v)
-        # a distance that is not convex in q may make the q-step worse; then the problem stays
+        # with a distance that is not convex in q, a q-step may be worse; then keep the problem
         if next_step.objective <= bound:
             step = next_step
-        w_last = w
+        w_before = w
         t = t_next
         objectives.append(step.objective)
     return v.pair, objectives
 
 
 class PosedProblem(NamedTuple):
-    """The M-step of a sample before any penalty, and how its columns were standardised."""
+    """The M-step of a sample without a penalty, and the means and scales of its columns."""
 
     problem: MStep
     start: LinearPair  # the constant models: class margins, and a gate of 0
@@ -113,7 +114,7 @@ class PosedProblem(NamedTuple):
 
 
 def pose(sample: Sample, gate_curvature: float = 0.0) -> PosedProblem:
-    """Pose the problem of a sample without a penalty and with every row on the device."""
+    """Make the M-step of a sample, without a penalty and with no row offloaded."""
     mean, scale = standard_scores(sample.x)
     z = ((sample.x - mean) * scale).astype(np.float64)
     target = one_hot(sample.y, sample.n_classes)
@@ -135,7 +136,7 @@ def pose(sample: Sample, gate_curvature: float = 0.0) -> PosedProblem:
 def featureless_pair(
     problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
 ) -> tuple[LinearPair, float]:
-    """Find the best pair without priced features, and the least penalty at which it is optimal."""
+    """Find the best pair without priced features, and the smallest penalty for it."""
     total = problem.penalty.own.sum() + problem.penalty.shared.sum()
     prohibitive = replace(problem, gamma=1e9 / max(total, 1e-12))
     pair, _ = alternate(
@@ -152,10 +153,10 @@ class Start:
     """A start of the alternation that offloads the rows at one end of one feature."""
 
     feature: int
-    upper: bool  # whether the rows of the upper end are offloaded, or of the lower one
+    upper: bool  # whether the rows with the largest values are offloaded, or the smallest
 
     def offload(self, column: NDArray[np.floating], weight: Array, p_full: float) -> Array:
-        """Offload probabilities of rows, (n,): near 1 for a share `p_full` of their weight."""
+        """Get offload probabilities, (n,), that are near 1 for a share `p_full` of the weight."""
         order = np.argsort(-column if self.upper else column, kind="stable")
         weight_before = np.cumsum(weight[order]) - 0.5 * weight[order]
         q = np.empty(len(column))
@@ -168,9 +169,10 @@ class Start:
 def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     """Find the features on which a gate and a low-cost model alone do best for their price.
 
-    A feature decides which rows stay on the device, and a line through the same feature is fitted
-    to their class indicators by least squares. The squares that it leaves are compared with the
-    squares of as many random rows. Features without a price are no starts: all models have them.
+    A feature decides which rows stay on the device, and a line in the same feature is fitted to
+    their class indicators by least squares. Its residual squares are compared with the squares of
+    the same number of random rows. Features without a price give no starts, because all models
+    have them.
     """
     price = sample.costs.alone
     priced = np.flatnonzero(price > 0)
@@ -195,16 +197,16 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
 
 
 def _residual_squares(column: Array, target: Array, weight: Array) -> float:
-    """Weighted sum of squares that a line through one feature leaves of the targets."""
+    """Compute the weighted residual squares of a line in one feature, fitted to the targets."""
     total = weight.sum()
     if total <= 0.0:
         return 0.0
     # sum w t^2 - (sum w z t)^2 / sum w z^2, with z and t centred
     z = column - weight @ column / total
     t = target - weight @ target / total
-    variation = float(weight @ z**2)
-    covariation = (weight * z) @ t
+    variance_sum = float(weight @ z**2)
+    covariance_sum = (weight * z) @ t
     unexplained = float(weight @ (t**2).sum(axis=1))
-    if variation <= 1e-12:
+    if variance_sum <= 1e-12:
         return unexplained
-    return unexplained - float(covariation @ covariation) / variation
+    return unexplained - float(covariance_sum @ covariance_sum) / variance_sum

@@ -1,12 +1,12 @@
 """Base of the Adapt methods: the sweep over P_full and the penalty.
 
-Each setting gives a low-cost model f1 and a gate g. They make two candidate stages: f1 and g in one
-graph, stopped by g, and f1 alone, stopped by its margin. Where f1 is reasonably strong, its margin
-finds its errors better than the gate does, and an instance does not pay for the gate's features.
-On few rows the penalty skips feature sets on which a single model does well, so single models on
-nested feature sets, stopped by their margins, are further candidates. All thresholds are refitted
-on validation rows, because the bare ``g > 0`` often never reaches the wanted accuracy. The frontier
-is taken over all candidates.
+Each setting gives a low-cost model f1 and a gate g, which make two candidate stages. One is f1 and
+g in one graph, with g as the stop score. The other is f1 alone, with its margin as the stop score.
+If f1 is strong enough, its margin finds its errors better than the gate does, and an instance does
+not pay for the gate's features. On few rows the penalty skips feature sets on which a single model
+does well. Single models on nested feature sets are therefore further candidates. All thresholds are
+refitted on validation rows, because the paper's ``g > 0`` often never reaches the required
+accuracy. The frontier is made of all candidates.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
             return None
         return acquired_by_high_cost(self.high_cost_model_, x)
 
-    def _stopped(self, fit: SettingsFit) -> SettingsFit:
-        """Make fits of stages that stop as `stop` says, from fits of stages with gates."""
-        return fit if self.stop == "gate" else partial(_stopped_stages, fit, self.stop)
+    def _with_stops(self, fit: SettingsFit) -> SettingsFit:
+        """Wrap a fit of stages with gates, so that its stages have the stop scores of `stop`."""
+        return fit if self.stop == "gate" else partial(_stages_with_stops, fit, self.stop)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -78,7 +78,7 @@ class Adapt(PenalisedCascade):
 
     _family: ClassVar[str]  # family of f1, among the families of stages
 
-    # `p_full` by default: on few rows, where each is cross-fitted, and on many
+    # default values of `p_full` on few rows, where each is cross-fitted, and on many rows
     _bounds: ClassVar[tuple[Sequence[float], Sequence[float]]] = (0.1, 0.5), (0.1, 0.3, 0.5, 0.7)
 
     p_full: Sequence[float] | None = None
@@ -89,10 +89,10 @@ class Adapt(PenalisedCascade):
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, shared: Sequence[Any] = ()
     ) -> list[Stage]:
-        """Fit one stage for each penalty, the highest first."""
+        """Fit the stages of each penalty, the highest penalty first."""
 
     def _shared(self, sample: Sample, p_full: float) -> Sequence[Any]:
-        """Find penalties, or starts of an alternation, that the fits of all folds share."""
+        """Find the penalties or the starts that the fits of all folds share."""
         return ()
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
@@ -107,7 +107,7 @@ class Adapt(PenalisedCascade):
         for p_full in bounds:
             shared = self._shared(fitted, p_full)
             fit = partial(_fit_rows, self, sample, p_full, problem.seed, shared)
-            paths.append(self._stopped(fit))
+            paths.append(self._with_stops(fit))
         candidates = sweep(problem, paths, "sweeping P_full")
         if self.stop == "auto":
             candidates += single_models(problem, self._family, N_SUBSETS)
@@ -126,7 +126,7 @@ def _fit_rows(
     return method._fit_path(sample.take(rows), p_full, seed, shared)
 
 
-def _stopped_stages(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:
+def _stages_with_stops(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:
     gated_stages = fit(rows)
     margin_stages = [stage.without_gate() for stage in gated_stages]
     return [*gated_stages, *margin_stages] if stop == "auto" else margin_stages

@@ -1,14 +1,15 @@
-"""Growth of Adapt-GBRT's trees: the margins of f1 and the gate g, in one booster.
+"""Growth of Adapt-GBRT's trees: the margins of f1 and the gate g in one booster.
 
-The first outputs are f1's margins, the last is g, so that a feature is charged the first time any
-tree of either uses it. With the q-step's probabilities q of offloading, the M-step's loss is
-``(1 - q) loss(f1, y) + cross-entropy(q, sigmoid(g))``, so that ::
+The first outputs are the margins of f1, and the last output is g. A feature is therefore charged
+once, when a tree of either first uses it. With the offload probabilities q of the q-step, the loss
+of the M-step is ``(1 - q) loss(f1, y) + cross-entropy(q, sigmoid(g))``. Its derivatives are ::
 
     f1:  gradient (1 - q)(p - y),    hessian (1 - q) p (1 - p)
     g:   gradient sigmoid(g) - q,    hessian sigmoid(g) (1 - sigmoid(g))
 
-The booster is LightGBM's. Up to 5,000 rows, where its rounds are mostly overhead, it is our own
-compiled one (:mod:`gatewise_training.learners.gated_rounds`), which is some five times as fast.
+The booster is LightGBM. Up to 5,000 rows, most of the time of its rounds is overhead. There a
+compiled booster of this package (:mod:`gatewise_training.learners.gated_rounds`) is about five
+times as fast.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ from gatewise_training.learners.losses import (
 Array = NDArray[np.float64]
 
 FEW_ROWS = 1000
-"""Up to this many rows trees have FEW_LEAVES, because larger trees overfit the rows so far that
-margins say nothing."""
+"""Largest number of rows on which trees have FEW_LEAVES. Larger trees overfit few rows so far that
+their margins say nothing about errors."""
 
 FEW_LEAVES = 8
+"""Number of leaves of a tree on few rows."""
 
 
 def grow(
@@ -61,23 +63,23 @@ def grow(
     warm_up: int = 0,
     seed: int,
 ) -> TreeEnsemble:
-    """Grow f1 and, unless `p_full` is None, a gate, which rests in the rounds of `warm_up`.
+    """Grow f1 and, unless `p_full` is None, a gate, which does not change during `warm_up`.
 
-    A mean loss plus ``gamma * cost`` over n rows is a LightGBM penalty of ``2 n gamma``, since
-    its gain has no factor 1/2.
+    For n rows, the term ``gamma * cost`` next to a mean loss is a LightGBM penalty of ``2 n
+    gamma``, because the gain of LightGBM has no factor 1/2.
     """
     target = one_hot(sample.y, sample.n_classes)
     base = prior_margins(target, sample.weight)
     unit = max(sample.costs.total / sample.costs.n_features, 1e-12)
     strength = 2.0 * len(sample.x) * gamma / unit
-    few = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEW_ROWS else {}
+    few_rows_setting = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEW_ROWS else {}
     shape = sample.tree_shape
     settings = tree_settings(
         growth,
         len(sample.x),
         sample.n_classes,
         best_leaves=None if shape is None else shape.leaves,
-        **few,
+        **few_rows_setting,
     )
     warm_up = warm_up if p_full else growth.n_rounds
     if len(sample.x) <= LARGE_ROWS:
@@ -94,17 +96,17 @@ def grow(
             newton=growth.newton,
             settings=settings,
         )
-    # with a group's shared price, all trees of one round may each pay it once
+    # within one round, each tree may pay the shared price of a group once
     prices = FirstUsePrices(sample.costs, strength)
     n_outputs = len(base) + (p_full is not None)
     params = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
     params |= settings | prices.params
     data = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
     booster = lgb.Booster(params, data)
-    can_split = varies(sample.x)
+    has_splits = varies(sample.x)
     for bound, n_rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
         derivatives = partial(_derivatives, sample, target, base, bound, growth.newton)
-        for _ in range(n_rounds if can_split else 0):
+        for _ in range(n_rounds if has_splits else 0):
             finished = booster.update(fobj=objective_of(derivatives))
             prices.update(booster)
             if finished:
@@ -116,13 +118,16 @@ def grow(
 def _derivatives(
     sample: Sample, target: Array, base: Array, p_full: float, newton: bool, scores: Array
 ) -> tuple[Array, Array]:
-    """Gradient and hessian of the M-step's loss at the best q; with `p_full` 0 a gate rests."""
+    """Compute gradient and hessian of the M-step's loss at the best q.
+
+    If `p_full` is 0, the gate has no gradient.
+    """
     n_margins = len(base)
     f1 = scores[:, :n_margins] + base
     gradient = np.zeros_like(scores)
     hessian = np.ones_like(scores)
     f1_weight = sample.weight
-    # rows of the gate: f1 counts with weight 1 - q
+    # the gate's derivatives; f1 then counts with weight 1 - q
     if p_full > 0.0:
         g = scores[:, -1]
         q = q_step(

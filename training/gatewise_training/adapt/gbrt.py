@@ -1,12 +1,10 @@
 """Adapt-GBRT: gate and low-cost model as boosted trees that share their features.
 
-Nan & Saligrama, NIPS 2017, Algorithm 2. One booster grows both: its first outputs are f1's margins,
-its last is g, so that a feature is charged the first time any tree of either uses it. The paper
-alternates between long fits. Here q is computed again before each round, for the same objective.
-Without a gate, or with a gate that may never offload, f1 answers every row. That is GreedyMiser (Xu
-et al., ICML 2012), and the trees of f1 are the same in both cases.
-
-The trees grow in :mod:`.gated_trees`.
+Nan & Saligrama, NIPS 2017, Algorithm 2. One booster grows both models (:mod:`.gated_trees`), so
+that a feature is charged once, when a tree of either model first uses it. The paper alternates
+between long fits. Here q is computed again before each round, for the same objective. Without a
+gate, or with a gate that may never offload, f1 answers every row. This is GreedyMiser (Xu et al.,
+ICML 2012), and its trees are the trees of f1.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ from gatewise_training.learners.growth_settings import Growth, check_prefixes
 Array = NDArray[np.float64]
 
 N_PENALTIES = 16
-"""Penalties of a search."""
+"""Number of penalties that a search finds."""
 
 N_PENALTIES_LARGE = 8
-"""Penalties of a search on more than LARGE_ROWS rows."""
+"""Number of penalties that a search finds on more than LARGE_ROWS rows."""
 
 MAX_PROBE_ROWS = 2000
-"""Most rows of the fits that only measure the cost of the features under a penalty."""
+"""Largest number of rows of a short fit, which only measures the cost of the features."""
 
-PROBE_ROUNDS = 0.25
-"""Share of the rounds of those fits."""
+PROBE_ROUNDS_SHARE = 0.25
+"""Share of the rounds that a short fit runs."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -61,45 +59,47 @@ class AdaptGBRT(Growth, Adapt):
     allow_missing, random_state
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
-        Bounds on the mean offload probability, swept: by default 0.1 and 0.5, and on more than
-        5,000 training rows 0.1, 0.3, 0.5 and 0.7. At 0 f1 is :class:`GreedyMiser`'s
-        model, tree for tree, and the gate never leaves 0.
+        Bounds on the mean offload probability to sweep. The default is 0.1 and 0.5, and on more
+        than 5,000 training rows 0.1, 0.3, 0.5 and 0.7. At 0, f1 has the same trees as
+        :class:`GreedyMiser`, and the gate stays at 0.
     penalties : sequence of float, optional
-        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 16
-        values, and on more than 5,000 training rows 8, searched for each `p_full` by short fits
-        whose features cover the range from none to all.
+        Values of ``gamma`` to sweep: the nats of mean loss that a feature of mean price must save.
+        By default short fits search 16 values for each `p_full`, or 8 on more than 5,000 training
+        rows, so that the features cover the range from none to all.
     stop : {"auto", "gate", "margin"}, default "auto"
-        Score that stops an instance: the gate's, as in the paper, or the margin of f1 alone,
-        without the gate's features. With "auto" each fit gives both stages, single models of the
-        same family on nested feature sets join them, and every operating point has the candidate
-        that is best on validation rows.
+        Score that stops an instance: the gate, as in the paper, or the margin of f1, which needs
+        no features of the gate. With "auto" each fit gives both stages, and single models of the
+        same family on nested feature sets are further candidates. Every operating point has the
+        candidate that is best on validation rows.
     accounting : {"union", "paths"}, default "union"
         Features that the frontier and `cost` charge to an offloaded instance, in addition to the
-        features of f1 and the gate: all that the high-cost model reads, as devices send them; or
-        the features that it acquires for the instance, if it is a forest (the paper's figure 4) or
-        itself a fitted cascade (remark 2).
+        features of f1 and the gate. With "union" these are all features that the high-cost model
+        reads, because devices send them all. With "paths" they are the features that the high-cost
+        model acquires for the instance, if it is a forest (the paper's figure 4) or a fitted
+        cascade (remark 2).
     n_rounds : int, default 100
         Boosting rounds; each grows a tree for every output.
     warm_up : int, default 20
-        First rounds with q = 0 and the gate at rest (the paper starts f1 by GreedyMiser).
+        Number of first rounds with q = 0, in which the gate does not change. The paper also starts
+        f1 by GreedyMiser.
     prefixes : sequence of float, default (0.25, 0.5, 1.0)
-        Shares of a fit's trees: its first trees are stages of their own, which are cheaper and
+        Shares of a fit's trees. The first trees of a fit are also stages, which are cheaper and
         overfit less.
     num_leaves : int, optional
-        By default 8; on more than 1,000 training rows 31; on more than 5,000 twice as many as are
-        best for boosted trees on validation rows, but not below 31, or where that number is not
-        known 127, or 63 for more than two classes.
+        The default is 8, and 31 on more than 1,000 training rows. On more than 5,000 rows it is
+        twice the number that is best for boosted trees on validation rows, but not below 31. If
+        that number is not known, it is 127, or 63 for more than two classes.
     max_depth : int, optional
-        Bound on the trees' depth, as in the paper; none by default.
+        Largest depth of a tree, as in the paper; unbounded by default.
     learning_rate : float, optional
         By default 0.1, or 0.2 for two classes on more than 5,000 training rows.
     newton : bool, default True
-        Second-order steps; False gives the paper's first-order ones.
+        Whether steps are second-order. False gives the first-order steps of the paper.
 
     Notes
     -----
-    With ``q`` fixed, f1's gradient is ``(1 - q)(p - y)`` and the gate's ``sigmoid(g) - q``;
-    q is computed again before each round.
+    For fixed ``q``, the gradient of f1 is ``(1 - q)(p - y)``, and the gradient of the gate is
+    ``sigmoid(g) - q``. ``q`` is computed again before each round.
     """
 
     penalties: Sequence[float] | None = None
@@ -147,16 +147,16 @@ def _probe_rows(sample: Sample) -> Sample:
 
 
 def _probed_cost(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float) -> float:
-    """Price of the features that a short fit under a penalty uses."""
-    short = copy.copy(method)
-    short.n_rounds = max(1, round(PROBE_ROUNDS * method.n_rounds))
-    warm_up = round(PROBE_ROUNDS * method.warm_up)
-    trees = grow(sample, short, gamma, p_full=p_full, warm_up=warm_up, seed=0)
+    """Get the price of the features that a short fit under a penalty uses."""
+    short_method = copy.copy(method)
+    short_method.n_rounds = max(1, round(PROBE_ROUNDS_SHARE * method.n_rounds))
+    warm_up = round(PROBE_ROUNDS_SHARE * method.warm_up)
+    trees = grow(sample, short_method, gamma, p_full=p_full, warm_up=warm_up, seed=0)
     return sample.costs.price(trees.used())
 
 
 def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
-    """Turn outputs (f1..., g) into a stage with the stop score -g as its last column."""
+    """Make a stage of the outputs (f1, g); its last column is the stop score -g."""
     is_gate = trees.output == trees.n_outputs - 1
     tree_ends = np.append(trees.roots[1:], trees.n_nodes)
     value = trees.value.copy()

@@ -1,7 +1,7 @@
-"""GreedyMiser: one boosted model that pays for a feature the first time it is used.
+"""GreedyMiser: one boosted model that pays for a feature when it is first used.
 
-Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It
-is Adapt-GBRT without offloading (P_full = 0), and shares its growth
+Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It is
+Adapt-GBRT without offloading (P_full = 0), and its trees grow in the same function
 (:func:`gatewise_training.adapt.gated_trees.grow`).
 """
 
@@ -27,14 +27,14 @@ from gatewise_training.learners.growth_settings import Growth, check_prefixes, f
 class GreedyMiser(Growth, SingleModel):
     """Boosted trees under a penalty on the first use of each feature.
 
-    Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012; the
-    same as Adapt-GBRT that never offloads (Nan & Saligrama, NIPS 2017, section 4).
+    Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It
+    is the same as Adapt-GBRT that never offloads (Nan & Saligrama, NIPS 2017, section 4).
 
-    A single model without a cloud: every instance costs the same. Each penalty gives one
-    operating point. The paper's trees are first-order, of depth 4 and full wherever splits are
-    worth their price: ``newton=False, max_depth=4``. As CEGB's authors say (NIPS 2017, section
-    4.3), that is :class:`CEGBClassifier` with coupled prices, breadth-first; a test checks that
-    both grow the same trees. The defaults give a stronger model instead.
+    It is a single model without a cloud, so that every instance costs the same. Each penalty gives
+    one operating point. The trees of the paper are first-order, have depth 4, and make every split
+    that pays for its price: ``newton=False, max_depth=4``. CEGB's authors note (NIPS 2017, section
+    4.3) that this is :class:`CEGBClassifier` with coupled prices, grown breadth-first. A test
+    checks that both grow the same trees. The defaults give a stronger model instead.
 
     Further parameters: :class:`.SingleModel`.
 
@@ -43,14 +43,14 @@ class GreedyMiser(Growth, SingleModel):
     allow_missing, random_state
         As for :class:`StagedCascade`.
     max_loss : float, default 0.01
-        Without a budget: the cheapest operating point within this accuracy loss of the
-        unpenalised model.
+        Largest loss of accuracy against the unpenalised model. Without a budget, the cheapest
+        operating point within this loss is active.
     penalties : sequence of float, default 8 values from 0.1 to 1e-5
-        ``gamma``: nats of mean loss that a feature of mean price must save, swept. The
-        unpenalised model is always fitted as well.
+        Values of ``gamma`` to sweep: the nats of mean loss that a feature of mean price must save.
+        The unpenalised model is always fitted as well.
     prefixes : sequence of float, default (0.0625, 0.125, 0.25, 0.5, 1.0)
-        Shares of a fit's rounds: the models of its first rounds give operating points as well, as
-        in the papers' curves.
+        Shares of a fit's rounds. The models of its first rounds also give operating points, as in
+        the curves of the papers.
     n_rounds, num_leaves, max_depth, learning_rate, newton
         As for :class:`AdaptGBRT`.
 
@@ -82,7 +82,7 @@ class GreedyMiser(Growth, SingleModel):
 def _fit_rows(
     sample: Sample, method: GreedyMiser, gamma: float, seed: int, rows: Rows
 ) -> list[Stage]:
-    """Fit one model; get stages of its first rounds and, last, of all of them."""
+    """Fit one model; return stages of its first rounds and, last, of all rounds."""
     sample = sample.take(rows)
     trees = grow(sample, method, gamma, p_full=None, seed=seed)
     stages = []

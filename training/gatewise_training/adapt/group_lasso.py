@@ -1,10 +1,10 @@
 """The feature penalty of Adapt-LIN: a group lasso over the rows of ``[f1, g]``.
 
-``Omega(V) = sum_k own_k ||V_k|| + sum_g shared_g ||V_g||_F`` (Adapt, NIPS 2017, OPT2, with
-the shared prices of feature groups added). A feature is paid once, for f1 or g or both, and a
-group once, for any of its features. Groups hold rows, so the norms form a tree, and the
-proximal step is exact when rows shrink first and their groups after them (Jenatton et al.,
-JMLR 2011, Proposition 3.1).
+``Omega(V) = sum_k own_k ||V_k|| + sum_g shared_g ||V_g||_F`` (Adapt, NIPS 2017, OPT2, with the
+shared prices of feature groups added). A feature is paid once, for f1 or g or both. A group is paid
+once, for any of its features. Groups contain whole rows, so that the norms form a tree. The
+proximal step is therefore exact if rows shrink first, and then their groups (Jenatton et al., JMLR
+2011, Proposition 3.1).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class GroupLasso:
 
     @classmethod
     def priced(cls, costs: FeatureCosts) -> GroupLasso:
-        """Take the prices of all features; a group's price includes the groups it requires."""
+        """Make the penalty of all features; a group's price includes its required groups."""
         return cls(costs.own, costs.group, costs.shared_alone)
 
-    def take(self, rows: Rows) -> GroupLasso:
-        """Take some rows, and a last row without a price; the others are zero."""
+    def select(self, rows: Rows) -> GroupLasso:
+        """Get the penalty of some rows and of a last row without a price; other rows are zero."""
         own = np.append(self.own[rows], 0.0)
         return GroupLasso(own, np.append(self.group[rows], -1), self.shared)
 
@@ -46,11 +46,11 @@ class GroupLasso:
         return bool(self.shared[self.group[self.group >= 0]].any())
 
     def value(self, v: Array) -> float:
-        """``Omega(V)`` for V of shape (n_rows, n_outputs)."""
+        """Compute ``Omega(V)`` for V of shape (n_rows, n_outputs)."""
         return float(_value(v, self.own, self.group, self.shared))
 
     def prox(self, v: Array, step: float) -> Array:
-        """``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, of V's shape."""
+        """Compute ``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, in the shape of V."""
         norm = np.sqrt(np.einsum("ij,ij->i", v, v))
         factor = _shrinkage(norm, step * self.own)
         if self._has_shared_prices:
@@ -80,12 +80,12 @@ def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
 
 
 def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
-    """Critical ``gamma``: the smallest at which V = 0 is optimal, from its gradient."""
+    """Find the smallest ``gamma`` at which V = 0 is optimal, from the gradient at 0."""
     priced = penalty.own + np.append(penalty.shared, 0.0)[penalty.group] > 0
     if not np.any(gradient[priced]):
         return 0.0
     gradient = np.where(priced[:, None], gradient, 0.0)
-    # V = 0 is optimal where prox(gradient, gamma) = 0: bisection
+    # V = 0 is optimal if prox(gradient, gamma) = 0; find the smallest such gamma by bisection
     low = 0.0
     high = 1.0
     while np.any(penalty.prox(gradient, high)):
@@ -101,7 +101,7 @@ def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
     return high
 
 
-def _shrinkage(norm: Array, amount: Array) -> Array:
-    """Factor of a length that shrinks by an amount, at least 0."""
-    # no norm is as small as this, and no price so large that the quotient overflows
-    return np.maximum(0.0, 1.0 - amount / np.maximum(norm, 1e-200))
+def _shrinkage(norm: Array, decrease: Array) -> Array:
+    """Compute the factor that decreases a length by `decrease`, but not below 0."""
+    # 1e-200 avoids a division by 0; no price is so large that the quotient overflows
+    return np.maximum(0.0, 1.0 - decrease / np.maximum(norm, 1e-200))

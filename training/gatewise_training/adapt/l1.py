@@ -3,8 +3,8 @@
 Nan & Saligrama, NIPS 2017, section 5: "first perform a L1-regularized logistic regression on
 all data to identify a relevant, sparse subset of features; then learn f1 using training data
 restricted to the identified feature(s); finally, learn g based on the correctness of f1
-predictions as pseudo labels". Features are chosen without the gate in mind, whereas Adapt-LIN
-chooses them for f1 and the gate together.
+predictions as pseudo labels". The choice of features does not consider the gate, whereas Adapt-LIN
+chooses features for f1 and the gate together.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ class L1Cascade(PenalisedCascade):
 
     Notes
     -----
-    Features are standardised; linear models take no NaN. A feature's penalty is proportional to
-    its price, and a group's shared price is a group penalty, as in :class:`AdaptLin`. For M > 2
-    classes a feature's M weights are penalised by their length, so that they become 0 together. f1
-    and the gate are logistic regressions with scikit-learn's default ridge penalty; the gate learns
-    where f1 errs on the training rows. Its threshold is refitted on validation rows.
+    Features are standardised, and linear models take no NaN. The penalty of a feature is
+    proportional to its price, and the shared price of a group is a group penalty, as in
+    :class:`AdaptLin`. For M > 2 classes, the M weights of a feature are penalised by their length,
+    so that they become 0 together. f1 and the gate are logistic regressions with scikit-learn's
+    default ridge penalty. The gate learns on which training rows f1 errs. Its threshold is refitted
+    on validation rows.
     """
 
     allow_missing = False
@@ -73,17 +74,17 @@ class L1Cascade(PenalisedCascade):
 def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage]:
     """Fit a stage for each share of the critical penalty, the highest first."""
     sample = sample.take(rows)
-    fit_state = pose(sample)
-    problem = replace(fit_state.problem, gate=_NoGate())
-    pair = fit_state.start
+    posed = pose(sample)
+    problem = replace(posed.problem, gate=_NoGate())
+    pair = posed.start
     critical = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
     stages = []
     for share in shares:
         pair = solve(replace(problem, gamma=share * critical), pair, tol=1e-4, max_iter=200)
         features = np.flatnonzero(pair.weights.any(axis=1))
-        weights, bias = _fit_on(features, problem.z, sample)
+        weights, bias = _fit_f1_and_gate(features, problem.z, sample)
         model = LinearModel(
-            fit_state.mean, fit_state.scale, weights.astype(np.float32), bias.astype(np.float32)
+            posed.mean, posed.scale, weights.astype(np.float32), bias.astype(np.float32)
         )
         stages.append(Stage.from_model(model, link_of(sample.n_classes), "column"))
     return stages
@@ -98,8 +99,12 @@ class _NoGate:
     slope = curvature = value
 
 
-def _fit_on(features: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
-    """Weights of f1 and, last, of the stop score -g, shape (n_features, n_outputs), and biases."""
+def _fit_f1_and_gate(features: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
+    """Fit f1 and a gate on some of the features.
+
+    Returns the weights of f1 and, last, of the stop score -g, shape (n_features, n_outputs), and
+    the biases, (n_outputs,).
+    """
     columns = z[:, features]
     f1, f1_bias = _logistic(columns, sample.y, sample.weight, sample.n_classes)
     answers = labels((columns @ f1 + f1_bias).astype(np.float32))
@@ -111,7 +116,7 @@ def _fit_on(features: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
 
 
 def _logistic(z: Array, y: NDArray[np.int64], weight: Array, n_classes: int) -> tuple[Array, Array]:
-    """Weights (n_features, n_margins) and biases of a logistic regression of the present classes.
+    """Fit a logistic regression; return weights, (n_features, n_margins), and biases.
 
     A class without rows gets the log odds of half a row.
     """

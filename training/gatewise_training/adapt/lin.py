@@ -1,8 +1,8 @@
 """Adapt-LIN: linear gate and low-cost model with a shared group-lasso penalty.
 
-Nan & Saligrama, NIPS 2017, Algorithm 1: alternate the q-step and the M-step until the
-objective stops falling (:mod:`.alternation`). The sweep runs from the highest penalty, where no
-feature is chosen, to the lowest, each fit starting from the last.
+Nan & Saligrama, NIPS 2017, Algorithm 1: alternate the q-step and the M-step until the objective
+stops falling (:mod:`.alternation`). The sweep starts at the highest penalty, where no feature is
+chosen, and ends at the lowest. Each fit starts from the fit before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn.utils._param_validation import Interval
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.alternation import (
-    KKT_FACTOR,
+    MAX_KKT_RATIO,
     Start,
     alternate,
     best_starts,
@@ -34,17 +34,17 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import link_of
 
-REFIT = 0.003
-"""Penalty of a refit, as a share of the critical one: enough to keep separable classes apart."""
+REFIT_PENALTY_SHARE = 0.003
+"""Penalty of a refit, as a share of the critical one. It bounds the weights on separable data."""
 
-REFIT_STEPS = 30
-"""Most alternations of a refit, which need not end at rest."""
+MAX_REFIT_STEPS = 30
+"""Largest number of alternations of a refit, which need not converge."""
 
-START_KKT = 1e-3
-"""KKT residual at which a start's M-step may end."""
+MAX_START_KKT = 1e-3
+"""Largest KKT residual at which the M-step of a start may end."""
 
-START_STEPS = 30
-"""Most steps of a start's M-step."""
+MAX_START_STEPS = 30
+"""Largest number of steps in the M-step of a start."""
 
 Array = NDArray[np.float64]
 
@@ -61,33 +61,34 @@ class AdaptLin(Adapt):
     Parameters
     ----------
     p_full : sequence of float, optional
-        Bounds on the mean offload probability, swept: by default 0.1, 0.3, 0.7 and 0.9, and on
-        more than 5,000 training rows 0.5 as well.
+        Bounds on the mean offload probability to sweep. The default is 0.1, 0.3, 0.7 and 0.9, and
+        on more than 5,000 training rows also 0.5.
     penalties : sequence of float, default 10 values from 0.9 to 0.002
-        ``gamma`` as shares of the critical one for the P_full, from which on no feature is
-        chosen; swept.
+        Values of ``gamma`` to sweep, as shares of the critical value of each `p_full`. At the
+        critical value and above, no feature is chosen.
     stop : {"auto", "gate", "margin"}, default "auto"
         As for :class:`AdaptGBRT`.
     accounting : {"union", "paths"}, default "union"
         As for :class:`AdaptGBRT`.
     refit : bool, default True
-        Whether f1 and g are fitted again, together, on the features that the penalty chose:
-        it also shrinks weights, which costs accuracy. False leaves the paper's solution.
+        Whether f1 and g are fitted again, together, on the features that the penalty chose. The
+        penalty also shrinks weights, which costs accuracy. False keeps the solution of the paper.
     n_starts : int, default 2
-        Further starts of the alternation for each P_full: gates on one feature each
-        (:func:`gatewise_training.adapt.alternation.best_starts`). OPT is not convex, and from
-        constant models the alternation ends where an L1 penalty does on data like the paper's
-        Synthetic-2. 0 takes the usual start alone.
+        Number of further starts of the alternation for each `p_full`. Each is a gate on one
+        feature (:func:`gatewise_training.adapt.alternation.best_starts`). They are needed because
+        OPT is not convex: on data such as the paper's Synthetic-2, the alternation from constant
+        models ends at the features of an L1 penalty. With 0 it only starts from constant models.
     max_alternations : int, default 300
-        Most alternations for each setting; one is a q-step and a Newton step of the M-step.
+        Largest number of alternations per setting. Each is a q-step and a Newton step of the
+        M-step.
     tol : float, default 1e-4
-        Decrease of the objective that ends the alternation, once the M-step's KKT residual is
-        below 10 times it.
+        Decrease of the objective below which the alternation ends, if the KKT residual of the
+        M-step is below ``10 * tol``.
 
     Notes
     -----
-    Features are standardised; linear models take no NaN. For M > 2 classes f1 has
-    M columns and the penalty's rows M + 1.
+    Features are standardised, and linear models take no NaN. For M > 2 classes, f1 has M columns
+    and the rows of the penalty have M + 1 entries.
     """
 
     allow_missing = False
@@ -116,7 +117,7 @@ class AdaptLin(Adapt):
 
 
 class FittedPair(NamedTuple):
-    """The pair of one penalty, the objective that it reached, and the pair after the refit."""
+    """The pair of one penalty, its objective, and the pair after the refit."""
 
     pair: LinearPair
     objective: float
@@ -126,22 +127,22 @@ class FittedPair(NamedTuple):
 def fit_path(
     sample: Sample, method: AdaptLin, p_full: float, starts: Sequence[Start] = ()
 ) -> list[LinearModel]:
-    """Fit gate and low-cost model for each penalty, the highest first, then from each start."""
+    """Fit a model for each penalty, the highest first, and then again from each start."""
     distance = method._distance
     posed = pose(sample, distance.curvature_bound)
     featureless, critical = featureless_pair(
         posed.problem, posed.start, sample.f0_loss, p_full, distance
     )
     path = _Path(posed.problem, sample.f0_loss, method, p_full, critical)
-    usual = path.run(featureless)
-    models = [fit.model for fit in usual]
+    usual_fits = path.run(featureless)
+    models = [fit.model for fit in usual_fits]
     for start in starts:
-        models += path.run_from(start, featureless, usual)
-    return [_flat(model, posed.mean, posed.scale) for model in models]
+        models += path.run_from(start, featureless, usual_fits)
+    return [_linear_model(model, posed.mean, posed.scale) for model in models]
 
 
 class _Path:
-    """The fits of one sample under all penalties."""
+    """Fits of one sample under all penalties."""
 
     def __init__(
         self, problem: MStep, f0_loss: Array, method: AdaptLin, p_full: float, critical: float
@@ -150,11 +151,11 @@ class _Path:
         self._f0_loss = f0_loss
         self._method = method
         self._p_full = p_full
-        self._refit_gamma = REFIT * critical
+        self._refit_gamma = REFIT_PENALTY_SHARE * critical
         self._gammas = [share * critical for share in sorted(method.penalties, reverse=True)]
 
     def run(self, pair: LinearPair) -> list[FittedPair]:
-        """Fit all penalties, each from the pair of the penalty before."""
+        """Fit all penalties; each fit starts from the pair of the penalty before."""
         refits: dict[bytes, LinearPair] = {}
         fits = []
         for gamma in self._gammas:
@@ -164,25 +165,30 @@ class _Path:
         return fits
 
     def run_from(
-        self, start: Start, pair: LinearPair, usual: Sequence[FittedPair]
+        self, start: Start, pair: LinearPair, usual_fits: Sequence[FittedPair]
     ) -> list[LinearPair]:
-        """Fit every third penalty from a start; where the usual fit is reached, take its model."""
+        """Fit every third penalty from a start.
+
+        If a fit reaches the result of the usual fit, it gets the model of that fit.
+        """
         method = self._method
         problem = self._problem
         q = start.offload(problem.z[:, start.feature], problem.weight, self._p_full)
-        free = method._distance.with_probabilities(q)
+        probabilities = method._distance.with_probabilities(q)
         refits: dict[bytes, LinearPair] = {}
         models = []
         for i in range((len(self._gammas) - 1) % 3, len(self._gammas), 3):
             posed = replace(problem, gamma=self._gammas[i])
-            pair = solve(posed.with_q(free), pair, tol=START_KKT, max_iter=START_STEPS)
+            pair = solve(
+                posed.with_q(probabilities), pair, tol=MAX_START_KKT, max_iter=MAX_START_STEPS
+            )
             fitted, objective = self._alternate(posed, pair, method.max_alternations)
             has_same_features = np.array_equal(
-                fitted.weights.any(axis=1), usual[i].pair.weights.any(axis=1)
+                fitted.weights.any(axis=1), usual_fits[i].pair.weights.any(axis=1)
             )
-            has_same_value = abs(objective - usual[i].objective) < KKT_FACTOR * method.tol
+            has_same_value = abs(objective - usual_fits[i].objective) < MAX_KKT_RATIO * method.tol
             if has_same_features and has_same_value:
-                models.append(usual[i].model)
+                models.append(usual_fits[i].model)
             else:
                 models.append(self._refit(fitted, self._gammas[i], refits))
         return models
@@ -202,20 +208,22 @@ class _Path:
         return pair, objectives[-1]
 
     def _refit(self, pair: LinearPair, gamma: float, refits: dict[bytes, LinearPair]) -> LinearPair:
-        """Fit a pair again on its features; `refits` holds the path's by their features."""
+        """Fit a pair again on its features; `refits` caches the refits of a path by features."""
         if not self._method.refit or gamma <= self._refit_gamma:
             return pair
         has_weight = pair.weights.any(axis=1)
         key = has_weight.tobytes()
         if key not in refits:
             masked = replace(self._problem, gamma=self._refit_gamma, z=self._problem.z * has_weight)
-            steps = min(self._method.max_alternations, REFIT_STEPS)
+            steps = min(self._method.max_alternations, MAX_REFIT_STEPS)
             refits[key], _ = self._alternate(masked, pair, steps)
         return refits[key]
 
 
-def _flat(pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> LinearModel:
-    """f1's margins, and -g as the stop score, in float32."""
+def _linear_model(
+    pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]
+) -> LinearModel:
+    """Make a float32 model with the margins of f1 and the stop score -g."""
     sign = np.ones(pair.weights.shape[1])
     sign[-1] = -1.0
     weights = (pair.weights * sign).astype(np.float32)

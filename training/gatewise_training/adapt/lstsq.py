@@ -1,17 +1,17 @@
 """Adapt-LSTSQ: Adapt-LIN with a squared distance between the gate and the log odds of q.
 
-Besides the Kullback-Leibler divergence, Nan & Saligrama (NIPS 2017, sections 3 and 4) name
-"another symmetrized metric fitting g directly to the log odds ratio of q", and a third
-algorithm that uses it. Its description is in a supplement that is not available. This module
+In addition to the Kullback-Leibler divergence, Nan & Saligrama (NIPS 2017, sections 3 and 4)
+mention "another symmetrized metric fitting g directly to the log odds ratio of q", and a third
+algorithm that uses it. They describe it in a supplement that is not available. This module
 reconstructs it:
 
 - the distance is ``D(q, g) = (log(q / (1 - q)) - g)^2``, with weight 1;
-- OPT, the alternation and the penalty over the rows of ``[f1, g]`` are Adapt-LIN's, since all
-  algorithms of the paper minimise OPT alternately;
+- OPT, the alternation and the penalty over the rows of ``[f1, g]`` are the same as in Adapt-LIN,
+  because all algorithms of the paper minimise OPT alternately;
 - the q-step has the losses of OPT without the gate's log loss, which is part of the divergence
   that this distance replaces (:func:`gatewise_training.adapt.qstep.q_step_log_odds`).
 
-The M-step then is a weighted logistic regression for f1 and least squares for g.
+The M-step is then a weighted logistic regression for f1 and least squares for g.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class AdaptLstsq(AdaptLin):
     penalties, stop, accounting, refit, n_starts, max_alternations, tol
         As for :class:`AdaptLin`.
     p_full : sequence of float, optional
-        As for :class:`AdaptLin`; above 0, where log odds are finite.
+        As for :class:`AdaptLin`, but above 0, because the log odds of 0 are infinite.
 
     Notes
     -----
-    The paper's supplement is not available. Reconstructed: the distance
-    ``(log(q / (1 - q)) - g)^2`` has weight 1, and the rest is as in Adapt-LIN.
+    The supplement of the paper is not available, so that the algorithm is reconstructed. Its
+    distance ``(log(q / (1 - q)) - g)^2`` has weight 1, and the rest is the same as in Adapt-LIN.
     """
 
     _distance: ClassVar[Distance] = LogOdds()
@@ -49,4 +49,4 @@ class AdaptLstsq(AdaptLin):
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.p_full is not None and min(self.p_full) == 0.0:
-            raise InputError("p_full must be above 0 for AdaptLstsq: log odds must be finite")
+            raise InputError("p_full must be above 0 for AdaptLstsq, so that log odds are finite")

@@ -1,13 +1,14 @@
-"""The M-step of Adapt-LIN: f1 and g, linear, for fixed q (Adapt, NIPS 2017, OPT2).
+"""The M-step of Adapt-LIN: linear f1 and g for fixed q (Adapt, NIPS 2017, OPT2).
 
-It minimises, over ``V = [f1, g]`` with a row per feature and over unpenalised intercepts ``b``, ::
+It minimises, over ``V = [f1, g]`` with one row per feature and over unpenalised intercepts ``b``,
+::
 
     mean_i w_i [ (1 - q_i) loss(f1_i, y_i) + gate_i(g_i) ] + gamma * Omega(V)
 
-where the gate's loss comes from the distance between q and g (:mod:`.qstep`): for
-Kullback-Leibler it is the cross-entropy ``(1 - q_i) softplus(g_i) + q_i softplus(-g_i)``. The
-certificate is :meth:`MStep.kkt_residual`, which is 0 exactly at the optimum. The penalty stands in
-:mod:`.group_lasso`, the solver in :mod:`.prox_newton`.
+where the gate's loss is given by the distance between q and g (:mod:`.qstep`). For the
+Kullback-Leibler divergence it is the cross-entropy ``(1 - q_i) softplus(g_i) + q_i
+softplus(-g_i)``. The certificate of a solution is :meth:`MStep.kkt_residual`, which is 0 exactly at
+the optimum. The penalty is in :mod:`.group_lasso`, and the solver in :mod:`.prox_newton`.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class LinearPair:
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
-    """A pair and its outputs on the problem's rows, stored because computing them is expensive."""
+    """A pair and its outputs on the problem's rows, which are expensive to compute again."""
 
     pair: LinearPair
     outputs: Array  # (n, n_margins + 1)
     target: Array  # (n, n_margins)
 
     def extrapolate(self, previous: Iterate, factor: float) -> Iterate:
-        """Extrapolate from the previous iterate beyond this one by `factor` of their distance."""
+        """Extrapolate by `factor` times the difference of this iterate from the previous one."""
         weights, bias = self.pair.weights, self.pair.bias
         pair = LinearPair(
             weights + factor * (weights - previous.pair.weights),
@@ -70,7 +71,7 @@ class Iterate:
 
     @property
     def f1_slope(self) -> Array:
-        """Derivative of f1's loss by its margins, shape (n, n_margins)."""
+        """Derivative of f1's loss with respect to its margins, shape (n, n_margins)."""
         return self._loss_and_slope[1]
 
     @cached_property
@@ -80,7 +81,7 @@ class Iterate:
 
     @property
     def f1_curvature(self) -> Array:
-        """Second derivative of f1's loss by each margin alone, shape (n, n_margins)."""
+        """Second derivative of f1's loss with respect to each margin, shape (n, n_margins)."""
         p = self.f1_slope + self.target
         return p * (1.0 - p)
 
@@ -96,7 +97,7 @@ class ProximalStep:
 
 @dataclass(frozen=True, eq=False)
 class MStep:
-    """One M-step's problem."""
+    """The problem of one M-step."""
 
     z: Array  # (n, n_features): standardised features
     target: Array  # (n, n_margins)
@@ -115,40 +116,40 @@ class MStep:
     def _gate(self) -> GateLoss:
         return CrossEntropy(self.q) if self.gate is None else self.gate
 
-    def with_q(self, free: FreeProbabilities) -> MStep:
-        """Pose the same problem after another q-step."""
-        return replace(self, q=free.q, gate=free.gate_loss)
+    def with_q(self, probabilities: FreeProbabilities) -> MStep:
+        """Get the same problem after another q-step."""
+        return replace(self, q=probabilities.q, gate=probabilities.gate_loss)
 
     def evaluate(self, pair: LinearPair) -> Iterate:
         """Evaluate a pair on this problem's rows."""
         return Iterate(pair, pair.outputs(self.z), self.target)
 
     def loss_at(self, iterate: Iterate) -> float:
-        """The mean loss, without the penalty."""
+        """Compute the mean loss, without the penalty."""
         total = self._f1_weight @ iterate.f1_loss + self.weight @ self._gate.value(iterate.gate)
         return float(total) / len(iterate.outputs)
 
     def objective_at(self, iterate: Iterate) -> float:
-        """The mean loss plus the penalty."""
+        """Compute the mean loss plus the penalty."""
         return self.loss_at(iterate) + self.gamma * self.penalty.value(iterate.pair.weights)
 
     def objective(self, pair: LinearPair) -> float:
-        """The mean loss plus the penalty."""
+        """Compute the mean loss plus the penalty of a pair."""
         return self.objective_at(self.evaluate(pair))
 
     def gradient(self, pair: LinearPair) -> LinearPair:
-        """Gradient of the smooth part, in the pair's shapes."""
+        """Compute the gradient of the smooth part, in the shapes of the pair."""
         return self._gradient_at(self.evaluate(pair))
 
     def curvature_at(self, iterate: Iterate) -> Array:
-        """Compute the second derivatives of the mean loss by each output, shape as the outputs."""
+        """Compute the second derivatives of the mean loss, in the shape of the outputs."""
         curvature = np.empty_like(iterate.outputs)
         curvature[:, :-1] = self._f1_weight[:, None] * iterate.f1_curvature
         curvature[:, -1] = self.weight * self._gate.curvature(iterate.gate)
         return curvature / len(curvature)
 
     def proximal_step(self, iterate: Iterate) -> ProximalStep:
-        """Take ``V - prox(V - grad / L, gamma / L)`` at an iterate."""
+        """Compute ``prox(V - grad / L, gamma / L)`` at an iterate, and its KKT residual."""
         pair = iterate.pair
         gradient = self._gradient_at(iterate)
         length = 1.0 / self.lipschitz
@@ -163,7 +164,7 @@ class MStep:
         return ProximalStep(gradient, endpoint, float(self.lipschitz * largest_move))
 
     def kkt_residual(self, pair: LinearPair) -> float:
-        """Largest entry of the proximal-gradient step times L; 0 only at the optimum."""
+        """Compute the largest entry of the proximal step times L; 0 only at the optimum."""
         return self.proximal_step(self.evaluate(pair)).residual
 
     def _gradient_at(self, iterate: Iterate) -> LinearPair:
@@ -176,7 +177,7 @@ class MStep:
 
 @numba.njit(cache=True, nogil=True)
 def _loss_and_slope(outputs: Any, target: Any) -> Any:
-    """Log loss of margins, the first columns of the outputs, and its derivative."""
+    """Compute the log loss of the margins (the first outputs), and its derivative."""
     loss = np.empty(len(target))
     slope = np.empty(target.shape)
     for i in range(len(target)):
@@ -187,7 +188,7 @@ def _loss_and_slope(outputs: Any, target: Any) -> Any:
 
 
 def curvature_bound(z: Array, weight: Array, n_margins: int, gate_bound: float = 0.25) -> float:
-    """Bound the curvature: the largest eigenvalue of second moments times the losses' bound."""
+    """Bound the curvature by the largest eigenvalue of second moments times the losses' bound."""
     columns = np.column_stack([z, np.ones(len(z))]) * np.sqrt(weight / len(z))[:, None]
     largest_eigenvalue = float(np.linalg.norm(columns.T @ columns, 2))
     return max(0.25 if n_margins == 1 else 0.5, gate_bound) * max(largest_eigenvalue, 1e-12)

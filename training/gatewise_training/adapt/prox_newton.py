@@ -1,4 +1,4 @@
-"""Proximal Newton steps for the M-step, on the features that matter.
+"""Proximal Newton steps for the M-step, on the features that it needs.
 
 At weights ``w_0`` with gradient ``s`` and curvature ``G`` of the loss, a step minimises over ``w``
 the penalty ``gamma P(w)`` plus a quadratic model of the loss,
@@ -13,15 +13,15 @@ at least the largest curvature, ``v_1 = w_0`` and ``t_1 = 1``,
     t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
     v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1}).
 
-Where ``<w_k - v_k, w_k - w_{k-1}> < 0`` the momentum points uphill, and ``t_k`` is set back to 1
-(O'Donoghue & Candes, 2015). Two things make a step fast:
+If ``<w_k - v_k, w_k - w_{k-1}> < 0``, the momentum points uphill, and ``t_k`` is reset to 1
+(O'Donoghue & Candes, 2015). Two measures make a step fast:
 
 - **Few features.** A feature is in the model if it has a weight or if one proximal-gradient
-  step would give it one. The others meet their optimality condition already.
-- **Cheap iterations.** The model needs the features' second moments, weighted by the loss's
-  curvature, one matrix for each output: an iteration does not touch the rows. Between the
-  classes of a softmax curvature is left out, which the line search makes up for. Where a
-  matrix would cost more than it saves, the rows are used instead.
+  step would give it one. The other features already satisfy their optimality condition.
+- **Cheap iterations.** The model needs one matrix per output: the second moments of the features,
+  weighted by the curvature of the loss. An iteration then does not read the rows. The curvature
+  between the classes of a softmax is left out, and the line search corrects for it. If a matrix
+  would cost more time than it saves, the rows are used instead.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from gatewise_training.adapt.m_step import Iterate, LinearPair, MStep, ProximalS
 Array = NDArray[np.float64]
 
 MAX_INNER_STEPS = 60
-"""Most iterations of the inner problem; an inexact step is good enough."""
+"""Largest number of iterations of the inner problem; an inexact step is good enough."""
 
 MAX_MOMENT_COLUMNS = 2 * MAX_INNER_STEPS
-"""With more columns, second moments cost more than the iterations that they speed up."""
+"""Largest number of columns for which second moments save more time than they cost."""
 
-ARMIJO = 1e-4
+ARMIJO_SHARE = 1e-4
 """Share of the predicted decrease that a step must reach."""
 
 MAX_HALVINGS = 20
+"""Largest number of halvings of a step in the line search."""
 
 
 def solve(
     problem: MStep, start: LinearPair, *, tol: float = 1e-6, max_iter: int = 1000
 ) -> LinearPair:
-    """Solve an M-step until its KKT residual is below `tol`; never ends above where it started."""
+    """Solve an M-step until its KKT residual is below `tol`; the objective never rises."""
     iterate = problem.evaluate(start)
     value = problem.objective_at(iterate)
     for _ in range(max_iter):
@@ -67,8 +68,11 @@ def solve(
 def newton_step(
     problem: MStep, iterate: Iterate, proximal: ProximalStep, value: float
 ) -> tuple[Iterate, float]:
-    """Take one step from an iterate with objective `value`, which never rises; get both."""
-    # the features in the model, and the intercepts as a last row
+    """Make one step from an iterate with objective `value`; return the new iterate and objective.
+
+    The objective never rises. If no step lowers it, the iterate itself is returned.
+    """
+    # select the features in the model; the intercepts are the last row
     pair = iterate.pair
     has_weight = pair.weights.any(axis=1) | proximal.endpoint.weights.any(axis=1)
     features = np.flatnonzero(has_weight).astype(np.intp)
@@ -76,12 +80,13 @@ def newton_step(
     w_0 = np.vstack([pair.weights[features], pair.bias])
     slope = np.vstack([proximal.gradient.weights[features], proximal.gradient.bias])
     gradient_goal = np.vstack([proximal.endpoint.weights[features], proximal.endpoint.bias])
-    # the minimum of the quadratic model plus the penalty
-    penalty = problem.penalty.take(features)
+    # minimise the quadratic model plus the penalty
+    penalty = problem.penalty.select(features)
     model = _Quadratic(columns, problem.curvature_at(iterate))
     inner = InnerProblem(w_0, slope, penalty.own, penalty.group, penalty.shared, problem.gamma)
     newton_goal = model.minimise(inner, penalty, 0.1 * proximal.residual)
-    for goal in (newton_goal, gradient_goal):  # the gradient's step always leads downhill
+    # search along the Newton step, or else along the gradient step, which always leads downhill
+    for goal in (newton_goal, gradient_goal):
         move = goal - w_0
         decrease = problem.gamma * (penalty.value(goal) - penalty.value(w_0))
         decrease += float(np.vdot(slope, move))
@@ -93,7 +98,7 @@ def newton_step(
 
 
 class InnerProblem(NamedTuple):
-    """The slope of the loss at ``w_0`` and the penalty, on the rows of the model's features."""
+    """The slope of the loss at ``w_0`` and the penalty, for the features in the model."""
 
     w_0: Any  # (n_rows, n_outputs)
     slope: Any  # (n_rows, n_outputs)
@@ -104,7 +109,7 @@ class InnerProblem(NamedTuple):
 
 
 class _Quadratic:
-    """Curvature of the model: ``G_c = columns' diag(curvature_c) columns`` of each output c."""
+    """Curvature ``G_c = columns' diag(curvature_c) columns`` of the model, for each output c."""
 
     def __init__(self, columns: Array, curvature: Array) -> None:
         self._columns = columns
@@ -112,7 +117,7 @@ class _Quadratic:
         self._moments: Array | None = None
         n = len(columns)
         if columns.shape[1] <= MAX_MOMENT_COLUMNS:
-            # float32 halves the work, and a model needs no more digits
+            # float32 halves the work, and is precise enough for the model
             single = columns.astype(np.float32)
             scaled = (n * curvature).astype(np.float32)
             moments = np.matmul(single.T * scaled.T[:, np.newaxis], single)
@@ -121,15 +126,15 @@ class _Quadratic:
         else:
             steepest = ((columns**2).T @ curvature).max()
         self.steepest = max(float(steepest), 1e-12)
-        """First guess at the largest curvature, from below."""
+        """Lower bound on the largest curvature."""
 
     def product(self, move: Array) -> Array:
-        """``G_c move_c`` of each output, of the shape of `move`, from the rows."""
+        """Compute ``G_c move_c`` of each output from the rows, in the shape of `move`."""
         out: Array = self._columns.T @ (self._curvature * (self._columns @ move))
         return out
 
     def minimise(self, inner: InnerProblem, penalty: GroupLasso, tolerance: float) -> Array:
-        """Minimise model plus penalty by proximal gradient with momentum, roughly."""
+        """Minimise the model plus the penalty approximately, by proximal gradient with momentum."""
         if self._moments is None:
             return _minimise_by_rows(self, inner, penalty, tolerance)
         w: Array = _minimise_by_moments(self._moments, inner, tolerance, self.steepest)
@@ -141,8 +146,8 @@ def _minimise_by_rows(
 ) -> Array:
     """Minimise without second moments; `g_v`, `g_w` are ``G (v - w_0)`` and ``G (w - w_0)``."""
     w_0: Array = inner.w_0
-    w_last = v = w_0
-    g_last = g_v = np.zeros_like(w_0)
+    w_before = v = w_0
+    g_before = g_v = np.zeros_like(w_0)
     lipschitz = model.steepest
     t = 1.0
     for _ in range(MAX_INNER_STEPS):
@@ -158,29 +163,29 @@ def _minimise_by_rows(
             if curvature <= lipschitz * square * (1.0 + 1e-9):
                 break
             lipschitz = max(1.5 * lipschitz, curvature / square)
-        if np.vdot(move, w - w_last) < 0.0:
+        if np.vdot(move, w - w_before) < 0.0:
             t = 1.0
         # v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1})
         t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
         beta = (t - 1.0) / t_next
-        v = w + beta * (w - w_last)
-        g_v = g_w + beta * (g_w - g_last)
-        w_last = w
-        g_last = g_w
+        v = w + beta * (w - w_before)
+        g_v = g_w + beta * (g_w - g_before)
+        w_before = w
+        g_before = g_w
         t = t_next
         if lipschitz * np.abs(move).max() < tolerance:
             break
-    return w_last
+    return w_before
 
 
 class InnerWork(NamedTuple):
     """Working arrays of :func:`_minimise_by_moments`, of shape (n_rows, n_outputs)."""
 
     w: Any
-    w_last: Any
+    w_before: Any
     v: Any
     g_w: Any  # G (w - w_0)
-    g_last: Any
+    g_before: Any
     g_v: Any  # G (v - w_0)
     gradient: Any
     group_squares: Any  # (n_groups,)
@@ -188,24 +193,25 @@ class InnerWork(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def _minimise_by_moments(moments: Any, inner: Any, tolerance: float, lipschitz: float) -> Any:
-    """:func:`_minimise_by_rows` by second moments, (n_outputs, n_rows, n_rows), in one call.
+    """Minimise as :func:`_minimise_by_rows`, by second moments (n_outputs, n_rows, n_rows).
 
-    In numpy an iteration of a few features took a hundred times as long as its sums. Loops go
-    element by element, because whole arrays compile for two more seconds.
+    This is compiled, because an iteration of numpy on a few features took a hundred times as long
+    as its sums. Loops run over elements, because operations on whole arrays take two more seconds
+    to compile.
     """
     w_0 = inner.w_0
     n_rows, n_outputs = w_0.shape
     work = InnerWork(
         w=w_0.copy(),
-        w_last=w_0.copy(),
+        w_before=w_0.copy(),
         v=w_0.copy(),
         g_w=np.zeros_like(w_0),
-        g_last=np.zeros_like(w_0),
+        g_before=np.zeros_like(w_0),
         g_v=np.zeros_like(w_0),
         gradient=np.empty_like(w_0),
         group_squares=np.empty(len(inner.shared)),
     )
-    w, w_last, v, g_w, g_last, g_v, gradient, _ = work
+    w, w_before, v, g_w, g_before, g_v, gradient, _ = work
     t = 1.0
     for _ in range(MAX_INNER_STEPS):
         for k in range(n_rows):
@@ -219,26 +225,26 @@ def _minimise_by_moments(moments: Any, inner: Any, tolerance: float, lipschitz: 
             if curvature <= lipschitz * square * (1.0 + 1e-9):
                 break
             lipschitz = max(1.5 * lipschitz, curvature / square)
-        if ((w - v) * (w - w_last)).sum() < 0.0:
+        if ((w - v) * (w - w_before)).sum() < 0.0:
             t = 1.0
         # v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1})
         t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
         beta = (t - 1.0) / t_next
         for k in range(n_rows):
             for c in range(n_outputs):
-                v[k, c] = w[k, c] + beta * (w[k, c] - w_last[k, c])
-                g_v[k, c] = g_w[k, c] + beta * (g_w[k, c] - g_last[k, c])
-                w_last[k, c] = w[k, c]
-                g_last[k, c] = g_w[k, c]
+                v[k, c] = w[k, c] + beta * (w[k, c] - w_before[k, c])
+                g_v[k, c] = g_w[k, c] + beta * (g_w[k, c] - g_before[k, c])
+                w_before[k, c] = w[k, c]
+                g_before[k, c] = g_w[k, c]
         t = t_next
         if lipschitz * longest < tolerance:
             break
-    return w_last
+    return w_before
 
 
 @numba.njit(cache=True, nogil=True)
 def _proximal_point(inner: Any, work: Any, lipschitz: float) -> None:
-    """Write ``prox(v - gradient / L, gamma / L)`` into `work.w`: rows shrink, then groups."""
+    """Write ``prox(v - gradient / L, gamma / L)`` into `work.w`; rows shrink first, then groups."""
     w = work.w
     n_rows, n_outputs = w.shape
     step = inner.gamma / lipschitz
@@ -262,7 +268,10 @@ def _proximal_point(inner: Any, work: Any, lipschitz: float) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _measure_move(moments: Any, w_0: Any, work: Any) -> Any:
-    """Write ``G (w - w_0)``; get ``<move, move>``, ``<move, G move>`` and the largest entry."""
+    """Write ``G (w - w_0)`` into `work.g_w`, and measure the move ``w - v``.
+
+    Returns ``<move, move>``, ``<move, G move>`` and the largest absolute entry of the move.
+    """
     n_rows, n_outputs = w_0.shape
     square = curvature = longest = 0.0
     for c in range(n_outputs):
@@ -283,8 +292,8 @@ class WeightMove(NamedTuple):
 
     features: NDArray[np.intp]
     move: Array  # (n_features + 1, n_outputs)
-    output_move: Array  # (n, n_outputs): by how much the whole move changes the outputs
-    decrease: float  # change of the objective that the model predicts, negative
+    output_move: Array  # (n, n_outputs): change of the outputs by the whole move
+    decrease: float  # predicted change of the objective, negative
 
 
 def _search_line(
@@ -302,7 +311,7 @@ def _search_line(
         outputs = iterate.outputs + step * direction.output_move
         candidate = Iterate(moved_pair, outputs, iterate.target)
         objective = problem.objective_at(candidate)
-        if objective <= value + ARMIJO * step * direction.decrease:
+        if objective <= value + ARMIJO_SHARE * step * direction.decrease:
             return candidate, objective
         step *= 0.5
     return None

@@ -1,22 +1,23 @@
 """The q-step: the best free offload probabilities for fixed models, under a distance D(q, g).
 
-The gate `g` is a function of the features; the probabilities `q` are free, one for each row
-(Adapt, NIPS 2017, section 3). Over q in [0, 1]^n with weighted mean(q) <= p_full the q-step
-minimises (OPT1) one of
+The gate `g` is a function of the features, but the probabilities `q` are free, one for each row
+(Adapt, NIPS 2017, section 3). Over q in [0, 1]^n with weighted mean(q) <= p_full, the q-step
+minimises one of two objectives (OPT1):
 
-- ``mean[(1 - q) A + q B - H(q)]``, where ``A`` is the loss of f1 and the gate if f1 answers the
-  row and ``B`` the loss of f0 and the gate if f0 answers it: an I-projection in closed form,
-  :func:`q_step`;
-- ``mean[(1 - q) A + q B + (log(q / (1 - q)) - g)^2]``, where ``A`` and ``B`` are the models'
-  losses without the gate's (Adapt-LSTSQ): a problem in one dimension for each row,
-  :func:`q_step_log_odds`.
+- ``mean[(1 - q) A + q B - H(q)]``. ``A`` is the loss of f1 and the gate if f1 answers the row, and
+  ``B`` the loss of f0 and the gate if f0 answers it. This is an I-projection in closed form
+  (:func:`q_step`).
+- ``mean[(1 - q) A + q B + (log(q / (1 - q)) - g)^2]`` of Adapt-LSTSQ. ``A`` and ``B`` are the
+  losses
+  of the models without the loss of the gate. This is a one-dimensional problem for each row
+  (:func:`q_step_log_odds`).
 
-In both the bound on the mean has one multiplier ``beta >= 0`` for all rows: offloading a row
-costs ``B + beta``. A :class:`Distance` chooses between them, and gives the loss with which the
+In both, the bound on the mean has one multiplier ``beta >= 0`` for all rows, so that offloading a
+row costs ``B + beta``. A :class:`Distance` selects the objective, and the loss with which the
 M-step then fits the gate to q:
 
-- :class:`KullbackLeibler`, of Adapt-LIN and Adapt-GBRT: cross-entropy;
-- :class:`LogOdds`, of Adapt-LSTSQ: squared distance to the log odds of q.
+- :class:`KullbackLeibler` for Adapt-LIN and Adapt-GBRT: the cross-entropy;
+- :class:`LogOdds` for Adapt-LSTSQ: the squared distance to the log odds of q.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from gatewise_training.learners.losses import softplus
 
 Array = NDArray[np.float64]
 
-CONVEX = 12.0 * np.sqrt(3.0)
-"""Up to this slope ``d`` of the sigmoid, ``d sigmoid(t) + (t - g)^2`` is convex in t."""
+MAX_CONVEX_SLOPE = 12.0 * np.sqrt(3.0)
+"""Largest ``d`` for which ``d sigmoid(t) + (t - g)^2`` is convex in t."""
 
-ROUNDING = 4e-15
-"""Newton's method ends at steps below this share of the numbers in play."""
+MIN_RELATIVE_STEP = 4e-15
+"""Newton's method ends at steps below this share of ``1 + |t| + |g|``."""
 
 MEAN_TOLERANCE = 1e-13
-"""The search for ``beta`` ends at this error of the mean, or relative width of the bracket."""
+"""Error of the mean, or relative width of the bracket, at which the search for ``beta`` ends."""
 
 
 def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = None) -> Array:
-    """Offload probabilities ``q_i = sigmoid(A_i - B_i - beta)`` in closed form, all (n,).
+    """Compute the best offload probabilities ``q_i = sigmoid(A_i - B_i - beta)``, (n,).
 
-    ``beta >= 0`` is the smallest that meets the bound on the mean: the multiplier of the
-    constraint, 0 where the constraint is slack.
+    ``beta >= 0`` is the smallest value that meets the bound on the mean. It is the multiplier of
+    the constraint, and 0 if the constraint is slack.
 
     Examples
     --------
@@ -69,13 +70,12 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
 def q_step_log_odds(
     keep: Array, offload: Array, g: Array, p_full: float, weight: Array | None = None
 ) -> Array:
-    """Log odds of the offload probabilities that are best for a squared distance to the gate, (n,).
+    """Compute the log odds of the best offload probabilities for a squared distance, (n,).
 
-    Each row's ``t = log(q / (1 - q))`` is the global minimum of
-    ``(B - A + beta) sigmoid(t) + (t - g)^2``. Both t and beta are found by Newton's method
-    inside brackets. Where the losses differ by more than 20.8 nats that function has two minima,
-    and a row jumps from one to the other as beta rises. The bound is then met, but not always with
-    equality.
+    ``t = log(q / (1 - q))`` of each row is the global minimum of
+    ``(B - A + beta) sigmoid(t) + (t - g)^2``. Both t and beta are found by Newton's method inside
+    brackets. If the losses differ by more than 20.8 nats, this function has two minima, and the row
+    jumps from one to the other as beta rises. The bound is then met, but not always with equality.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def q_step_log_odds(
         next_beta = beta + excess / float(share @ ((q * one_minus_q) ** 2 / curvature))
         if not low < next_beta < high:
             next_beta = 2.0 * low + 1.0 if high == np.inf else 0.5 * (low + high)
-        # a row jumps at this beta: take the side that meets the bound
+        # a row jumps at this beta; use the side that meets the bound
         if np.isfinite(high) and high - low <= MEAN_TOLERANCE * high:
             t = _best_log_odds(gap + high, g, t)
             break
@@ -115,12 +115,12 @@ def q_step_log_odds(
 
 
 def entropy(q: Array) -> Array:
-    """``H(q)`` of each row in nats, shape (n,); 0 at 0 and 1."""
+    """Compute ``H(q)`` of each row in nats, shape (n,); 0 at 0 and 1."""
     return np.asarray(-xlogy(q, q) - xlogy(1.0 - q, 1.0 - q), np.float64)
 
 
 class GateLoss(Protocol):
-    """The gate's loss in the M-step, convex in g: loss, slope and curvature of each row, (n,)."""
+    """Loss of the gate in the M-step, convex in g, with its slope and curvature per row, (n,)."""
 
     def value(self, g: Array) -> Array: ...
     def slope(self, g: Array) -> Array: ...
@@ -165,7 +165,7 @@ class Squares:
 
 @dataclass(frozen=True, eq=False)
 class FreeProbabilities:
-    """Free offload probabilities, and the parts of ``D(q, g)``."""
+    """Free offload probabilities, and the two parts of ``D(q, g)``."""
 
     q: Array  # (n,)
     gate_loss: GateLoss  # loss of the gate in the M-step
@@ -175,12 +175,12 @@ class FreeProbabilities:
 class KullbackLeibler:
     """``KL(q || sigmoid(g))``."""
 
-    curvature_bound: ClassVar[float] = 0.25  # of the gate's loss, everywhere
+    curvature_bound: ClassVar[float] = 0.25  # largest curvature of the gate's loss
 
     def q_step(
         self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
     ) -> FreeProbabilities:
-        """Find the best q for a gate and for each row's losses by f1 and by f0, in nats."""
+        """Find the best q for a gate and for the losses of f1 and f0 on each row, in nats."""
         q = q_step(keep + softplus(g), offload + softplus(-g), p_full, weight)
         return self.with_probabilities(q)
 
@@ -205,7 +205,7 @@ class LogOdds:
 
 
 Distance = KullbackLeibler | LogOdds
-"""A choice of ``D``."""
+"""A distance ``D(q, g)``."""
 
 
 def _shares(n: int, weight: Array | None) -> Array:
@@ -213,23 +213,23 @@ def _shares(n: int, weight: Array | None) -> Array:
 
 
 def _best_log_odds(d: Array, g: Array, start: Array) -> Array:
-    """Global minimum over t of ``d sigmoid(t) + (t - g)^2``, row by row."""
-    # mirrored where d < 0, since sigmoid(t) = 1 - sigmoid(-t): then d >= 0 everywhere
+    """Find the global minimum over t of ``d sigmoid(t) + (t - g)^2`` of each row."""
+    # mirror rows with d < 0, because sigmoid(t) = 1 - sigmoid(-t), so that all d >= 0
     sign = np.where(d < 0.0, -1.0, 1.0)
     d = np.abs(d)
     g = g * sign
     start = start * sign
     # d sigmoid'(t) = 2 (g - t), and sigmoid' is at most 1/4
     t = _stationary_point(d, g, start, g - d / 8.0, g)
-    two_minima = np.flatnonzero(d > CONVEX)
+    two_minima = np.flatnonzero(d > MAX_CONVEX_SLOPE)
     if len(two_minima):
         t[two_minima] = _lower_minimum(d[two_minima], g[two_minima], start[two_minima])
     return sign * t
 
 
 def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
-    """Lower of the two minima, on both sides of where the function is concave."""
-    # f'' = 0 where u = tanh(t / 2) solves u^3 - u + 8 / d = 0: two roots in (0, 1)
+    """Find the lower of the two minima, one on each side of the interval of concavity."""
+    # f'' = 0 if u = tanh(t / 2) solves u^3 - u + 8 / d = 0, which has two roots in (0, 1)
     angle = np.arccos(np.clip(-12.0 * np.sqrt(3.0) / d, -1.0, 1.0)) / 3.0
     u = 2.0 / np.sqrt(3.0) * np.cos(angle[:, None] - np.array([2.0, 0.0]) * np.pi / 3.0)
     concave_from, concave_to = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T
@@ -246,7 +246,7 @@ def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
 
 
 def _stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array) -> Array:
-    """Root of the derivative in a bracket where it rises; the upper end if there is no root."""
+    """Find the root of a derivative that rises in a bracket; its upper end if there is no root."""
     slope_at_high = d * expit(high) * expit(-high) + 2.0 * (high - g)
     low = np.where(slope_at_high <= 0.0, high, low)
     solution = np.clip(start, low, high)
@@ -264,14 +264,14 @@ def _stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array)
         newton = t - slope / curvature
         low = np.where(slope <= 0.0, t, low)
         high = np.where(slope >= 0.0, t, high)
-        # Newton's step if it stays inside and at least halves the last one, else bisection
+        # use Newton's step if it stays inside and is at most half the last one, else bisect
         is_inside = (newton >= low) & (newton <= high)
         is_short = 2.0 * np.abs(slope) <= last_step * curvature
         next_t = np.where(is_inside & is_short, newton, 0.5 * (low + high))
         last_step = np.abs(next_t - t)
         t = next_t
         solution[rows] = t
-        moving = last_step > ROUNDING * (1.0 + np.abs(t) + np.abs(g))
+        moving = last_step > MIN_RELATIVE_STEP * (1.0 + np.abs(t) + np.abs(g))
         if not moving.all():
             rows, d, g = rows[moving], d[moving], g[moving]
             low, high, t, last_step = low[moving], high[moving], t[moving], last_step[moving]

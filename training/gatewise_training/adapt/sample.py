@@ -1,4 +1,4 @@
-"""Training rows of the Adapt fits, with the high-cost model's losses on them."""
+"""Training rows of the Adapt fits, with the losses of the high-cost model on them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.stage_bounds import TreeShape
 
 LOG_FLOOR = 1e-12
-"""Least probability that counts, because f0 may be certain and wrong."""
+"""Smallest probability of f0 in a loss, because f0 may be certain and wrong."""
 
 MAX_CODES = 63
-"""Most codes of a column, for trees on few rows."""
+"""Largest number of codes of a column, for trees on few rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class Sample:
     f0_loss: NDArray[np.float64]  # (n,): ``-log p(y | x; f0)`` in nats; 0 without a high-cost model
     n_classes: int
     costs: FeatureCosts
-    tree_shape: TreeShape | None = None  # best shape of boosted trees on all rows, where known
+    tree_shape: TreeShape | None = None  # best shape of boosted trees on all rows, if known
 
     @classmethod
     def all_rows(cls, problem: Problem) -> Sample:
-        """Take all rows of a problem."""
+        """Make the sample of all rows of a problem."""
         plan = problem.plan
         f0_loss = np.zeros(len(plan.x))
         if problem.high_cost is not None:
@@ -53,11 +53,11 @@ class Sample:
 
     @cached_property
     def codes(self) -> Codes:
-        """The columns as codes."""
+        """Codes of the columns."""
         return Codes.of_table(self.x, max_codes=MAX_CODES)
 
     def take(self, rows: Rows) -> Sample:
-        """Take some of the rows; their weights are scaled to a mean of 1."""
+        """Get the sample of some rows; their weights are scaled to a mean of 1."""
         return replace(
             self,
             x=self.x[rows],

@@ -370,7 +370,7 @@ class ClassifierFit(BudgetedModel):
         ]
         if not small_enough:
             smallest = min(
-                record.packed.kept(()) for record in records if record.packed is not None
+                record.packed.bytes_on_device(()) for record in records if record.packed is not None
             )
             raise TooLargeError("no stage", max_bytes, smallest, "allow more")
         return list({candidate.stages: candidate for candidate in small_enough}.values())
@@ -429,6 +429,8 @@ class ClassifierFit(BudgetedModel):
             "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
             "classes": tuple(self.classes_.tolist()),
             "class_rows": answers.class_rows(),
-            "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
+            "reference_weighted_accuracy": None
+            if record.class_weights is None
+            else record.reference_accuracy(),
             "reference_recall": answers.figures(last_exits, record.weights)["recall"],
         }

@@ -1,14 +1,15 @@
 """Candidate points for a guarantee, in the order of their tests.
 
-A frontier has too few points to come close to a bound. Candidates lie on a path of settings
-through one of its points, the base. At a power ``p`` of the path, stage ``s`` passes on the share
+The points of a frontier are too far apart to come close to a bound. The candidates therefore lie on
+a path of settings through one frontier point, the base. At a power ``p``, stage ``s`` passes on
 
     share[s] ** p
 
-of its rows, where ``share[s]`` is the share at the base. The logarithm of ``p`` runs from minus
-infinity (no row stops) over 0 (the base) to infinity (all rows stop at the first stage that the
-base uses). Along a path a row never stops later, so that offload rate and cost fall on any rows,
-and accuracy nearly so. Tests in this order therefore fail late.
+of its rows, where ``share[s]`` is the share at the base. The path starts where the logarithm of
+``p`` is minus infinity and no row stops. It passes the base at 0, and ends at infinity, where all
+rows stop at the first stage that the base uses. Along a path no row stops later than before. The
+offload rate and the cost therefore fall on any rows, and accuracy nearly always falls. A sequence
+of tests in this order rarely fails before it is near the bound.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.class_guarantee import most_recalls
+from gatewise_training.operating_points.class_guarantee import highest_recalls
 from gatewise_training.operating_points.cost_cap import keeps_cost
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
@@ -43,13 +44,14 @@ N_BASES = 12
 """Number of bases, the frontier points nearest to the bound."""
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 """Prices of an offload in accuracy, for paths on which features are free."""
-NEAR_LOG_POWER = 1.5
-"""Largest logarithm of a power where classes have bounds."""
+MAX_CLASS_LOG_POWER = 1.5
+"""Largest logarithm of a power if classes have bounds."""
 FINE_ERRORS = 5.0
-"""Number of standard errors on each side of the aim that get fine steps."""
+"""Number of standard errors on each side of the aim where the steps are fine."""
 N_FINE_STEPS = 160
+"""Number of steps near the aim."""
 N_COARSE_STEPS = 20
-"""Numbers of fine and of coarse steps."""
+"""Number of steps between the safest end of the path and the fine steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ class CalibrationRecords:
         max_cost: float | None = None,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the best point that certainly keeps the bound, `by_class` and `max_cost`."""
+        """Certify the best point that keeps the bound, the bounds by class and the cap on cost."""
         record = self.certifying[0]
         rows = len(record.weights)
         groups = record.splitter.n_groups
@@ -78,7 +80,7 @@ class CalibrationRecords:
         all_points = (*frontier.points, *frontier.others)
         points = all_points if promise.by_class else frontier.points
         tuning = [tuning_record.within_cost(max_cost) for tuning_record in self.tuning]
-        order = candidates(tuning, points, promise, rows=record.units)
+        order = candidates(tuning, points, promise, rows=record.n_independent)
         if max_cost is not None:
             order = [p for p in order if keeps_cost(p, max_cost)]
         point = certify(self.certifying, order, promise)
@@ -87,7 +89,7 @@ class CalibrationRecords:
             class_terms = recalls = ""
             if promise.by_class and answers is not None:
                 class_terms = f" with {promise.by_class.text()}"
-                recalls = most_recalls(promise.by_class, answers.truth, promise.level)
+                recalls = highest_recalls(promise.by_class, answers.truth, promise.level)
             in_groups = "" if groups is None else f" in {groups} groups"
             units = "rows" if groups is None else "groups"
             raise InputError(
@@ -105,38 +107,39 @@ def candidates(
     *,
     rows: int,
 ) -> list[OperatingPoint]:
-    """List the settings for the tests of :func:`.certify`, safest first.
+    """List the settings for the tests of :func:`.certify`, the safest first.
 
-    Paths lead through the frontier points nearest to the bound. The aim of a path is the point as
-    far inside the bound as a test on `rows` rows needs. The path with the best aim on the tuning
-    rows is chosen: the cheapest aim for `max_loss`, the most accurate for `budget`. For
-    `offload_rate` there are also paths through settings with free features, and the path with the
-    cheapest aim within a standard error of the most accurate one is chosen.
+    Paths lead through the frontier points nearest to the bound. The aim of a path is the boldest
+    point that is far enough inside the bound to pass a test on `rows` rows. The path with the best
+    aim on the tuning rows is chosen. The best aim is the cheapest one for `max_loss`, and the most
+    accurate one for `budget`. For `offload_rate`, paths also lead through settings that are tuned
+    as if features cost nothing, and the best aim is the cheapest one within a standard error of
+    the most accurate one.
 
-    With bounds on classes, no direction along a path is safe for all classes. The candidates are
+    If classes have bounds, no direction along a path is safe for all classes. The candidates are
     then points on paths through the best points, ordered by their distance to the nearest bound.
     """
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one calibration row")
     if promise.by_class:
-        return tuning.bounded(points, rows)
+        return tuning.class_bound_candidates(points, rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
-        return tuning.singles(points)
-    # distance from the bound in standard deviations of a row: z / sqrt(rows), and its chance
+        return tuning.single_model_candidates(points)
+    # distance from the bound in standard deviations of a row: z / sqrt(rows), and its error
     margin = float(stats.norm.isf(promise.level)) / math.sqrt(rows)
-    chance = FINE_ERRORS * math.sqrt(1 / rows + 1 / tuning.n)
+    aim_error = FINE_ERRORS * math.sqrt(1 / rows + 1 / tuning.n)
     # the aim of each path, and each base that is inside the bound
     aims = []
     for base in tuning.bases(points):
         path = SettingsPath.through(tuning.records[base.chain], base)
         aims.append(_Aim(path.point(tuning.farthest(path, margin)), path))
         base_point = path.point(0.0)
-        if tuning.within(base_point, margin):  # the base may be better than the path's aim
+        if tuning.is_within(base_point, margin):  # the base may be better than the path's aim
             aims.append(_Aim(base_point, path, is_base=True))
-    best = tuning.best(aims)
+    best = tuning.best_aim(aims)
     path = best.path
-    fine_start, fine_end = (tuning.farthest(path, margin + side * chance) for side in (1, -1))
+    fine_start, fine_end = (tuning.farthest(path, margin + side * aim_error) for side in (1, -1))
     if best.is_base:
         fine_start = tuning.risk_sign * min(tuning.risk_sign * fine_start, 0.0)
         fine_end = 0.0
@@ -146,15 +149,15 @@ def candidates(
         *np.linspace(fine_start, fine_end, N_FINE_STEPS),
     ]
     steps = list({p.thresholds: p for p in map(path.point, powers)}.values())
-    certain_point = max(tuning.certain(points), key=tuning.worth, default=None)
+    certain_point = max(tuning.certain_points(points), key=tuning.rank_key, default=None)
     if certain_point is None:
         return steps
-    base_worth = tuning.worth(certain_point, is_base=True)
-    return [certain_point, *(p for p in steps if tuning.worth(p) > base_worth)]
+    certain_rank = tuning.rank_key(certain_point, is_base=True)
+    return [certain_point, *(p for p in steps if tuning.rank_key(p) > certain_rank)]
 
 
 class _Aim(NamedTuple):
-    """The point of a path that is far enough inside the bound to pass its test."""
+    """A point of a path that is far enough inside the bound to pass its test."""
 
     point: OperatingPoint
     path: SettingsPath
@@ -163,19 +166,22 @@ class _Aim(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tuning:
-    """Risk and worth of settings on the tuning rows, for one promise."""
+    """Risks and ranks of settings on the tuning rows, for one promise."""
 
     records: Sequence[CascadeRecord]
     promise: Promise
 
     @property
     def n(self) -> int:
-        """Number of tuning rows, or of groups of them."""
-        return self.records[0].units
+        """Number of tuning rows, or of their groups."""
+        return self.records[0].n_independent
 
     @property
     def risk_sign(self) -> float:
-        """Sign of the log powers that take more risk: stopping earlier loses accuracy."""
+        """Sign of the direction in which log powers take more risk.
+
+        Stopping earlier loses accuracy, but lowers the cost and the offload rate.
+        """
         return 1.0 if self.promise.kind == "max_loss" else -1.0
 
     def risk(self, point: OperatingPoint) -> float:
@@ -183,10 +189,10 @@ class _Tuning:
             return point.cost
         if self.promise.kind == "offload_rate":
             return point.offload_rate
-        return self.records[-1].merit() - point.merit
+        return self.records[-1].reference_accuracy() - point.merit
 
     def deviation(self, point: OperatingPoint) -> float:
-        """Estimate the standard deviation of one row's or group's risk."""
+        """Estimate the standard deviation of the risk of one row or group."""
         if self.promise.kind == "offload_rate":
             return math.sqrt(self.promise.bound * (1 - self.promise.bound))
         if self.promise.kind == "max_loss":
@@ -197,11 +203,14 @@ class _Tuning:
             costs = record.splitter.group_means(costs)
         return float(costs.std())
 
-    def worth(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
-        """Get a key that ranks points; for an offload rate, bases have a handicap."""
+    def rank_key(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
+        """Get the key by which points are ranked, the best highest.
+
+        For an offload rate, a base ranks two standard errors of accuracy lower.
+        """
         if self.promise.kind == "max_loss":
             return -point.cost, point.merit
-        # spend the whole offload rate unless accuracy clearly suffers; a budget may stay unspent
+        # use the whole offload rate unless accuracy clearly suffers; a budget need not be used up
         handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
         return point.merit - handicap * point.accuracy_error, -point.cost
 
@@ -220,8 +229,10 @@ class _Tuning:
         class_rows = [round(count * rows / self.n) for count in answers.class_rows()]
         return lambda point: recalls.margin(point, class_rows)
 
-    def bounded(self, points: Sequence[OperatingPoint], rows: int) -> list[OperatingPoint]:
-        """Order settings by distance to the nearest bound, in errors of `rows` rows."""
+    def class_bound_candidates(
+        self, points: Sequence[OperatingPoint], rows: int
+    ) -> list[OperatingPoint]:
+        """Order settings by distance to the nearest bound, in standard errors of `rows` rows."""
         class_margin = self.class_margin(rows)
 
         def distance(point: OperatingPoint) -> float:
@@ -235,13 +246,13 @@ class _Tuning:
         measured = [
             self.records[chain].measure(thresholds, chain) for chain, thresholds in settings
         ]
-        best = sorted((p for p in measured if distance(p) > 0), key=self.worth, reverse=True)
+        best = sorted((p for p in measured if distance(p) > 0), key=self.rank_key, reverse=True)
         safest = sorted(measured, key=distance, reverse=True)
         for base in (*best[:N_BASES], *safest[: N_BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
             measured += map(
                 path.point,
-                np.linspace(-NEAR_LOG_POWER, NEAR_LOG_POWER, N_COARSE_STEPS * 2),
+                np.linspace(-MAX_CLASS_LOG_POWER, MAX_CLASS_LOG_POWER, N_COARSE_STEPS * 2),
             )
         # keep a setting only if it is better than all safer ones
         ranked = sorted(
@@ -251,12 +262,12 @@ class _Tuning:
         )
         order: list[OperatingPoint] = []
         for _, point in ranked:
-            if not order or self.worth(point) > self.worth(order[-1]):
+            if not order or self.rank_key(point) > self.rank_key(order[-1]):
                 order.append(point)
         return order
 
-    def singles(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-        """Order single models from the cheapest or, for a loss, from the reference down."""
+    def single_model_candidates(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+        """Order single models by rising cost, or for a loss from the reference to the cheapest."""
         by_cost = sorted(points, key=lambda p: p.cost)
         if self.promise.kind != "max_loss":
             return by_cost
@@ -269,7 +280,7 @@ class _Tuning:
         """List the points nearest to the bound, through which paths lead."""
         nearest = self._nearest(points)
         if self.promise.kind == "offload_rate":
-            # frontier points save features too, which is unnecessary if only offloads are bounded
+            # frontier points also save features, which is unnecessary if only offloads are bounded
             for number, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
                 settings = tune(smoothed(replace(record, exit_costs=prices)), OFFLOAD_PRICES)
@@ -279,25 +290,31 @@ class _Tuning:
     def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:N_BASES]
 
-    def best(self, aims: Sequence[_Aim]) -> _Aim:
-        """Choose the best aim or, for an offload rate, the cheapest within its standard error."""
+    def best_aim(self, aims: Sequence[_Aim]) -> _Aim:
+        """Choose the best aim.
+
+        For an offload rate this is the cheapest aim within a standard error of the most accurate.
+        """
         if self.promise.kind == "offload_rate":
             path_aims = [aim for aim in aims if not aim.is_base]
-            most_accurate = max((aim.point for aim in path_aims), key=self.worth)
+            most_accurate = max((aim.point for aim in path_aims), key=self.rank_key)
             floor = most_accurate.merit - most_accurate.accuracy_error
             accurate_aims = [aim for aim in path_aims if aim.point.merit >= floor]
             cheapest = min(accurate_aims, key=lambda aim: aim.point.cost)
             aims = [cheapest, *(aim for aim in aims if aim.is_base)]
-        return max(aims, key=lambda aim: self.worth(aim.point, is_base=aim.is_base))
+        return max(aims, key=lambda aim: self.rank_key(aim.point, is_base=aim.is_base))
 
-    def within(self, point: OperatingPoint, errors: float) -> bool:
+    def is_within(self, point: OperatingPoint, errors: float) -> bool:
         return self.risk(point) + errors * self.deviation(point) <= self.promise.bound
 
     def farthest(self, path: SettingsPath, errors: float) -> float:
-        return path.farthest(lambda p: self.within(p, errors), -self.risk_sign * MAX_LOG_POWER)
+        return path.farthest(lambda p: self.is_within(p, errors), -self.risk_sign * MAX_LOG_POWER)
 
-    def certain(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
-        """Yield points, or their edge-only or cloud-only forms, that always keep the promise."""
+    def certain_points(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
+        """Yield settings that keep the promise on any rows.
+
+        Each point is tried as it is, edge-only and cloud-only.
+        """
         for point in points:
             record = self.records[point.chain]
             used = [s for s, t in enumerate(point.thresholds) if t is not None]
@@ -315,13 +332,13 @@ class _Tuning:
 
 @dataclass(frozen=True, eq=False)
 class SettingsPath:
-    """Settings along a path through an operating point, the base."""
+    """A path of settings through an operating point, the base."""
 
     record: CascadeRecord  # of the rows that the shares are counted on
     chain: int
     shares: tuple[float, ...]  # share of the rows that each stage passes on at the base
     # per stage: all possible shares, rising, and their thresholds
-    cuts: tuple[tuple[NDArray[np.float64], list[float | None]], ...]
+    possible_thresholds: tuple[tuple[NDArray[np.float64], list[float | None]], ...]
 
     @classmethod
     def through(cls, record: CascadeRecord, base: OperatingPoint) -> SettingsPath:
@@ -331,7 +348,9 @@ class SettingsPath:
             stopped = 0.0 if threshold is None else np.mean(scores >= np.float32(threshold))
             # half a row instead of 0, so that a smaller power lets rows pass
             shares.append(max(1.0 - float(stopped), 0.5 / len(scores)))
-        return cls(record, base.chain, tuple(shares), tuple(_cuts(s) for s in record.scores))
+        return cls(
+            record, base.chain, tuple(shares), tuple(_possible_thresholds(s) for s in record.scores)
+        )
 
     def point(self, log_power: float) -> OperatingPoint:
         """Measure the setting at a power, given by its logarithm, on the record's rows."""
@@ -339,7 +358,9 @@ class SettingsPath:
         power = float(np.exp(log_power))
         setting = [
             thresholds[int(np.abs(possible - share**power).argmin())]
-            for share, (possible, thresholds) in zip(self.shares, self.cuts, strict=True)
+            for share, (possible, thresholds) in zip(
+                self.shares, self.possible_thresholds, strict=True
+            )
         ]
         if not self.record.offloads:
             setting[-1] = ALWAYS_STOP
@@ -358,8 +379,10 @@ class SettingsPath:
         return inside
 
 
-def _cuts(scores: NDArray[np.float32]) -> tuple[NDArray[np.float64], list[float | None]]:
-    """List the thresholds between distinct scores, and the shares of rows that they pass on."""
+def _possible_thresholds(
+    scores: NDArray[np.float32],
+) -> tuple[NDArray[np.float64], list[float | None]]:
+    """List the thresholds between distinct scores, after the shares of rows that they pass on."""
     distinct, counts = np.unique(scores[~np.isnan(scores)], return_counts=True)
     passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
     missing = len(scores) - counts.sum()  # NaN never stops

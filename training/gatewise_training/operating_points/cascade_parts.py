@@ -1,14 +1,14 @@
 """Choices of stages for a device with little memory, or for a cap on an instance's cost.
 
-For a bound on bytes, stages are dropped one by one until the others fit: each time the one whose
-removal lowers the worth, accuracy - price * cost, least per byte freed. Each of several prices
-makes one choice, because a high price needs other stages than a low one.
+For a bound on bytes, stages are dropped one by one until the others fit. Each step drops the stage
+whose removal lowers ``accuracy - price * cost`` least per byte that it frees. There is one choice
+for each of several prices, because a high price needs other stages than a low one.
 
 For a cap on cost, the cost of an instance is bounded by the costliest exit that it can reach. An
 exit costs the features of all stages up to it; an offload costs the features of all stages, the
-high-cost model, and the price of the request. If an offload would
-exceed the cap, there are two choices: stages that never offload, and fewer stages, after which an
-offload is within the cap.
+high-cost model, and the price of the request. If an offload would exceed the cap, there are two
+choices. One has stages that never offload. The other has fewer stages, so that an offload after
+them is within the cap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
 """Largest cost of an instance at each exit of the cascade of the stages with these numbers."""
 
 PRICES = np.geomspace(1.0, 1e-2, 4)
-"""Prices to try: the accuracy that balances the largest cost of an instance."""
+"""Prices to try, as the accuracy that is worth the largest cost of an instance."""
 MAX_ROWS = 4000
 """Largest number of rows for the choice; thresholds are tuned on all rows later."""
 
@@ -33,11 +33,11 @@ MAX_ROWS = 4000
 def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
     """List choices of stages that together take at most `max_bytes`, each as rising numbers.
 
-    If not all fit, there is one choice per price, and one per stage that takes more than half of
-    `max_bytes`.
+    If not all stages fit, there is one choice per price, and one for each stage that alone takes
+    more than half of `max_bytes`.
     """
     assert record.packed is not None
-    sizes = record.packed.alone
+    sizes = record.packed.by_stage
     small_stages = [s for s, size in enumerate(sizes) if size <= max_bytes]
     if record.packed.total(range(record.n_stages)) <= max_bytes:
         return [tuple(small_stages)]
@@ -50,31 +50,36 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
         record = record.rows(rows)
     record = smoothed(record)
     largest_cost = max(float(record.exit_costs.max()), 1e-12)
-    thinned = [
-        tuple(_thinned(record, small_stages, max_bytes, price / largest_cost)) for price in PRICES
+    per_price = [
+        tuple(_drop_stages(record, small_stages, max_bytes, price / largest_cost))
+        for price in PRICES
     ]
-    return list(dict.fromkeys([*thinned, *single_stages]))
+    return list(dict.fromkeys([*per_price, *single_stages]))
 
 
-def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: float) -> list[int]:
-    """Drop the stage with the least worth per byte until the others fit."""
+def _drop_stages(
+    record: CascadeRecord, stages: list[int], max_bytes: int, price: float
+) -> list[int]:
+    """Drop the stage with the smallest loss per byte until the others fit."""
     stages_left = list(stages)
     sizes = record.packed
     assert sizes is not None
     while (n_bytes := sizes.total(stages_left)) > max_bytes:
-        worth_before = _worth(record, stages_left, price)
-        # loss of worth per byte that dropping each stage frees
+        accuracy_before = _net_accuracy(record, stages_left, price)
+        # loss of net accuracy per byte that dropping each stage frees
         losses = {}
         for s in stages_left:
             stages_after = [k for k in stages_left if k != s]
             if n_bytes_freed := n_bytes - sizes.total(stages_after):
-                losses[s] = (worth_before - _worth(record, stages_after, price)) / n_bytes_freed
+                losses[s] = (
+                    accuracy_before - _net_accuracy(record, stages_after, price)
+                ) / n_bytes_freed
         stages_left.remove(min(losses, key=losses.__getitem__))
     return stages_left
 
 
-def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
-    """Accuracy - price * cost of some stages on the rows, with the best thresholds."""
+def _net_accuracy(record: CascadeRecord, stages: list[int], price: float) -> float:
+    """Compute ``accuracy - price * cost`` of some stages with their best thresholds."""
     exits = [*stages, record.n_stages]
     costs = record.exit_costs[exits]
     limits = record.cost_limits
@@ -90,7 +95,8 @@ def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
     is_right = cascade.correct[exits_taken, np.arange(len(exits_taken))]
     return float(
         np.average(
-            is_right * cascade.worths - price * cascade.costs(exits_taken), weights=cascade.weights
+            is_right * cascade.scaled_class_weights - price * cascade.costs(exits_taken),
+            weights=cascade.weights,
         )
     )
 
@@ -99,7 +105,8 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     """List choices of stages that an instance can run within a cap, each as rising numbers.
 
     If the whole cascade is within the cap, it is the only choice. Otherwise the choices are the
-    stages within the cap without an offload, those within it with one, and each stage alone.
+    stages that are within the cap without an offload, the stages that are within it with an
+    offload, and each stage alone.
 
     Stages that cost 1, 3 and 5, and a high-cost model that costs 4 more:
 
@@ -117,7 +124,7 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     choices: list[tuple[int, ...]] = []
     last_stage_exit = -2
     offload_exit = -1
-    # first the stages within the cap without an offload, then those with one
+    # first the stages within the cap without an offload, then with one
     for last_exit in (last_stage_exit, offload_exit):
         numbers: list[int] = []
         for s in range(n_stages):

@@ -1,7 +1,7 @@
 """Figures by class: recall, precision, probability scores; class weights and bounds on classes.
 
-Accuracy hides rare classes: where 2 % of the rows are faults, a model that never finds one is right
-on 98 %.
+Accuracy hides rare classes. If 2 % of the rows are faults, a model that never finds a fault is
+right on 98 % of the rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
 """Smallest probability in a log loss, as in scikit-learn."""
 
 RARE_SHARE = 0.5
-"""A class with less than this part of an equal share of the rows is rare."""
+"""A class is rare if its share of the rows is below this part of an equal share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class ExitAnswers:
         n_classes: int,
         probabilities: Sequence[NDArray[np.float64] | None],
     ) -> Self:
-        """Score the probabilities that each exit gives, shape (n, n_classes), or None."""
+        """Score the probabilities of each exit, (n, n_classes); None if it gives labels only."""
         rows = np.arange(len(truth))
         losses = np.full(labels.shape, np.nan)
         brier = np.full(labels.shape, np.nan)
@@ -71,7 +71,7 @@ class ExitAnswers:
         )
 
     def figures(self, exits: NDArray[np.int64], weights: NDArray[np.float64]) -> dict[str, Any]:
-        """Compute the figures of rows that leave at `exits`, by the fields of OperatingPoint."""
+        """Compute the figures of rows that leave at `exits`, named as fields of OperatingPoint."""
         rows = np.arange(len(exits))
         answers = self.labels[exits, rows]
         is_right = answers == self.truth
@@ -92,7 +92,7 @@ class ExitAnswers:
         return figures
 
     def class_rows(self) -> tuple[int, ...]:
-        """Number of rows of each class."""
+        """Count the rows of each class."""
         return tuple(np.bincount(self.truth, minlength=self.n_classes).tolist())
 
 
@@ -104,7 +104,7 @@ def _shares(part: NDArray[Any], whole: NDArray[Any]) -> Shares:
 def class_weights(
     weights: Mapping[Any, float] | str | None, y: NDArray[np.int64], classes: NDArray[Any]
 ) -> NDArray[np.float64] | None:
-    """Get the weight of each class, (n_classes,); 1 for a class that a dict leaves out."""
+    """Get the weight of each class, (n_classes,); classes missing from a dict have weight 1."""
     if weights is None:
         return None
     if isinstance(weights, str):
@@ -122,7 +122,7 @@ def by_class(
     low: float,
     high: float,
 ) -> Shares:
-    """List a setting's values in the order of the classes; a key is a class or its text."""
+    """List a setting's values in the order of the classes; keys are classes or their texts."""
     if not isinstance(setting, Mapping | None):
         raise InputError(f"{name}: give a dict by class, not {setting!r}")
     shares: list[float | None] = [None] * len(classes)
@@ -154,29 +154,32 @@ def split_loss(
 ) -> tuple[float | None, Mapping[Any, float] | None]:
     """Split a `max_loss` into the bound on all rows, under the key None, and bounds by class.
 
-    Without that key the bounds by class alone decide: the bound on all rows is 1.
+    Without that key only the bounds by class apply, and the bound on all rows is 1.
     """
     if not isinstance(max_loss, Mapping):
         return max_loss, None
     losses = {label: loss for label, loss in max_loss.items() if label is not None}
     if has_other_goal and None in max_loss:
         raise InputError(
-            "max_loss: with another goal, leave out the key None, the loss of all rows"
+            "max_loss: with another goal, leave out the key None (the loss of all rows)"
         )
     if not losses:
-        raise InputError("max_loss: a dict needs a class, as {'fault': 0.05}")
+        raise InputError("max_loss: a dict needs at least one class, such as {'fault': 0.05}")
     total = max_loss.get(None, 1.0)
     if not isinstance(total, Real) or not 0 <= total < math.inf:
         raise InputError(
-            f"max_loss: None, the loss of all rows, is {total!r}, which must be a number of at "
-            "least 0"
+            f"max_loss: the value of None (the loss of all rows) is {total!r}; it must be a number "
+            "of at least 0"
         )
     return (None if has_other_goal else total), losses
 
 
 @dataclass(frozen=True)
 class ClassBounds:
-    """Least recall and precision, and largest loss of recall against the cloud, of each class."""
+    """Smallest recall, smallest precision and largest loss of recall of each class.
+
+    The loss is measured against the high-cost model.
+    """
 
     classes: tuple[Any, ...]
     min_recall: Shares
@@ -191,7 +194,7 @@ class ClassBounds:
         min_precision: Mapping[Any, float] | None = None,
         max_loss: Mapping[Any, float] | None = None,
     ) -> Self:
-        """Read bounds from dicts by class label; a share of 0 bounds nothing.
+        """Read bounds from dicts by class label; a share of 0 is no bound.
 
         >>> bounds = ClassBounds.from_mappings(("fault", "ok"), {"fault": 0.9})
         >>> bounds.min_recall, bool(bounds), bounds.named()
@@ -208,7 +211,7 @@ class ClassBounds:
         return bool(self.items())
 
     def items(self) -> list[tuple[str, int, float]]:
-        """List the bounds: "recall", "precision" or "loss", class index, least share or loss."""
+        """List the bounds as kind ("recall", "precision" or "loss"), class index and limit."""
         return [
             (kind, c, bound)
             for kind, bounds in (
@@ -229,11 +232,13 @@ class ClassBounds:
         return f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[c]}"
 
     def as_recalls(self, reference: Shares | None) -> Self:
-        """Replace losses by the recalls that they leave of the reference's recalls."""
+        """Replace bounds on losses by bounds on recall, given the recalls of the reference."""
         if not self.max_loss:
             return self
         if reference is None:
-            raise InputError("max_loss by class needs the high-cost model's recall: fit again")
+            raise InputError(
+                "max_loss by class needs the high-cost model's recall: fit the system again"
+            )
         min_recall = [
             recall
             if loss is None or reference_recall is None
@@ -249,7 +254,7 @@ class ClassBounds:
         return ", ".join(f"{name}={bound:g}" for name, bound in self.named().items())
 
     def margin(self, point: Any, class_rows: Sequence[int]) -> float:
-        """Get a point's distance to its nearest bound in standard errors; negative outside."""
+        """Compute a point's distance to its nearest bound in standard errors; negative outside."""
         if point.recall is None or point.precision is None:
             raise InputError(
                 "these operating points have no recall and precision: fit and pack again"
@@ -258,7 +263,7 @@ class ClassBounds:
         for kind, c, bound in self.items():
             share = getattr(point, kind)[c]
             if share is None:
-                continue  # without such rows or answers nothing is wrong
+                continue  # no such rows or answers, so none is wrong
             rows = float(class_rows[c])
             if kind == "precision":  # answers with the class: rows * recall / precision
                 rows *= (point.recall[c] or 0.0) / share if share else 1.0
@@ -267,7 +272,7 @@ class ClassBounds:
         return margin
 
     def best(self, points: Sequence[Any]) -> str:
-        """Write the highest shares that any of the points reaches, for an error message."""
+        """Write the highest shares that the points reach, for an error message."""
         texts = []
         for kind, c, bound in self.items():
             highest = max(
@@ -275,7 +280,7 @@ class ClassBounds:
             )
             if highest < bound:
                 texts.append(f"{kind} of {str(self.classes[c])!r} reaches {highest:.3f} at most")
-        return "; ".join(texts) or "each alone is reached, but not all at one point"
+        return "; ".join(texts) or "each bound is reached, but no point reaches all of them"
 
 
 def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -284,18 +289,18 @@ def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[NDArray[np.float64]]:
-    """List class weights, (n_classes,) each, under which thresholds are also tuned.
+    """List class weights, (n_classes,) each, for additional tuning of thresholds.
 
-    Thresholds tuned for accuracy alone serve rare and bounded classes badly.
+    Thresholds that are tuned for accuracy alone suit rare and bounded classes badly.
     """
-    # (1 - share) / share: with this weight a class counts as much as all others together
+    # with the weight (1 - share) / share, a class counts as much as all others together
     odds = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
     weightings = []
     if is_rare(shares).any():
         balanced = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
         weightings += [np.sqrt(balanced), balanced]
     for kind, c, _ in bounds.items() if bounds else ():
-        # precision is gained by the accuracy of the other classes
+        # precision rises with the accuracy of the other classes
         for factor in (0.3 / odds[c], 0.3) if kind == "precision" else (0.3, 1.0, 3.0):
             weights = np.ones(len(shares))
             weights[c] = factor * (1.0 if kind == "precision" else odds[c])
@@ -303,10 +308,10 @@ def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[ND
     return weightings
 
 
-def kept_shares(
+def bound_masks(
     answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Get masks of the rows that a bound on recall or precision counts, and of its misses."""
+    """Get masks of the rows that a bound on recall or precision counts, and of the wrong ones."""
     answer = answers.labels[exits, np.arange(len(exits))]
     of_class = answers.truth == c
     answered = answer == c

@@ -1,12 +1,13 @@
 """Guarantees by class: tests of bounds on the calibration rows of each class.
 
 The null hypothesis of several bounds is "at least one bound is broken". The test of a broken bound
-passes with probability delta at most, and so do all tests together. Therefore each bound is tested
-at the full level, and all must pass. The loss of a class is the high-cost model's recall less the
-system's on the calibration rows of the class; its test is the exact one of a paired difference.
+passes with a probability of at most the level, and so do all tests together. Therefore each bound
+is tested at the full level, and all tests must pass. The loss of a class is the high-cost model's
+recall minus the system's on the calibration rows of the class. It has the exact test of a paired
+difference.
 
-A class needs enough rows. If the loss were just above `bound`, none of `n` rows would be lost with
-probability ``(1 - bound) ** n``, which must not exceed the level.
+A class needs enough rows. If the true loss were just above `bound`, the probability that none of
+`n` rows is lost would be ``(1 - bound) ** n``. It must not exceed the level.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
     ExitAnswers,
-    kept_shares,
+    bound_masks,
 )
 from gatewise_training.operating_points.risk_tests import (
     loss_limits,
@@ -33,7 +34,7 @@ from gatewise_training.operating_points.risk_tests import (
 def check_class_rows(
     bounds: ClassBounds, truth: NDArray[np.int64], splitter: RowSplitter, level: float
 ) -> None:
-    """Raise InputError for bounds that calibration rows of classes `truth` cannot certify."""
+    """Raise InputError if calibration rows of the classes `truth` are too few for the bounds."""
     problems = []
     for kind, c, bound in bounds.items():
         max_share = bound if kind == "loss" else 1 - bound  # of the class's rows that are lost
@@ -42,10 +43,10 @@ def check_class_rows(
         name = f"{bounds.name(kind, c)}={bound:g}"
         if max_share <= 0:
             side = "above" if kind == "loss" else "below"
-            problems.append(f"{name} cannot be certified, only one {side} it")
+            problems.append(f"{name} cannot be certified, only a bound {side} it")
             continue
         of_class = splitter.take(truth == c)
-        needed = least_rows(max_share, level)
+        needed = min_rows(max_share, level)
         groups = of_class.n_groups
         n, units = (of_class.n, "rows of") if groups is None else (groups, "groups with")
         if n < needed:
@@ -57,13 +58,16 @@ def check_class_rows(
         )
 
 
-def least_rows(bound: float, level: float) -> int:
-    """Get the least n with ``(1 - bound) ** n <= level``: n rows without loss certify a bound."""
+def min_rows(bound: float, level: float) -> int:
+    """Get the smallest number of rows that certify a bound if none of them is lost.
+
+    This is the smallest n with ``(1 - bound) ** n <= level``.
+    """
     return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)
 
 
-def most_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
-    """Write the recalls that calibration rows of these classes can show, for an error message."""
+def highest_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
+    """Write the highest recalls that the calibration rows can certify, for an error message."""
     texts = []
     for kind, c, _ in bounds.items():
         if kind == "recall":
@@ -82,13 +86,13 @@ def classes_pass(
     lost: NDArray[np.float64],
     level: float,
 ) -> bool:
-    """Whether the tests of all bounds on classes pass; `exits` and :func:`.lost_rows` are (n,)."""
+    """Test all bounds on classes; `exits` and the losses of :func:`.lost_rows` are (n,)."""
     for kind, c, bound in bounds.items():
         if kind == "loss":
             of_class = answers.truth == c
             is_passed = _loss_passes(lost[of_class], splitter.take(of_class), bound, level)
         else:
-            counted, missed = kept_shares(answers, exits, kind, c)
+            counted, missed = bound_masks(answers, exits, kind, c)
             is_passed = _share_passes(missed[counted], splitter.take(counted), bound, level)
         if not is_passed:
             return False
@@ -98,7 +102,7 @@ def classes_pass(
 def _loss_passes(
     lost: NDArray[np.float64], splitter: RowSplitter, bound: float, level: float
 ) -> bool:
-    """Whether the test of a loss passes on the rows of its class."""
+    """Test a loss on the rows of its class."""
     if bound >= 1 or not len(lost):
         return bound >= 1
     if splitter.n_groups is not None:
@@ -111,7 +115,7 @@ def _loss_passes(
 def _share_passes(
     missed: NDArray[np.bool_], splitter: RowSplitter, bound: float, level: float
 ) -> bool:
-    """Whether the test of a recall or precision passes on the rows that it counts."""
+    """Test a recall or precision on the rows that it counts."""
     if splitter.n_groups is None:
         return bool(rate_pvalue(int(missed.sum()), len(missed), 1 - bound) <= level)
     # a bet on the means of the groups that have such rows
@@ -121,7 +125,7 @@ def _share_passes(
 def _bet_passes(
     values: NDArray[np.float64], splitter: RowSplitter, bound: float, lowest: float, level: float
 ) -> bool:
-    """Whether a bet certifies that the mean of groups, at most 1 each, is below a bound."""
+    """Test by betting that the mean of groups, each at most 1, is below a bound."""
     means = splitter.group_means(values)[np.newaxis]
     highest = np.ones(1)
     return bool(mean_pvalue(means, bound, lowest * highest, highest, level)[0] <= level)
@@ -135,10 +139,10 @@ def class_tests(bounds: ClassBounds) -> str:
     return ", ".join(sorted(kinds))
 
 
-def left_unused(
+def unused_losses(
     bounds: ClassBounds, truth: NDArray[np.int64], lost: NDArray[np.float64]
 ) -> dict[str, float]:
-    """Get the unused part of each promised loss by name: 1 - loss on these rows / promised loss."""
+    """Compute the unused part of each promised loss: 1 - loss on these rows / promised loss."""
     return {
         f"unused {bounds.name(kind, c)}": round(1 - float(lost[truth == c].mean()) / bound, 4)
         for kind, c, bound in bounds.items()

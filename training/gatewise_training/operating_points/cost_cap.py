@@ -11,7 +11,7 @@ from gatewise.operating_point import OperatingPoint
 
 
 def points_within_cost(points: Iterable[OperatingPoint], max_cost: float) -> list[OperatingPoint]:
-    """List the points at which no instance can cost more; InputError without any."""
+    """List the points at which no instance can cost more; raise InputError if there is none."""
     if not isinstance(max_cost, Real) or not 0 <= float(max_cost) < math.inf:
         raise InputError(f"max_instance_cost must be at least 0 and finite, not {max_cost!r}")
     all_points = list(points)
@@ -28,7 +28,7 @@ def keeps_cost(point: OperatingPoint, max_cost: float) -> bool:
 
 
 def cost_too_low(max_cost: float, lowest: float) -> InputError:
-    """Make the error for a cap below the lowest cost possible."""
+    """Make the error for a cap below `lowest`, the lowest cap that a point keeps."""
     return InputError(
         f"no operating point keeps max_instance_cost={float(max_cost)!r} for every instance; "
         f"the lowest cap possible is {float(lowest)!r}"

@@ -1,20 +1,20 @@
 """Guarantees: bounds that are certified on calibration rows.
 
-There are bounds on loss, mean cost or offload rate and, in addition to one of them, bounds on
-classes (:mod:`.class_guarantee`).
+A guarantee bounds the loss, the mean cost or the offload rate and, in addition to one of them,
+figures of classes (:mod:`.class_guarantee`).
 
-Thresholds look better on the validation rows that they were tuned on than they are. A guarantee is
-shown on calibration rows that no choice has seen: "with confidence 0.95 the bound holds on new
-instances", if these are independent and drawn like the calibration rows. The method is
-Learn-then-Test with a fixed sequence: the order of the candidates does not depend on the
-calibration rows, each candidate is tested at the full level (:mod:`.risk_tests`), and the last one
-before the first failure is certified. Many candidates cost no confidence, so that
-:func:`.candidates` sets them close together.
+Thresholds look better on the validation rows that they were tuned on than on new rows. A guarantee
+is therefore certified on calibration rows that no choice has seen. It says "with confidence 0.95
+the bound holds on new instances", if these are independent and drawn like the calibration rows. The
+method is Learn-then-Test with a fixed sequence. The order of the candidates does not depend on the
+calibration rows. Each candidate is tested at the full level (:mod:`.risk_tests`), and the last one
+before the first failure is certified. More candidates do not lower the confidence, so that
+:func:`.candidates` lists many.
 
-Where rows have groups, groups are independent instead of rows. The promise is then about the mean
-over new groups of equal weight, and each test is a bet on the means of the groups, valid for any
-number of groups. Few groups certify little: a loss of 0.01 at confidence 0.95 needs about 330
-groups that lose nothing, because fewer might miss a group in 100 that loses everything.
+If rows have groups, groups are independent instead of rows. The promise is then about the mean over
+new groups of equal weight. Each test is a bet on the means of the groups, and is valid for any
+number of groups. Few groups certify little. A loss of 0.01 at confidence 0.95 needs about 330
+groups that lose nothing, because fewer might miss the one group in 100 that loses everything.
 
 References
 ----------
@@ -39,7 +39,7 @@ from gatewise_training.operating_points.class_guarantee import (
     check_class_rows,
     class_tests,
     classes_pass,
-    left_unused,
+    unused_losses,
 )
 from gatewise_training.operating_points.risk_tests import (
     loss_limits,
@@ -49,7 +49,7 @@ from gatewise_training.operating_points.risk_tests import (
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 CANDIDATES_PER_STEP = 32
-"""Candidates per step of the tests."""
+"""Number of candidates that are tested at once."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Promise:
         by_class: ClassBounds | None = None,
         **bounds: float | None,
     ) -> Promise:
-        """Make the promise of the one bound among `budget`, `max_loss`, `offload_rate`."""
+        """Make a promise of exactly one of the bounds `budget`, `max_loss` and `offload_rate`."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
         goals = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
@@ -87,12 +87,12 @@ class Promise:
         return 1.0 - self.confidence
 
     def check_rows(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
-        """Raise InputError for bounds that rows of classes `truth`, (n,), cannot certify."""
+        """Raise InputError if rows of the classes `truth`, (n,), are too few for the bounds."""
         if self.by_class:
             check_class_rows(self.by_class, truth, splitter, self.level)
 
     def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
-        """Whether the thresholds keep the bound on any rows with finite scores."""
+        """Whether a point keeps the bound on any rows with finite scores."""
         record = cascades[point.chain]
         exits = record.reachable(point.thresholds)
         if self.kind == "max_loss" and self.bound >= 1:
@@ -139,14 +139,14 @@ def certify(
         assert record.answers is not None
         lost = lost_rows(record, cascades[-1], record.exits(point.thresholds))
         terms |= promise.by_class.named()
-        terms |= left_unused(promise.by_class, record.answers.truth, lost)
+        terms |= unused_losses(promise.by_class, record.answers.truth, lost)
     return msgspec.structs.replace(measured, guarantee=terms)
 
 
 def checked_records(
     records: CascadeRecord | Sequence[CascadeRecord], promise: Promise, *, weighted: bool
 ) -> Sequence[CascadeRecord]:
-    """Check that records fit together and suit a promise; get them as a sequence."""
+    """Check that records belong to the same rows and suit a promise; return them as a sequence."""
     cascades = [records] if isinstance(records, CascadeRecord) else list(records)
     sizes = {len(record.weights) for record in cascades}
     if len(sizes) != 1 or sizes == {0}:
@@ -159,7 +159,9 @@ def checked_records(
     if promise.kind == "max_loss" and any(
         not ((record.correct >= 0) & (record.correct <= 1)).all() for record in cascades
     ):
-        raise InputError("a guaranteed max_loss needs answers whose worth is between 0 and 1")
+        raise InputError(
+            "a guaranteed max_loss needs answers that are right by a share between 0 and 1"
+        )
     if promise.by_class and any(record.answers is None for record in cascades):
         raise InputError("bounds on classes need records with the answers of all exits")
     return cascades
@@ -170,7 +172,7 @@ def _tested(
     candidates: Sequence[OperatingPoint],
     promise: Promise,
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
-    """Yield each candidate with the name of the test that it passes, or None."""
+    """Yield each candidate with the name of the test that it passes; None if it fails."""
     reference = cascades[-1]
     level = promise.level
     grouped = reference.splitter.n_groups is not None
@@ -219,7 +221,7 @@ def _tested(
 def lost_rows(
     record: CascadeRecord, reference: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Get the loss of each row, (n,): 1 where the reference alone is right, -1 the other way."""
+    """Get the loss of each row, (n,): 1 if only the reference is right, -1 if only the record."""
     lost: NDArray[np.float64] = reference.correct[-1] - record.correct[exits, np.arange(len(exits))]
     return lost
 
@@ -231,7 +233,10 @@ def _risks(
     exits: NDArray[np.int64],
     promise: Promise,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
-    """Get each candidate's row values, their lowest and highest possible values, their bound."""
+    """Get the values of the rows, their lowest and highest possible values, and their bound.
+
+    The values have shape (n_candidates, n), and their limits (n_candidates,).
+    """
     if promise.kind == "offload_rate":
         zero = np.zeros(len(owners))
         return _offloaded(owners, exits).astype(np.float64), zero, zero + 1, promise.bound
@@ -244,7 +249,7 @@ def _risks(
             promise.bound,
         )
     lost = _lost(owners, reference, exits)
-    weights = reference.worths
+    weights = reference.scaled_class_weights
     largest = float(weights.max())
     return (
         weights * (lost - promise.bound),
@@ -255,12 +260,12 @@ def _risks(
 
 
 def _offloaded(owners: Sequence[CascadeRecord], exits: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each row is offloaded, shape (n_candidates, n)."""
+    """Mark the offloaded rows, shape (n_candidates, n)."""
     return np.stack([e == r.n_stages for r, e in zip(owners, exits, strict=True)])
 
 
 def _lost(
     owners: Sequence[CascadeRecord], reference: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Loss of each row, shape (n_candidates, n)."""
+    """Get the loss of each row, shape (n_candidates, n)."""
     return np.stack([lost_rows(r, reference, e) for r, e in zip(owners, exits, strict=True)])

@@ -1,4 +1,4 @@
-"""Bytes of stages as tables of C99 on a device, without code: close upper bounds."""
+"""Close upper bounds on the bytes of stages on a device, as tables of C99 without code."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise.operating_point import OperatingPoint
 
 CODES = {1: 254, 2: 65534}
-"""Number of thresholds of a feature that ranks of 1 or 2 bytes can tell apart."""
+"""Largest number of thresholds of a feature, by the bytes of their ranks."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedSizes:
     """Bytes of a cascade's stages on a device.
 
-    `forms` are the forms of the tables, of which the smallest is packed. A form has the bytes of
+    `forms` are the possible forms of the tables; the smallest is packed. A form has the bytes of
     the stages, (n_stages,), and a mask of the thresholds that they need, (n_stages, n_thresholds).
     Stages share thresholds, which take 4 bytes each.
     """
@@ -37,12 +37,12 @@ class PackedSizes:
         return cls(((np.array(sizes, np.int64), np.zeros((len(sizes), 0), np.bool_)),))
 
     @property
-    def alone(self) -> tuple[int, ...]:
+    def by_stage(self) -> tuple[int, ...]:
         """Bytes of each stage without the others."""
         return tuple(self.total([s]) for s in range(len(self.forms[0][0])))
 
     def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
-        """Bound the bytes of some stages, less `free_thresholds` shared thresholds."""
+        """Bound the bytes of some stages; `free_thresholds` of their thresholds are not counted."""
         numbers = np.array(stages, np.intp)
         return min(
             int(stage_bytes[numbers].sum())
@@ -50,14 +50,14 @@ class PackedSizes:
             for stage_bytes, needs in self.forms
         )
 
-    def kept(self, numbers: Sequence[int]) -> int:
+    def bytes_on_device(self, numbers: Sequence[int]) -> int:
         """Get the bytes of some stages, or of the smallest stage if there are none.
 
         >>> sizes = PackedSizes.plain((30, 20, 0))
-        >>> sizes.kept((0, 1)), sizes.kept(())
+        >>> sizes.bytes_on_device((0, 1)), sizes.bytes_on_device(())
         (50, 20)
         """
-        return self.total(numbers) or min(filter(None, self.alone), default=0)
+        return self.total(numbers) or min(filter(None, self.by_stage), default=0)
 
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
@@ -73,7 +73,7 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
 def _table_forms(
     stages: Sequence[Stage],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 8 or 16 bits."""
+    """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
     columns = {int(c) for stage in stages for c in stage.features}
     forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner_counts = [_inner_nodes(forest) for forest in forests]
@@ -113,7 +113,7 @@ def _table_forms(
 
 
 def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int = 4) -> int:
-    """Bound the bytes of a tree of `leaves` leaves of `values` values of `leaf` bytes each."""
+    """Bound the bytes of a tree; each of its `leaves` has `values` values of `leaf` bytes each."""
     inner = leaves - 1
     return (
         inner * (key + slot_width(n_columns, nan=False) + width(inner)) + leaf * leaves * values + 5
@@ -121,7 +121,7 @@ def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int 
 
 
 def slot_width(n_columns: int, *, nan: bool) -> int:
-    """Get the bytes of a node's test in C, which with `nan` has the direction of NaN."""
+    """Get the bytes of a node's test in C, which includes the direction of NaN if `nan` is set."""
     return width(2 * n_columns if nan else max(n_columns - 1, 0))
 
 
@@ -144,7 +144,7 @@ def _thresholds(stage: Stage) -> NDArray[np.int64]:
 
 
 def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort values without duplicates; numpy's ``unique`` hashes, slow on millions of them."""
+    """Sort values without duplicates; ``numpy.unique`` hashes, which is slow on millions."""
     values = np.sort(values)
     distinct: NDArray[np.int64] = values[np.diff(values, prepend=-1) != 0]  # no value is negative
     return distinct
@@ -168,7 +168,7 @@ def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> in
 
 
 def _numbers(model: LinearModel | KernelModel) -> int:
-    """Bytes of the floats of a model without trees."""
+    """Count the bytes of the floats of a model without trees."""
     arrays = [model.mean, model.scale, model.weights, model.bias]
     if isinstance(model, KernelModel):
         arrays.append(model.landmarks)
@@ -176,8 +176,12 @@ def _numbers(model: LinearModel | KernelModel) -> int:
 
 
 def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
-    """List the stages that may stop an instance; at least one, because the cloud may be away."""
-    sizes = packed_sizes(stages).alone
+    """List the stages that a device needs.
+
+    These are the stages that may stop an instance, or else the smallest stage, which answers while
+    the cloud cannot be reached.
+    """
+    sizes = packed_sizes(stages).by_stage
     numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
     if any(sizes) and not any(sizes[s] for s in numbers):
         smallest = min(filter(None, sizes))

@@ -1,4 +1,4 @@
-"""Comparison of the bounds that a system was chosen for with rows that no choice has seen."""
+"""Check of a system's bounds on rows that no choice has seen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewise_training.operating_points.risk_tests import exact_interval
 
 CONFIDENCE = 0.95
 FEW_ROWS = 100
-"""On fewer rows, the interval of a figure is written before its value."""
+"""With fewer rows, the interval of a figure is written before its value."""
 
 Verdict = Literal["kept", "missed by chance", "broken"]
 
@@ -32,7 +32,7 @@ class MeasuredFigure(NamedTuple):
     def share(
         cls, events: NDArray[np.bool_], weights: NDArray[np.float64], splitter: RowSplitter
     ) -> MeasuredFigure:
-        """Measure the share of rows with an event; the interval is exact without groups."""
+        """Measure the share of rows with an event; without groups its interval is exact."""
         if splitter.is_random and len(events) and not np.ptp(weights):
             return cls(events.mean().item(), *exact_interval(int(events.sum()), len(events)))
         return cls.mean(events.astype(np.float64), weights, splitter).clipped(0.0, 1.0)
@@ -41,7 +41,7 @@ class MeasuredFigure(NamedTuple):
     def mean(
         cls, values: NDArray[np.float64], weights: NDArray[np.float64], splitter: RowSplitter
     ) -> MeasuredFigure:
-        """Measure a mean; where rows have groups, its error is the error between groups."""
+        """Measure a mean; if rows have groups, its error is the error between groups."""
         n_units = splitter.n_groups or len(values)
         if n_units < 2:
             mean = float(np.average(values, weights=weights)) if len(values) else np.nan
@@ -51,8 +51,8 @@ class MeasuredFigure(NamedTuple):
         deviations = weights * (values - mean) / weights.sum()
         sums = deviations if splitter.groups is None else splitter.group_sums(deviations)
         error = float(np.sqrt(n_units / (n_units - 1) * (sums**2).sum()))
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n_units - 1)) * error
-        return cls(mean, mean - reach, mean + reach)
+        half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, n_units - 1)) * error
+        return cls(mean, mean - half_width, mean + half_width)
 
     @classmethod
     def loss(
@@ -73,20 +73,20 @@ class MeasuredFigure(NamedTuple):
         mean = float(weights @ losses / total)
         # sum of w² (loss - mean)², with half a row each of losses 1, -1, 0, 0
         squares = (weights**2) @ (losses - mean) ** 2 + 1.0 + 2.0 * mean**2
-        reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(squares) / total)
+        half_width = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(squares) / total)
         value = float(np.average(losses, weights=weights))
-        return cls(value, mean - reach, mean + reach).clipped(-1.0, 1.0)
+        return cls(value, mean - half_width, mean + half_width).clipped(-1.0, 1.0)
 
     def ends(self) -> list[float | None]:
-        """Get the ends of the interval for JSON, None for an unbounded end."""
+        """Get the ends of the interval for JSON; an unbounded end is None."""
         return [limit if np.isfinite(limit) else None for limit in (self.low, self.high)]
 
     def clipped(self, low: float, high: float) -> MeasuredFigure:
-        """Cut the interval off at the limits of its figure."""
+        """Clip the interval to the limits of its figure."""
         return MeasuredFigure(self.value, max(self.low, low), min(self.high, high))
 
     def text(self, n_rows: int) -> str:
-        """Write the figure with its interval, which comes first where rows are few.
+        """Write the figure with its interval, which comes first if rows are few.
 
         >>> MeasuredFigure(0.714, 0.29, 0.963).text(7)
         '0.29 to 0.96 (on these rows 0.714)'
@@ -98,7 +98,7 @@ class MeasuredFigure(NamedTuple):
         return f"{self.value:.4f} (95 %: {self.low:.4f} to {self.high:.4f})"
 
 
-class KeptBound(NamedTuple):
+class CheckedBound(NamedTuple):
     """A bound, and the figure that it limits on rows that no choice has seen."""
 
     name: str
@@ -108,7 +108,7 @@ class KeptBound(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the bound: broken if the whole interval of the figure is beyond it."""
+        """The verdict on the bound, which is broken if the whole interval is beyond it."""
         value, low, high = self.measured
         if self._allows(value):
             return "kept"
@@ -125,14 +125,14 @@ class KeptBound(NamedTuple):
 
     @property
     def promise(self) -> str:
-        """The bound in words."""
+        """The bound as text."""
         return f"{self.name} of at {'most' if self.is_upper else 'least'} {self.bound:g}"
 
 
 class UnseenRows(NamedTuple):
     """Rows that no choice has seen, and the answers of a system and its high-cost model, (n,)."""
 
-    truth: NDArray[np.int64]  # class indices; -1: a label that training has not seen
+    truth: NDArray[np.int64]  # class indices; -1 for a label that training has not seen
     answers: NDArray[np.int64]  # class indices
     reference: NDArray[np.int64] | None  # answers of the high-cost model, if there is one
     costs: NDArray[np.float64]
@@ -147,7 +147,7 @@ class UnseenRows(NamedTuple):
         return MeasuredFigure.share(self.answers == self.truth, ones, self.splitter)
 
     def lost(self, rows: NDArray[np.bool_]) -> MeasuredFigure:
-        """Measure the accuracy that the system loses against the high-cost model on some rows."""
+        """Measure the loss of accuracy against the high-cost model on some rows."""
         assert self.reference is not None
         truth = self.truth[rows]
         losses = (self.reference[rows] == truth) * 1.0 - (self.answers[rows] == truth)
@@ -158,8 +158,8 @@ class UnseenRows(NamedTuple):
 class PromiseCheck:
     """Bounds of a system's operating point on rows that no choice has seen."""
 
-    goal: str  # the first of `bounds` in words, with the figure on validation rows
-    bounds: tuple[KeptBound, ...]
+    goal: str  # the first of `bounds` as text, with the figure on validation rows
+    bounds: tuple[CheckedBound, ...]
     accuracy: MeasuredFigure
     expected_accuracy: float  # on validation rows
     n_rows: int
@@ -171,13 +171,15 @@ class PromiseCheck:
     def of_system(
         cls, system: Any, rows: UnseenRows, *, doubts: Sequence[str] = ()
     ) -> PromiseCheck:
-        """Check the active operating point of a fitted system; `doubts` as the attribute."""
+        """Check the active operating point of a fitted system."""
         point = system.operating_point_
         frontier = system._reference_frontier()
         ((kind, bound),) = system._goal().items()
-        goal, kept_bound = _goal(kind, bound, system, rows, frontier.reference_merit - point.merit)
-        bounds = [kept_bound, *_class_bounds(system, rows)]
-        if kept_bound.bound >= 1.0 and len(bounds) > 1:  # only classes are bounded
+        goal, checked_bound = _goal(
+            kind, bound, system, rows, frontier.reference_merit - point.merit
+        )
+        bounds = [checked_bound, *_class_bounds(system, rows)]
+        if checked_bound.bound >= 1.0 and len(bounds) > 1:  # only classes are bounded
             bounds = bounds[1:]
             goal = bounds[0].promise
         guarantee = point.guarantee
@@ -199,7 +201,7 @@ class PromiseCheck:
         return next((v for v in ("broken", "missed by chance") if v in verdicts), "kept")
 
     def lines(self) -> list[str]:
-        """Write the promise, the figures on the rows, the verdict and the advice, a line each."""
+        """Write the promise, the figures on the rows, the verdict and the advice as lines."""
         certified = "" if self.confidence is None else f", with confidence {self.confidence:g}"
         other_promises = [bound.promise for bound in self.bounds[1:]]
         promised = ", a ".join([self.goal, *other_promises])
@@ -208,19 +210,19 @@ class PromiseCheck:
         article = "an " if promised[0] in "aeiou" else "a "
         accuracy = self.accuracy.text(self.n_rows)
         drop = broken_accuracy(self.expected_accuracy, self.accuracy)
-        judgement, advice = self._judgement()
+        verdict_text, advice = self._verdict_and_advice()
         return [
             f"promised: {article}{promised}{certified}",
             f"reached on {rows} held out: {reached}",
             f"accuracy on them: {accuracy}; on validation rows {self.expected_accuracy:.4f}",
             *([] if drop is None else [f"accuracy is lower than promised: {drop}"]),
-            judgement,
+            verdict_text,
             *(f"but these rows are much like those of training: {d}" for d in self.doubts),
             f"what to do: {advice}",
         ]
 
-    def _judgement(self) -> tuple[str, str]:
-        """Get the verdict in words and the advice."""
+    def _verdict_and_advice(self) -> tuple[str, str]:
+        """Get the verdict as text, and the advice."""
         missed = listed([f"the {b.name}" for b in self.bounds if b.verdict != "kept"])
         advice = "train on more rows, or keep more in hand (--slack 2)"
         if self.confidence is None:
@@ -263,7 +265,7 @@ class PromiseCheck:
 
 
 def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
-    """Write that the accuracy on rows is below that on validation rows; None if it need not be.
+    """Write that accuracy is lower than on validation rows; None if chance may explain it.
 
     >>> broken_accuracy(0.986, MeasuredFigure(0.965, 0.947, 0.979))
     '98.6 % on validation rows, 94.7 to 97.9 % on these'
@@ -278,34 +280,39 @@ def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
 
 def _goal(
     kind: str, bound: float, system: Any, rows: UnseenRows, expected_loss: float
-) -> tuple[str, KeptBound]:
-    """Get the goal in words, and the goal as a bound with its figure on the rows."""
+) -> tuple[str, CheckedBound]:
+    """Get the goal as text, and as a bound with its figure on the rows."""
     point = system.operating_point_
     ones = np.ones(len(rows.truth))
     if kind == "budget":
         measured = MeasuredFigure.mean(rows.costs, ones, rows.splitter).clipped(0.0, np.inf)
-        kept_bound = KeptBound("mean cost", bound, True, measured)
-        return f"{kept_bound.promise} ({point.cost:.4g} on validation rows)", kept_bound
+        checked_bound = CheckedBound("mean cost", bound, True, measured)
+        return f"{checked_bound.promise} ({point.cost:.4g} on validation rows)", checked_bound
     if kind == "offload_rate":
         measured = MeasuredFigure.share(rows.offloaded, ones, rows.splitter)
-        kept_bound = KeptBound("share offloaded", bound, True, measured)
-        return f"{kept_bound.promise} ({point.offload_rate:.4g} on validation rows)", kept_bound
+        checked_bound = CheckedBound("share offloaded", bound, True, measured)
+        return (
+            f"{checked_bound.promise} ({point.offload_rate:.4g} on validation rows)",
+            checked_bound,
+        )
     merit = "accuracy" if point.weighted_accuracy is None else "weighted accuracy"
     if rows.reference is None:
-        # without a high-cost model the reference is known on validation rows alone
+        # without a high-cost model, the reference was measured on validation rows only
         floor = point.merit + expected_loss - bound
         measured = MeasuredFigure.share(rows.answers == rows.truth, rows.weights, rows.splitter)
-        kept_bound = KeptBound(merit, round(floor, 4), False, measured)
-        text = f"{kept_bound.promise}, {bound:g} below the costliest model's on validation rows"
-        return text, kept_bound
-    kept_bound = KeptBound(f"loss of {merit}", bound, True, rows.lost(np.ones(len(ones), bool)))
-    text = f"{kept_bound.promise} against the high-cost model"
-    return f"{text} ({max(expected_loss, 0.0):.4f} on validation rows)", kept_bound
+        checked_bound = CheckedBound(merit, round(floor, 4), False, measured)
+        text = f"{checked_bound.promise}, {bound:g} below the costliest model's on validation rows"
+        return text, checked_bound
+    checked_bound = CheckedBound(
+        f"loss of {merit}", bound, True, rows.lost(np.ones(len(ones), bool))
+    )
+    text = f"{checked_bound.promise} against the high-cost model"
+    return f"{text} ({max(expected_loss, 0.0):.4f} on validation rows)", checked_bound
 
 
-def _class_bounds(system: Any, rows: UnseenRows) -> list[KeptBound]:
+def _class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
     """Measure the bounds on classes."""
-    kept_bounds = []
+    checked_bounds = []
     for kind, c, bound in system.class_bounds_.items():
         label = system.classes_[c]
         of_class = rows.truth == c
@@ -313,17 +320,17 @@ def _class_bounds(system: Any, rows: UnseenRows) -> list[KeptBound]:
         if kind == "loss":
             if rows.reference is not None and of_class.any():
                 name = f"loss of recall of {label}"
-                kept_bounds.append(KeptBound(name, bound, True, rows.lost(of_class)))
+                checked_bounds.append(CheckedBound(name, bound, True, rows.lost(of_class)))
             continue
         counted = of_class if kind == "recall" else answered
         if counted.any():
             hits = (of_class & answered)[counted]
             splitter = rows.splitter.take(counted)
             measured = MeasuredFigure.share(hits, np.ones(len(hits)), splitter)
-            kept_bounds.append(KeptBound(f"{kind} of {label}", bound, False, measured))
-    return kept_bounds
+            checked_bounds.append(CheckedBound(f"{kind} of {label}", bound, False, measured))
+    return checked_bounds
 
 
 def never_found(recall: Sequence[float | None], classes: Sequence[Any]) -> list[str]:
-    """List the classes with a recall of 0; None stands for a class without rows."""
+    """List the classes with a recall of 0; the recall of a class without rows is None."""
     return [str(label) for label, share in zip(classes, recall, strict=True) if share == 0.0]

@@ -12,15 +12,16 @@ from gatewise.errors import RecallWarning
 from gatewise_training.operating_points.class_figures import is_rare
 
 MIN_FALL = 0.05
-"""Smallest loss of recall that is remarked on."""
+"""Smallest loss of recall that causes a remark."""
 MIN_LOST_ROWS = 3
 """Smallest number of lost rows that chance does not explain."""
 
 
 def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
-    """Write a remark on the unbounded rare class that loses most recall at the active point.
+    """Write a remark on the rare class that loses most recall at the active point.
 
-    It names remedies in Python or, with `as_options`, as options of ``gatewise train``.
+    Classes with a bound are left out. The remark names remedies as Python parameters or, with
+    `as_options`, as options of ``gatewise train``.
     """
     frontier = system._reference_frontier()
     point = system.operating_point_
@@ -63,7 +64,7 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
 
 
 def warn_of_recall(system: Any) -> None:
-    """Warn with :func:`recall_remark`, if there is one."""
+    """Issue the remark of :func:`recall_remark` as a warning, if there is one."""
     remark = recall_remark(system)
     if remark is not None:
         warnings.warn(remark, RecallWarning, stacklevel=4)

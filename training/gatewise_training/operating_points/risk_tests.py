@@ -1,11 +1,11 @@
 """Tests that a rate, an accuracy loss or a mean cost lies below a bound, valid at any sample size.
 
-Each null hypothesis is "the risk is above the bound", so to reject it is to certify.
+Each null hypothesis is "the risk is above the bound", so that a rejection certifies the bound.
 
-- A rate is counted: the exact binomial tail (:func:`rate_pvalue`).
-- The accuracy lost against a reference is a paired difference in {-1, 0, 1}: the score test of
-  non-inferiority, its critical value found from the exact distribution (:func:`loss_limits`).
-- A mean cost has one value per exit: a bet on it (:func:`mean_pvalue`).
+- A rate has the exact test by the tail of the binomial distribution (:func:`rate_pvalue`).
+- The accuracy lost against a reference is a paired difference in {-1, 0, 1}. It has the score test
+  of non-inferiority, with a critical value from the exact distribution (:func:`loss_limits`).
+- A mean cost has one value per exit. It is tested by betting (:func:`mean_pvalue`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 GRID_STEP = 0.25
-"""Steps of the grid over the share of instances where only the system is right: at most half
-a standard error of its estimate."""
-MARGIN = 0.99
-"""Share of the level to use on the grid; between its points the size was never more than
-0.5 % of itself higher."""
+"""Step of the grid over the share of instances where only the system is right. It is at most half a
+standard error of the estimated share."""
+USED_LEVEL_SHARE = 0.99
+"""Share of the level that is used on the grid. Between the points of the grid, the size of the test
+was never more than 0.5 % larger."""
 CRITICAL_VALUE_STEP = 0.002
-"""To which the critical value is found."""
+"""Precision of the critical value."""
 N_BETS = 60
-"""Times at which a bet may change."""
+"""Number of times that a bet may change."""
 PRIOR_ROWS = 1
 """Weight of the first guess at the variance."""
-BOLDEST_BET = 0.9
-"""Share of the wealth that one row may lose."""
+MAX_STAKE = 0.9
+"""Largest share of the wealth that one row may lose."""
 
 
 def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
     """Test "the rate is above `bound`" by the exact lower tail of the binomial.
 
-    `counts` are rows, of `n`, where the event happened; p-values have their shape.
+    `counts` are the numbers of rows, out of `n`, where the event happened. The p-values have the
+    same shape.
 
     >>> rate_pvalue([8, 2], 40, 0.25).round(3).tolist()
     [0.3, 0.001]
@@ -45,7 +46,7 @@ def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
 
 
 def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Get the exact (Clopper-Pearson) interval of a rate, of which `count` of `n` rows are seen.
+    """Get the exact (Clopper-Pearson) interval of a rate, given `count` events on `n` rows.
 
     >>> [round(end, 3) for end in exact_interval(48, 50)]
     [0.863, 0.995]
@@ -60,8 +61,8 @@ def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float,
 def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     """Find the limits up to which an accuracy loss is certified to be at most `bound`.
 
-    Of `n` rows let the system alone be wrong on `worse`, the reference alone on `better`. The loss
-    is certified where ``worse - better <= limits[worse + better]``; the limits are (n + 1,).
+    Of `n` rows, only the system is wrong on `worse`, and only the reference on `better`. The loss
+    is certified if ``worse - better <= limits[worse + better]``. The limits have shape (n + 1,).
 
     The statistic is the score of the paired difference with its variance under the null hypothesis
     (Nam, Biometrics 53, 1997: Establishing equivalence of two treatments in matched-pairs design).
@@ -80,17 +81,19 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     steps = max(round(0.5 * np.pi * np.sqrt(n * largest_share) / GRID_STEP), 1)
     grid = largest_share * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (steps // 4 + 1) + 1)) ** 2
 
-    def too_bold(z: float, shares: NDArray[np.float64]) -> bool:
-        return bool(loss_size(_score_limits(n, bound, z), bound, shares).max() > MARGIN * level)
+    def exceeds_level(z: float, shares: NDArray[np.float64]) -> bool:
+        return bool(
+            loss_size(_score_limits(n, bound, z), bound, shares).max() > USED_LEVEL_SHARE * level
+        )
 
-    # the smallest valid critical value: on a coarse grid by bisection, then on the fine one
+    # find the smallest valid critical value by bisection on a coarse grid, then on the fine one
     low = high = float(stats.norm.isf(level))
-    while too_bold(high, grid[::4]):
+    while exceeds_level(high, grid[::4]):
         low, high = high, high + max(0.1, high - low) * 2
     while high - low > CRITICAL_VALUE_STEP:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if too_bold(middle, grid[::4]) else (low, middle)
-    while too_bold(high, grid):
+        low, high = (middle, high) if exceeds_level(middle, grid[::4]) else (low, middle)
+    while exceeds_level(high, grid):
         high += CRITICAL_VALUE_STEP
     limits = _score_limits(n, bound, high)
     limits.setflags(write=False)
@@ -105,11 +108,11 @@ def _score_limits(n: int, bound: float, z: float) -> NDArray[np.int64]:
     n_differing = np.arange(n + 1)
     allowed = n * bound
     slope = allowed / np.maximum(n_differing, max(allowed, 1.0))
-    # one more, so that rows without any disagreement leave a doubt
+    # one more, so that the variance is positive even without disagreement
     variance = np.maximum(n_differing - allowed * bound, 0.0) + 1.0
     gap = 0.5 * (z * z * slope + np.sqrt((z * z * slope) ** 2 + 4 * z * z * variance))
     net = np.floor(allowed - gap)
-    # never fewer `worse` allowed for more disagreements
+    # more disagreements never allow fewer `worse` rows
     limits = np.maximum.accumulate(net + n_differing) - n_differing
     return np.asarray(limits, np.int64)
 
@@ -126,8 +129,9 @@ def loss_size(
     sizes = np.empty(len(better))
     for i, share in enumerate(better):
         differing = min(bound + 2 * float(share), 1.0)
-        reach = 6 * (n * differing * (1 - differing)) ** 0.5 + 10  # the rest has no weight
-        m = np.arange(max(0, int(n * differing - reach)), min(n, int(n * differing + reach)) + 1)
+        half_width = 6 * (n * differing * (1 - differing)) ** 0.5 + 10  # more is improbable
+        first = max(0, int(n * differing - half_width))
+        m = np.arange(first, min(n, int(n * differing + half_width)) + 1)
         worse = np.minimum((limits[m] + m) // 2, m)
         odds = (bound + share) / differing if differing > 0 else 0.5
         sizes[i] = stats.binom.pmf(m, n, differing) @ stats.binom.cdf(worse, m, odds)
@@ -143,17 +147,18 @@ def mean_pvalue(
 ) -> NDArray[np.float64]:
     """Test "the mean is above `bound`" by a bet against it.
 
-    A gambler who stakes ``bet * (bound - value)`` of the wealth on each row, `bet` chosen before
-    the row is seen, gains nothing on average if the mean is above the bound. By Ville's inequality
-    one over the largest wealth is a p-value, whatever the bets (Waudby-Smith & Ramdas, JRSS B 86,
-    2024: Estimating means of bounded random variables by betting). These aim for the wealth ``1 /
-    level`` at the last row and nothing beyond: each bet is the one that hedges this all-or-nothing
-    payment, given the wealth so far, the rows to come and the variance so far (Voráček & Orabona:
-    STaR-Bets, 2025). So the test rejects nearly as often as a test that is given the variance.
+    A gambler stakes ``bet * (bound - value)`` of the wealth on each row, and chooses `bet` before
+    the row is seen. If the mean is above the bound, the gambler gains nothing on average. By
+    Ville's inequality, one over the largest wealth is a p-value for any bets (Waudby-Smith &
+    Ramdas, JRSS B 86, 2024: Estimating means of bounded random variables by betting). The bets here
+    aim for the wealth ``1 / level`` at the last row, and for nothing beyond. Each bet hedges this
+    all-or-nothing payment, given the wealth so far, the remaining rows and the variance so far
+    (Voráček & Orabona: STaR-Bets, 2025). The test therefore rejects nearly as often as a test that
+    knows the variance.
 
-    Values are taken in random order, since files are often sorted.
+    Values are used in random order, because files are often sorted.
 
-    Shapes: `values` (k, n), `lowest, highest` (k,); returns (k,).
+    `values` have shape (k, n), and `lowest` and `highest` (k,). The p-values have shape (k,).
     """
     n = values.shape[1]
     values = values[:, np.random.default_rng(0).permutation(n)]
@@ -163,20 +168,20 @@ def mean_pvalue(
     n_seen = PRIOR_ROWS
     wealth = np.zeros(len(values))  # its logarithm
     largest_wealth = wealth.copy()
-    # the fewer rows are left the more often a hedge must be renewed
+    # the fewer rows remain, the more often a hedge must change
     stops = np.round(n * (1 - np.linspace(1, 0, N_BETS + 1) ** 2)).astype(int)
     for start, stop in pairwise(stops.tolist()):
         if start == stop:
             continue
         # wealth *= 1 + bet (bound - value); the hedge is phi(z) / Phi(z) of the payment's z
         gain = bound - values[:, start:stop]
-        # a little beyond the payment, so that it is reached and not only approached
+        # aim slightly above the payment, so that it is reached and not only approached
         log_target = np.log(0.97 * level) + wealth
         z = special.ndtri(np.exp(np.clip(log_target, -700.0, -1e-9)))
         hedge = np.exp(-0.5 * z * z - special.log_ndtr(z)) / (2 * np.pi) ** 0.5
         with np.errstate(divide="ignore", invalid="ignore"):
             bet = hedge / np.sqrt(squares / n_seen * (n - start))
-        bet = np.minimum(np.nan_to_num(bet), BOLDEST_BET / reach)
+        bet = np.minimum(np.nan_to_num(bet), MAX_STAKE / reach)
         bet[largest_wealth >= -np.log(level)] = 0.0
         wealth = wealth + np.log1p(bet[:, None] * gain).sum(axis=1)
         largest_wealth = np.maximum(largest_wealth, wealth)

@@ -4,14 +4,14 @@ For a price ``lam`` of one unit of cost, the thresholds maximise on validation r
 
     accuracy - lam * mean cost.
 
-With all thresholds but one fixed, the best value of that one is found exactly: with the rows that
-reach the stage sorted by score, the gain of stopping at or above each cut is a running sum. Passes
-over the stages repeat until nothing changes.
+While all other thresholds are fixed, the best value of one threshold is found exactly. The rows
+that reach its stage are sorted by score, and the gain of stopping at or above each cut is a running
+sum. Passes over the stages repeat until nothing changes.
 
-Two measures keep the thresholds from fitting noise. On a row a stage counts as right with the
-frequency at its score (an isotonic fit) instead of 0 or 1. And the optimism of tuning is subtracted
-from a setting's figures: the gap between its figures on the four fifths of the rows that tuned it
-and on the unseen fifth.
+Two measures keep the thresholds from fitting noise. First, a stage's answer counts as right with
+the frequency at its score (an isotonic fit) instead of 0 or 1. Second, the optimism of tuning is
+subtracted from a setting's figures. The optimism is the gap between the figures on the four fifths
+of the rows that tuned the setting and on the unseen fifth.
 
 Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.midway`).
 """
@@ -36,14 +36,14 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.packed_size import PackedSizes
 
-FOLDS = 5
+N_FOLDS = 5
 """Folds that measure the optimism of tuning."""
 
 CROSS_FIT_STEP = 5
-"""One price in this many is cross-fitted, since optimism changes slowly between prices."""
+"""Step between the prices that are cross-fitted, because optimism changes slowly with the price."""
 
-ROWS_PER_CUT = 20
-"""Fewest rows per threshold that is tried; more thresholds would overfit."""
+MIN_ROWS_PER_CUT = 20
+"""Smallest number of rows per threshold that is tried; more thresholds would overfit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +51,11 @@ class CascadeRecord:
     """Scores, right answers and costs of a cascade's stages on labelled rows."""
 
     scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
-    # (n_stages + 1, n): 1 where a stage's answer is right. The last row is the reference of losses:
-    # the high-cost model or, without one, a model that no row is sent to
+    # (n_stages + 1, n): 1 where a stage's answer is right. The last row is the reference of losses,
+    # which is the high-cost model or, without one, a model that no row is sent to
     correct: NDArray[np.float64]
-    # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage, and of an
-    # offloaded one; per row where features are acquired node by node
+    # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage, and last of an
+    # offloaded row; costs differ between rows if features are acquired node by node
     exit_costs: NDArray[np.float64]
     weights: NDArray[np.float64]  # (n,): of mean 1
     has_cloud: bool = True
@@ -64,18 +64,18 @@ class CascadeRecord:
     trees: tuple[int, ...] = ()  # trees that each stage evaluates per row
     nbytes: tuple[int, ...] = ()  # bytes of the stages' models
     packed: PackedSizes | None = None  # bytes of the stages on a device
-    # (n_stages + 1,): largest cost of leaving at each exit on any row, seen or not; None where
+    # (n_stages + 1,): largest cost of any row, seen or not, that leaves at each exit; None if
     # `exit_costs` are the same for all rows
     cost_limits: NDArray[np.float64] | None = None
     # (n,): factors of `weights` for right answers, by class; costs and rates have no such factor
     class_weights: NDArray[np.float64] | None = None
     answers: ExitAnswers | None = None
-    given_splitter: RowSplitter | None = None  # of the rows; None: splits are random
+    given_splitter: RowSplitter | None = None  # of the rows; None if splits are random
     may_offload: bool = True  # False where an offload would cost too much
 
     @property
     def offloads(self) -> bool:
-        """Whether there is a high-cost model that rows may be sent to."""
+        """Whether rows may be sent to a high-cost model."""
         return self.has_cloud and self.may_offload
 
     @property
@@ -84,8 +84,8 @@ class CascadeRecord:
         return self.given_splitter or RowSplitter(len(self.weights))
 
     @property
-    def units(self) -> int:
-        """Number of independent units of the record: groups, or else rows."""
+    def n_independent(self) -> int:
+        """Number of independent observations: the groups if rows have groups, or else the rows."""
         return self.splitter.n_groups or len(self.weights)
 
     @property
@@ -110,24 +110,26 @@ class CascadeRecord:
         )
 
     @property
-    def worths(self) -> NDArray[np.float64]:
-        """Class weight of each row, shape (n,), of mean 1."""
+    def scaled_class_weights(self) -> NDArray[np.float64]:
+        """Class weight of each row, shape (n,), scaled to a mean of 1."""
         class_weights = self.class_weights
         if class_weights is None:
             return np.ones(len(self.weights))
-        worths: NDArray[np.float64] = class_weights / np.average(
+        scaled_class_weights: NDArray[np.float64] = class_weights / np.average(
             class_weights, weights=self.weights
         )
-        return worths
+        return scaled_class_weights
 
     @property
-    def merits(self) -> NDArray[np.float64]:
+    def answer_weights(self) -> NDArray[np.float64]:
         """Weights of right answers, shape (n,): row weights times class weights."""
-        return self.weights if self.class_weights is None else self.weights * self.worths
+        return (
+            self.weights if self.class_weights is None else self.weights * self.scaled_class_weights
+        )
 
-    def merit(self) -> float:
-        """Get the accuracy of the reference, weighted by class if there are class weights."""
-        return float(np.average(self.correct[-1], weights=self.merits))
+    def reference_accuracy(self) -> float:
+        """Compute the accuracy of the reference, weighted by class if classes have weights."""
+        return float(np.average(self.correct[-1], weights=self.answer_weights))
 
     def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
         """Get the stage at which each row leaves, shape (n,)."""
@@ -142,7 +144,9 @@ class CascadeRecord:
         if self.cost_limits is not None:
             return self.cost_limits
         if self.exit_costs.ndim == 2:
-            raise InputError("costs of these rows do not limit those of new rows; give cost_limits")
+            raise InputError(
+                "costs of these rows do not bound the costs of new rows; give cost_limits"
+            )
         return self.exit_costs
 
     def reachable(self, thresholds: Sequence[float | None]) -> list[int]:
@@ -150,7 +154,7 @@ class CascadeRecord:
         return reachable_exits(thresholds, lambda s: bool(np.isnan(self.scores[s]).any()))
 
     def within_cost(self, max_cost: float | None) -> CascadeRecord:
-        """Get the record without offloads if one can cost more than `max_cost`, else itself."""
+        """Get the record, without offloads if an offload can cost more than `max_cost`."""
         may_offload = max_cost is None or float(self.highest_costs()[-1]) <= max_cost
         return self if may_offload == self.may_offload else replace(self, may_offload=may_offload)
 
@@ -169,7 +173,7 @@ class CascadeRecord:
         """Make the operating point of a setting with which rows leave at `exits`."""
         rows = np.arange(len(exits))
         weights = self.weights
-        merits = self.merits
+        answer_weights = self.answer_weights
         total_weight = weights.sum()
 
         def mean(values: NDArray[Any]) -> float:
@@ -178,16 +182,18 @@ class CascadeRecord:
         # error of the gain over the reference: sqrt(mean((gain - mean gain)^2) / n)
         is_right = self.correct[exits, rows]
         gain = is_right - self.correct[-1]
-        mean_gain = float((gain * merits).sum() / merits.sum())
-        error = (mean((self.worths * (gain - mean_gain)) ** 2) / len(exits)) ** 0.5
+        mean_gain = float((gain * answer_weights).sum() / answer_weights.sum())
+        error = (mean((self.scaled_class_weights * (gain - mean_gain)) ** 2) / len(exits)) ** 0.5
         groups = self.splitter.n_groups
-        if groups is not None:  # the larger of both errors, as few groups may agree by chance
-            contributions = weights * self.worths * (gain - mean_gain) / total_weight
+        if groups is not None:  # few groups may agree by chance, so use the larger of both errors
+            contributions = weights * self.scaled_class_weights * (gain - mean_gain) / total_weight
             error = max(error, self.splitter.clustered_error(contributions))
         # figures by class, and under class weights
         figures = {} if self.answers is None else self.answers.figures(exits, weights)
         if self.class_weights is not None:
-            figures["weighted_accuracy"] = float((is_right * merits).sum() / merits.sum())
+            figures["weighted_accuracy"] = float(
+                (is_right * answer_weights).sum() / answer_weights.sum()
+            )
         open_stages = [s for s, t in enumerate(thresholds) if t is not None]
         # number of trees that a row evaluates until each exit
         trees_run = np.zeros(self.n_stages + 1)
@@ -205,7 +211,7 @@ class CascadeRecord:
             agreement=None if self.agrees is None else mean(self.agrees[exits, rows]),
             trees=mean(trees_run[exits]),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
-            bytes=0 if self.packed is None else self.packed.kept(open_stages),
+            bytes=0 if self.packed is None else self.packed.bytes_on_device(open_stages),
             max_cost=float(self.highest_costs()[exits_reached].max()) if limits_are_known else None,
             chain=chain,
             exit_shares=tuple((weight_by_exit / weight_by_exit.sum()).tolist()),
@@ -235,7 +241,7 @@ def tune(
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
     correct = record.correct
     if record.class_weights is not None:  # class weights apply only to right answers
-        correct = correct * record.worths
+        correct = correct * record.scaled_class_weights
     rows = _RankedRows(scores, order, correct, costs, record.weights)
     falling_lams = np.sort(np.asarray(lams, np.float64))[::-1].copy()
     falling_cuts, falling_gains = _descend(rows, falling_lams, last_stage, passes)
@@ -259,13 +265,13 @@ def frontier_points(
 ) -> list[OperatingPoint]:
     """List operating points of a candidate cascade along its whole frontier, in no order.
 
-    Settings that are tuned for `n_lams` prices of cost, from nearly free to prohibitive, have
-    cross-fitted figures. Simple settings with at most one threshold need no cross-fitting: each
-    stage alone, each stage before the cloud with thresholds at `n_cuts` quantiles of its score, and
-    all rows to the cloud. With them the cascade is at least as good as its parts.
+    Settings are tuned for `n_lams` prices of cost, from nearly free to prohibitive, and have
+    cross-fitted figures. Simple settings with at most one threshold need no cross-fitting. They are
+    each stage alone, each stage before the cloud with thresholds at `n_cuts` quantiles of its
+    score, and the cloud for all rows. With them the cascade is at least as good as its parts.
 
     `chain` is the number of the cascade in the points. `emphases` are class weights, (n_classes,)
-    each, for additional tuning; the points are measured without them.
+    each, for additional tuning. The points are measured without these weights.
     """
     # settings that are tuned jointly
     points = _tuned_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
@@ -279,9 +285,9 @@ def frontier_points(
     for s in range(record.n_stages):
         cuts = _quantile_cuts(record.scores[s], n_cuts) if record.offloads else []
         for threshold in [ALWAYS_STOP, *cuts]:
-            setting_alone: list[float | None] = [None] * record.n_stages
-            setting_alone[s] = threshold
-            settings[tuple(setting_alone)] = None
+            setting: list[float | None] = [None] * record.n_stages
+            setting[s] = threshold
+            settings[tuple(setting)] = None
     if record.offloads:
         settings[(None,) * record.n_stages] = None
     return points + [record.measure(setting, chain) for setting in settings]
@@ -295,7 +301,7 @@ def _tuned_points(
     crossfit = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
     optimism = np.zeros((3, len(crossfit)))  # of cost, accuracy and weighted accuracy
     # cross-fitted optimism: figures on the fit rows less those on the unseen fifth
-    folds = record.splitter.folds(None, FOLDS, seed)
+    folds = record.splitter.folds(None, N_FOLDS, seed)
     for fit_rows, unseen_rows in folds:
         fit_record = record.rows(fit_rows)
         unseen_record = record.rows(unseen_rows)
@@ -330,21 +336,21 @@ def _tuned_points(
 
 
 def smoothed(record: CascadeRecord) -> CascadeRecord:
-    """Replace each stage's right answers by their isotonic frequency at the row's score."""
+    """Replace each stage's right answers by their isotonic frequency at the score of the row."""
     correct = record.correct.copy()
     for s in range(record.n_stages):
         has_score = ~np.isnan(record.scores[s])
         if has_score.any():
             isotonic = IsotonicRegression(out_of_bounds="clip")
             isotonic.fit(
-                record.scores[s, has_score], correct[s, has_score], record.merits[has_score]
+                record.scores[s, has_score], correct[s, has_score], record.answer_weights[has_score]
             )
             correct[s, has_score] = isotonic.predict(record.scores[s, has_score])
     return replace(record, correct=correct)
 
 
 def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
-    n_cuts = max(2, min(n_cuts, len(scores) // ROWS_PER_CUT))
+    n_cuts = max(2, min(n_cuts, len(scores) // MIN_ROWS_PER_CUT))
     distinct = np.unique(scores[~np.isnan(scores)])
     if len(distinct) < 2:
         return []
@@ -377,11 +383,11 @@ class _RankedRows(NamedTuple):
 def _descend(
     rows: _RankedRows, lams: NDArray[np.float64], last_stage: int, passes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Descend over the number of rows of each stage's ranking that stop, in the order of `lams`.
+    """Find the number of top-ranked rows that stop at each stage, for each price in `lams`.
 
-    All rows that reach `last_stage` stop there; -1 if the rows left are offloaded. Returns these
-    numbers, (n_lams, n_stages), and the sum over the rows of weight * (correct - lam * cost) that
-    they reach, (n_lams,).
+    All rows that reach `last_stage` stop there. It is -1 if the remaining rows are offloaded.
+    Returns the numbers, (n_lams, n_stages), and the sum over the rows of
+    weight * (correct - lam * cost) at these numbers, (n_lams,).
     """
     scores, order, correct, exit_costs, weights = rows
     n_stages, n = scores.shape
@@ -394,15 +400,17 @@ def _descend(
     n_stopping = np.zeros(n_stages, np.int64)
     if last_stage >= 0:
         n_stopping[last_stage] = n
-    onward_gain = np.empty(n)
-    # each price from the thresholds of the one before
+    continue_gain = np.empty(n)
+    # each price starts from the thresholds of the price before
     for price_number in range(len(lams)):
         lam = lams[price_number]
         for _ in range(passes):
             changed = False
             # backwards, so that each row's gain from the later stages is known
             for i in range(n):
-                onward_gain[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages, i])
+                continue_gain[i] = weights[i] * (
+                    correct[n_stages, i] - lam * exit_costs[n_stages, i]
+                )
             for s in range(n_stages - 1, -1, -1):
                 if s != last_stage:
                     running = 0.0
@@ -420,7 +428,7 @@ def _descend(
                         # gain of stopping over continuing, each weight * (correct - lam * cost)
                         if reached:
                             stop_gain = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
-                            running += stop_gain - onward_gain[i]
+                            running += stop_gain - continue_gain[i]
                         tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
                         if not tied and running > best + 1e-9:
                             best = running
@@ -430,10 +438,10 @@ def _descend(
                         n_stopping[s] = cut
                 for i in range(n):
                     if rank[s, i] < n_stopping[s]:
-                        onward_gain[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
+                        continue_gain[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
             if not changed:
                 break
         for s in range(n_stages):
             cuts[price_number, s] = n_stopping[s]
-        gains[price_number] = onward_gain.sum()
+        gains[price_number] = continue_gain.sum()
     return cuts, gains

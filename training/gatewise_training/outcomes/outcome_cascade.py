@@ -126,12 +126,16 @@ class OutcomeCascade:
             self._stating = outcomes.take(stating).record
         # the frontier on the rows that choose, and its settings on the rows that state
         self._points = frontier_points(self._tuning, n_cuts=N_CUTS)
-        tuned = Frontier.from_points(self._points, reference_accuracy=self._tuning.merit())
+        tuned = Frontier.from_points(
+            self._points, reference_accuracy=self._tuning.reference_accuracy()
+        )
         tuned = tuned.with_less_offload(self._points)
         loss = self._goal().get("max_loss", DEFAULT_LOSS)
         self._tuned = with_group_errors(tuned, self._points, [self._tuning], loss)
         stated = [self._stating.measure(p.thresholds) for p in self._tuned.points]
-        self.frontier_ = Frontier.from_points(stated, reference_accuracy=self._stating.merit())
+        self.frontier_ = Frontier.from_points(
+            stated, reference_accuracy=self._stating.reference_accuracy()
+        )
         self._activate(self._chosen(self._goal()))
         return self
 
