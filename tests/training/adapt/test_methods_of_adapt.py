@@ -77,12 +77,12 @@ def test_one_fit_gives_the_gate_and_the_margin_and_validation_chooses(method, mo
         )
         return system.fit(X, y, validation=(X_test, y_test))
 
-    stopped = base._stopped_stages
+    stopped = base._stages_with_stops
 
     def counting(fit, *args):
         return stopped(lambda rows: gated.append(fit(rows)) or gated[-1], *args)
 
-    monkeypatch.setattr(base, "_stopped_stages", counting)
+    monkeypatch.setattr(base, "_stages_with_stops", counting)
     gate, margin, auto = fitted("gate"), fitted("margin"), fitted("auto")
     settings = len(kept["gate"])
     assert settings == len(kept["margin"])

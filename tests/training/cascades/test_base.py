@@ -193,9 +193,9 @@ def takes(bound, rows, of="rows of"):
     [
         ({"max_loss": {"fault": 0.05, "ok": 0.9}}, takes("max_loss fault=0.05", 59)),
         ({"max_loss": {"fault": 0.05}, "budget": 5.0}, takes("max_loss fault=0.05", 59)),
-        ({"max_loss": {"fault": 0}}, "max_loss fault=0 cannot be certified, only one above"),
+        ({"max_loss": {"fault": 0}}, "max_loss fault=0 cannot be certified, only a bound above"),
         ({"min_recall": {"fault": 0.9}}, takes("min_recall fault=0.9", 29)),
-        ({"min_recall": {"ok": 1}}, "min_recall ok=1 cannot be certified, only one below"),
+        ({"min_recall": {"ok": 1}}, "min_recall ok=1 cannot be certified, only a bound below"),
         ({"max_loss": {"ok": 0.05}}, takes("max_loss ok=0.05", 59, of="groups with")),
         ({"max_loss": 1.5}, "a float in the range [0.0, 1.0]"),
     ],

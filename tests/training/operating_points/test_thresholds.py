@@ -227,7 +227,7 @@ def test_errors_between_groups_are_never_below_those_of_rows():
     apart = replace(r, given_splitter=RowSplitter(40, gain.astype(np.int64)))
     assert alike.measure((0.0, None)).accuracy_error >= plain
     assert apart.measure((0.0, None)).accuracy_error > 2 * plain
-    assert (r.units, alike.units) == (40, 2)
+    assert (r.n_independent, alike.n_independent) == (40, 2)
     assert alike.measure((0.0, None)).validation_groups == 2
 
 

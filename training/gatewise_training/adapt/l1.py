@@ -67,7 +67,7 @@ class L1Cascade(PenalisedCascade):
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         shares = sorted(self.penalties, reverse=True)
-        path = self._stopped(partial(_fit_rows, Sample.all_rows(problem), shares))
+        path = self._with_stops(partial(_fit_rows, Sample.all_rows(problem), shares))
         return sweep(problem, [path], "sweeping the penalty")
 
 

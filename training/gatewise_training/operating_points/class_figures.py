@@ -164,7 +164,7 @@ def split_loss(
             "max_loss: with another goal, leave out the key None (the loss of all rows)"
         )
     if not losses:
-        raise InputError("max_loss: a dict needs at least one class, such as {'fault': 0.05}")
+        raise InputError("max_loss: a dict needs a class, such as {'fault': 0.05}")
     total = max_loss.get(None, 1.0)
     if not isinstance(total, Real) or not 0 <= total < math.inf:
         raise InputError(

@@ -111,7 +111,7 @@ class GroupLosses:
     def from_points(
         cls, points: Sequence[OperatingPoint], records: Sequence[CascadeRecord], reference: float
     ) -> GroupLosses:
-        """Sum the losses against the reference, whose accuracy is `reference`."""
+        """Sum the losses against the last exit, which has the accuracy `reference`."""
         reference_record = records[-1]
         answer_weights = reference_record.answer_weights
         group_sums = reference_record.splitter.group_sums
@@ -217,7 +217,7 @@ def with_group_errors(
 def _with_errors(
     points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference: float
 ) -> list[tuple[OperatingPoint, OperatingPoint]]:
-    """Pair each point with a copy whose error is the bound minus the point's loss."""
+    """Pair each point with a copy that has the bound minus the point's loss as its error."""
     errors = np.maximum(bounds - reference + [p.merit for p in points], 0.0)
     pairs = zip(points, errors.tolist(), strict=True)
     return [(p, msgspec.structs.replace(p, accuracy_error=error)) for p, error in pairs]

@@ -283,7 +283,8 @@ class OutcomeCascade:
         boldest = certify(self._stating, order, promise)
         if boldest is None:
             n_rows = plural(
-                self._stating.units, "row" if self._stating.splitter.n_groups is None else "group"
+                self._stating.n_independent,
+                "row" if self._stating.splitter.n_groups is None else "group",
             )
             raise InputError(
                 f"{promise.kind}={promise.bound:g} cannot be guaranteed at {self.guarantee:g} with "
