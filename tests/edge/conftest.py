@@ -1,4 +1,4 @@
-"""The small bundle, a real broker, and a stand-in for the workers."""
+"""Fixtures: the small bundle, a real broker, and an MQTT client that answers like a worker."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def make_peer(broker: Mosquitto) -> Iterator[Callable[..., Peer]]:
     peers: list[Peer] = []
 
     def make(behave: Callable[[wire.Request], list[wire.Response]] | None = None) -> Peer:
-        usual = behave or (lambda request: [small_bundle.answer_to(request)])
-        peers.append(Peer(broker.url, usual))
+        answer_request = behave or (lambda request: [small_bundle.answer_to(request)])
+        peers.append(Peer(broker.url, answer_request))
         return peers[-1]
 
     yield make

@@ -1,4 +1,4 @@
-"""A device needs numpy, onnxruntime, paho and cbor2, and nothing that trains or exports."""
+"""A device loads numpy, onnxruntime, paho and cbor2, but no package for training or export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAVY = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
 )  # fmt: skip
 
-WORK = """
+ANSWER_AND_CHECK = """
 import contextlib, io, pathlib, sys
 from gatewise.cli import main
 from gatewise_edge import Device, InProcessLink
@@ -33,7 +33,7 @@ with contextlib.redirect_stdout(io.StringIO()):
 print(*{{m.split(".")[0] for m in sys.modules}})
 """
 
-NOTHING_YET = """
+HELP_AND_IMPORT = """
 import contextlib, io, sys
 from gatewise.cli import main
 with contextlib.redirect_stdout(io.StringIO()):
@@ -45,13 +45,13 @@ print(*sys.modules)
 
 
 def test_answers_and_checks_load_nothing_heavy(bundle):
-    loaded = set(run_python(WORK.format(path=str(bundle.path))).split())
+    loaded = set(run_python(ANSWER_AND_CHECK.format(path=str(bundle.path))).split())
     assert "gatewise_edge" in loaded
     assert not loaded & {*HEAVY, "jinja2"}
 
 
 def test_the_help_and_importing_the_package_load_nothing_at_all():
-    loaded = set(run_python(NOTHING_YET).split())
+    loaded = set(run_python(HELP_AND_IMPORT).split())
     assert not loaded & {*HEAVY, "numpy", "onnxruntime", "paho", "cbor2"}
 
 
@@ -59,7 +59,7 @@ def test_the_help_and_importing_the_package_load_nothing_at_all():
     ("machine", "has_onnxruntime"), [("aarch64", True), ("armv7l", False), ("armv6l", False)]
 )
 def test_the_extra_of_devices_resolves_on_32_bit_arm(machine, has_onnxruntime):
-    """onnxruntime has no wheels there; numpy runs the stages."""
+    """onnxruntime has no wheels for 32-bit ARM, so that numpy runs the stages there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = map(Requirement, project["optional-dependencies"]["edge"])
     names = {

@@ -1,4 +1,4 @@
-"""Devices and real workers, in processes of their own, over a real broker."""
+"""Devices and real worker processes, connected by a real broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def start_worker(bundle, broker, command) -> Callable[[], subprocess.Popen[str]]
     return start
 
 
-def test_device_and_worker_decide_as_the_sample_says(bundle, broker, start_worker):
+def test_device_and_worker_give_the_answers_of_the_sample(bundle, broker, start_worker):
     start_worker()
     link = MqttLink(broker.url)
     with Device(bundle, link=link, deadline_ms=20_000) as device:
@@ -46,8 +46,9 @@ def test_device_and_worker_decide_as_the_sample_says(bundle, broker, start_worke
             np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
 
 
-def test_a_frozen_worker_costs_a_retry_and_a_dead_one_nothing(bundle, broker, start_worker):
-    frozen, _ = start_worker(), start_worker()
+def test_frozen_worker_costs_a_retry_and_dead_worker_does_not(bundle, broker, start_worker):
+    frozen = start_worker()
+    start_worker()
     link = MqttLink(broker.url)
     deadline_ms = 2000.0
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
@@ -57,7 +58,7 @@ def test_a_frozen_worker_costs_a_retry_and_a_dead_one_nothing(bundle, broker, st
         started = time.monotonic()
         routes += Counter(device.answer(HARD).route for _ in range(10))
         assert time.monotonic() - started < 10 * deadline_ms / 1000
-        # Every other request goes to the frozen one, is lost there, and is asked again.
+        # Every other request goes to the frozen worker, is lost there, and is retried.
         assert device.counters["retries"] >= 4
         frozen.kill()
         frozen.wait()
@@ -76,7 +77,8 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
         worker.wait()
         answers = [device.answer(HARD) for _ in range(8)]
         assert {a.route for a in answers} == {"fallback"}
-        # Five in a row without a reply are enough; the next is not asked, nor bought for.
+        # Five requests in a row without a reply open the breaker. Then no request is sent, and its
+        # features are not acquired.
         assert [a.reason for a in answers[:6]] == ["timeout"] * 5 + ["breaker-open"]
         assert answers[5].cost == 13.5
         # A loaded machine may wake the device late.
@@ -85,7 +87,7 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
         wait_until(lambda: device.answer(HARD).route == "cloud", "the cloud", seconds=60)
 
 
-def test_the_worker_tests_the_answers_of_all_devices(bundle, broker):
+def test_worker_tests_the_audits_of_all_devices(bundle, broker):
     with Worker(bundle, broker.url) as worker:
         for name in ("a", "b"):
             link = MqttLink(broker.url, device=name)
@@ -97,7 +99,7 @@ def test_the_worker_tests_the_answers_of_all_devices(bundle, broker):
                     sent = device.counters["sent"]
                     wait_until(lambda sent=sent: device.counters["answered"] == sent)
                 audited = device.counters["audits"]
-        found = worker.counters["audits"]["small 7"]
+        audit_counts = worker.counters["audits"]["small 7"]
         text = text_of(worker).decode()
-    assert (audited, found["audits"]) == (30, 60)
+    assert (audited, audit_counts["audits"]) == (30, 60)
     assert 'gatewise_worker_audits_total{model="small",version="7"} 60.0' in text

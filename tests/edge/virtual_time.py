@@ -1,4 +1,4 @@
-"""A clock that a test turns, and answers of a device in its time."""
+"""A clock that tests set, and a function that answers instances in its virtual time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.small_bundle import HARD
 
 
 class Clock:
-    """Seconds that stand still until a test moves them."""
+    """A clock that stands still until a test sets `now`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -19,7 +19,7 @@ class Clock:
 
 
 def answer_in_virtual_time(device: Device, clock: Clock, row: list[float] = HARD) -> Answer:
-    """Answer as :meth:`Device.answer` does, but waiting costs nothing and is exact."""
+    """Answer like :meth:`Device.answer`, but set the clock instead of waiting."""
     step = device.begin(row)
     while isinstance(step, Pending):
         assert step.request is not None

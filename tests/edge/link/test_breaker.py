@@ -1,4 +1,4 @@
-"""A silent cloud is left alone, a slow or busy one is not, and nobody waits longer than drawn."""
+"""The breaker blocks requests to a silent cloud, but not to a slow or busy one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fail(breaker: Breaker, times: int, now: float) -> None:
         breaker.record(False, sent=now, now=now)
 
 
-def test_opens_in_a_row_and_not_before():
+def test_breaker_opens_after_failures_in_a_row_and_not_before():
     breaker = Breaker(failures=5)
     fail(breaker, 4, 1.0)
     breaker.record(True, sent=1.0, now=1.0)
@@ -37,7 +37,7 @@ def test_opens_in_a_row_and_not_before():
     assert (breaker.state, breaker.counts.breaker_opened) == ("open", 1)
 
 
-def test_opens_by_share_when_few_get_through():
+def test_breaker_opens_when_a_share_of_the_window_failed():
     breaker = Breaker(failures=100, share=0.8, window=20)
     for i in range(20):
         assert breaker.state == "closed"
@@ -45,7 +45,7 @@ def test_opens_by_share_when_few_get_through():
     assert breaker.state == "open"
 
 
-def test_one_probe_at_a_time_then_closed():
+def test_breaker_admits_one_probe_at_a_time_and_closes_after_a_reply():
     breaker = Breaker(failures=1, pause=2.0, draw=lambda: 0.5)
     fail(breaker, 1, 10.0)
     assert not breaker.admit(11.9, until=12.4)
@@ -59,7 +59,7 @@ def test_one_probe_at_a_time_then_closed():
 
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 12))
-def test_a_pause_is_half_to_one_and_a_half_of_its_mean_which_doubles(draw, openings):
+def test_pause_is_50_to_150_percent_of_its_mean_which_doubles(draw, openings):
     breaker = Breaker(failures=1, pause=1.0, longest=30.0, draw=lambda: draw)
     now = 0.0
     fail(breaker, 1, now)
@@ -71,7 +71,7 @@ def test_a_pause_is_half_to_one_and_a_half_of_its_mean_which_doubles(draw, openi
     assert not breaker.admit(math.nextafter(now + 0.5 * mean, -math.inf), until=now + 99)
     assert breaker.admit(now + 1.5 * mean, until=now + 99)
     breaker.record(True, sent=now, now=now + 50)
-    fail(breaker, 1, now + 50)  # and begins anew
+    fail(breaker, 1, now + 50)  # after a reply the pauses begin with the shortest again
     assert not breaker.admit(now + 50.49, until=now + 99)
     assert breaker.admit(now + 51.5, until=now + 99)
 
@@ -82,11 +82,11 @@ def test_requests_sent_before_it_opened_do_not_lengthen_the_pause():
     assert breaker.admit(2.0, until=2.5)
     breaker.record(False, sent=0.9, now=2.1)
     assert breaker.state == "half-open"
-    breaker.record(True, sent=0.9, now=2.2)  # late, and yet somebody is there
+    breaker.record(True, sent=0.9, now=2.2)  # a late reply shows that the cloud works
     assert breaker.state == "closed"
 
 
-def test_a_probe_that_was_not_made_or_never_ended_does_not_block():
+def test_probe_that_was_not_sent_or_never_ended_does_not_block():
     breaker = Breaker(failures=1, pause=1.0, draw=lambda: 0.5)
     fail(breaker, 1, 0.0)
     assert breaker.admit(1.0, until=1.5)
@@ -125,17 +125,17 @@ def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
     ) as device:
         reasons = [answer(device, clock).reason for _ in range(5)]
         assert reasons == ["timeout"] * 5
-        asked = len(link.sent)
+        n_sent = len(link.sent)
         blocked = [answer(device, clock) for _ in range(20)]
         assert {(a.route, a.reason, a.latency_ms) for a in blocked} == {
             ("fallback", "breaker-open", 0.0)
         }
-        # Feature e, which only the cloud reads, was not bought.
+        # Feature e, which only the cloud reads, was not acquired.
         assert {a.acquired for a in blocked} == {(0, 1, 2)}
-        assert len(link.sent) == asked
+        assert len(link.sent) == n_sent
         assert answer(device, clock, EASY).route == "edge"
         assert device.gauges["breaker_open"] == 1.0
-        # After the pause one instance finds out; the cloud is back.
+        # After the pause the first instance is the probe, which the cloud answers.
         clock.now += 1.0
         link.behave = respond
         assert [answer(device, clock).route for _ in range(3)] == ["cloud"] * 3
@@ -147,24 +147,24 @@ def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
 
 @pytest.mark.parametrize("code", ["busy", "no-model", "failed"])
 def test_cloud_that_refuses_gets_further_requests(bundle, code):
-    def refuses(payload, receive):
+    def refuse(payload, receive):
         refusal = wire.Response.refusal(wire.decode_request(payload), code)
         receive(wire.encode_response(refusal))
 
-    clock, link = Clock(), FakeLink(refuses)
+    clock, link = Clock(), FakeLink(refuse)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         reasons = {answer(device, clock).reason for _ in range(50)}
         assert device.counters["breaker_opened"] == 0
     assert reasons == {f"cloud:{code}"}
 
 
-def test_busy_cloud_gets_no_request_for_the_time_that_it_asks_for(bundle):
-    def refuses(payload, receive):
+def test_busy_cloud_gets_no_request_for_the_time_that_it_states(bundle):
+    def refuse(payload, receive):
         request = wire.decode_request(payload)
         busy = wire.Response.refusal(request, "busy")
         receive(wire.encode_response(replace(busy, wait_ms=500)))
 
-    clock, link = Clock(), FakeLink(refuses)
+    clock, link = Clock(), FakeLink(refuse)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answers = [answer(device, clock) for _ in range(10)]
         assert {(a.route, a.reason) for a in answers} == {("fallback", "cloud:busy")}
@@ -174,7 +174,7 @@ def test_busy_cloud_gets_no_request_for_the_time_that_it_asks_for(bundle):
         assert answer(device, clock).route == "cloud"
 
 
-def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle):
+def test_link_that_refuses_all_requests_opens_the_breaker_if_there_is_one(bundle):
     clock, link = Clock(), FakeLink()
     link.takes = False
     with Device(bundle, link=link, clock=clock) as device:
@@ -184,7 +184,7 @@ def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle):
         assert {answer(device, clock).reason for _ in range(50)} == {"unsent"}
 
 
-def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle):
+def test_probe_without_its_features_does_not_block_the_next_probe(bundle):
     clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(failures=1, pause=1.0, draw=lambda: 0.5)
     with Device(
@@ -197,7 +197,7 @@ def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle):
         assert answer(device, clock).route == "cloud"
 
 
-def test_a_share_of_all_and_pauses_of_one_length_are_allowed():
+def test_share_of_one_and_equal_pauses_are_allowed():
     breaker = Breaker(failures=9, share=1.0, window=2, pause=3.0, longest=3.0, draw=lambda: 0.5)
     for now in (1.0, 2.0):
         breaker.record(False, sent=now, now=now)

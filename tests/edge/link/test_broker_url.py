@@ -1,4 +1,4 @@
-"""A broker's URL: what it holds, and how a password is written in it."""
+"""The URL of a broker, and the encoding of passwords in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link in the same process takes and refuses what a worker would."""
+"""InProcessLink accepts and refuses the same requests as a worker."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ def payload(X) -> bytes:
     return wire.encode_request(request)
 
 
-def opened(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
-    got: list[wire.Response] = []
+def open_link(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
+    """Open a link; return it and the list to which it adds responses."""
+    responses: list[wire.Response] = []
     link = InProcessLink(answer, **settings)
-    link.open(lambda p: got.append(wire.decode_response(p)))
-    return link, got
+    link.open(lambda p: responses.append(wire.decode_response(p)))
+    return link, responses
 
 
-def test_answers_before_send_returns():
-    link, got = opened(cloud_says)
+def test_link_answers_before_send_returns():
+    link, responses = open_link(cloud_says)
     assert link.ready
     assert link.send(payload([[0, 0, 1], [0, 0, -1]]))
-    assert got[0].labels.tolist() == [1, 0]
-    assert (got[0].model, got[0].version, got[0].error) == ("m", "1", None)
+    assert responses[0].labels.tolist() == [1, 0]
+    assert (responses[0].model, responses[0].version, responses[0].error) == ("m", "1", None)
 
 
 def test_closed_link_sends_nothing():
     link = InProcessLink(cloud_says)
     assert not link.ready
     assert not link.send(payload([[1]]))
-    link, got = opened(cloud_says)
+    link, responses = open_link(cloud_says)
     link.close()
     assert not link.ready
     assert not link.send(payload([[1]]))
-    assert got == []
+    assert responses == []
 
 
-def test_errors_are_responses():
-    link, got = opened(cloud_says)
+def test_link_responds_to_errors():
+    link, responses = open_link(cloud_says)
     link.send(payload([[np.nan, 0, 0]]))
     link.send(b"junk")
-    assert [(r.error, r.model) for r in got] == [("bad-request", "")]
-    link, got = opened(lambda X: ([5], [[0.5, 0.5]]))
+    assert [(r.error, r.model) for r in responses] == [("bad-request", "")]
+    link, responses = open_link(lambda X: ([5], [[0.5, 0.5]]))
     link.send(payload([[1]]))
-    assert got[0].error == "failed"
-    link, got = opened(cloud_says, allow_missing=True)
+    assert responses[0].error == "failed"
+    link, responses = open_link(cloud_says, allow_missing=True)
     link.send(payload([[np.nan, 0, 1]]))
-    assert got[0].labels.tolist() == [1]
+    assert responses[0].labels.tolist() == [1]

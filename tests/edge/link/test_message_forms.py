@@ -1,4 +1,4 @@
-"""JSON messages: what they say is what CBOR says, and they are refused for the same reasons."""
+"""JSON messages have the same content as CBOR messages, and are refused for the same reasons."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from gatewise_edge.link.wire import Request, Response
 ID = bytes(range(16))
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/wire.schema.json").read_text())
 check = fastjsonschema.compile(SCHEMA)
-#: Refusals for what a schema cannot say: sizes, and how entries go together.
-BEYOND_A_SCHEMA = ("shape", "infinite", "missing", "size")
+#: Reasons of refusals that a JSON Schema cannot express, such as sizes and related fields.
+NOT_IN_SCHEMA = ("shape", "infinite", "missing", "size")
 
 
 def message(**changes: object) -> bytes:
+    """Encode a valid request with changed fields; the value "left out" removes a field."""
     entries: dict[str, object] = {
         "id": ID.hex(), "m": "digits", "mv": "1", "ttl": 500, "x": [[1, 2.5], [3, -4e-3]],
     }  # fmt: skip
@@ -37,17 +38,18 @@ def message(**changes: object) -> bytes:
     return json.dumps({k: v for k, v in entries.items() if v != "left out"}).encode()
 
 
-def test_a_request_says_what_its_twin_in_cbor_says():
+def test_json_request_decodes_to_the_same_fields_as_its_cbor_form():
     X = np.array([[1, 2.5], [3, -4e-3]], np.float32)
-    twin = wire.decode_request(
+    expected = wire.decode_request(
         wire.encode_request(Request(id=ID, model="digits", version="1", ttl_ms=500, X=X))
     )
     for payload in (message(), message(v=1, n=2, k=2)):
         check(json.loads(payload))
-        got = decode_json_request(payload)
-        assert (got.id, got.model, got.version) == (twin.id, twin.model, twin.version)
-        assert (got.ttl_ms, got.X.dtype) == (twin.ttl_ms, twin.X.dtype)
-        assert got.X.tobytes() == twin.X.tobytes()
+        request = decode_json_request(payload)
+        assert (request.id, request.model) == (expected.id, expected.model)
+        assert (request.version, request.ttl_ms) == (expected.version, expected.ttl_ms)
+        assert request.X.dtype == expected.X.dtype
+        assert request.X.tobytes() == expected.X.tobytes()
     assert decode_json_request(message(x=[7, 8, 9])).X.tolist() == [[7, 8, 9]]
     missing = message(x=[1, None])
     assert decode_json_request(missing, allow_missing=True).has_missing
@@ -70,7 +72,7 @@ def test_a_request_says_what_its_twin_in_cbor_says():
         (message(id=7), "id"),
     ],
 )  # fmt: skip
-def test_request_without_an_id_is_refused_without_an_answer(payload, reason):
+def test_request_without_a_valid_id_raises_an_error_without_id(payload, reason):
     with pytest.raises(WireError) as caught:
         decode_json_request(payload)
     assert (caught.value.reason, caught.value.id) == (reason, None)
@@ -105,17 +107,17 @@ def test_request_without_an_id_is_refused_without_an_answer(payload, reason):
         ({"x": [0] * 40_000}, "size"),
     ],
 )
-def test_errors_name_their_reason(changes, reason):
+def test_invalid_field_raises_an_error_with_its_reason(changes, reason):
     with pytest.raises(WireError) as caught:
         decode_json_request(message(**changes))
     assert (caught.value.reason, caught.value.id) == (reason, ID)
-    if reason not in BEYOND_A_SCHEMA and changes != {"x": [10**400]}:
+    if reason not in NOT_IN_SCHEMA and changes != {"x": [10**400]}:
         with pytest.raises(fastjsonschema.JsonSchemaException):
             check(json.loads(message(**changes)))
 
 
 @pytest.mark.parametrize(("key", "value"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
-def test_a_key_that_is_unknown_or_stands_twice_is_named(key, value):
+def test_error_names_an_unknown_or_repeated_key(key, value):
     twice = message()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {value}}}'.encode()
     with pytest.raises(WireError, match=f"the key '{key}' is repeated"):
         decode_json_request(twice)
@@ -135,7 +137,7 @@ plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(
 
 
 @given(key=st.sampled_from(["v", "id", "m", "mv", "ttl", "n", "k", "x"]), value=plain)
-def test_an_entry_of_a_wrong_kind_is_refused(key, value):
+def test_entry_of_a_wrong_type_is_refused(key, value):
     with suppress(WireError):
         payload = message(**{key: value})
         assert decode_json_request(payload).X.shape == (2, 2)
@@ -143,47 +145,47 @@ def test_an_entry_of_a_wrong_kind_is_refused(key, value):
 
 
 @given(st.data())
-def test_a_response_has_the_same_bits(data):
+def test_response_keeps_the_bits_of_its_probabilities(data):
     shares = st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3)
     p = data.draw(st.lists(shares, min_size=1, max_size=4))
     response = Response(
         id=ID, model="m é", version="1", labels=[2] * len(p), probabilities=p, worker_us=9,
     )  # fmt: skip
-    got = json.loads(encode_json_response(response))
-    check(got)
-    assert np.array_equal(np.array(got["p"], np.float32), response.probabilities)
-    del got["p"]
-    assert got == {
+    entries = json.loads(encode_json_response(response))
+    check(entries)
+    assert np.array_equal(np.array(entries["p"], np.float32), response.probabilities)
+    del entries["p"]
+    assert entries == {
         "v": 1, "id": ID.hex(), "m": "m é", "mv": "1", "n": len(p), "c": 3, "y": [2] * len(p),
         "us": 9,
     }  # fmt: skip
 
 
-def test_a_refusal():
+def test_refusal_has_its_code_detail_and_wait():
     busy = Response(id=ID, model="m", version="1", error="busy", detail="full", wait_ms=7)
-    told = json.loads(encode_json_response(busy))
-    check(told)
-    assert told == {
+    entries = json.loads(encode_json_response(busy))
+    check(entries)
+    assert entries == {
         "v": 1, "id": ID.hex(), "m": "m", "mv": "1", "e": "busy", "d": "full", "w": 7,
     }  # fmt: skip
-    bare = Response(id=ID, model="", version="", error="bad-request")
-    told = json.loads(encode_json_response(bare))
-    check(told)
-    assert told.keys() == {"v", "id", "e", "d"}
+    without_model = Response(id=ID, model="", version="", error="bad-request")
+    entries = json.loads(encode_json_response(without_model))
+    check(entries)
+    assert entries.keys() == {"v", "id", "e", "d"}
 
 
 @pytest.mark.parametrize("form", [CBOR, JSON])
-def test_a_response_has_no_more_bytes_than_are_reckoned_with(form):
-    rows, classes = 40, 30
-    longest = np.full((rows, classes), -1.1754944e-4, np.float32)
+def test_response_is_not_larger_than_answer_bytes_states(form):
+    n_rows, n_classes = 40, 30
+    longest = np.full((n_rows, n_classes), -1.1754944e-4, np.float32)
     response = Response(
-        id=ID, model="m" * 64, version="v" * 64, labels=np.full(rows, 29), probabilities=longest,
+        id=ID, model="m" * 64, version="v" * 64, labels=np.full(n_rows, 29), probabilities=longest,
         worker_us=2**40,
     )  # fmt: skip
-    room = wire.RESPONSE_FIELDS + rows * form.answer_bytes(classes)
-    assert len(form.encode_response(response)) <= room
-    wide = Response(
+    max_bytes = wire.RESPONSE_FIELDS + n_rows * form.answer_bytes(n_classes)
+    assert len(form.encode_response(response)) <= max_bytes
+    too_large = Response(
         id=ID, model="m", version="1", labels=np.zeros(4096, int), probabilities=np.ones((4096, 8))
     )
     with pytest.raises(WireError, match="the largest allowed is 131072"):
-        form.encode_response(wide)
+        form.encode_response(too_large)

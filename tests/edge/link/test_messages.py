@@ -1,4 +1,4 @@
-"""Requests and responses that no wire may carry cannot be made."""
+"""Requests and responses check their fields, so that no invalid message can be made."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gatewise_edge.link.wire import Request, Response
 ID = bytes(range(16))
 
 
-def test_request_refuses_what_cannot_travel():
-    good = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
+def test_request_refuses_instances_of_a_wrong_shape_or_value():
+    fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
     for X in (np.zeros(3), np.zeros((0, 3)), np.zeros((1, 0)), np.full((1, 1), np.inf)):
         with pytest.raises(WireError):
-            Request(**good, X=X)
-    assert Request(**good, X=[[1, 2]]).X.dtype == np.float32
+            Request(**fields, X=X)
+    assert Request(**fields, X=[[1, 2]]).X.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -41,29 +41,29 @@ def test_request_refuses_what_cannot_travel():
         {"worker_us": -1},
     ],
 )
-def test_response_refuses_nonsense(changes):
-    good = {"labels": np.array([1]), "probabilities": np.array([[0.25, 0.75]])}
-    Response(id=ID, model="m", version="1", **good)
-    # as sums in half precision come out
+def test_response_refuses_labels_and_probabilities_that_do_not_match(changes):
+    fields = {"labels": np.array([1]), "probabilities": np.array([[0.25, 0.75]])}
+    Response(id=ID, model="m", version="1", **fields)
+    # Half precision gives such values.
     Response(id=ID, model="m", version="1", labels=[1], probabilities=[[-0.0005, 1.0005]])
     with pytest.raises(WireError):
-        Response(id=ID, model="m", version="1", **(good | changes))
+        Response(id=ID, model="m", version="1", **(fields | changes))
 
 
-def test_an_error_holds_no_answers():
+def test_error_response_has_no_answers():
     refusal = Response(id=ID, model="m", version="1", error="busy", wait_ms=5)
     assert (refusal.rows, refusal.probabilities.shape, refusal.retryable) == (0, (0, 0), True)
     assert not Response(id=ID, model="m", version="1", error="failed").retryable
 
 
-def test_the_probability_farthest_from_0_to_1_is_named():
-    for odd, others in ((-1.0, 1.0), (2.0, 0.0)):
-        with pytest.raises(WireError, match=f"a probability of {odd:g}"):
-            Response(id=ID, model="m", version="1", labels=[0], probabilities=[[others, odd]])
+def test_error_names_the_probability_farthest_outside_of_0_to_1():
+    for outlier, other in ((-1.0, 1.0), (2.0, 0.0)):
+        with pytest.raises(WireError, match=f"a probability of {outlier:g}"):
+            Response(id=ID, model="m", version="1", labels=[0], probabilities=[[other, outlier]])
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.01, -0.5])
-def test_an_audit_has_a_probability_above_0_up_to_1(probability):
+def test_audit_mark_has_a_probability_above_0_and_up_to_1(probability):
     assert AuditMark(0, 1.0, 0).probability == 1.0
     assert AuditMark(0, 0.5, MAX_SKIPPED, confidence=0.0).confidence == 0.0
     with pytest.raises(WireError):
@@ -81,15 +81,15 @@ def test_an_audit_has_a_probability_above_0_up_to_1(probability):
         {"confidence": 1.1},
     ],
 )
-def test_an_audit_is_within_its_bounds(changes):
+def test_audit_mark_refuses_fields_out_of_bounds(changes):
     with pytest.raises(WireError):
         AuditMark(**({"class_index": 0, "probability": 1.0, "skipped": 0} | changes))
 
 
-@pytest.mark.parametrize(("ttl_ms", "allowed"), [(-1, False), (0, True), (86_400_000, True)])
-def test_a_request_lives_from_0_to_a_day(ttl_ms, allowed):
+@pytest.mark.parametrize(("ttl_ms", "is_allowed"), [(-1, False), (0, True), (86_400_000, True)])
+def test_time_to_live_is_0_to_one_day(ttl_ms, is_allowed):
     fields = {"id": ID, "model": "m", "version": "1", "X": [[1.0]]}
-    if allowed:
+    if is_allowed:
         assert Request(**fields, ttl_ms=ttl_ms).ttl_ms == ttl_ms
         assert Request(**fields, ttl_ms=1).rows == 1
     else:
@@ -102,25 +102,25 @@ def test_a_request_lives_from_0_to_a_day(ttl_ms, allowed):
 @pytest.mark.parametrize(
     ("columns", "classes", "rows"),
     [
-        (0, 2, 256),  # a worker's other devices would wait for more
-        (1, 255, 128),  # (128 KiB - 256) / (4 * 255 + 2) = 128 rows of answers, with no byte left
+        (0, 2, 256),  # more rows would make the worker's other devices wait
+        (1, 255, 128),  # (128 KiB - 256) / (4 * 255 + 2) = 128 answers exactly
         (1, 256, 127),
         (500, 2, 65),  # (128 KiB - 69) / 2000
         (1 << 20, 2, 1),
     ],
 )
-def test_request_and_response_of_shared_rows_fit_a_message_each(columns, classes, rows):
+def test_max_rows_is_the_largest_number_that_fits_request_and_response(columns, classes, rows):
     assert max_rows(columns, classes) == rows
 
 
-def test_missing_values_are_seen_in_floats_alone():
+def test_only_floats_can_have_missing_values():
     fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
     assert Request(**fields, X=[[np.nan, 1.0]]).has_missing
     assert not Request(**fields, X=[[0.0, 1.0]]).has_missing
     assert not Request(**fields, X=np.zeros((2, 2), np.uint8)).has_missing
 
 
-def test_a_request_comes_up_to_a_year_late():
+def test_request_may_be_late_by_up_to_a_year():
     fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1, "X": [[1.0]]}
     assert Request(**fields, late_s=31_622_400).late_s == 31_622_400
     for late_s in (-1, 31_622_401):
@@ -128,12 +128,12 @@ def test_a_request_comes_up_to_a_year_late():
             Request(**fields, late_s=late_s)
 
 
-def test_an_answer_is_to_one_instance_or_more():
+def test_response_without_answers_is_refused():
     with pytest.raises(WireError):
         Response(id=ID, model="m", version="1", labels=[], probabilities=np.empty((0, 2)))
 
 
-def test_an_answer_names_its_model_and_an_error_may_lack_it():
+def test_answer_needs_its_model_and_an_error_may_lack_it():
     assert Response(id=ID, model="", version="", error="bad-request").rows == 0
     answer = {"labels": [0], "probabilities": [[0.5, 0.5]]}
     for names in (("", ""), ("m", ""), ("", "1")):

@@ -1,4 +1,4 @@
-"""The link over a real broker: fast, never stale, and never in the way of an answer."""
+"""The link over a real broker: it is fast, sends nothing stale, and never delays an answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def request(ttl_ms: int = 500) -> bytes:
     )
 
 
-def test_answers_come_back(bundle, broker, make_peer):
+def test_hard_instances_get_answers_of_the_cloud(bundle, broker, make_peer):
     peer = make_peer()
     link = MqttLink(broker.url, device="pi-1")
     with Device(bundle, link=link) as device:
@@ -46,22 +46,22 @@ def test_answers_come_back(bundle, broker, make_peer):
         counters = device.counters
         assert counters["bytes_up"] == sum(map(len, peer.payloads))
     assert {(a.route, a.label) for a in answers} == {("cloud", "no")}
-    # A loaded machine may see a retry: the same id once more.
+    # On a loaded machine a request may be retried, with the same id.
     assert len({r.id for r in peer.requests}) == 30 == len(peer.requests) - counters["retries"]
     assert all(0 < r.ttl_ms <= 500 for r in peer.requests)
 
 
-def test_nagle_s_algorithm_is_off(broker):
+def test_nagle_algorithm_is_off(broker):
     link = MqttLink(broker.url)
     link.connect(60)
     sock = link._broker._client.socket()
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a dead peer is noticed before the keepalive
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # detects a dead peer before the keepalive
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
     link.close()
 
 
-def test_descriptors_above_1024_are_watched(monkeypatch):
+def test_unread_bytes_are_detected_on_descriptors_above_1024(monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, limits[1]), limits[1]))
     try:
@@ -94,7 +94,7 @@ def test_attempts_to_connect_are_spread_over_time():
 
 
 class Pauses:
-    """An event that notes how long it is waited for, and is set after eight waits."""
+    """An event that records the time of each wait, and is set after eight waits."""
 
     def __init__(self, pauses: list[float]) -> None:
         self._pauses = pauses
@@ -116,7 +116,7 @@ def test_status_is_published_on_connecting_closing_and_loss(broker, make_peer):
             link.close()
             link.close()
         else:
-            # The socket breaks without a goodbye, and the device does not come back.
+            # The socket breaks without a DISCONNECT, and the device does not reconnect.
             link._broker._closing.set()
             link._broker._client.socket().shutdown(socket.SHUT_RDWR)
         wait_until(lambda name=name: (name, "offline") in peer.statuses, "the last message")
@@ -133,7 +133,7 @@ def test_unreachable_broker_is_reported_in_one_line():
     assert "secret" not in str(e.value) + e.value.url
     assert not link.ready
     assert not link.send(request())
-    # Called again it waits for the next attempt, and has the reason all the same.
+    # A second call waits for the next attempt, and has the same reason.
     started = time.monotonic()
     with pytest.raises(LinkError, match="refused"):
         link.connect(0.2)
@@ -167,7 +167,7 @@ def test_a_device_starts_before_its_broker(bundle, broker, make_peer):
         assert answer.latency_ms < 250
         broker.start()
         make_peer()
-        wait_until(lambda: link.ready, "the link to come up by itself")
+        wait_until(lambda: link.ready, "the link to connect")
         assert device.answer(HARD).route == "cloud"
 
 
@@ -177,14 +177,14 @@ def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
     deadline_ms = 2000.0
     killed = threading.Event()
 
-    def dies_once(request):
+    def kill_broker_once(request):
         if len(peer.requests) == 20 and not killed.is_set():
             killed.set()
             broker.kill()
             return []
         return [answer_to(request)]
 
-    peer.behave = dies_once
+    peer.behave = kill_broker_once
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
         link.connect(60)
         answers = []
@@ -196,17 +196,17 @@ def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
         assert killed.is_set()
         assert counters["edge"] + counters["cloud"] + counters["fallback"] == 60
         assert {a.reason for a in answers} >= {"stopped", "offloaded", "link-down"}
-        # Back again: the link recovers, and nothing stale is sent.
-        before = len(peer.requests)
+        # The broker starts again: the link reconnects, and no stale request is sent.
+        n_before = len(peer.requests)
         broker.start()
         wait_until(lambda: link.ready and peer.client.is_connected(), "both to reconnect")
-        wait_until(lambda: device.answer(HARD).route == "cloud", "an answer after all")
-        fresh = peer.requests[before:]
-        assert {r.id for r in fresh}.isdisjoint(r.id for r in peer.requests[:before])
+        wait_until(lambda: device.answer(HARD).route == "cloud", "an answer of the cloud")
+        new_requests = peer.requests[n_before:]
+        assert {r.id for r in new_requests}.isdisjoint(r.id for r in peer.requests[:n_before])
 
 
 def test_requests_in_flight_are_dropped_on_reconnect(broker, tmp_path):
-    """A broker that takes requests and never acknowledges them, then a real one on its port."""
+    """A server accepts requests without acknowledging them; then a real broker has its port."""
     broker.kill()
     with socket.create_server(("127.0.0.1", broker.port)) as mute:
         link = MqttLink(broker.url, device="pi-1", max_inflight=3)
@@ -215,83 +215,84 @@ def test_requests_in_flight_are_dropped_on_reconnect(broker, tmp_path):
         connection.recv(1000)
         connection.sendall(b"\x20\x02\x00\x00")  # CONNACK
         subscribe = connection.recv(1000)
-        at = subscribe.index(b"\x82")
-        connection.sendall(b"\x90\x03" + subscribe[at + 2 : at + 4] + b"\x01")  # SUBACK
+        start = subscribe.index(b"\x82")
+        connection.sendall(b"\x90\x03" + subscribe[start + 2 : start + 4] + b"\x01")  # SUBACK
         wait_until(lambda: link.ready, "the subscription")
-        taken = [link.send(request()) for _ in range(5)]
-        assert taken == [True, True, True, False, False]
+        accepted = [link.send(request()) for _ in range(5)]
+        assert accepted == [True, True, True, False, False]
         connection.close()
     wait_until(lambda: not link.ready, "the link to notice")
     assert not link.send(request())
     broker.start()
-    seen: list[bytes] = []
-    spy = paho.Client(paho.CallbackAPIVersion.VERSION2)
-    spy.on_message = lambda client, _, message: seen.append(message.payload)
-    spy.connect("127.0.0.1", broker.port)
-    spy.subscribe(wire.REQUESTS, 1)
-    spy.loop_start()
-    wait_until(lambda: link.ready, "the link to come back", seconds=60)
-    fresh = request()
-    assert link.send(fresh)
-    wait_until(lambda: fresh in seen, "the fresh request")
-    assert seen == [fresh]
-    spy.disconnect()
-    spy.loop_stop()
+    received: list[bytes] = []
+    subscriber = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    subscriber.on_message = lambda client, _, message: received.append(message.payload)
+    subscriber.connect("127.0.0.1", broker.port)
+    subscriber.subscribe(wire.REQUESTS, 1)
+    subscriber.loop_start()
+    wait_until(lambda: link.ready, "the link to reconnect", seconds=60)
+    new_request = request()
+    assert link.send(new_request)
+    wait_until(lambda: new_request in received, "the new request")
+    assert received == [new_request]
+    subscriber.disconnect()
+    subscriber.loop_stop()
     link.close()
 
 
 def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, caplog):
     make_peer()
     link = MqttLink(broker.url)
-    got: list[bytes] = []
+    payloads: list[bytes] = []
 
     def receive(payload: bytes) -> None:
-        got.append(payload)
+        payloads.append(payload)
         raise ValueError("a bug")
 
     link.open(receive)
     link.connect(60)
     for _ in range(2):
         assert link.send(request())
-    wait_until(lambda: len(got) == 2, "both responses")
+    wait_until(lambda: len(payloads) == 2, "both responses")
     link.close()
     assert "could not be handled" in caplog.text
 
 
-def test_further_topics_are_watched_across_connections(broker, caplog):
-    heard: list[tuple[str, bytes]] = []
+def test_watched_topics_are_subscribed_again_on_each_connection(broker, caplog):
+    announcements: list[tuple[str, bytes]] = []
     link = MqttLink(broker.url, device="pi-1")
-    link.watch("gw/v1/model/small/manifest", lambda payload: heard.append(("small", payload)))
 
-    def clumsy(payload: bytes) -> None:
-        heard.append(("any", payload))
+    def handle_small(payload: bytes) -> None:
+        announcements.append(("small", payload))
+
+    def handle_any(payload: bytes) -> None:
+        announcements.append(("any", payload))
         raise ValueError("a bug")
 
-    link.watch("gw/v1/model/+/manifest", clumsy)
+    link.watch("gw/v1/model/small/manifest", handle_small)
+
+    link.watch("gw/v1/model/+/manifest", handle_any)
     with pytest.raises(InputError, match="already watched"):
-        link.watch("gw/v1/model/+/manifest", clumsy)
+        link.watch("gw/v1/model/+/manifest", handle_any)
     responses: list[bytes] = []
     link.open(responses.append)
     link.connect(60)
     with pytest.raises(InputError, match="before the link is opened"):
-        link.watch("gw/v1/model/other/manifest", clumsy)
+        link.watch("gw/v1/model/other/manifest", handle_any)
 
-    def tell(topic: str, payload: bytes, retain: bool = False) -> None:
+    def send(topic: str, payload: bytes, retain: bool = False) -> None:
         publish.single(topic, payload, 1, retain, "127.0.0.1", broker.port)
 
-    def count(entry: tuple[str, bytes]) -> int:
-        return sum(one == entry for one in heard)
-
-    tell("gw/v1/model/small/manifest", b"1", retain=True)
-    wait_until(lambda: count(("small", b"1")) and count(("any", b"1")), "an announcement")
+    send("gw/v1/model/small/manifest", b"1", retain=True)
+    wait_until(lambda: {("small", b"1"), ("any", b"1")} <= {*announcements}, "an announcement")
     broker.kill()
     wait_until(lambda: not link.ready, "the link to notice")
     broker.start()
-    tell("gw/v1/model/small/manifest", b"2", retain=True)
-    wait_until(lambda: count(("small", b"2")), "the retained announcement", seconds=60)
-    tell("gw/v1/pi-1/rsp", b"r")
+    send("gw/v1/model/small/manifest", b"2", retain=True)
+    wait_until(lambda: ("small", b"2") in announcements, "the retained announcement", seconds=60)
+    send("gw/v1/pi-1/rsp", b"r")
     wait_until(lambda: responses == [b"r"], "a response")
-    assert {who for who, _ in heard} == {"small", "any"}
+    assert {name for name, _ in announcements} == {"small", "any"}
     link.close()
     assert "could not be handled" in caplog.text
 
@@ -309,7 +310,7 @@ def test_status_names_the_active_model(broker, make_peer):
     with pytest.raises(InputError, match="300 bytes"):
         link.set_status("x" * 301)
     link.close()
-    wait_until(lambda: peer.statuses[-1] == ("pi-1", "offline"), "the farewell")
+    wait_until(lambda: peer.statuses[-1] == ("pi-1", "offline"), "the status offline")
 
 
 @pytest.mark.parametrize(
@@ -335,25 +336,26 @@ def test_malformed_url_is_refused(url):
     assert "secret" not in str(caught.value)
 
 
-def test_url_gives_host_port_and_encryption():
-    end = Endpoint("mqtt://us%40er:p%2Fw@broker.example:1234")
-    assert (end.host, end.port, end.user, end.password) == ("broker.example", 1234, "us@er", "p/w")
-    assert end.url == "mqtt://broker.example:1234"
+def test_endpoint_reads_host_port_and_credentials_from_the_url():
+    endpoint = Endpoint("mqtt://us%40er:p%2Fw@broker.example:1234")
+    assert (endpoint.host, endpoint.port) == ("broker.example", 1234)
+    assert (endpoint.user, endpoint.password) == ("us@er", "p/w")
+    assert endpoint.url == "mqtt://broker.example:1234"
     assert (Endpoint("mqtt://h").port, Endpoint("mqtts://h").port) == (1883, 8883)
     assert Endpoint("mqtt://[::1]").url == "mqtt://[::1]:1883"
 
 
 def test_tls_files_are_checked(tmp_path):
-    junk = tmp_path / "junk.pem"
-    junk.write_text("not a certificate")
-    for url, files, says in (
-        ("mqtt://h", {"ca_file": junk}, "must begin with mqtts"),
+    invalid = tmp_path / "invalid.pem"
+    invalid.write_text("not a certificate")
+    for url, files, message in (
+        ("mqtt://h", {"ca_file": invalid}, "must begin with mqtts"),
         ("mqtts://h", {"ca_file": tmp_path / "none.pem"}, "does not exist"),
-        ("mqtts://h", {"ca_file": junk}, "cannot be used"),
-        ("mqtts://h", {"cert_file": junk, "key_file": junk}, "cannot be used"),
-        ("mqtts://h", {"key_file": junk}, "needs a cert_file"),
+        ("mqtts://h", {"ca_file": invalid}, "cannot be used"),
+        ("mqtts://h", {"cert_file": invalid, "key_file": invalid}, "cannot be used"),
+        ("mqtts://h", {"key_file": invalid}, "needs a cert_file"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             Endpoint(url, **files)
 
 
@@ -363,23 +365,23 @@ def test_device_ids_are_checked():
     assert MqttLink("mqtt://h").device != MqttLink("mqtt://h").device
 
 
-def test_two_devices_with_one_id_both_report_it(broker, caplog):
+def test_two_devices_with_the_same_id_both_report_it(broker, caplog):
     first, second = MqttLink(broker.url, device="twin"), MqttLink(broker.url, device="twin")
     with caplog.at_level("ERROR"):
         for link in (first, second):
             link.open(lambda payload: None)
-        wait_until(lambda: first.trouble and second.trouble, "both to notice")
-        said = "another device uses the id twin"
-        wait_until(lambda: caplog.text.count(said) >= 2, "both to say so")
-    assert said in str(first.trouble)
+        wait_until(lambda: first.trouble and second.trouble, "both to detect it")
+        warning = "another device uses the id twin"
+        wait_until(lambda: caplog.text.count(warning) >= 2, "both to log it")
+    assert warning in str(first.trouble)
     first.close()
     second.close()
 
 
-def test_returning_device_is_not_taken_for_another(broker):
-    """What a killed process with the same id left, and lost connections, are no takeovers."""
-    left = MqttClient(broker.url)
-    left.publish("gw/v1/alone/session", b"0" * 32, retain=True)
+def test_device_that_reconnects_is_not_taken_for_another(broker):
+    """The retained mark of a killed process and lost connections are no takeovers."""
+    client = MqttClient(broker.url)
+    client.publish("gw/v1/alone/session", b"0" * 32, retain=True)
     link = MqttLink(broker.url, device="alone")
     link.connect(60)
     for _ in range(3):
@@ -388,6 +390,6 @@ def test_returning_device_is_not_taken_for_another(broker):
         wait_until(lambda: link.ready)
     assert (link.takeovers, link.trouble) == (0, None)
     link.close()
-    left.subscribe("gw/v1/alone/session")
-    assert left.silent()
-    left.close()
+    client.subscribe("gw/v1/alone/session")
+    assert client.silent()
+    client.close()

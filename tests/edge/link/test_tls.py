@@ -1,4 +1,4 @@
-"""TLS with user and password; tests/security tests client certificates."""
+"""Connections over TLS with user and password; tests/security tests client certificates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto
 
 
-# paho leaves the socket of a failed handshake to the garbage collector.
+# paho does not close the socket of a failed handshake, which the garbage collector then reports.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_tls_with_user_and_password(tmp_path):
+def test_link_over_tls_needs_the_right_user_and_password(tmp_path):
     authority = Authority(tmp_path, "authority")
     server_cert, server_key = authority.issue("server")
     passwords = tmp_path / "passwords"
@@ -26,7 +26,7 @@ def test_tls_with_user_and_password(tmp_path):
         f"allow_anonymous false\npassword_file {passwords}",
     )
     try:
-        for credentials, allowed in (
+        for credentials, is_allowed in (
             ("pi-1:p%3Aw%2F1@", True),
             ("pi-1:wrong@", False),
             ("pi-2:p%3Aw%2F1@", False),
@@ -34,14 +34,14 @@ def test_tls_with_user_and_password(tmp_path):
         ):
             url = broker.url.replace("mqtt://", f"mqtts://{credentials}")
             link = MqttLink(url, ca_file=authority.file)
-            if allowed:
+            if is_allowed:
                 link.connect(60)
                 assert link.ready
                 assert "p:w" not in link.url
             else:
-                with pytest.raises(LinkError, match="cannot be used") as refused:
+                with pytest.raises(LinkError, match="cannot be used") as caught:
                     link.connect(60)
-                assert "w%2F1" not in str(refused.value)
+                assert "w%2F1" not in str(caught.value)
             link.close()
     finally:
         broker.kill()

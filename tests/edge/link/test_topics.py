@@ -1,4 +1,4 @@
-"""Topics lead back to the device; names that no topic may have are refused."""
+"""Topics contain the device id, and invalid names are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ names = st.text(
 
 
 @given(device=names)
-def test_topics_lead_back_to_the_device(device):
+def test_device_of_reads_the_device_id_from_each_topic(device):
     if device in {"model", "dead"}:
         return
     for topic in (wire.request_topic, wire.response_topic, wire.status_topic):
@@ -27,7 +27,7 @@ def test_topics_lead_back_to_the_device(device):
     "device",
     ["", "a/b", "a+", "#", "a\0", "a\n", "\x85", "x" * 65, "é" * 33, "model", "dead", "\ud800"],
 )
-def test_bad_device_ids(device):
+def test_invalid_device_id_is_refused(device):
     with pytest.raises(WireError):
         wire.check_device(device)
 
@@ -38,7 +38,7 @@ def test_topic_without_a_device_is_refused(topic):
         wire.device_of(topic)
 
 
-def test_topics_of_models_and_dead_letters_are_built():
+def test_topics_of_models_dead_letters_and_shared_subscriptions():
     assert wire.manifest_topic("digits") == "gw/v1/model/digits/manifest"
     assert wire.dead_topic("cbor") == "gw/v1/dead/cbor"
     assert wire.shared("gw") == "$share/gw/gw/v1/+/req"

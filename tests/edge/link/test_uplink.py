@@ -1,4 +1,4 @@
-"""Rows share a request, and yet each has exactly one answer, in time."""
+"""Several rows share a request, and each still gets exactly one answer before its deadline."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ EASY = [1.0, 0, 0, 0, 0, 0]
 
 
 def hard(e: float) -> list[float]:
+    """Make a hard row; the sign of feature e decides the cloud's answer."""
     return [0.1, 0, 0.1, 0, e, 0]
 
 
-def test_as_many_rows_as_request_and_response_can_hold():
+def test_max_rows_fit_one_request_and_one_response():
     assert max_rows(10, 2) == MAX_GROUP_ROWS
     for columns, classes in ((3000, 2), (10, 5000), (32000, 2), (2, 30000)):
         rows = max_rows(columns, classes)
@@ -55,21 +56,21 @@ def test_answer_many_answers_every_row(bundle):
     with Device(
         bundle, link=link, deadline_ms=20_000, offloading=OffloadRules(breaker=False)
     ) as device:
-        together = device.answer_many(rows)
+        answers = device.answer_many(rows)
         counters = device.counters
-    assert isinstance(together[5], SensorError)
+    assert isinstance(answers[5], SensorError)
     with Device(bundle, link=InProcessLink(cloud_says), deadline_ms=20_000) as device:
-        for k, answer in enumerate(together):
+        for k, answer in enumerate(answers):
             if k != 5:
-                alone = device.answer(rows[k])
-                told = (answer.label, answer.route, answer.stage, answer.cost, answer.reason)
-                assert told == (alone.label, alone.route, alone.stage, alone.cost, alone.reason)
-                np.testing.assert_array_equal(answer.probabilities, alone.probabilities)
+                single = device.answer(rows[k])
+                for field in ("label", "route", "stage", "cost", "reason"):
+                    assert getattr(answer, field) == getattr(single, field)
+                np.testing.assert_array_equal(answer.probabilities, single.probabilities)
     assert counters["cloud"] > 8 * counters["sent"] > 0
     assert counters["errors"] == 1
 
 
-def test_many_rows_are_checked_before_any_is_begun(bundle):
+def test_answer_many_checks_all_rows_before_it_begins_one(bundle):
     link = FakeLink()
     with Device(bundle, link=link) as device:
         for rows in ([[0.0] * 5], HARD, "text"):
@@ -79,7 +80,7 @@ def test_many_rows_are_checked_before_any_is_begun(bundle):
         assert link.sent == []
 
 
-def test_a_row_that_fails_ends_no_other_and_leaves_no_request_behind(bundle):
+def test_row_that_fails_does_not_affect_the_other_rows_or_their_request(bundle):
     rows = np.array([HARD, hard(1.0), HARD, EASY, hard(1.0)], np.float32)
     points = iter(range(99))
 
@@ -89,30 +90,31 @@ def test_a_row_that_fails_ends_no_other_and_leaves_no_request_behind(bundle):
         return "stop" if point.stops else "offload"
 
     with Device(bundle, link=FakeLink(), policy=policy) as device:
-        found = device.answer_many(rows)
-        assert isinstance(found.pop(2), ZeroDivisionError)
-        assert [(a.route, a.label) for a in found] == [
+        answers = device.answer_many(rows)
+        assert isinstance(answers.pop(2), ZeroDivisionError)
+        assert [(a.route, a.label) for a in answers] == [
             ("cloud", "no"), ("cloud", "yes"), ("edge", "yes"), ("cloud", "yes"),
         ]  # fmt: skip
         counters = device.counters
     assert (counters["errors"], counters["cloud"], counters["sent"]) == (1, 3, 1)
 
 
-def test_many_rows_go_in_one_request_with_the_first_ones_deadline(bundle):
-    clock, held = Clock(), []
-    link = FakeLink(lambda *message: held.append(message))
+def test_rows_share_one_request_with_the_deadline_of_the_first_row(bundle):
+    clock = Clock()
+    messages = []
+    link = FakeLink(lambda *message: messages.append(message))
     with Device(bundle, link=link, deadline_ms=1000, clock=clock) as device:
         pool = ThreadPoolExecutor(1)
-        together = pool.submit(device.answer_many, [HARD, EASY, hard(1.0)])
-        wait_until(lambda: held)
-        request = wire.decode_request(held[0][0])
+        answers = pool.submit(device.answer_many, [HARD, EASY, hard(1.0)])
+        wait_until(lambda: messages)
+        request = wire.decode_request(messages[0][0])
         assert (request.rows, request.ttl_ms) == (2, 995)
-        respond(*held[0])
-        assert [a.label for a in together.result()] == ["no", "yes", "yes"]
+        respond(*messages[0])
+        assert [a.label for a in answers.result()] == ["no", "yes", "yes"]
         pool.shutdown()
 
 
-def test_rows_that_cannot_be_sent_together_fall_back_each(bundle):
+def test_each_row_of_a_request_that_is_not_sent_gets_a_fallback(bundle):
     link = FakeLink()
     link.takes = False
     with Device(
@@ -122,14 +124,14 @@ def test_rows_that_cannot_be_sent_together_fall_back_each(bundle):
         assert [a.reason for a in answers] == ["unsent", "unsent", "offload-limit"]
 
 
-def test_a_deadline_may_be_days_away(bundle):
+def test_time_to_live_is_bounded_if_the_deadline_is_days_away(bundle):
     link = FakeLink()
     with Device(bundle, link=link, deadline_ms=2 * MAX_TTL_MS) as device:
         assert device.answer(HARD).route == "cloud"
     assert wire.decode_request(link.sent[0]).ttl_ms == MAX_TTL_MS
 
 
-def test_a_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
+def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
     def behave(payload, receive):
         if len(link.sent) > 1:
             respond(payload, receive)
@@ -139,7 +141,7 @@ def test_a_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
 
     link = FakeLink(behave)
     with Device(bundle, link=link, deadline_ms=5000) as device:
-        # So uneven that no retry was planned when the request was sent.
+        # With this deviation no retry was planned when the request was sent.
         device._uplink._offloads.round_trip = RoundTrip(smoothed=0.05, deviation=9.0)
         assert device.answer(HARD).route == "cloud"
     assert len(link.sent) == 2
@@ -147,30 +149,31 @@ def test_a_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("breaker", [False, True])
-def test_whatever_the_cloud_does_each_row_has_one_answer_by_its_deadline(bundle, seed, breaker):
+def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, breaker):
     rng = np.random.default_rng(seed)
-    clock, flying = Clock(), []
+    clock = Clock()
+    in_flight = []
 
     def behave(payload, receive):
-        copies = rng.choice([0, 1, 1, 1, 2])  # lost, answered, answered twice
-        delays = rng.exponential(0.05, copies)
-        flying.extend((clock.now + d, rng.random(), payload, receive) for d in delays)
+        n_copies = rng.choice([0, 1, 1, 1, 2])  # lost, answered, answered twice
+        delays = rng.exponential(0.05, n_copies)
+        in_flight.extend((clock.now + d, rng.random(), payload, receive) for d in delays)
 
-    def deliver(payload, receive, luck):
+    def deliver(payload, receive, draw):
         request = wire.decode_request(payload)
-        if luck < 0.2:
-            code = "busy" if luck < 0.1 else "failed"
+        if draw < 0.2:
+            code = "busy" if draw < 0.1 else "failed"
             receive(wire.encode_response(wire.Response.refusal(request, code)))
         else:
             respond(payload, receive)
 
-    ends = []
+    outcomes = []
     rules = OffloadRules(breaker=breaker, outstanding=4)
     with Device(
         bundle,
         link=FakeLink(behave),
         clock=clock,
-        observe=ends.append,
+        observe=outcomes.append,
         deadline_ms=100,
         offloading=rules,
     ) as device:
@@ -179,22 +182,22 @@ def test_whatever_the_cloud_does_each_row_has_one_answer_by_its_deadline(bundle,
         steps, started = {}, {}
         while arrivals or any(isinstance(s, Pending) for s in steps.values()):
             pending = [s.wake_at for s in steps.values() if isinstance(s, Pending)]
-            due = [f[0] for f in flying]
-            clock.now = max(clock.now, min([*arrivals[:1], *pending, *due]))
+            deliveries = [flight[0] for flight in in_flight]
+            clock.now = max(clock.now, min([*arrivals[:1], *pending, *deliveries]))
             if arrivals and arrivals[0] <= clock.now:
                 arrivals.pop(0)
                 k = len(steps)
                 started[k] = clock.now
                 steps[k] = device.begin(hard(signs[k]))
-            for flight in [f for f in flying if f[0] <= clock.now]:
-                flying.remove(flight)
+            for flight in [flight for flight in in_flight if flight[0] <= clock.now]:
+                in_flight.remove(flight)
                 deliver(flight[2], flight[3], flight[1])
             for k, step in steps.items():
                 if isinstance(step, Pending):
                     steps[k] = device.advance(step)
                     assert clock.now <= started[k] + 0.095 + 1e-9
         counters = device.counters
-    assert len(ends) == 60 == counters["cloud"] + counters["fallback"]
+    assert len(outcomes) == 60 == counters["cloud"] + counters["fallback"]
     for k, answer in steps.items():
         assert answer.class_index == (signs[k] > 0 if answer.route == "cloud" else 1)
     settled = sum(counters[name] for name in ("answered", "refused", "timeouts", "unsent"))

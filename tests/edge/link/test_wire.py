@@ -1,4 +1,4 @@
-"""Messages: they come back as they went, and whatever else comes is refused with a reason."""
+"""Messages decode to what was encoded, and invalid messages are refused with a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ matrices = matrices.filter(lambda X: bool(np.isfinite(X).all()))
 
 
 def message(**changes: object) -> dict[str, object]:
-    """Give the entries of a good request of one row and two columns, some of them changed."""
+    """Make the entries of a valid request with one row and two columns, with some changes."""
     entries: dict[str, object] = {
         "v": 1,
         "id": ID,
@@ -50,8 +50,8 @@ def request_of(X: object, **changes: object) -> Request:
     return Request(**(fields | changes), X=X)
 
 
-def read(payload: bytes) -> Request | WireError:
-    """Decode, or give the error: nothing else may come of a payload."""
+def decode_or_error(payload: bytes) -> Request | WireError:
+    """Decode a request, or return the WireError."""
     try:
         return wire.decode_request(payload)
     except WireError as error:
@@ -59,18 +59,19 @@ def read(payload: bytes) -> Request | WireError:
 
 
 @given(
-    ident=st.binary(min_size=16, max_size=16),
+    request_id=st.binary(min_size=16, max_size=16),
     model=names,
     version=names,
     ttl_ms=st.integers(0, MAX_TTL_MS),
     X=matrices,
 )
-def test_request_comes_back_as_it_went(ident, model, version, ttl_ms, X):
-    sent = Request(id=ident, model=model, version=version, ttl_ms=ttl_ms, X=X)
-    got = wire.decode_request(wire.encode_request(sent))
-    assert (got.id, got.model, got.version, got.ttl_ms) == (ident, model, version, ttl_ms)
-    assert got.X.dtype == X.dtype
-    assert got.X.tobytes() == X.tobytes()
+def test_request_decodes_to_what_was_encoded(request_id, model, version, ttl_ms, X):
+    sent = Request(id=request_id, model=model, version=version, ttl_ms=ttl_ms, X=X)
+    decoded = wire.decode_request(wire.encode_request(sent))
+    assert (decoded.id, decoded.model) == (request_id, model)
+    assert (decoded.version, decoded.ttl_ms) == (version, ttl_ms)
+    assert decoded.X.dtype == X.dtype
+    assert decoded.X.tobytes() == X.tobytes()
 
 
 @given(
@@ -79,7 +80,7 @@ def test_request_comes_back_as_it_went(ident, model, version, ttl_ms, X):
     classes=st.integers(2, 30),
     worker_us=st.integers(0, 10**9),
 )
-def test_response_comes_back_as_it_went(data, rows, classes, worker_us):
+def test_response_decodes_to_what_was_encoded(data, rows, classes, worker_us):
     labels = data.draw(arrays(np.int64, rows, elements=st.integers(0, classes - 1)))
     probabilities = data.draw(arrays(np.float32, (rows, classes), elements=shares))
     sent = Response(
@@ -90,38 +91,39 @@ def test_response_comes_back_as_it_went(data, rows, classes, worker_us):
         probabilities=probabilities,
         worker_us=worker_us,
     )
-    got = wire.decode_response(wire.encode_response(sent))
-    assert (got.id, got.model, got.version, got.worker_us) == (ID, "m", "2", worker_us)
-    assert got.error is None
-    assert got.rows == rows
-    np.testing.assert_array_equal(got.labels, labels)
-    np.testing.assert_array_equal(got.probabilities, probabilities)
+    decoded = wire.decode_response(wire.encode_response(sent))
+    assert (decoded.id, decoded.model) == (ID, "m")
+    assert (decoded.version, decoded.worker_us) == ("2", worker_us)
+    assert decoded.error is None
+    assert decoded.rows == rows
+    np.testing.assert_array_equal(decoded.labels, labels)
+    np.testing.assert_array_equal(decoded.probabilities, probabilities)
 
 
 @given(code=st.sampled_from([wire.BUSY, wire.NO_MODEL, wire.FAILED, "x"]), detail=st.text())
-def test_refusal_comes_back_with_its_code(code, detail):
+def test_refusal_decodes_to_its_code_and_detail(code, detail):
     request = request_of(np.ones((1, 1), np.float32), version="2")
-    got = wire.decode_response(wire.encode_response(Response.refusal(request, code, detail)))
-    assert (got.id, got.model, got.version, got.error) == (ID, "m", "2", code)
-    assert got.retryable == (code in {"busy", "no-model"})
-    assert detail.startswith(got.detail) or "\ufffd" in got.detail or "?" in got.detail
-    assert got.rows == 0
+    decoded = wire.decode_response(wire.encode_response(Response.refusal(request, code, detail)))
+    assert (decoded.id, decoded.model, decoded.version, decoded.error) == (ID, "m", "2", code)
+    assert decoded.retryable == (code in {"busy", "no-model"})
+    assert detail.startswith(decoded.detail) or "\ufffd" in decoded.detail or "?" in decoded.detail
+    assert decoded.rows == 0
 
 
 @pytest.mark.parametrize("item_size", [4, 2])
 @pytest.mark.parametrize(("model", "version"), [("digits", "1"), ("engine-7", "1.0.0")])
-def test_the_formula_of_the_prices_holds(model, version, item_size):
+def test_request_bytes_predicts_the_size_of_a_request(model, version, item_size):
     dtype = np.float32 if item_size == 4 else np.float16
     for n in range(1, 601):
         request = request_of(np.zeros((1, n), dtype), model=model, version=version)
         size = len(wire.encode_request(request))
-        said = request_bytes(n, item_size=item_size)
-        # Names of another length move the overhead by a few bytes: that shows below 16 features.
-        slack = 0.05 * size if (len(model) == 8 or n >= 16) else 5
-        assert abs(size - said) <= slack, n
-    many = request_of(np.zeros((64, 64), dtype), model=model, version=version)
-    said = request_bytes(64, rows=64, item_size=item_size)
-    assert len(wire.encode_request(many)) == pytest.approx(said, rel=0.05)
+        predicted = request_bytes(n, item_size=item_size)
+        # Longer names add a few bytes, which are more than 5 % below 16 features.
+        tolerance = 0.05 * size if (len(model) == 8 or n >= 16) else 5
+        assert abs(size - predicted) <= tolerance, n
+    large = request_of(np.zeros((64, 64), dtype), model=model, version=version)
+    predicted = request_bytes(64, rows=64, item_size=item_size)
+    assert len(wire.encode_request(large)) == pytest.approx(predicted, rel=0.05)
 
 
 @given(payload=st.binary(max_size=300))
@@ -139,9 +141,9 @@ def test_noise_is_refused_with_a_reason(payload):
 
 
 @pytest.mark.parametrize("flips", [1, 2, 3, 8, 40])
-def test_a_message_with_flipped_bits_is_never_read_as_another(flips):
+def test_message_with_flipped_bits_is_refused(flips):
     """Without a checksum 4 of 121,365 answers over a link with flipped bits were wrong."""
-    draw = random.Random(flips)
+    rng = random.Random(flips)
     request = request_of(np.ones((1, 2)), model="digits")
     response = Response(
         id=ID, model="digits", version="1", labels=[1], probabilities=[[0.25, 0.75]], worker_us=40
@@ -152,7 +154,7 @@ def test_a_message_with_flipped_bits_is_never_read_as_another(flips):
     ]:
         for _ in range(4000):
             payload = bytearray(encoded)
-            for bit in draw.sample(range(8 * len(payload)), flips):
+            for bit in rng.sample(range(8 * len(payload)), flips):
                 payload[bit // 8] ^= 1 << bit % 8
             with pytest.raises(WireError):
                 decode(bytes(payload))
@@ -164,15 +166,15 @@ plain_values = st.one_of(
 
 
 @given(key=st.sampled_from(["v", "id", "m", "mv", "ttl", "n", "k", "x"]), value=plain_values)
-def test_an_entry_of_a_wrong_kind_is_refused(key, value):
+def test_entry_of_a_wrong_type_is_refused(key, value):
     entries = message()
     entries[key] = value
-    got = read(write_map(entries))
-    if isinstance(got, WireError):
-        assert got.id == (None if key == "id" else ID)
+    decoded = decode_or_error(write_map(entries))
+    if isinstance(decoded, WireError):
+        assert decoded.id == (None if key == "id" else ID)
     else:
         assert key in {"id", "m", "mv", "ttl"} or entries == message()
-        assert got.X.shape == (1, 2)
+        assert decoded.X.shape == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +206,14 @@ def test_an_entry_of_a_wrong_kind_is_refused(key, value):
         ({"x": cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())}, "missing"),
     ],
 )
-def test_errors_name_their_reason(changes, reason):
+def test_invalid_entry_raises_an_error_with_its_reason(changes, reason):
     with pytest.raises(WireError) as caught:
         wire.decode_request(write_map(message(**changes)))
     assert caught.value.reason == reason
     assert caught.value.id == (None if "id" in changes else ID)
 
 
-def test_nan_passes_where_it_may():
+def test_nan_is_decoded_if_missing_values_are_allowed():
     payload = write_map(message(x=cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())))
     assert wire.decode_request(payload, allow_missing=True).has_missing
 
@@ -222,10 +224,10 @@ def test_no_cbor_tag_is_executed(tag, value):
     with pytest.raises(WireError) as caught:
         wire.decode_request(write_map(message(x=cbor2.CBORTag(tag, value))))
     assert (caught.value.reason, caught.value.id) == ("type", ID)
-    # In an entry that nobody reads, a tag does no harm.
+    # A tag in an unknown entry is ignored, unless its value is nested.
     extra = write_map(message(extra=cbor2.CBORTag(tag, value)))
     if isinstance(value, list):
-        assert "nested" in str(read(extra))
+        assert "nested" in str(decode_or_error(extra))
     else:
         assert wire.decode_request(extra).rows == 1
 
@@ -247,16 +249,16 @@ def test_unknown_entries_are_ignored_up_to_a_bound():
         wire.decode_request(cbor2.dumps(message(**{f"k{i}": i for i in range(40)})))
 
 
-def test_a_key_twice_and_a_nested_bomb_are_refused():
-    good = cbor2.dumps({"v": 1})
-    twice = b"\xa2" + good[1:] * 2
-    for payload in (twice, cbor2.dumps(message(q=[[[[[[1]]]]]])), cbor2.dumps({1: 2})):
+def test_repeated_key_and_deeply_nested_value_are_refused():
+    entry = cbor2.dumps({"v": 1})[1:]
+    repeated_key = b"\xa2" + entry * 2
+    for payload in (repeated_key, cbor2.dumps(message(q=[[[[[[1]]]]]])), cbor2.dumps({1: 2})):
         with pytest.raises(WireError) as caught:
             wire.decode_request(payload)
         assert caught.value.reason == "cbor"
 
 
-def test_size_is_bounded_both_ways():
+def test_size_is_bounded_in_both_directions():
     with pytest.raises(WireError) as caught:
         wire.decode_request(bytes(wire.MAX_PAYLOAD + 1))
     assert caught.value.reason == "size"
@@ -267,18 +269,18 @@ def test_size_is_bounded_both_ways():
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float16", "float32"])
 def test_arrays_keep_their_type(dtype):
     x = (np.arange(600).reshape(3, 200) % 5).astype(dtype)
-    found = wire.decode_request(wire.encode_request(request_of(x)))
-    assert found.X.dtype == x.dtype
-    np.testing.assert_array_equal(found.X, x)
+    request = wire.decode_request(wire.encode_request(request_of(x)))
+    assert request.X.dtype == x.dtype
+    np.testing.assert_array_equal(request.X, x)
 
 
-def test_a_message_without_a_checksum_is_refused():
+def test_message_without_a_checksum_is_refused():
     with pytest.raises(WireError) as caught:
         wire.decode_request(cbor2.dumps(message()))
     assert caught.value.reason == "checksum"
 
 
-def test_an_audit_travels_in_millionths():
+def test_probabilities_of_an_audit_are_encoded_in_millionths():
     request = Request(
         id=ID, model="m", version="1", ttl_ms=5, X=[[1.0]], audit=wire.AuditMark(3, 0.25, 7, 0.5)
     )
@@ -302,7 +304,7 @@ AUDIT = {"a": 1, "ap": 1, "an": 0, "ac": 0}
         ("ttl", 0, 86_400_000),
     ],
 )
-def test_a_number_of_a_request_is_within_its_bounds(key, low, high):
+def test_number_in_a_request_must_lie_within_its_bounds(key, low, high):
     for value in (low, high):
         wire.decode_request(write_map(message(**(AUDIT | {key: value}))))
     for value in (low - 1, high + 1):
@@ -310,7 +312,7 @@ def test_a_number_of_a_request_is_within_its_bounds(key, low, high):
             wire.decode_request(write_map(message(**(AUDIT | {key: value}))))
 
 
-def test_marks_of_a_request_travel_only_where_they_are_set():
+def test_optional_entries_of_a_request_are_encoded_only_if_they_are_set():
     X = np.ones((1, 2), np.float32)
     plain = cbor2.loads(wire.encode_request(request_of(X)))
     assert plain.keys() == {"v", "id", "m", "mv", "ttl", "n", "k", "x", "crc"}
@@ -325,7 +327,7 @@ def test_marks_of_a_request_travel_only_where_they_are_set():
 @pytest.mark.parametrize(
     ("key", "low", "high"), [("us", 0, 2**40), ("c", 2, 65_535), ("n", 1, 4096)]
 )
-def test_a_number_of_a_response_is_within_its_bounds(key, low, high):
+def test_number_in_a_response_must_lie_within_its_bounds(key, low, high):
     answer = Response(id=ID, model="m", version="1", labels=[0], probabilities=[[0.5, 0.5]])
     entries = cbor2.loads(wire.encode_response(answer))
     del entries["crc"]

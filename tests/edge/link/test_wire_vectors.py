@@ -1,4 +1,4 @@
-"""The test vectors of docs/ are what this encoder writes and this decoder reads."""
+"""The encoder writes the test vectors in docs/, and the decoder reads them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gatewise_edge.link import wire
 from tests.support.wire_vectors import said_by_request, said_by_response, vectors
 
 FILE = Path(__file__).parents[3] / "docs/wire-vectors.json"
-WRITTEN = json.loads(FILE.read_text())
+VECTORS = json.loads(FILE.read_text())
 
 
-def test_vectors_in_the_docs_are_those_of_this_encoder():
-    """And what is wrong is refused for the reason that stands there."""
-    assert vectors() == WRITTEN
+def test_vectors_in_the_docs_are_those_of_the_encoder():
+    """They include invalid messages with the reason for which each is refused."""
+    assert vectors() == VECTORS
 
 
-@pytest.mark.parametrize("vector", WRITTEN["requests"], ids=lambda v: v["name"])
+@pytest.mark.parametrize("vector", VECTORS["requests"], ids=lambda v: v["name"])
 def test_request_vectors_decode_to_their_fields(vector):
     request = wire.decode_request(bytes.fromhex(vector["hex"]), allow_missing=True)
     assert said_by_request(request) == vector["says"]
     assert wire.encode_request(request).hex() == vector["hex"]
 
 
-@pytest.mark.parametrize("vector", WRITTEN["responses"], ids=lambda v: v["name"])
+@pytest.mark.parametrize("vector", VECTORS["responses"], ids=lambda v: v["name"])
 def test_response_vectors_decode_to_their_fields(vector):
     response = wire.decode_response(bytes.fromhex(vector["hex"]))
     assert said_by_response(response) == vector["says"]
@@ -35,10 +35,11 @@ def test_response_vectors_decode_to_their_fields(vector):
 
 
 def test_json_response_vectors_decode_to_their_fields():
-    for vector in WRITTEN["json_responses"]:
-        said, says = json.loads(vector["text"]), vector["says"]
-        for key, value in said.items():
+    for vector in VECTORS["json_responses"]:
+        entries = json.loads(vector["text"])
+        expected = vector["says"]
+        for key, value in entries.items():
             if key == "p":
-                assert np.array_equal(np.array(value, "f4"), np.array(says["p"], "f4"))
+                assert np.array_equal(np.array(value, "f4"), np.array(expected["p"], "f4"))
             elif key != "v":
-                assert value == says[key]
+                assert value == expected[key]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""A device's client of a repository, as The Update Framework's conformance suite drives it.
+"""A command-line client of a repository for the conformance suite of The Update Framework.
 
-`make test-tuf` runs the suite (github.com/theupdateframework/tuf-conformance) on this program; its
-CLIENT-CLI.md has the protocol. The versions seen stand in the file `seen` beside the metadata, as
-they stand in a device's state.
+`make test-tuf` runs the suite (github.com/theupdateframework/tuf-conformance) with this program.
+The suite's CLIENT-CLI.md describes the protocol. The program stores the versions that it has seen
+in the file `seen` in the metadata folder; a device stores them in its state.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gatewise_export.repository.client import RepositoryClient
 from gatewise_export.repository.fetcher import BoundedFetcher
 from gatewise_export.repository.release import UpdateError
 
-TRUST = "trusted-root"
-SEEN = "seen"
+TRUSTED_ROOT_FILE = "trusted-root"
+SEEN_FILE = "seen"
 
 
 def main() -> int:
@@ -34,11 +34,11 @@ def main() -> int:
     options = parser.parse_args()
     folder = options.metadata_dir
     if options.command == "init":
-        for name in (TRUST, "root.json"):
+        for name in (TRUSTED_ROOT_FILE, "root.json"):
             shutil.copyfile(options.trusted_root, folder / name)
         return 0
     try:
-        client = _refreshed(folder, options.metadata_url)
+        client = _refresh_metadata(folder, options.metadata_url)
         for name in options.target_name:
             _download(client, name, options.target_dir)
     except UpdateError as error:
@@ -47,14 +47,15 @@ def main() -> int:
     return 0
 
 
-def _refreshed(folder: Path, url: str) -> RepositoryClient:
+def _refresh_metadata(folder: Path, url: str) -> RepositoryClient:
+    """Fetch and verify the metadata; return the client with it."""
     client = RepositoryClient(
         [url.rstrip("/").removesuffix("/metadata")],
         folder,
-        trust=folder / TRUST,
+        trust=folder / TRUSTED_ROOT_FILE,
         fetcher=BoundedFetcher(),
     )
-    seen_file = folder / SEEN
+    seen_file = folder / SEEN_FILE
     seen = json.loads(seen_file.read_text()) if seen_file.exists() else {}
     _, versions = client.refresh({role: tuple(entry) for role, entry in seen.items()})
     seen_file.write_text(json.dumps(versions))
@@ -62,7 +63,7 @@ def _refreshed(folder: Path, url: str) -> RepositoryClient:
 
 
 def _download(client: RepositoryClient, name: str, folder: Path) -> None:
-    """Download a target, of a delegated role too, unless it is there already."""
+    """Download a target, perhaps of a delegated role, unless the folder already has it."""
     updater = client._client
     assert updater is not None
     client._fetcher.allow(60.0)

@@ -1,4 +1,4 @@
-"""A repository with its keys, a web server that can misbehave, and a device that is updated."""
+"""Fixtures: a repository with its keys, a web server with faults, and a device with an updater."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ EASY = [1.0, 0, 0, 0, 0, 0]
 
 
 class Server:
-    """A folder over HTTP on a free port of the loopback.
+    """A web server for a folder, on a free port of the loopback interface.
 
-    `behave` has a function for each path, or "" for all, that gets the handler in place of the
-    file; `asked` are the paths so far.
+    `behave` maps a path, or "" for all paths, to a function that handles the request instead of
+    sending the file. `requested_paths` lists the paths of all requests.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
         self.behave: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                server.answer(self)
+                server.respond(self)
 
             def log_message(self, *_: object) -> None:
                 pass
 
-        class Quiet(ThreadingHTTPServer):
+        class QuietServer(ThreadingHTTPServer):
             daemon_threads = True
 
             def handle_error(self, *_: object) -> None:
-                pass  # clients that go away
+                pass  # clients disconnect early
 
-        self._server = Quiet(("127.0.0.1", 0), Handler)
+        self._server = QuietServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        self.asked.append(handler.path)
+    def respond(self, handler: BaseHTTPRequestHandler) -> None:
+        self.requested_paths.append(handler.path)
         behave = self.behave.get(handler.path) or self.behave.get("")
         if behave is not None:
             behave(handler)
@@ -66,10 +66,10 @@ class Server:
         handler.end_headers()
         handler.wfile.write(content)
 
-    def fetched(self, what: str) -> list[str]:
-        """Names of the targets of a version that were fetched, in order."""
-        part = f"/targets/small/{what}/"
-        return [path.split(".", 1)[1] for path in self.asked if path.startswith(part)]
+    def fetched(self, version: str) -> list[str]:
+        """Names of the files of a version that were requested, in order."""
+        prefix = f"/targets/small/{version}/"
+        return [path.split(".", 1)[1] for path in self.requested_paths if path.startswith(prefix)]
 
     def close(self) -> None:
         self._server.shutdown()
@@ -78,16 +78,17 @@ class Server:
 
 
 class Fleet:
-    """An operator's repository, and versions of the small bundle."""
+    """An operator's repository of versions of the small bundle."""
 
     def __init__(self, folder: Path, make_bundle: Callable[..., Bundle]) -> None:
         self.repository = Repository.init(folder / "repo")
         self.folder = self.repository.folder
         self.trust = self.repository.root_file
-        self._make = make_bundle
+        self._make_bundle = make_bundle
 
-    def add(self, version: str, bundle: Bundle | None = None, **how: Any) -> None:
-        self.repository.add((bundle or self._make(f"v{version}", version=version)).path, **how)
+    def add(self, version: str, bundle: Bundle | None = None, **options: Any) -> None:
+        bundle = bundle or self._make_bundle(f"v{version}", version=version)
+        self.repository.add(bundle.path, **options)
 
     def publish(self, version: str, rollout: float = 1.0) -> OfferedRelease:
         if f"small/{version}" not in map(str, self.repository.offers()):
@@ -95,15 +96,15 @@ class Fleet:
         return self.repository.publish(f"small/{version}", rollout)
 
 
-class Running:
-    """A device with its updater, as `gatewise edge` makes them.
+class UpdatedDevice:
+    """A device with its updater, made like those of `gatewise edge`.
 
-    The first `failed` bundles of the store are passed over, as those that did not open.
+    The first `n_skipped` bundles of the store are skipped, as if they did not open.
     """
 
-    def __init__(self, store: Store, fleet: Fleet, first: Path, **how: Any) -> None:
+    def __init__(self, store: Store, fleet: Fleet, first: Path, **options: Any) -> None:
         self.store = store
-        path = next(iter(store.start()[how.pop("failed", 0) :]), first)
+        path = next(iter(store.start()[options.pop("n_skipped", 0) :]), first)
         defaults = {
             "urls": [fleet.folder.as_uri()],
             "trust": fleet.trust,
@@ -112,15 +113,15 @@ class Running:
             "trial_seconds": 0.0,
             "gap": 0.0,
         }
-        deadline_ms = how.pop("deadline_ms", 5e3)
-        special = {key: how.pop(key) for key in ("link", "clock") if key in how}
-        settings = UpdateSettings(first=first, **(defaults | how))
-        self.updater = Updater(store, settings, **special)
+        deadline_ms = options.pop("deadline_ms", 5e3)
+        arguments = {key: options.pop(key) for key in ("link", "clock") if key in options}
+        settings = UpdateSettings(first=first, **(defaults | options))
+        self.updater = Updater(store, settings, **arguments)
         names = Bundle.open(first, for_device=True).manifest.feature_names
         opened = Bundle.open(path, for_device=True)
         self.device = Device(
-            opened, link=special.get("link"), observe=self.updater.observe, deadline_ms=deadline_ms,
-            row_names=names,
+            opened, link=arguments.get("link"), observe=self.updater.observe,
+            deadline_ms=deadline_ms, row_names=names,
         )  # fmt: skip
         self.updater.start(self.device)
 
@@ -128,62 +129,62 @@ class Running:
     def version(self) -> str:
         return self.device.bundle.manifest.version
 
-    def news(self) -> None:
-        """Tell it that there is news, as a message does."""
+    def announce(self) -> None:
+        """Announce a release to the updater, like a message of the broker."""
         self.updater.receive_announcement(b"")
 
-    def settled(self) -> None:
-        """Wait until a check has ended that began after now."""
+    def wait_for_check(self) -> None:
+        """Wait until a check has ended that began after this call."""
 
-        reasons = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
+        counter_names = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
 
-        def ended() -> int:
-            return sum(self.updater.counters[name] for name in reasons)
+        def n_ended() -> int:
+            return sum(self.updater.counters[name] for name in counter_names)
 
-        # One may be under way.
+        # Wait for two checks, because one may have begun before.
         for _ in range(2):
-            before = ended()
-            self.news()
-            wait_until(lambda n=before: ended() > n, "a check", PATIENCE)
+            n_before = n_ended()
+            self.announce()
+            wait_until(lambda n=n_before: n_ended() > n, "a check", PATIENCE)
 
-    def reaches(self, version: str) -> None:
-        """Wait until it runs a version, and its trial has begun if there is one."""
-        self.news()
+    def wait_for_version(self, version: str) -> None:
+        """Announce a release, and wait until the device runs `version`, on trial if need be."""
+        self.announce()
 
-        def there() -> bool:
+        def runs_version() -> bool:
             on_trial = self.store.state.on_trial
             return self.version == version and self.updater._trial.running == on_trial
 
-        wait_until(there, f"version {version}", PATIENCE)
+        wait_until(runs_version, f"version {version}", PATIENCE)
 
-    def counts(self, what: str, number: int = 1) -> None:
+    def wait_for_count(self, name: str, number: int = 1) -> None:
         """Wait until a counter of the updater has reached a number."""
-        wait_until(lambda: self.updater.counters[what] >= number, what, PATIENCE)
+        wait_until(lambda: self.updater.counters[name] >= number, name, PATIENCE)
 
-    def refuses(self, reason: str, version: str) -> None:
-        """Wait until one more check has failed; it answers with what it had."""
-        before = self.updater.counters[reason]
-        self.news()
-        self.counts(reason, before + 1)
+    def wait_for_refusal(self, reason: str, version: str) -> None:
+        """Wait until a check has failed, and test that the device still runs `version`."""
+        n_before = self.updater.counters[reason]
+        self.announce()
+        self.wait_for_count(reason, n_before + 1)
         assert self.updater.trouble
         assert self.version == version
         assert self.device.answer(EASY).route == "edge"
 
-    def fails(self) -> None:
-        """Observe errors until the version on trial is left."""
-        before = self.updater.counters["rolled_back"]
+    def fail_trial(self) -> None:
+        """Observe errors until the version on trial is rolled back."""
+        n_before = self.updater.counters["rolled_back"]
         for _ in range(5):
             self.updater.observe(ValueError())
-        self.counts("rolled_back", before + 1)
+        self.wait_for_count("rolled_back", n_before + 1)
 
-    def passes(self) -> None:
+    def pass_trial(self) -> None:
         """Answer until the trial has ended."""
 
-        def over() -> bool:
+        def has_ended() -> bool:
             self.device.answer(EASY)
             return not self.store.state.on_trial
 
-        wait_until(over, "the trial", PATIENCE)
+        wait_until(has_ended, "the trial", PATIENCE)
 
     def close(self) -> None:
         self.updater.close()
@@ -208,28 +209,28 @@ def server(fleet: Fleet) -> Iterator[Server]:
 
 
 @pytest.fixture
-def at_8(run: Callable[..., Running], fleet: Fleet, server: Server) -> Running:
-    """A device at version 8, proved, that has seen the newest metadata."""
+def at_8(run: Callable[..., UpdatedDevice], fleet: Fleet, server: Server) -> UpdatedDevice:
+    """A device that runs version 8 after its trial, and has the newest metadata."""
     fleet.publish("8")
     device = run(urls=[server.url], timeout=1.0)
-    device.reaches("8")
-    device.passes()
+    device.wait_for_version("8")
+    device.pass_trial()
     return device
 
 
 @pytest.fixture
-def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., Running]]:
-    """Start the device; again, after `close`, with the same store."""
-    made: list[Running] = []
+def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., UpdatedDevice]]:
+    """Start a device; further calls start devices with the same store."""
+    devices: list[UpdatedDevice] = []
 
-    def run(**how: Any) -> Running:
-        store = Store(tmp_path / "store", pause=how.pop("pause", 600.0))
-        made.append(Running(store, fleet, first, **how))
-        return made[-1]
+    def run(**options: Any) -> UpdatedDevice:
+        store = Store(tmp_path / "store", pause=options.pop("pause", 600.0))
+        devices.append(UpdatedDevice(store, fleet, first, **options))
+        return devices[-1]
 
     yield run
-    for running in made:
-        running.close()
+    for device in devices:
+        device.close()
 
 
 @pytest.fixture
@@ -239,8 +240,8 @@ def clock():
 
 @pytest.fixture
 def on_trial(run, fleet, server, clock):
-    """A device that tries version 8 and would have to answer often."""
+    """A device with version 8 on trial, which needs 20 answers to pass."""
     fleet.publish("8")
     device = run(urls=[server.url], trial_answers=20, clock=clock)
-    device.reaches("8")
+    device.wait_for_version("8")
     return device

@@ -1,6 +1,6 @@
-"""A device that is updated, and kills itself before one of its changes to the disk.
+"""A device with an updater that kills itself before one of its changes to the disk.
 
-Run as a process by test_kills; reports its version at the start and when the update is over.
+test_kills runs it as a process. It reports its version at the start and after the update.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ from gatewise_edge import Device
 from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 
-CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
+#: Audit events of Python that change the disk, in addition to opening a file for writing.
+CHANGE_EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
 
 
 def run(settings: dict[str, Any], pipe: Connection) -> None:
-    """Be the device: ends once the version has passed its trial, or has not come in time."""
-    left, lock = settings["changes"], threading.Lock()
+    """Run the device until the version has passed its trial or a timeout."""
+    n_changes_left = settings["changes"]
+    lock = threading.Lock()
 
-    def before(event: str, args: tuple[object, ...]) -> None:
-        nonlocal left
-        writes = (
+    def count_change(event: str, args: tuple[object, ...]) -> None:
+        """Kill the process before the change that is one too many."""
+        nonlocal n_changes_left
+        is_write = (
             event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
         )
-        if (event not in CHANGES and not writes) or settings["store"] not in str(args[:2]):
+        if (event not in CHANGE_EVENTS and not is_write) or settings["store"] not in str(args[:2]):
             return
         with lock:
-            left -= 1
-            if left < 0:
+            n_changes_left -= 1
+            if n_changes_left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    if left >= 0:
-        sys.addaudithook(before)
+    if n_changes_left >= 0:
+        sys.addaudithook(count_change)
     store = Store(settings["store"], pause=0.1)
     path = next(iter(store.start()), Path(settings["first"]))
     bundle = Bundle.open(path, for_device=True)
@@ -63,6 +66,6 @@ def run(settings: dict[str, Any], pipe: Connection) -> None:
             device.answer([1.0, 0, 0, 0, 0, 0])
             time.sleep(0.002)
             if time.monotonic() > end:
-                pipe.send(f"version {settings['version']} did not come: {updater.trouble}")
+                pipe.send(f"version {settings['version']} does not run: {updater.trouble}")
                 sys.exit(1)
         pipe.send(f"version {device.bundle.manifest.version}")

@@ -1,7 +1,8 @@
-"""The attacks of The Update Framework's specification: refused, and answers go on.
+"""The attacks in the specification of The Update Framework are refused while the device answers.
 
-A mirror or a thief of a key serves what it likes over a real HTTP server. The device must keep what
-it has, say that updates do not work, and reach the published release once the attack is over.
+A malicious mirror, or somebody with a stolen key, serves files over a real HTTP server. The device
+must keep its release, report that updates do not work, and run the published release after the
+attack.
 """
 
 from __future__ import annotations
@@ -19,124 +20,112 @@ from gatewise_export.repository.repository import LIFETIMES, Repository, read_si
 from tests.edge.update.conftest import PATIENCE, Server
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow  # attacks take their time
+pytestmark = pytest.mark.slow  # attacks wait for timeouts
 
 
-def copy(fleet, name):
+def copy_repository(fleet, name):
     return shutil.copytree(fleet.folder, fleet.folder.with_name(name))
 
 
-def signed(path, *keys):
-    """Sign changed metadata again with some keys."""
+def set_version(path, version, key):
+    """Set the version of a metadata file, and sign it with a key."""
     metadata = Metadata.from_file(str(path))
-
-    def sign(change):
-        change(metadata.signed)
-        metadata.signatures.clear()
-        for key in keys:
-            metadata.sign(read_signer(key), append=True)
-        metadata.to_file(str(path))
-
-    return sign
+    metadata.signed.version = version
+    metadata.signatures.clear()
+    metadata.sign(read_signer(key), append=True)
+    metadata.to_file(str(path))
 
 
 @pytest.mark.parametrize("damaged", ["", "timestamp.json", "snapshot.json", "targets.json", "*"])
-def test_rollback(at_8, fleet, server, damaged):
-    """An older state as it was signed; a flipped bit in trusted metadata made it count as new."""
-    old = copy(fleet, "old")
+def test_rollback_to_older_metadata_is_refused(at_8, fleet, server, damaged):
+    """Once, a flipped bit in the trusted metadata made older metadata count as new."""
+    old = copy_repository(fleet, "old")
     fleet.publish("9")
-    at_8.reaches("9")
-    at_8.passes()
+    at_8.wait_for_version("9")
+    at_8.pass_trial()
     fleet.repository.rollback()
-    at_8.reaches("8")
+    at_8.wait_for_version("8")
     for path in (at_8.store.folder / "metadata").glob(damaged) if damaged else ():
         if path.is_file():
             path.write_bytes(path.read_bytes()[:-20])
     server.folder = old
-    at_8.refuses("metadata", "8")
+    at_8.wait_for_refusal("metadata", "8")
     server.folder = fleet.folder
     fleet.publish("10")
-    at_8.reaches("10")
+    at_8.wait_for_version("10")
 
 
-def test_freeze(at_8, fleet, server, monkeypatch):
-    """A mirror that never changes: what it shows expires."""
+def test_freeze_by_a_mirror_that_never_changes_is_detected(at_8, fleet, server, monkeypatch):
+    """The metadata of the mirror expires."""
     monkeypatch.setitem(LIFETIMES, "timestamp", 2.0 / 86400)
     fleet.repository.refresh()
-    at_8.settled()
+    at_8.wait_for_check()
     assert at_8.updater.trouble is None
     time.sleep(2.5)
-    at_8.refuses("metadata", "8")
+    at_8.wait_for_refusal("metadata", "8")
     assert "expired" in at_8.updater.trouble
     monkeypatch.undo()
     fleet.repository.refresh()
-    at_8.settled()
+    at_8.wait_for_check()
     assert at_8.updater.trouble is None
 
 
-def test_mix_and_match(at_8, fleet, server):
-    """Targets of one state under the snapshot of another."""
-    old = copy(fleet, "old")
+def test_mix_of_two_states_is_refused(at_8, fleet, server):
+    """The targets of one state are served with the snapshot of another."""
+    old = copy_repository(fleet, "old")
     fleet.publish("9")
     names = sorted(path.name for path in (fleet.folder / "metadata").glob("*.targets.json"))
     newest = max(names, key=lambda name: int(name.split(".")[0]))
     (fleet.folder / "metadata" / newest).write_bytes(
         max((old / "metadata").glob("*.targets.json")).read_bytes()
     )
-    at_8.refuses("metadata", "8")
+    at_8.wait_for_refusal("metadata", "8")
 
 
-def test_forged_files(at_8, fleet, server, tmp_path):
-    """A repository of somebody else's, and files that are not the signed ones."""
+def test_forged_files_are_refused(at_8, fleet, server, tmp_path):
+    """The server has somebody else's repository, and then files that are not the signed ones."""
     other = Repository.init(tmp_path / "other")
     for _ in range(20):
         other.refresh()
     server.folder = other.folder
-    at_8.refuses("metadata", "8")
+    at_8.wait_for_refusal("metadata", "8")
     server.folder = fleet.folder
     fleet.publish("9")
     for path in (fleet.folder / "targets/small/9").glob("*.manifest.json"):
-        good = path.read_bytes()
-        path.write_bytes(good.replace(b'"9"', b'"6"'))
-    at_8.refuses("fetch", "8")
-    path.write_bytes(good)
-    at_8.reaches("9")
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b'"9"', b'"6"'))
+    at_8.wait_for_refusal("fetch", "8")
+    path.write_bytes(content)
+    at_8.wait_for_version("9")
 
 
 def test_stolen_timestamp_key_cannot_fast_forward_a_device_for_good(at_8, fleet, server):
-    """Versions near the end of all numbers, signed by a stolen key; rotation ends it."""
+    """The attacker signs a huge version with the stolen key; rotating the key ends the attack."""
     keys = fleet.repository.keys
-    stolen = keys / "timestamp-1.key", keys / "snapshot-1.key"
-    kept = [path.read_bytes() for path in stolen]
-    evil = copy(fleet, "evil")
-    thief = [keys.with_name("a.key"), keys.with_name("b.key")]
-    for path, content in zip(thief, kept, strict=True):
-        path.write_bytes(content)
-    far = 1 << 40
-
-    def forward(signed_part):
-        signed_part.version = far
-
-    signed(evil / "metadata/timestamp.json", thief[0])(forward)
+    stolen_key = keys.with_name("stolen.key")
+    shutil.copy(keys / "timestamp-1.key", stolen_key)
+    evil = copy_repository(fleet, "evil")
+    huge_version = 1 << 40
+    set_version(evil / "metadata/timestamp.json", huge_version, stolen_key)
     server.folder = evil
-    at_8.settled()
+    at_8.wait_for_check()
     server.folder = fleet.folder
     fleet.publish("9")
-    at_8.refuses("metadata", "8")  # the honest metadata are older now
+    at_8.wait_for_refusal("metadata", "8")  # the true metadata has a smaller version
     fleet.repository.rotate_key("timestamp")
     fleet.repository.rotate_key("snapshot")
-    at_8.reaches("9")
-    # What the thief signs counts for nothing any more.
-    signed(evil / "metadata/timestamp.json", thief[0])(lambda s: setattr(s, "version", far + 1))
+    at_8.wait_for_version("9")
+    # Signatures of the stolen key are now invalid.
+    set_version(evil / "metadata/timestamp.json", huge_version + 1, stolen_key)
     for path in (fleet.folder / "metadata").glob("*.root.json"):
         shutil.copy(path, evil / "metadata")
     server.folder = evil
-    at_8.passes()
-    at_8.refuses("metadata", "9")
+    at_8.pass_trial()
+    at_8.wait_for_refusal("metadata", "9")
 
 
-def test_targets_that_jumped_ahead_are_recovered_by_rotating_snapshot_keys(at_8, fleet):
-    """The keys of targets stay: the snapshot is what remembers their version."""
+def test_huge_version_of_targets_is_recovered_by_rotating_the_snapshot_key(at_8, fleet):
+    """The keys of targets need no rotation, because the snapshot has their version."""
     repository = fleet.repository
     restored = repository._signed["targets"].signed.version
     for version in (restored + 100, restored):
@@ -144,32 +133,32 @@ def test_targets_that_jumped_ahead_are_recovered_by_rotating_snapshot_keys(at_8,
             repository._signed["targets"].signed.version = version
             repository._write("targets", "snapshot", "timestamp")
         if version > restored:
-            at_8.settled()
+            at_8.wait_for_check()
     fleet.publish("9")
-    at_8.refuses("metadata", "8")
+    at_8.wait_for_refusal("metadata", "8")
     repository.rotate_key("snapshot")
     repository.rotate_key("timestamp")
-    at_8.reaches("9")
+    at_8.wait_for_version("9")
 
 
-def test_a_thief_of_all_online_keys_is_locked_out_by_rotation(at_8, fleet, server, tmp_path):
-    """The operator, who has the root key, replaces what was stolen."""
+def test_rotation_ends_an_attack_with_all_online_keys(at_8, fleet, server, tmp_path):
+    """The operator, who has the root key, replaces the stolen keys."""
     stolen = tmp_path / "stolen"
     shutil.copytree(fleet.repository.keys, stolen)
-    evil = copy(fleet, "evil")
+    evil = copy_repository(fleet, "evil")
     for role in ("targets", "snapshot", "timestamp"):
         fleet.repository.rotate_key(role)
-    at_8.settled()
+    at_8.wait_for_check()
     thief = Repository(evil, stolen)
     for _ in range(5):
         thief.publish("small/8", 0.5)
     for path in (fleet.folder / "metadata").glob("*.root.json"):
         shutil.copy(path, evil / "metadata")
     server.folder = evil
-    at_8.refuses("metadata", "8")
+    at_8.wait_for_refusal("metadata", "8")
     server.folder = fleet.folder
     fleet.publish("9")
-    at_8.reaches("9")
+    at_8.wait_for_version("9")
 
 
 def test_root_keys_have_a_threshold_and_are_replaced(run, tmp_path, first, make_bundle, server):
@@ -178,20 +167,20 @@ def test_root_keys_have_a_threshold_and_are_replaced(run, tmp_path, first, make_
     (tmp_path / "trust.json").write_bytes(trust)
     for _ in range(4):
         repository.rotate_key("root")
-    (repository.keys / "root-7.key").unlink()  # one is lost: two are enough
+    (repository.keys / "root-7.key").unlink()  # two of three keys are enough
     repository.rotate_key("timestamp")
     repository.add(make_bundle("v8", version="8").path)
     repository.publish("small/8")
     server.folder = repository.folder
     device = run(urls=[server.url], trust=tmp_path / "trust.json")
-    device.reaches("8")
+    device.wait_for_version("8")
     for path in list(repository.keys.glob("root-*.key"))[1:]:
         path.unlink()
     with pytest.raises(Exception, match="must sign"):
         repository.rotate_key("timestamp")
 
 
-# -- endless, slow, broken -----------------------------------------------------------------
+# -- endless, slow and invalid responses ---------------------------------------------------
 
 
 def endless_body(handler):
@@ -241,46 +230,46 @@ def silent(handler):
     "behave",
     [endless_body, endless_headers, endless_continue, trickle, redirect, garbage, silent],
 )
-def test_bad_servers_burn_nothing(at_8, fleet, server, behave, monkeypatch):
-    """A bad redirect burnt a serial; slow headers and 100 Continue held the updater for ever."""
+def test_update_succeeds_after_a_server_with_faults(at_8, fleet, server, behave, monkeypatch):
+    """Once, slow headers and 100 Continue blocked the updater for ever."""
     fleet.publish("9")
     server.behave["/metadata/timestamp.json"] = behave
     with monkeypatch.context() as patch:
         patch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 0.5)
-        at_8.refuses("fetch", "8")
+        at_8.wait_for_refusal("fetch", "8")
     server.behave.clear()
-    at_8.reaches("9")
-    # The same with a file of a release.
-    at_8.passes()
+    at_8.wait_for_version("9")
+    # The same fault for a file of a release.
+    at_8.pass_trial()
     fleet.publish("10")
     path = next((fleet.folder / "targets/small/10").glob("*.manifest.json"))
     server.behave[f"/targets/small/10/{path.name}"] = behave
     with monkeypatch.context() as patch:
         patch.setattr(at_8.updater._client, "_longest", 0.5)
-        at_8.refuses("fetch", "9")
+        at_8.wait_for_refusal("fetch", "9")
     server.behave.clear()
-    at_8.reaches("10")
+    at_8.wait_for_version("10")
 
 
 @pytest.mark.parametrize("behave", [endless_headers, endless_continue, trickle, silent])
 def test_closing_does_not_wait_for_a_slow_server(at_8, server, behave):
     server.behave[""] = behave
-    asked = len(server.asked)
-    at_8.news()
-    wait_until(lambda: len(server.asked) > asked, "a check", PATIENCE)
+    n_before = len(server.requested_paths)
+    at_8.announce()
+    wait_until(lambda: len(server.requested_paths) > n_before, "a check", PATIENCE)
     began = time.monotonic()
     at_8.updater.close()
     assert time.monotonic() - began < 3.0
     assert at_8.updater._thread is None
 
 
-def test_another_place_is_used_after_a_failure(run, fleet, server):
+def test_mirror_is_used_after_a_failure(run, fleet, server):
     broken = Server(fleet.folder)
     broken.behave[""] = redirect
     try:
         device = run(urls=[broken.url, server.url])
         fleet.publish("8")
-        device.reaches("8")
+        device.wait_for_version("8")
     finally:
         broken.close()
 
@@ -289,20 +278,21 @@ def test_another_place_is_used_after_a_failure(run, fleet, server):
 
 
 def test_two_publishers_do_not_split_a_fleet(run, fleet, make_bundle):
-    """Two with one serial did; here each change is a version of its own."""
+    """Each change has its own version; once, two changes could have the same serial number."""
     for version in ("8", "9"):
         fleet.add(version)
-    two = fleet.repository, Repository(fleet.folder)
+    publishers = fleet.repository, Repository(fleet.folder)
+    names = ("small/8", "small/9")
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda one, name: one.publish(name), two, ("small/8", "small/9")))
+        list(pool.map(lambda publisher, name: publisher.publish(name), publishers, names))
     offers = Repository(fleet.folder).offers()
     assert sorted(offer.serial for offer in offers) == [1, 2]
     device = run()
-    device.reaches(offers[0].version)
+    device.wait_for_version(offers[0].version)
 
 
 def test_publisher_with_a_clock_in_2036_can_publish_again(at_8, fleet, monkeypatch):
-    """Its serial made every later announcement an old one."""
+    """Once, its serial number made every later announcement older."""
 
     class Ahead(datetime):
         @classmethod
@@ -313,7 +303,7 @@ def test_publisher_with_a_clock_in_2036_can_publish_again(at_8, fleet, monkeypat
     fleet.publish("9")
     monkeypatch.undo()
     assert datetime.now(UTC).year < 2030
-    at_8.reaches("9")
-    at_8.passes()
+    at_8.wait_for_version("9")
+    at_8.pass_trial()
     fleet.publish("10")
-    at_8.reaches("10")
+    at_8.wait_for_version("10")

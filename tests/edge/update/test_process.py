@@ -1,4 +1,4 @@
-"""``gatewise edge`` takes a release while it runs, and starts in every trouble."""
+"""``gatewise edge`` adopts a release while it runs, and starts despite all kinds of problems."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ ROW = "[1,0,0,0,0,0]\n"
 
 @pytest.fixture
 def run_once(first, caplog):
-    """Run the command in this process; what it logged, and its lines."""
+    """Run the command in this process; return its log and the lines of its output."""
 
-    def run(*options, bundle=first, given=ROW):
+    def run(*options, bundle=first, rows=ROW):
         caplog.clear()
-        done = run_here("edge", bundle, *options, given=given)
-        assert done.returncode == 0, done.stderr
-        return caplog.text, [json.loads(line) for line in done.stdout.splitlines()]
+        completed = run_here("edge", bundle, *options, given=rows)
+        assert completed.returncode == 0, completed.stderr
+        return caplog.text, [json.loads(line) for line in completed.stdout.splitlines()]
 
     return run
 
 
-def test_a_running_process_takes_a_published_release(
+def test_running_process_adopts_a_published_release(
     fleet, server, first, broker, make_peer, tmp_path, command, run_once
 ):
     peer = make_peer()
@@ -64,33 +64,33 @@ def test_a_running_process_takes_a_published_release(
     with urllib.request.urlopen(page.replace("metrics", "healthz"), timeout=30) as response:
         assert response.read() == b"ok\n"
     with urllib.request.urlopen(page, timeout=30) as response:
-        found = response.read().decode()
-    assert 'gatewise_model_info{model="small",version="8"} 1.0' in found
-    assert 'gatewise_update_total{event="announced"} 1.0' in found
-    assert 'gatewise_update_total{event="taken"} 1.0' in found
-    assert 'gatewise_trouble{what="update"} 0.0' in found
+        metrics = response.read().decode()
+    assert 'gatewise_model_info{model="small",version="8"} 1.0' in metrics
+    assert 'gatewise_update_total{event="announced"} 1.0' in metrics
+    assert 'gatewise_update_total{event="taken"} 1.0' in metrics
+    assert 'gatewise_trouble{what="update"} 0.0' in metrics
     process.process.stdin.close()
-    *_, last = process.process.stdout.read().splitlines()
+    *_, last_line = process.process.stdout.read().splitlines()
     assert process.process.wait(60) == 0
-    assert json.loads(last)["summary"]["model"] == "small/8"
-    # Without a broker or a repository: what was taken stays active.
+    assert json.loads(last_line)["summary"]["model"] == "small/8"
+    # A later start without a broker and a repository runs the adopted release.
     _, lines = run_once("--store", store, "--json")
     assert lines[-1]["summary"]["model"] == "small/8"
 
 
 def test_process_answers_without_its_broker(run_once):
-    log, lines = run_once("--broker", "mqtt://127.0.0.1:1", given=ROW + "[0,0,0,0,1,0]\n")
+    log, lines = run_once("--broker", "mqtt://127.0.0.1:1", rows=ROW + "[0,0,0,0,1,0]\n")
     assert [line["reason"] for line in lines] == ["stopped", "link-down"]
     assert "cannot be used" in log
 
 
 @pytest.mark.parametrize("days", [-20, 20], ids=["expired", "of the future"])
 def test_process_answers_with_a_certificate_that_is_not_valid_now(first, command, tmp_path, days):
-    """An expired server certificate, or one that a wrong clock takes for such."""
+    """The server's certificate has expired, or the clock of the device is wrong."""
     authority = Authority(tmp_path, "authority", days=days)
     certificate, key = authority.issue("server")
     files = {"cafile": authority.file, "certfile": certificate, "keyfile": key}
-    with Mosquitto(tmp_path, *(f"{what} {path}" for what, path in files.items())) as broker:
+    with Mosquitto(tmp_path, *(f"{option} {path}" for option, path in files.items())) as broker:
         url = broker.url.replace("mqtt:", "mqtts:")
         process = command("edge", first, "--broker", url, "--ca-file", authority.file)
         process.write(ROW)
@@ -99,12 +99,14 @@ def test_process_answers_with_a_certificate_that_is_not_valid_now(first, command
     assert "cannot be used" in err
 
 
-def test_a_store_that_is_read_only_or_cannot_be_made(run_once, at_8, tmp_path, fleet, server):
+def test_process_answers_if_its_store_is_read_only_or_cannot_be_made(
+    run_once, at_8, tmp_path, fleet, server
+):
     at_8.close()
     store = at_8.store.folder
     (tmp_path / "file").write_text("")
     for name in ("state.json", "state.copy.json"):
-        (store / f".{name}.new").mkdir()  # no file can be written there
+        (store / f".{name}.new").mkdir()  # so that no file can be written there
     (store / "lock").unlink()
     (store / "lock").mkdir()
     for folder, version in ((tmp_path / "file" / "store", "7"), (store, "8")):
@@ -116,34 +118,34 @@ def test_a_store_that_is_read_only_or_cannot_be_made(run_once, at_8, tmp_path, f
         assert "store" in log
 
 
-def test_a_first_bundle_that_is_gone_and_a_stored_one_that_does_not_run(first, at_8, run_once):
+def test_process_answers_if_the_first_bundle_or_the_stored_one_is_unusable(first, at_8, run_once):
     at_8.close()
     store = at_8.store.folder
-    kept = shutil.copytree(first, first.with_name("kept"))
+    first_copy = shutil.copytree(first, first.with_name("copy"))
     shutil.rmtree(first)
     log, lines = run_once("--store", store, "--json")
     assert lines[-1]["summary"]["model"] == "small/8"
     assert "does not exist" in log
     for path in (store / "bundles").rglob("stage_0.onnx"):
         path.write_bytes(b"")
-    _, lines = run_once("--store", store, "--json", bundle=kept)
+    _, lines = run_once("--store", store, "--json", bundle=first_copy)
     assert lines[-1]["summary"]["model"] == "small/7"
 
 
-def test_sigterm_ends_it_beside_a_slow_server(first, fleet, server, tmp_path, command):
+def test_sigterm_ends_the_process_despite_a_slow_server(first, fleet, server, tmp_path, command):
     server.behave[""] = lambda handler: time.sleep(60)
     process = command(
         "edge", first, "--store", tmp_path / "store", "--trust", fleet.trust,
         "--update-host", server.url,
     )  # fmt: skip
-    wait_until(lambda: server.asked, "a check")
+    wait_until(lambda: server.requested_paths, "a check")
     began = time.monotonic()
     process.process.send_signal(signal.SIGTERM)
     assert process.finish()[0] == 0
     assert time.monotonic() - began < 10.0
 
 
-def test_a_bundle_must_be_signed_by_the_key(first, tmp_path, capsys):
+def test_bundle_without_the_signature_of_the_key_is_refused(first, tmp_path, capsys):
     keygen(tmp_path / "fleet")
     assert main(["edge", str(first), "--public-key", str(tmp_path / "fleet.pub")]) == 2
     assert "sign" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The store: two copies of its state, releases known by their hashes, and no trouble that stops."""
+"""The store: two copies of its state, releases named by their hashes, and failures of the disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE = State(
 )  # fmt: skip
 
 
-def test_the_state_is_read_as_it_was_written(tmp_path):
+def test_state_is_read_as_it_was_written(tmp_path):
     assert read_state(tmp_path)[0].active == ""
     write_state(tmp_path, STATE)
     assert read_state(tmp_path) == (STATE, False)
@@ -34,9 +34,10 @@ def test_whole_seconds_are_read_as_they_were_written(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["state.json", "state.copy.json"])
-def test_any_flipped_bit_or_cut_leaves_the_other_copy(tmp_path, name):
+def test_other_copy_is_read_after_a_flipped_bit_or_a_cut(tmp_path, name):
     write_state(tmp_path, STATE)
-    content, rng = (tmp_path / name).read_bytes(), random.Random(0)
+    content = (tmp_path / name).read_bytes()
+    rng = random.Random(0)
     for _ in range(200):
         damaged = bytearray(content)
         damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
@@ -47,31 +48,31 @@ def test_any_flipped_bit_or_cut_leaves_the_other_copy(tmp_path, name):
         assert read_state(tmp_path) == (STATE, False)
 
 
-def test_both_copies_lost_is_known(tmp_path):
+def test_store_that_lost_both_copies_removes_no_release(tmp_path):
     write_state(tmp_path, STATE)
     for name in ("state.json", "state.copy.json"):
         (tmp_path / name).write_bytes(b"")
-    state, lost = read_state(tmp_path)
-    assert lost
+    state, is_lost = read_state(tmp_path)
+    assert is_lost
     assert state.active == ""
-    kept = tmp_path / "bundles" / "0"
-    kept.mkdir(parents=True)
+    release = tmp_path / "bundles" / "0"
+    release.mkdir(parents=True)
     store = Store(tmp_path)
     store.save(active="1")
     store.tidy()
-    assert kept.exists()  # which one was proved is not known any more
+    assert release.exists()  # it may be the one that passed its trial
 
 
-def test_the_newer_copy_counts(tmp_path):
+def test_newer_copy_is_read(tmp_path):
     write_state(tmp_path, STATE)
     old = (tmp_path / "state.copy.json").read_bytes()
     store = Store(tmp_path)
     assert store.save(good=7)
-    (tmp_path / "state.copy.json").write_bytes(old)  # killed between the two
+    (tmp_path / "state.copy.json").write_bytes(old)  # as if killed between the two writes
     assert Store(tmp_path).state.good == 7
 
 
-def test_starts_count_only_while_a_trial_has_no_answer(tmp_path):
+def test_starts_of_a_trial_are_counted_and_put_the_release_off(tmp_path):
     store = Store(tmp_path, pause=100.0)
     assert store.start() == []
     assert store.state.starts == 0
@@ -86,31 +87,32 @@ def test_starts_count_only_while_a_trial_has_no_answer(tmp_path):
     assert store.state.wait == 200.0
 
 
-def test_a_folder_that_cannot_be_made_is_said_and_nothing_more(tmp_path, caplog):
+def test_folder_that_cannot_be_made_is_logged_once_and_stops_nothing(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "store")
     assert "cannot be written" in store.trouble
     assert store.start() == []
     assert not store.save(active="1")
     assert store.state.active == "1"  # in memory
-    store.lock()  # what cannot be written has no other writer
+    store.lock()  # a store that cannot be written needs no lock
     assert "cannot be written" in store.trouble
     store.tidy()
-    assert len(caplog.records) == 1  # once
+    assert len(caplog.records) == 1
 
 
-def test_one_process_updates(tmp_path):
-    one, two = Store(tmp_path), Store(tmp_path)
-    one.lock()
-    one.lock()
+def test_only_one_process_can_lock_the_store(tmp_path):
+    first = Store(tmp_path)
+    second = Store(tmp_path)
+    first.lock()
+    first.lock()
     with pytest.raises(UpdateError, match="another process"):
-        two.lock()
-    one.unlock()
-    one.unlock()
-    two.lock()
+        second.lock()
+    first.unlock()
+    first.unlock()
+    second.lock()
 
 
-def test_a_new_state_has_seen_nothing():
+def test_defaults_of_a_new_state():
     state = State(device="d")
     assert state == State(
         number=0, device="d", active="", proved="", previous="", good=0, bad=0, seconds=0.0,
@@ -125,16 +127,16 @@ def test_a_new_state_has_seen_nothing():
 
 
 @pytest.mark.parametrize(("size", "is_read"), [((64 << 10) + 1, True), ((64 << 10) + 2, False)])
-def test_a_copy_longer_than_64_kib_is_not_used(tmp_path, size, is_read):
+def test_copy_longer_than_64_kib_is_not_read(tmp_path, size, is_read):
     write_state(tmp_path, STATE)
     content = (tmp_path / "state.json").read_bytes().rstrip()
     for name in ("state.json", "state.copy.json"):
         (tmp_path / name).write_bytes(content.rjust(size))
-    state, lost = read_state(tmp_path)
-    assert (state == STATE, lost) == (is_read, not is_read)
+    state, is_lost = read_state(tmp_path)
+    assert (state == STATE, is_lost) == (is_read, not is_read)
 
 
-def test_the_latest_sixteen_refusals_are_kept(tmp_path):
+def test_state_has_the_latest_sixteen_refused_releases(tmp_path):
     store = Store(tmp_path)
     for number in range(20):
         store.refuse(str(number), active="x")
@@ -142,7 +144,7 @@ def test_the_latest_sixteen_refusals_are_kept(tmp_path):
     assert store.state.active == "x"
 
 
-def test_only_its_owner_reads_a_store(tmp_path):
+def test_store_is_readable_by_its_owner_only(tmp_path):
     store = Store(tmp_path / "store")
     store.lock()
     paths = [store.folder, store.bundles, store.partial]
@@ -154,8 +156,8 @@ def test_only_its_owner_reads_a_store(tmp_path):
 # -- releases ------------------------------------------------------------------------------
 
 
-def begun(store, **contents):
-    """Digest and record of a release of some files, of which `release.json` is there."""
+def begin_release(store, **contents):
+    """Begin a release of some files with its `release.json`; return its digest and record."""
     files = {
         name.replace("_", "."): FileSpec(hashlib.sha256(content).hexdigest(), len(content))
         for name, content in contents.items()
@@ -168,9 +170,9 @@ def begun(store, **contents):
     return digest, release
 
 
-def filled(store, first=None, **contents):
-    """Digest of a release that was completed, and the names of the files that were fetched."""
-    digest, release = begun(store, **contents)
+def fill_release(store, first=None, **contents):
+    """Complete a release; return its digest and the names of the fetched files."""
+    digest, release = begin_release(store, **contents)
     names = []
 
     def fetch(name, path):
@@ -181,70 +183,70 @@ def filled(store, first=None, **contents):
     return digest, names
 
 
-def test_files_that_another_release_holds_are_not_fetched_again(tmp_path):
+def test_files_of_another_release_are_not_fetched_again(tmp_path):
     store = Store(tmp_path)
     (store.partial / "stale").mkdir()
-    one, names = filled(store, a_npz=b"a", b_npz=b"b")
+    first, names = fill_release(store, a_npz=b"a", b_npz=b"b")
     assert names == ["a.npz", "b.npz"]
-    assert store.is_whole(one)
+    assert store.is_whole(first)
     assert list(store.partial.iterdir()) == []
-    two, names = filled(store, a_npz=b"a", b_npz=b"other", c_npz=b"c")
+    second, names = fill_release(store, a_npz=b"a", b_npz=b"other", c_npz=b"c")
     assert names == ["b.npz", "c.npz"]
-    assert (store.path(two) / "a.npz").read_bytes() == b"a"
-    assert store.release(two).version == "3"
-    assert store.digest(store.path(two)) == two
-    assert store.digest(tmp_path / two) == ""
+    assert (store.path(second) / "a.npz").read_bytes() == b"a"
+    assert store.release(second).version == "3"
+    assert store.digest(store.path(second)) == second
+    assert store.digest(tmp_path / second) == ""
 
 
 def test_files_of_the_first_bundle_are_not_fetched(tmp_path, bundle):
-    """Devices hold bundles without the high-cost model."""
+    """The first bundle of a device may lack the high-cost model."""
     first = tmp_path / "first"
     shutil.copytree(bundle.path, first)
     (first / "cloud.onnx").unlink()
     content = (first / "stage_0.npz").read_bytes()
     store = Store(tmp_path / "store")
-    digest, release = begun(store)
+    digest, release = begin_release(store)
     spec = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
     release = replace(release, files={"stage_0.npz": spec})
     store.fill(digest, release, first, fetch=lambda *_: pytest.fail("fetched"))
     assert (store.path(digest) / "stage_0.npz").read_bytes() == content
 
 
-def test_a_release_that_is_not_whole_is_completed_again(tmp_path, caplog):
+def test_damaged_release_is_completed_again(tmp_path, caplog):
     store = Store(tmp_path)
-    digest, _ = filled(store, a_npz=b"a", b_npz=b"b")
+    digest, _ = fill_release(store, a_npz=b"a", b_npz=b"b")
     assert not store.is_whole("0" * 64)
     (store.path(digest) / "b.npz").write_bytes(b"x")
     assert not store.is_whole(digest)
     assert "b.npz is damaged" in caplog.text
-    assert filled(store, a_npz=b"a", b_npz=b"b") == (digest, ["b.npz"])
+    assert fill_release(store, a_npz=b"a", b_npz=b"b") == (digest, ["b.npz"])
     assert store.is_whole(digest)
 
 
-def test_a_release_damaged_on_its_way_to_the_disk_is_refused(tmp_path):
+def test_release_with_a_damaged_file_is_refused(tmp_path):
     store = Store(tmp_path)
-    digest, release = begun(store, a_npz=b"a")
+    digest, release = begin_release(store, a_npz=b"a")
     with pytest.raises(UpdateError, match="damaged on the disk"):
         store.fill(digest, release, None, lambda name, path: path.write_bytes(b"b"))
     assert not store.path(digest).exists()
 
 
-@pytest.mark.parametrize("lacking", [0, 1])
-def test_a_release_needs_room_for_its_files_and_8_mib_to_spare(tmp_path, monkeypatch, lacking):
-    usage = namedtuple("Usage", "free")((8 << 20) + 3 - lacking)
+@pytest.mark.parametrize("n_lacking", [0, 1])
+def test_release_needs_disk_space_for_its_files_and_8_mib(tmp_path, monkeypatch, n_lacking):
+    usage = namedtuple("Usage", "free")((8 << 20) + 3 - n_lacking)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     store = Store(tmp_path)
-    if lacking:
+    if n_lacking:
         with pytest.raises(UpdateError, match="it needs 8388611 bytes"):
-            filled(store, a_npz=b"abc")
+            fill_release(store, a_npz=b"abc")
     else:
-        assert filled(store, a_npz=b"abc")[1] == ["a.npz"]
+        assert fill_release(store, a_npz=b"abc")[1] == ["a.npz"]
 
 
-def test_two_releases_are_kept_and_nothing_that_was_begun(tmp_path):
+def test_tidy_keeps_two_releases_and_removes_incomplete_ones(tmp_path):
     store = Store(tmp_path)
-    digests = [filled(store, **{f"{name}_npz": b"a"})[0] for name in "abc"]
-    begun(store, d_npz=b"d")
+    digests = [fill_release(store, **{f"{name}_npz": b"a"})[0] for name in "abc"]
+    begin_release(store, d_npz=b"d")
     store.save(active=digests[2], proved=digests[2], previous=digests[0])
     store.tidy()
     assert {path.name for path in store.bundles.iterdir()} == {digests[0], digests[2]}
