@@ -90,7 +90,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     """Decode a JSON request from an untrusted sender; raises WireError as :func:`decode_request`.
 
-    The reason is ``json`` if the payload is no JSON object.
+    The reason is ``json`` if the payload is not a JSON object.
     """
     check_size(payload)
     request_id = _request_id(payload)

@@ -268,7 +268,7 @@ class Uplink:
         return flight or "full"
 
     def _transmit(self, flight: InFlight, payload: bytes) -> None:
-        """Pass a request to the link; if the link refuses it and it is no retry, settle it."""
+        """Pass a request to the link; if the link refuses its first copy, settle it."""
         is_sent = self._link is not None and self._link.send(payload)
         with self._changed:
             if is_sent:

@@ -228,7 +228,7 @@ def _call_repeatedly(
 ) -> Iterator[list[Item]]:
     """Call a function for each instance until it returns None; `first` is its first result.
 
-    A call that raises gives an error in place of an instance.
+    If a call raises an exception, its error replaces the instance.
     """
     value = first
     pause = _FIRST_PAUSE_SECONDS

@@ -1,4 +1,4 @@
-"""A device audits its own answers: what is sent, and what is counted."""
+"""The audits of a device: the requests that it sends, and its counts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.support.small_bundle import NAMES, FakeLink, cloud_says, respond, sam
 from tests.support.waiting import wait_until
 
 EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]  # goes to the cloud
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]  # is offloaded
 
 
 class RecordingLink(InProcessLink):
-    """Keeps the requests; answers each with class `label`."""
+    """A link that records the requests and answers each with class `label`."""
 
     def __init__(self, label: int) -> None:
-        p = [1.0 - label, float(label)]
-        super().__init__(lambda X: ([label] * len(X), [p] * len(X)))
+        probabilities = [1.0 - label, float(label)]
+        super().__init__(lambda X: ([label] * len(X), [probabilities] * len(X)))
         self.requests: list[wire.Request] = []
 
     def send(self, payload: bytes) -> bool:
@@ -35,7 +35,7 @@ class RecordingLink(InProcessLink):
         return super().send(payload)
 
 
-def test_answers_of_stages_are_sent_with_what_was_answered(bundle):
+def test_audits_have_the_answers_of_the_stages(bundle):
     link = RecordingLink(1)
     with Device(bundle, link=link, audit=1.0) as device:
         first, second, third = (device.answer(row) for row in (EASY, HARD, EASY))
@@ -47,28 +47,28 @@ def test_answers_of_stages_are_sent_with_what_was_answered(bundle):
     assert [m.skipped for m in (marks[0], marks[2])] == [0, 1]
     assert (gauges["audit_instances"], gauges["audit_weighted"]) == (3.0, 0.0)
     assert counters["edge"] == 2
-    assert first.cost == 1.5  # the audit's features are not the answer's
+    assert first.cost == 1.5  # the features of the audit are not charged to the answer
     assert gauges["audit_cost"] > 0
 
 
-def test_a_share_is_audited_and_answers_stay_the_same(bundle):
+def test_share_of_the_answers_is_audited_and_answers_do_not_change(bundle):
     rows = sample_rows(400)
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
-        plain = device.answer_many(rows)
-        plain_sent = device.counters["sent"]
+        expected = device.answer_many(rows)
+        n_offloads = device.counters["sent"]
     with Device(
         bundle, link=InProcessLink(cloud_says), audit=AuditSampler(0.1, Random(1))
     ) as device:
-        audited = device.answer_many(rows)
-        audits = device.counters["sent"] - plain_sent
-    assert [(a.label, a.route, a.cost) for a in plain] == [
-        (a.label, a.route, a.cost) for a in audited
+        answers = device.answer_many(rows)
+        n_audits = device.counters["sent"] - n_offloads
+    assert [(a.label, a.route, a.cost) for a in answers] == [
+        (a.label, a.route, a.cost) for a in expected
     ]
-    local = sum(a.route == "edge" for a in plain)
-    assert 0.03 * local < audits < 0.25 * local
+    n_local = sum(a.route == "edge" for a in expected)
+    assert 0.03 * n_local < n_audits < 0.25 * n_local
 
 
-def test_without_a_link_up_nothing_is_evidence(bundle):
+def test_answers_without_a_connection_are_not_audited(bundle):
     link = RecordingLink(1)
     with Device(bundle, link=link, audit=1.0) as device:
         link.close()
@@ -76,22 +76,24 @@ def test_without_a_link_up_nothing_is_evidence(bundle):
         assert device.gauges["audit_instances"] == 0
 
 
-def test_features_for_an_audit_alone_keep_no_instance_waiting(bundle):
-    link, reads, release = RecordingLink(1), [], threading.Event()
+def test_no_instance_waits_for_features_that_only_an_audit_reads(bundle):
+    link = RecordingLink(1)
+    reads = []
+    may_return = threading.Event()
 
-    def blocks() -> float:
+    def read_slowly() -> float:
         reads.append("e")
-        release.wait(30)
+        may_return.wait(30)
         return 1.0
 
     easy = {name: lambda v=v: v for name, v in zip(NAMES, EASY, strict=True)}
-    sensors = Sensors(easy | {"e": blocks})
+    sensors = Sensors(easy | {"e": read_slowly})
     with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=5000) as device:
         first = device.answer()
         wait_until(lambda: reads == ["e"])
         others = [device.answer() for _ in range(3)]  # while the sensor blocks
         assert not link.requests
-        release.set()
+        may_return.set()
         wait_until(lambda: device.gauges["audit_instances"] == 1)
         assert device.gauges["audit_cost"] > 0
     assert {(a.route, a.acquired) for a in (first, *others)} == {("edge", (0, 1))}
@@ -99,37 +101,40 @@ def test_features_for_an_audit_alone_keep_no_instance_waiting(bundle):
 
 
 def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bundle):
-    link, row, reads = FakeLink(lambda payload, receive: None), list(HARD), []
-    sensed = {name: lambda k=k: row[k] for k, name in enumerate(NAMES)}
-    sensors = Sensors(sensed | {"e": lambda: reads.append("e") or 1.0})
+    link = FakeLink(lambda payload, receive: None)
+    row = list(HARD)
+    reads = []
+    functions = {name: lambda k=k: row[k] for k, name in enumerate(NAMES)}
+    sensors = Sensors(functions | {"e": lambda: reads.append("e") or 1.0})
     with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=100) as device:
         while not device.gauges["breaker_open"]:
             assert device.answer().route == "fallback"
-        sent, row[:] = len(link.sent), EASY
+        n_sent = len(link.sent)
+        row[:] = EASY
         reads.clear()
         assert {device.answer().route for _ in range(20)} == {"edge"}
-        assert (len(link.sent), reads) == (sent, [])
+        assert (len(link.sent), reads) == (n_sent, [])
         assert device.gauges["audit_cost"] == 0
-        assert device.gauges["audit_instances"] == 0  # none of them is evidence
+        assert device.gauges["audit_instances"] == 0
 
 
-def test_audits_that_are_out_take_no_place_of_requests(bundle):
+def test_audits_in_flight_do_not_count_against_the_bound_on_requests(bundle):
     link = FakeLink(lambda payload, receive: None)
     with Device(bundle, link=link, offloading=OffloadRules(outstanding=1), audit=1.0) as device:
         for _ in range(6):
             device.answer(EASY)
-        assert len(link.sent) == 4  # audits at a time
+        assert len(link.sent) == 4  # the largest number of audits in flight
         link.behave = respond
         assert device.answer(HARD).route == "cloud"
 
 
 @pytest.mark.parametrize("share", [0, 1.1])
-def test_a_share_out_of_range_is_refused(bundle, share):
+def test_audit_share_out_of_range_is_refused(bundle, share):
     with pytest.raises(InputError, match="audit"):
         Device(bundle, link=RecordingLink(1), audit=share)
 
 
-def test_answers_that_differ_weigh_as_much_as_those_that_were_not_audited(bundle):
+def test_weighted_disagreements_estimate_those_of_all_instances(bundle):
     with Device(bundle, link=RecordingLink(0), audit=AuditSampler(0.5, Random(0))) as device:
         for _ in range(200):
             device.answer(EASY)
@@ -138,15 +143,15 @@ def test_answers_that_differ_weigh_as_much_as_those_that_were_not_audited(bundle
     assert gauges["audit_weighted"] == pytest.approx(200, rel=0.2)
 
 
-def test_an_audit_needs_a_link(bundle):
+def test_audit_needs_a_link(bundle):
     with pytest.raises(InputError, match="link"):
         Device(bundle, audit=1.0)
 
 
-def test_the_mark_travels():
+def test_audit_mark_is_encoded_and_decoded():
     request = wire.Request(
         id=bytes(16), model="m", version="1", ttl_ms=5, X=np.ones((1, 2)),
         audit=wire.AuditMark(3, 0.12, 77),
     )  # fmt: skip
-    back = wire.decode_request(wire.encode_request(request)).audit
-    assert back == wire.AuditMark(3, 0.12, 77)
+    decoded = wire.decode_request(wire.encode_request(request)).audit
+    assert decoded == wire.AuditMark(3, 0.12, 77)

@@ -1,4 +1,4 @@
-"""Every instance gets exactly one answer, in time, at the price of what was acquired."""
+"""Every instance gets exactly one answer in time, at the cost of its acquired features."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.edge.virtual_time import Clock, answer_in_virtual_time
 from tests.support.small_bundle import FakeLink, answer_sample, answer_to, cloud_says, respond
 from tests.support.waiting import wait_until
 
-EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
-LATER = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure: no
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]  # nobody is; stage 1 leans to yes, the cloud says no
+EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure and answers yes
+LATER = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure and answers no
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]  # no stage is sure; stage 1 tends to yes, the cloud answers no
 NAN = float("nan")
 OFFLOAD = 0.25 + 0.5 + 0.001 * request_bytes(3)
 
@@ -56,23 +56,24 @@ def test_answer_comes_from_the_edge_the_cloud_or_as_a_fallback(bundle):
     assert 0 < third.latency_ms < 500
 
 
-def test_rows_by_name(bundle):
+def test_rows_may_be_tables_series_and_mappings_by_name(bundle):
     with Device(bundle) as device:
         names = list(device.bundle.manifest.feature_names)
         frame = pd.DataFrame([EASY, LATER], columns=names)
         expected = [(a.label, a.acquired) for a in device.answer_many([EASY, LATER])]
-        turned = frame[names[::-1]]
-        for rows in (turned, turned.to_dict("records"), frame.set_axis(range(len(names)), axis=1)):
+        reversed_frame = frame[names[::-1]]
+        unnamed_frame = frame.set_axis(range(len(names)), axis=1)
+        for rows in (reversed_frame, reversed_frame.to_dict("records"), unnamed_frame):
             assert [(a.label, a.acquired) for a in device.answer_many(rows)] == expected
-        for row in (turned.iloc[0], dict(turned.iloc[0]), pd.Series(EASY)):
+        for row in (reversed_frame.iloc[0], dict(reversed_frame.iloc[0]), pd.Series(EASY)):
             assert device.answer(row).label == expected[0][0]
-        partly = dict(zip(names[:2], EASY, strict=False))
-        assert device.answer(partly).label == expected[0][0]
+        partial_row = dict(zip(names[:2], EASY, strict=False))
+        assert device.answer(partial_row).label == expected[0][0]
         with pytest.raises(InputError, match="none of the features, such as"):
             device.answer({"foo": 1.0})
 
 
-def test_device_decides_as_the_bundle_s_sample(bundle):
+def test_device_gives_the_answers_of_the_bundles_sample(bundle):
     for point in (0, 1):
         with Device(bundle.with_active(point), link=InProcessLink(cloud_says)) as device:
             answer_sample(device)
@@ -82,8 +83,8 @@ def test_device_decides_as_the_bundle_s_sample(bundle):
     ("state", "reason", "cost"), [("none", "no-link", 13.5), ("down", "link-down", 13.5),
                                   ("full", "unsent", 17.5)]
 )  # fmt: skip
-def test_without_a_way_to_the_cloud_the_last_stage_answers(bundle, state, reason, cost):
-    """The cloud's feature e is acquired only where a request may be made; none is paid."""
+def test_last_stage_answers_if_no_request_can_be_sent(bundle, state, reason, cost):
+    """The cloud's feature e is acquired only if a request is tried; no offload is charged."""
     link = None if state == "none" else FakeLink()
     if link is not None:
         link.ready, link.takes = state != "down", False
@@ -95,15 +96,15 @@ def test_without_a_way_to_the_cloud_the_last_stage_answers(bundle, state, reason
 
 
 @pytest.mark.parametrize(
-    ("policy", "linked", "row", "expected"),
+    ("policy", "has_link", "row", "expected"),
     [
         ("edge-only", True, HARD, ("yes", "edge", "edge-only", (0, 1, 2), 13.5)),
         ("cloud-only", True, EASY, ("no", "cloud", "cloud-only", (0, 2, 4), 17.0 + OFFLOAD)),
         ("cloud-only", False, EASY, ("yes", "fallback", "no-link", (0, 1), 1.5)),
     ],
 )
-def test_policies(bundle, policy, linked, row, expected):
-    link = InProcessLink(cloud_says) if linked else None
+def test_policies_edge_only_and_cloud_only(bundle, policy, has_link, row, expected):
+    link = InProcessLink(cloud_says) if has_link else None
     with Device(bundle, link=link, policy=policy) as device:
         answer = device.answer(row)
     assert (answer.label, answer.route, answer.reason, answer.acquired, answer.cost) == expected
@@ -116,7 +117,7 @@ def test_instance_falls_back_at_its_deadline_when_the_cloud_is_silent(bundle, cl
         counters = device.counters
     assert (answer.label, answer.route, answer.reason) == ("yes", "fallback", "timeout")
     assert answer.latency_ms == pytest.approx(95.0)
-    # Asked twice, with the very same bytes.
+    # The request was sent twice with the same bytes.
     assert len(link.sent) == 2
     assert link.sent[0] == link.sent[1]
     assert (counters["sent"], counters["retries"], counters["timeouts"]) == (1, 1, 1)
@@ -124,16 +125,16 @@ def test_instance_falls_back_at_its_deadline_when_the_cloud_is_silent(bundle, cl
     assert answer.cost == pytest.approx(17.5 + 0.25 + 0.001 * request_bytes(3))
 
 
-def test_a_retry_is_answered_once(bundle, clock):
-    asked: list[bytes] = []
+def test_second_answer_to_a_retried_request_is_a_duplicate(bundle, clock):
+    payloads: list[bytes] = []
 
-    def second_time_lucky(payload, receive):
-        asked.append(payload)
-        if len(asked) == 2:
+    def respond_twice_to_retry(payload, receive):
+        payloads.append(payload)
+        if len(payloads) == 2:
             respond(payload, receive)
             respond(payload, receive)
 
-    link = FakeLink(second_time_lucky)
+    link = FakeLink(respond_twice_to_retry)
     with Device(bundle, link=link, deadline_ms=200, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
         counters = device.counters
@@ -153,52 +154,52 @@ def test_a_retry_is_answered_once(bundle, clock):
     ],
 )
 def test_response_of_another_request_is_not_used(bundle, clock, changes, counter):
-    def wrong(payload, receive):
+    def respond_wrongly(payload, receive):
         request = wire.decode_request(payload)
         receive(wire.encode_response(answer_to(request, **changes)))
 
-    with Device(bundle, link=FakeLink(wrong), clock=clock) as device:
+    with Device(bundle, link=FakeLink(respond_wrongly), clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
         assert device.counters[counter] == 2
     assert (answer.route, answer.reason) == ("fallback", "timeout")
 
 
 def test_malformed_responses_and_other_classes_are_not_used(bundle):
-    def noise(payload, receive):
-        for junk in (b"", b"\xff\x00", payload):
-            receive(junk)
+    def respond_with_noise(payload, receive):
+        for noise in (b"", b"\xff\x00", payload):
+            receive(noise)
         request = wire.decode_request(payload)
-        three = answer_to(request, labels=[2], probabilities=[[0, 0, 1]])
-        receive(wire.encode_response(three))
+        three_classes = answer_to(request, labels=[2], probabilities=[[0, 0, 1]])
+        receive(wire.encode_response(three_classes))
 
-    with Device(bundle, link=FakeLink(noise)) as device:
+    with Device(bundle, link=FakeLink(respond_with_noise)) as device:
         assert device.answer(HARD).reason == "cloud:classes"
         assert device.counters["invalid"] == 3
 
 
-@pytest.mark.parametrize(("code", "sent"), [("busy", 2), ("no-model", 2), ("failed", 1)])
-def test_error_of_the_cloud_is_a_fallback_with_its_code(bundle, clock, caplog, code, sent):
-    def refuses(payload, receive):
+@pytest.mark.parametrize(("code", "n_sent"), [("busy", 2), ("no-model", 2), ("failed", 1)])
+def test_error_of_the_cloud_gives_a_fallback_with_its_code(bundle, clock, caplog, code, n_sent):
+    def refuse(payload, receive):
         refusal = wire.Response.refusal(wire.decode_request(payload), code)
         receive(wire.encode_response(refusal))
 
-    link = FakeLink(refuses)
+    link = FakeLink(refuse)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
     assert (answer.route, answer.reason) == ("fallback", f"cloud:{code}")
-    assert len(link.sent) == sent
-    assert answer.latency_ms == pytest.approx(95 / 4 if sent == 2 else 0.0)
-    # once, though refused twice
+    assert len(link.sent) == n_sent
+    assert answer.latency_ms == pytest.approx(95 / 4 if n_sent == 2 else 0.0)
+    # It is logged once, although the request was refused twice.
     assert caplog.text.count("no worker serves small 7") == (code == "no-model")
 
 
 def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplog):
-    def in_turn(payload, receive):
+    def refuse_first_copy(payload, receive):
         request = wire.decode_request(payload)
         refusal = wire.Response.refusal(request, "no-model")
         receive(wire.encode_response(refusal if len(link.sent) == 1 else answer_to(request)))
 
-    link = FakeLink(in_turn)
+    link = FakeLink(refuse_first_copy)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
     assert (answer.route, len(link.sent)) == ("cloud", 2)
@@ -228,7 +229,7 @@ def test_missing_value_that_no_model_allows_ends_the_stages(bundle):
         last = device.answer(MISSING_E)
         assert routes(device) == {"edge": 0, "cloud": 0, "fallback": 2, "errors": 1}
     assert (later.route, later.reason, later.stage) == ("fallback", "missing:c", 0)
-    assert later.cost == 13.5  # c was read, hence paid
+    assert later.cost == 13.5  # c was read and is charged
     assert (last.route, last.reason, last.stage) == ("fallback", "missing:e", 1)
     assert last.cost == 17.5
 
@@ -240,19 +241,19 @@ def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
         answers = [device.answer(row) for row in (MISSING_A, MISSING_C, MISSING_E)]
     assert [a.route for a in answers] == ["cloud"] * 3
     assert [a.reason for a in answers] == ["missing", "missing", "offloaded"]
-    with Device(bundle) as alone:
+    with Device(bundle) as device_without_link:
         with pytest.raises(SensorError):
-            alone.answer(MISSING_A)
-        assert alone.answer(MISSING_C).stage == 0
+            device_without_link.answer(MISSING_A)
+        assert device_without_link.answer(MISSING_C).stage == 0
 
 
-def test_missing_value_that_stages_allow_runs_them(make_bundle):
+def test_stages_that_allow_a_missing_value_run_with_it(make_bundle):
     bundle = allowing(make_bundle, "allowed", "refused")
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
-        # a is NaN, so is stage 0's margin: it goes on, and stage 1 is sure.
+        # With a NaN the margin of stage 0 is NaN, so that it does not stop; stage 1 is sure.
         answer = device.answer(MISSING_A)
         assert (answer.route, answer.stage, answer.label) == ("edge", 1, "yes")
-        # Nobody is sure, and the cloud takes no NaN.
+        # No stage is sure, and the cloud does not allow NaN.
         answer = device.answer(MISSING_C)
         assert (answer.route, answer.reason) == ("fallback", "missing:c")
 
@@ -266,7 +267,7 @@ def test_infinite_value_is_refused_by_stages_and_cloud(make_bundle):
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "infinite:c", 0)
         answer = device.answer([0, 0, 0, 0, 1e300, 0])
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "infinite:e", 1)
-        # What is not bought is not looked at.
+        # Features that are not acquired are not checked.
         assert device.answer([1, 0, np.inf, np.inf, np.inf, np.inf]).route == "edge"
 
 
@@ -297,7 +298,7 @@ def test_blocking_sensor_does_not_delay_the_answer_past_its_deadline(bundle):
         assert time.monotonic() - started < 30
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor-late:c", 0)
         assert answer.cost == 1.5
-        # It blocks still; the first stage has what it needs.
+        # The sensor still blocks, but the first stage has its features.
         for _ in range(3):
             answer = device.answer()
             assert (answer.route, answer.reason) == ("fallback", "sensor-late:c")
@@ -328,12 +329,12 @@ def test_settings_are_checked(bundle, make_bundle):
                 device.answer(row)
 
 
-def test_several_threads_share_a_device(bundle):
-    # Responses come back on a thread of their own, in another order than asked.
+def test_several_threads_can_share_a_device(bundle):
+    # Another thread delivers the responses, in another order than the requests.
     queue: list[tuple] = []
     stop = threading.Event()
 
-    def answer_later():
+    def deliver_responses():
         while not stop.is_set() or queue:
             if queue:
                 respond(*queue.pop())
@@ -347,7 +348,7 @@ def test_several_threads_share_a_device(bundle):
 
     link = FakeLink(lambda *a: queue.append(a))
     with Device(bundle, link=link, deadline_ms=5000) as device, ThreadPoolExecutor(5) as pool:
-        worker = pool.submit(answer_later)
+        worker = pool.submit(deliver_responses)
         list(pool.map(ask, range(4)))
         stop.set()
         worker.result()
@@ -364,7 +365,7 @@ def test_requests_in_flight_are_bounded(bundle):
         assert device.counters["full"] == 1
 
 
-def test_offloads_beyond_the_bound_are_fallbacks_with_a_reason_of_their_own(bundle, clock):
+def test_offloads_beyond_the_bound_are_fallbacks_with_their_own_reason(bundle, clock):
     link = FakeLink()
     with Device(
         bundle, link=link, offloading=OffloadRules(max_offloads="2/h"), clock=clock
@@ -379,7 +380,7 @@ def test_offloads_beyond_the_bound_are_fallbacks_with_a_reason_of_their_own(bund
     assert len(link.sent) == 3
 
 
-def test_an_offload_that_is_not_made_counts_for_no_bound(bundle, clock):
+def test_offload_that_is_not_made_does_not_count_against_the_bound(bundle, clock):
     with Device(
         bundle, link=FakeLink(), offloading=OffloadRules(max_offloads="1/h"), clock=clock
     ) as device:
@@ -389,8 +390,8 @@ def test_an_offload_that_is_not_made_counts_for_no_bound(bundle, clock):
 
 
 def test_device_runs_on_a_virtual_clock(bundle, clock):
-    held: list[tuple] = []
-    link = FakeLink(lambda *a: held.append(a))
+    messages: list[tuple] = []
+    link = FakeLink(lambda *message: messages.append(message))
     with Device(bundle, link=link, deadline_ms=1000, clock=clock) as device:
         assert isinstance(device.begin(EASY), Answer)
         pending = device.begin(HARD)
@@ -398,16 +399,16 @@ def test_device_runs_on_a_virtual_clock(bundle, clock):
         assert pending.wake_at == pytest.approx(1000.0 + 0.995 / 2)
         clock.now = pending.wake_at
         assert device.advance(pending) is pending
-        assert len(held) == 2
+        assert len(messages) == 2
         assert pending.wake_at == pytest.approx(1000.995)
         clock.now = 1000.75
-        respond(*held[0])
+        respond(*messages[0])
         answer = device.advance(pending)
         assert isinstance(answer, Answer)
         assert (answer.route, answer.latency_ms) == ("cloud", pytest.approx(750.0))
 
 
-def test_labels_are_of_the_users_type(make_bundle):
+def test_labels_have_the_type_of_the_training_data(make_bundle):
     bundle = make_bundle(classes=(False, True))
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         assert device.answer(EASY).label is True

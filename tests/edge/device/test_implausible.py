@@ -1,4 +1,4 @@
-"""Values far outside of those in training are named, counted and, on demand, offloaded."""
+"""Values far outside the training range are named, counted and, if requested, offloaded."""
 
 from __future__ import annotations
 
@@ -26,22 +26,28 @@ def ranged(tmp_path_factory):
     return write_bundle(tmp_path_factory.mktemp("ranged") / "bundle", ranges=RANGES.arrays())
 
 
-def changed(row, **values):
-    changed_row = list(row)
+def with_values(row, **values):
+    """Copy a row with other values of some features."""
+    copy = list(row)
     for name, value in values.items():
-        changed_row["abcdef".index(name)] = value
-    return changed_row
+        copy["abcdef".index(name)] = value
+    return copy
 
 
-def test_answers_say_what_is_implausible(ranged):
+def test_reason_of_an_answer_names_the_implausible_feature(ranged):
+    rows = [
+        EASY,
+        FAR_A,
+        with_values(EASY, f=1e9),
+        with_values(HARD, e=-9.0),
+        with_values(HARD, c=50.0),
+    ]
     with Device(ranged, link=InProcessLink(cloud_says)) as device:
-        found = [(a.route, a.reason) for a in map(device.answer, [
-            EASY, FAR_A, changed(EASY, f=1e9), changed(HARD, e=-9.0), changed(HARD, c=50.0),
-        ])]  # fmt: skip
-        assert found == [
+        answers = [device.answer(row) for row in rows]
+        assert [(answer.route, answer.reason) for answer in answers] == [
             ("edge", "stopped"),
             ("edge", "implausible:a"),
-            ("edge", "stopped"),  # nobody read f
+            ("edge", "stopped"),  # f was not read
             ("cloud", "implausible:e"),
             ("edge", "implausible:c"),
         ]
@@ -56,7 +62,7 @@ def test_answers_say_what_is_implausible(ranged):
         ("ignore", "edge", "stopped"),
     ],
 )
-def test_setting_decides_about_implausible_instances(implausible, route, reason, ranged):
+def test_rule_decides_the_treatment_of_implausible_instances(implausible, route, reason, ranged):
     with Device(
         ranged, link=InProcessLink(cloud_says), offloading=OffloadRules(implausible=implausible)
     ) as device:
@@ -65,7 +71,7 @@ def test_setting_decides_about_implausible_instances(implausible, route, reason,
         assert device.answer(EASY).route == "edge"
 
 
-def test_without_a_way_to_the_cloud_the_stage_answers(ranged):
+def test_stage_answers_an_implausible_instance_without_a_link(ranged):
     with Device(ranged, offloading=OffloadRules(implausible="offload")) as device:
         answer = device.answer(FAR_A)
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "no-link", 0)
@@ -78,7 +84,7 @@ def test_without_a_way_to_the_cloud_the_stage_answers(ranged):
         OffloadRules(implausible="never")
 
 
-def test_a_bundle_without_ranges_compares_nothing(bundle):
+def test_no_value_is_implausible_in_a_bundle_without_ranges(bundle):
     with Device(bundle) as device:
         assert device.answer(FAR_A).reason == "stopped"
 
@@ -94,29 +100,29 @@ def test_ranges_of_another_shape_are_refused(shape, tmp_path):
 def test_walker_compares_each_value_that_it_reads_with_its_range(ranged):
     limits = RANGES.features.limits()
     meter = Meter(ranged.manifest.feature_costs(), limits=limits)
-    row = np.array(changed(EASY, c=np.nan, d=limits[1][3]), np.float32)
+    row = np.array(with_values(EASY, c=np.nan, d=limits[1][3]), np.float32)
     reading = Reading(row, meter, lambda: 1.0)
     value_of = reading.one_by_one([0, 2, 3], allow_missing=True)
     assert [value_of(0), value_of(2)][0] == 1.0
     assert reading.implausible == ""
     value_of(2)
-    assert reading.implausible == ""  # at its limit
+    assert reading.implausible == ""  # a value at the limit is plausible
     row[3] = np.nextafter(limits[1][3], np.inf, dtype=np.float32)
     value_of(2)
     assert reading.implausible == "d"
 
 
-def test_raw_columns_are_named(make_once):
+def test_reason_names_an_implausible_raw_column(make_once):
     _, _, path = make_once("raw-bundle", make_raw_bundle)
     frame, _ = machine_table(20, seed=1)
     rows = frame.assign(mass=frame["mass"] * 1e6).to_dict("records")
     with Device(path) as device:
-        reads_mass = {a.reason for a in map(device.answer, rows) if a.route == "edge"}
-        assert "implausible:mass" in reads_mass
+        reasons = {a.reason for a in map(device.answer, rows) if a.route == "edge"}
+        assert "implausible:mass" in reasons
         assert not [a for a in map(device.answer, frame.to_dict("records")) if ":" in a.reason]
 
 
-def test_a_dead_channel_is_named(make_once):
+def test_reason_names_a_dead_or_saturated_channel(make_once):
     bundle = Bundle.open(make_once("window-bundle", make_window_bundle))
     x, _ = windows(12, seed=9)
     dead, saturated, far = (x.copy() for _ in range(3))
@@ -124,6 +130,6 @@ def test_a_dead_channel_is_named(make_once):
     saturated[:, :, 0] = 2500
     far[:, 3, 1] = 32000
     with Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
-        for given, name in ((dead, "acc_y"), (saturated, "acc_x"), (far, "acc_y")):
-            assert {a.reason for a in device.answer_many(given)} == {f"implausible:{name}"}
+        for faulty, name in ((dead, "acc_y"), (saturated, "acc_x"), (far, "acc_y")):
+            assert {a.reason for a in device.answer_many(faulty)} == {f"implausible:{name}"}
         assert not [a for a in device.answer_many(x) if a.reason.startswith("implausible")]

@@ -1,4 +1,4 @@
-"""A bundle is taken over at once and whole; an observer hears how each instance ended."""
+"""A device adopts a bundle at once and completely, and its observer gets each outcome."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ EASY = [1.0, 0, 0, 0, 0, 0]
 NAN = float("nan")
 
 
-def test_an_instance_under_way_ends_with_the_bundle_it_began_with(bundle, make_bundle):
-    held = []
+def test_instance_ends_with_the_bundle_with_which_it_began(bundle, make_bundle):
+    messages = []
     newer = make_bundle(version="8", classes=("cold", "hot"))
-    with Device(bundle, link=FakeLink(lambda *a: held.append(a))) as device:
+    with Device(bundle, link=FakeLink(lambda *message: messages.append(message))) as device:
         before = device.begin(HARD)
         device.adopt(newer)
         after = device.begin(HARD)
         assert isinstance(before, Pending)
         assert isinstance(after, Pending)
-        versions = [wire.decode_request(payload).version for payload, _ in held]
+        versions = [wire.decode_request(payload).version for payload, _ in messages]
         assert versions == ["7", "8"]
-        for payload, receive in held:
+        for payload, receive in messages:
             respond(payload, receive)
         assert device.advance(before).label == "no"
         assert device.advance(after).label == "cold"
         assert device.bundle is newer
 
 
-def rewritten(bundle, change, **changes):
-    """Change a bundle's sample and fields of its manifest, hash and all."""
+def rewrite_bundle(bundle, change_sample, **changes):
+    """Change a bundle's sample and fields of its manifest, including the hash of the sample."""
     with np.load(io.BytesIO(bundle.read("sample.npz"))) as arrays:
         sample = dict(arrays)
-    change(sample)
+    change_sample(sample)
     stream = io.BytesIO()
     np.savez(stream, **sample)
     content = stream.getvalue()
@@ -63,45 +63,46 @@ def rewritten(bundle, change, **changes):
 
 
 def miscomputing(bundle):
-    return rewritten(bundle, lambda sample: sample.update(stage_0=sample["stage_0"] + 1))
+    """Change a bundle so that its sample has other outputs than its stage computes."""
+    return rewrite_bundle(bundle, lambda sample: sample.update(stage_0=sample["stage_0"] + 1))
 
 
-def reordered(bundle):
-    """List the same features the other way round."""
+def with_reversed_features(bundle):
+    """Reverse the order of a bundle's features."""
 
-    def turn(sample):
+    def reverse(sample):
         sample["X"] = np.ascontiguousarray(sample["X"][:, ::-1])
 
-    return rewritten(bundle, turn, features=bundle.manifest.features[::-1])
+    return rewrite_bundle(bundle, reverse, features=bundle.manifest.features[::-1])
 
 
 def test_rows_are_matched_by_name_with_each_adopted_bundle(bundle, make_bundle):
-    """The same features in another order: rows stay in the order that they were declared in."""
-    newer = reordered(make_bundle(version="8"))
+    """The adopted bundle has another order of features; rows keep the order of `row_names`."""
+    newer = with_reversed_features(make_bundle(version="8"))
     rows = [EASY, [-1.0, 0, 0, 0, 0, 0], HARD, [0.1, 0, 0.1, 0, 1.0, 0]]
     link = InProcessLink(cloud_says)
     with Device(bundle, link=link, row_names=bundle.manifest.feature_names) as device:
         before = [device.answer(row) for row in rows]
         device.adopt(newer)
         after = [device.answer(row) for row in rows]
-        many = device.answer_many(rows)
+        together = device.answer_many(rows)
         assert [a.label for a in before] == ["yes", "no", "no", "yes"]
-        for ends in (after, many):
-            assert [(a.label, a.cost, a.route) for a in ends] == [
+        for answers in (after, together):
+            assert [(a.label, a.cost, a.route) for a in answers] == [
                 (a.label, a.cost, a.route) for a in before
             ]
         with pytest.raises(InputError, match="must have 6 features"):
             device.answer([1.0])
 
 
-def test_a_bundle_with_a_feature_that_rows_lack_is_not_adopted(bundle):
+def test_bundle_with_a_feature_that_rows_lack_is_refused(bundle):
     with pytest.raises(InputError, match="no feature 'f'"):
         Device(bundle, row_names="abcde")
     with Device(bundle, row_names="fedcbag") as device:
         assert device.answer([0, 0, 0, 0, 0, 1.0, 9.0]).label == "yes"
 
 
-def test_a_bundle_that_fails_changes_nothing(bundle, make_bundle):
+def test_active_bundle_stays_if_another_one_fails(bundle, make_bundle):
     newer = make_bundle(version="8")
     broken = miscomputing(make_bundle("broken", version="9"))
     other = make_bundle("named", version="9", classes=("no", "yes"))
@@ -120,46 +121,48 @@ def test_a_bundle_that_fails_changes_nothing(bundle, make_bundle):
         assert device.bundle is bundle
 
 
-def test_adopting_while_threads_ask_mixes_nothing(bundle, make_bundle):
-    older, newer = bundle, make_bundle(version="8", classes=("cold", "hot"))
+def test_adopting_a_bundle_does_not_disturb_other_threads(bundle, make_bundle):
+    newer = make_bundle(version="8", classes=("cold", "hot"))
     stop = threading.Event()
 
-    def ask(seed):
-        rng, asked = np.random.default_rng(seed), 0
+    def answer_rows(seed):
+        """Answer rows until the stop; return their number."""
+        rng = np.random.default_rng(seed)
+        n_rows = 0
         while not stop.is_set():
             e = rng.choice([-1.0, 1.0])
             answer = device.answer([0.1, 0, 0.1, 0, e, 0])
             assert (answer.route, answer.class_index) == ("cloud", e > 0)
-            asked += 1
-        return asked
+            n_rows += 1
+        return n_rows
 
     link = InProcessLink(cloud_says)
-    with Device(older, link=link, deadline_ms=20_000) as device, ThreadPoolExecutor(4) as pool:
-        asked = pool.map(ask, range(4))
+    with Device(bundle, link=link, deadline_ms=20_000) as device, ThreadPoolExecutor(4) as pool:
+        numbers = pool.map(answer_rows, range(4))
         for k in range(10):
-            device.adopt(newer if k % 2 == 0 else older)
+            device.adopt(newer if k % 2 == 0 else bundle)
         wait_until(lambda: device.counters["answered"] > 200, "some answers")
         stop.set()
-        total = sum(asked)
+        n_rows = sum(numbers)
         counters = device.counters
-    assert counters["cloud"] == total == counters["answered"]
+    assert counters["cloud"] == n_rows == counters["answered"]
     assert counters["mismatched"] == counters["fallback"] == 0
 
 
-def test_every_end_is_observed_once(bundle, caplog):
-    seen = []
+def test_observer_gets_each_outcome_once(bundle, caplog):
+    outcomes = []
 
-    def observe(end):
-        seen.append(end)
-        if isinstance(end, SensorError):
-            raise ValueError("a bug of the observer's")
+    def observe(outcome):
+        outcomes.append(outcome)
+        if isinstance(outcome, SensorError):
+            raise ValueError("a bug in the observer")
 
     with Device(bundle, link=InProcessLink(cloud_says), observe=observe) as device:
         answers = [device.answer(row) for row in (EASY, HARD)]
         with pytest.raises(SensorError):
             device.answer([NAN, 0, 0, 0, 0, 0])
         answers += device.answer_many([HARD, EASY])
-    kinds = [type(end) for end in seen]
-    assert kinds == [Answer, Answer, SensorError, Answer, Answer]
-    assert set(map(id, seen)) - {id(seen[2])} == set(map(id, answers))
+    types = [type(outcome) for outcome in outcomes]
+    assert types == [Answer, Answer, SensorError, Answer, Answer]
+    assert set(map(id, outcomes)) - {id(outcomes[2])} == set(map(id, answers))
     assert "observer failed" in caplog.text

@@ -1,4 +1,4 @@
-"""Instances that the cloud could not be asked about reach it later, over a real broker."""
+"""Instances that could not be offloaded reach the cloud later, over a real broker."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def answered_by(requests):
 
 
 @pytest.mark.slow
-def test_fallbacks_and_audits_of_an_outage_are_sent_once_it_ends(
-    bundle, broker, make_peer, make_late
-):
+def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(bundle, broker, make_peer, make_late):
     corrections = []
     link = MqttLink(broker.url)
     late = make_late(corrections.append)
@@ -52,18 +50,18 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_once_it_ends(
         fallbacks = [device.answer(row) for row in rows]
         easy = device.answer(EASY)
         assert ({a.reason for a in fallbacks}, easy.route) == ({"link-down"}, "edge")
-        wait_until(lambda: device.gauges["unsent"] == 4, "four kept instances")
-        before = {**device.counters}
+        wait_until(lambda: device.gauges["unsent"] == 4, "four stored instances")
+        counters_before = {**device.counters}
         broker.start()
         requests: list[wire.Request] = []
         make_peer(answered_by(requests))
         wait_until(lambda: device.counters["late_sent"] == 4, "late answers")
         counters = device.counters
-    # No answer was changed, and none was counted again.
+    # No answer was changed or counted twice.
     assert [counters[route] for route in ("edge", "cloud", "fallback")] == [1, 0, 3]
-    assert before["late_kept"] == 4
+    assert counters_before["late_kept"] == 4
     assert counters["late_dropped"] == counters["late_lost"] == 0
-    # The late requests say what was answered, with which chance, and that they are late.
+    # The late requests have the device's answer, the probability 1, and their lateness.
     assert {r.late_s >= 1 for r in requests} == {True}
     marks = {r.id.hex(): r.audit for r in requests}
     for answer in fallbacks:
@@ -80,7 +78,7 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_once_it_ends(
 
 
 @pytest.mark.slow
-def test_instances_kept_before_a_restart_are_sent_after_it(bundle, broker, make_peer, make_late):
+def test_instances_stored_before_a_restart_are_sent_after_it(bundle, broker, make_peer, make_late):
     broker.kill()
     with Device(bundle, link=MqttLink(broker.url), late=make_late()) as device:
         answer = device.answer(HARD)
@@ -97,7 +95,7 @@ def test_instances_kept_before_a_restart_are_sent_after_it(bundle, broker, make_
 
 
 @pytest.mark.slow
-def test_a_request_that_workers_refuse_for_good_leaves_the_store(
+def test_request_that_workers_refuse_for_good_is_removed_from_the_store(
     bundle, broker, make_peer, make_late
 ):
     broker.kill()
@@ -111,7 +109,7 @@ def test_a_request_that_workers_refuse_for_good_leaves_the_store(
         def refuse_late(request):
             requests.append(request)
             if request.late_s:
-                return [wire.Response.refusal(request, wire.BAD_REQUEST, "no late ones")]
+                return [wire.Response.refusal(request, wire.BAD_REQUEST, "no late requests")]
             return [answer_to(request)]
 
         broker.start()
@@ -123,7 +121,7 @@ def test_a_request_that_workers_refuse_for_good_leaves_the_store(
     assert all(request.private for request in requests)
 
 
-def test_a_late_request_waits_until_no_live_one_is_in_flight(bundle, make_late):
+def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late):
     link = FakeLink(lambda payload, receive: None)  # it answers no request
     with Device(bundle, link=link, deadline_ms=60_000, late=make_late()) as device:
         link.ready = False
@@ -131,7 +129,7 @@ def test_a_late_request_waits_until_no_live_one_is_in_flight(bundle, make_late):
         wait_until(lambda: device.gauges["unsent"] == 1)
         link.ready = True
         live = device.begin(HARD)
-        # The thread looks at the link five times in this second.
+        # The thread checks the link five times in this second.
         assert not holds_within(lambda: device.counters["sent"] > 1, seconds=1.0)
         link.deliver(wire.encode_response(answer_to(wire.decode_request(link.sent[0]))))
         assert device.finish(live).route == "cloud"
@@ -140,7 +138,7 @@ def test_a_late_request_waits_until_no_live_one_is_in_flight(bundle, make_late):
 
 
 @pytest.mark.slow
-def test_the_command_publishes_corrections_on_their_own_topic(
+def test_command_publishes_late_answers_on_the_topic_of_corrections(
     bundle, broker, command, make_peer, tmp_path
 ):
     broker.kill()
@@ -155,10 +153,10 @@ def test_the_command_publishes_corrections_on_their_own_topic(
     assert (line["route"], len(line["request"])) == ("fallback", 32)
     broker.start()
     make_peer()
-    listener = MqttClient(broker.url, topic)
-    wait_until(lambda: listener.got, "a correction")
-    correction = json.loads(listener.got[0][1])
+    client = MqttClient(broker.url, topic)
+    wait_until(lambda: client.got, "a correction")
+    correction = json.loads(client.got[0][1])
     assert correction["request"] == line["request"]
     assert correction["answered"] == line["label"]
     np.testing.assert_allclose(sum(correction["probabilities"]), 1.0, atol=1e-5)
-    listener.close()
+    client.close()

@@ -1,4 +1,4 @@
-"""A device takes raw columns: encoded with training's bits, acquired once, named when bad."""
+"""A device encodes raw columns as in training, acquires each once, and names invalid ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.machine_table import PRICES, machine_table, make_raw_bundle
 
 
 @pytest.fixture
-def made(make_once):
+def system_encoder_path(make_once):
     return make_once("raw-bundle", make_raw_bundle)
 
 
@@ -34,8 +34,8 @@ def rows():
     return frame
 
 
-def test_raw_rows_are_answered_as_training_answers(made, rows, tmp_path):
-    system, encoder, path = made
+def test_raw_rows_get_the_answers_of_the_estimator(system_encoder_path, rows, tmp_path):
+    system, encoder, path = system_encoder_path
     x = encoder.transform(rows)
     rows.to_csv(tmp_path / "rows.csv", index=False)
     with Device(path) as device, Stop() as stop:
@@ -47,13 +47,14 @@ def test_raw_rows_are_answered_as_training_answers(made, rows, tmp_path):
         from_file = [device.answer(row) for row, _ in source]
         in_order = device.answer_many([list(row) for row in rows[list(PRICES)].to_numpy(object)])
         as_features = device.answer_many(x.to_numpy())
-    stays = ~system.offload(x)
-    here = [a.route == "edge" for a in by_name]
-    assert here == stays.tolist()
-    assert {True, False} == set(here)
+    is_local = ~system.offload(x)
+    on_edge = [a.route == "edge" for a in by_name]
+    assert on_edge == is_local.tolist()
+    assert {True, False} == set(on_edge)
     labels = np.array([a.label for a in by_name])
-    assert labels[stays].tolist() == system.predict(x)[stays].tolist()
-    assert np.array([a.cost for a in by_name])[stays].tolist() == system.cost(x)[stays].tolist()
+    costs = np.array([a.cost for a in by_name])
+    assert labels[is_local].tolist() == system.predict(x)[is_local].tolist()
+    assert costs[is_local].tolist() == system.cost(x)[is_local].tolist()
     for others in (from_file, in_order, as_features):
         assert [(a.label, a.route, a.cost) for a in others] == [
             (a.label, a.route, a.cost) for a in by_name
@@ -66,34 +67,36 @@ def outcome(answer):
     return answer.label, answer.route, answer.reason, answer.cost
 
 
-def test_a_column_that_a_row_lacks_is_an_empty_cell(made, rows):
-    system, encoder, path = made
+def test_absent_column_of_a_row_counts_as_an_empty_cell(system_encoder_path, rows):
+    system, encoder, path = system_encoder_path
     with Device(path) as device:
         for c, name in enumerate(encoder.encoder_.names):
             empty = rows.assign(**{name: None})
-            lacking = device.answer_many(rows.drop(columns=name).to_dict("records"))
-            assert [outcome(a) for a in lacking] == [
+            answers = device.answer_many(rows.drop(columns=name).to_dict("records"))
+            assert [outcome(a) for a in answers] == [
                 outcome(a) for a in device.answer_many(empty.to_dict("records"))
             ]
             x = encoder.transform(empty)
-            if name in ("supplier", "heat"):  # with empty cells in training
-                here = ~system.offload(x)
-                labels = np.array([a.label for a in lacking])
-                assert labels[here].tolist() == system.predict(x)[here].tolist()
+            if name in ("supplier", "heat"):  # these have empty cells in training
+                is_local = ~system.offload(x)
+                labels = np.array([a.label for a in answers])
+                assert labels[is_local].tolist() == system.predict(x)[is_local].tolist()
             else:
                 assert np.isnan(x.to_numpy()[:, encoder.encoder_.members(c)]).all()
-                stage = set(device.bundle.manifest.stage_inputs(0).tolist())
-                failed = bool(stage & set(encoder.encoder_.members(c)))
-                assert {isinstance(a, SensorError) for a in lacking} == {failed}
-                # the column is named, not the features that it is encoded as
-                named = {a.sensor for a in lacking if isinstance(a, SensorError)}
-                assert named == ({name} if failed else set())
+                stage_inputs = set(device.bundle.manifest.stage_inputs(0).tolist())
+                is_needed = bool(stage_inputs & set(encoder.encoder_.members(c)))
+                assert {isinstance(a, SensorError) for a in answers} == {is_needed}
+                # The error names the column, not the features that it is encoded to.
+                sensors = {a.sensor for a in answers if isinstance(a, SensorError)}
+                assert sensors == ({name} if is_needed else set())
         with pytest.raises(InputError, match="none of the columns, such as 'supplier'"):
             device.answer({"serial": "x1"})
 
 
-def test_a_table_without_columns_says_which_are_filled(made, rows, tmp_path, capsys):
-    encoder, path = made[1].encoder_, tmp_path / "rows.csv"
+def test_note_names_absent_columns_and_how_they_are_filled(
+    system_encoder_path, rows, tmp_path, capsys
+):
+    encoder, path = system_encoder_path[1].encoder_, tmp_path / "rows.csv"
     rows.drop(columns=["mass", "heat"]).to_csv(path, index=False)
     with Stop() as stop:
         open_source(str(path), encoder.names, stop, encoder)
@@ -102,7 +105,7 @@ def test_a_table_without_columns_says_which_are_filled(made, rows, tmp_path, cap
     assert "has no column mass: missing in every row; if a stage needs it, the cloud" in err
 
 
-def test_a_lacking_column_is_named_where_no_value_may_be_missing():
+def test_error_names_an_absent_column_if_no_value_may_be_missing():
     columns = [NumberColumn(name=name, features=(name,)) for name in ("mass", "heat")]
     encoder = RowEncoder((*columns, NumberColumn(name="age", features=("age",), fill=(7.0,))))
     names = encoder.feature_names
@@ -118,32 +121,33 @@ def test_a_lacking_column_is_named_where_no_value_may_be_missing():
         acquired(allow_missing=False)
 
 
-def test_a_bundle_with_encoders_takes_over_from_one_of_numbers(tmp_path):
-    """Rows of numbers, read by the old bundle's columns, are raw rows to the new one."""
+def test_bundle_with_encoders_can_replace_a_bundle_of_numbers(tmp_path):
+    """Rows of numbers for the old bundle are raw rows for the new one."""
     frame, y = machine_table()
-    old = frame[["heat", "mass"]].fillna(60.0)
+    numbers = frame[["heat", "mass"]].fillna(60.0)
     f0 = LogisticRegression()
-    quick = {"low_cost_model": "linear", "n_subsets": 2, "random_state": 0, "max_loss": 0.2}
-    plain = ConfidenceCascade(f0, **quick).fit(old, y)
-    pack(plain, tmp_path / "old", sample=old)
+    params = {"low_cost_model": "linear", "n_subsets": 2, "random_state": 0, "max_loss": 0.2}
+    old_system = ConfidenceCascade(f0, **params).fit(numbers, y)
+    pack(old_system, tmp_path / "old", sample=numbers)
     encoder = TableEncoder(impute=True).fit(frame[["mass", "heat"]])
     x = encoder.transform(frame)
-    new = ConfidenceCascade(f0, **quick).fit(x, y)
-    bundle = pack(new, tmp_path / "new", sample=x, encoder=encoder)
+    new_system = ConfidenceCascade(f0, **params).fit(x, y)
+    bundle = pack(new_system, tmp_path / "new", sample=x, encoder=encoder)
     with Device(tmp_path / "old", row_names=["heat", "mass"]) as device:
         device.adopt(bundle)
         rows = frame[["heat", "mass"]].to_numpy(np.float64)[:40]
         answers = [device.answer(row) for row in rows]
         assert [a.label for a in device.answer_many(rows)] == [a.label for a in answers]
-    stays = ~new.offload(x[:40])
+    is_local = ~new_system.offload(x[:40])
     labels = np.array([a.label for a in answers])
-    assert stays.any()
-    assert labels[stays].tolist() == new.predict(x[:40])[stays].tolist()
+    assert is_local.any()
+    assert labels[is_local].tolist() == new_system.predict(x[:40])[is_local].tolist()
 
 
-def test_sensors_give_raw_cells_and_each_is_read_once(made, rows):
-    path = made[2]
-    row, reads = dict(rows.iloc[0]), []
+def test_sensors_return_raw_cells_and_each_is_read_once(system_encoder_path, rows):
+    path = system_encoder_path[2]
+    row = dict(rows.iloc[0])
+    reads = []
 
     def sensor(name):
         return lambda: (reads.append(name), row[name])[1]
@@ -158,9 +162,11 @@ def test_sensors_give_raw_cells_and_each_is_read_once(made, rows):
         Device(path, sensors=Sensors({n: sensor(n) for n in (*PRICES, "serial")}))
 
 
-def test_a_group_sensor_gives_a_column_and_its_price_is_paid_once(made, rows):
-    _, encoder, path = made
-    costs, raw, calls = Bundle.open(path).manifest.feature_costs(), encoder.encoder_, []
+def test_group_sensor_returns_a_column_whose_price_is_charged_once(system_encoder_path, rows):
+    _, encoder, path = system_encoder_path
+    costs = Bundle.open(path).manifest.feature_costs()
+    raw = encoder.encoder_
+    calls = []
     group = {"supplier": lambda: (calls.append(1), {"supplier": "ACME"})[1]}
     sensors = Sensors({"heat": lambda: None}, groups=group)
     reading = Reading(sensors.bind(costs, (), raw), Meter(costs), lambda: 9.0)
@@ -169,15 +175,16 @@ def test_a_group_sensor_gives_a_column_and_its_price_is_paid_once(made, rows):
         assert value_of(k) == raw.cell(0, "ACME")[k]
         assert reading.cost == PRICES["supplier"]
     heat = np.array(raw.members(raw.names.index("heat")))
-    found = reading.acquire(heat, allow_missing=False).tolist()
-    assert found == list(raw.cell(raw.names.index("heat"), None))
-    assert found[1] == 1.0
+    values = reading.acquire(heat, allow_missing=False).tolist()
+    assert values == list(raw.cell(raw.names.index("heat"), None))
+    assert values[1] == 1.0
     assert (reading.cost, len(calls)) == (PRICES["supplier"] + PRICES["heat"], 1)
     sensors.close()
 
 
-def test_a_column_with_a_price_of_its_own_inside_a_group(made):
-    encoder, calls = made[1], []
+def test_column_of_a_group_costs_its_own_price_and_the_shared_price_once(system_encoder_path):
+    encoder = system_encoder_path[1]
+    calls = []
     costs = encoder.feature_costs(
         FeatureCosts(PRICES, group={"heat": "lab", "mass": "lab"}, shared={"lab": 2.0})
     )
@@ -192,19 +199,24 @@ def test_a_column_with_a_price_of_its_own_inside_a_group(made):
     assert (reading.cost, len(calls)) == (PRICES["heat"] + PRICES["mass"] + 2.0, 1)
 
 
-def test_a_bad_cell_is_a_failed_sensor_that_names_its_column(made, rows, tmp_path, capsys):
+def test_invalid_cell_is_a_failed_sensor_with_the_name_of_its_column(
+    system_encoder_path, rows, tmp_path, capsys
+):
     row = dict(rows.iloc[0]) | {"when": "soon"}
-    with Device(made[2]) as device, pytest.raises(SensorError, match="'when': 'soon'") as caught:
+    error = pytest.raises(SensorError, match="'when': 'soon'")
+    with Device(system_encoder_path[2]) as device, error as caught:
         device.answer(row)
     assert caught.value.sensor == "when"
     rows.loc[[5, 9], "when"] = "soon"
     path = str(tmp_path / "rows.csv")
     rows.to_csv(path, index=False)
-    encoder = made[1].encoder_
-    with Stop() as stop, Device(made[2]) as device:
-        found = device.answer_many([r for r, _ in open_source(path, encoder.names, stop, encoder)])
-    assert "line 7: column 'when': 'soon' is not" in (err := capsys.readouterr().err)
+    encoder = system_encoder_path[1].encoder_
+    with Stop() as stop, Device(system_encoder_path[2]) as device:
+        source = open_source(path, encoder.names, stop, encoder)
+        answers = device.answer_many([cells for cells, _ in source])
+    err = capsys.readouterr().err
+    assert "line 7: column 'when': 'soon' is not" in err
     assert err.endswith("(and 1 more rows): a failed sensor if a stage needs the cell\n")
-    assert [str(a) for a in found if isinstance(a, SensorError)] == [str(caught.value)] * 2
+    assert [str(a) for a in answers if isinstance(a, SensorError)] == [str(caught.value)] * 2
     with pytest.raises(InputError, match=r"line 7: column 'when': 'soon' is not"):
         read_table(path, encoder.names, encoder)

@@ -1,4 +1,4 @@
-"""Stages decide as the manifest says, and a bundle that computes otherwise is found out."""
+"""Stages decide as the manifest states, and the self-test detects bundles with other results."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from tests.support.stage_runs import exits, run_all
         ([1.0, 0.25], "sigmoid", "column", 0.25, 1),
     ],
 )
-def test_stage_gives_scores_labels_and_probabilities(outputs, link, score, stop_score, label):
-    out = output_of(outputs, link, score, 0.5)
-    outcome, probabilities = out.stage.rule.row_outcome(outputs, link)
-    assert (out.score, outcome, probabilities.argmax()) == (stop_score, label, label)
+def test_stop_score_label_and_probabilities_of_a_stage(outputs, link, score, stop_score, label):
+    stage_output = output_of(outputs, link, score, 0.5)
+    outcome, probabilities = stage_output.stage.rule.row_outcome(outputs, link)
+    assert (stage_output.score, outcome, probabilities.argmax()) == (stop_score, label, label)
     assert probabilities.sum() == pytest.approx(1.0)
-    assert out.stops == (stop_score >= 0.5)
+    assert stage_output.stops == (stop_score >= 0.5)
     assert not output_of(outputs, link, score, None).stops
     assert output_of(outputs, link, score, ALWAYS_STOP).stops
 
@@ -65,7 +65,7 @@ def test_nan_score_never_stops_an_instance():
     assert not output_of([float("nan")], "sigmoid", "margin", ALWAYS_STOP).stops
 
 
-def test_stages_give_the_margins_and_exits_of_their_formulas(bundle):
+def test_margins_and_exits_of_stages_equal_their_formulas(bundle):
     stages = load_stages(bundle)
     X = sample_rows()
     runs = run_all(stages, X)
@@ -74,11 +74,11 @@ def test_stages_give_the_margins_and_exits_of_their_formulas(bundle):
     expected = np.where(np.abs(4 * X[:, 0]) >= 1, 0, np.where(np.abs(4 * X[:, 2]) >= 1, 1, 2))
     np.testing.assert_array_equal(exits(stages, runs), expected)
     assert len(set(expected)) == 3
-    one = stages[0].run(np.ascontiguousarray(X[3:4, stages[0].inputs]))
-    np.testing.assert_array_equal(one, runs[0].outputs[3:4])
+    single_row = stages[0].run(np.ascontiguousarray(X[3:4, stages[0].inputs]))
+    np.testing.assert_array_equal(single_row, runs[0].outputs[3:4])
 
 
-def test_the_self_test_passes_at_every_operating_point(bundle, make_bundle):
+def test_self_test_passes_at_every_operating_point(bundle, make_bundle):
     assert self_test(bundle) == 32
     assert self_test(bundle.with_active(1)) == 32
     thresholds = [stage.threshold for stage in load_stages(bundle.with_active(1))]
@@ -86,42 +86,41 @@ def test_the_self_test_passes_at_every_operating_point(bundle, make_bundle):
     assert self_test(make_bundle(cloud=False)) == 32
 
 
-def forged(bundle: Bundle, weights: np.ndarray) -> Bundle:
-    """Replace a stage's files and make the manifest agree: only the self-test can find it."""
+def with_other_weights(bundle: Bundle, weights: np.ndarray) -> Bundle:
+    """Replace a stage's files and their hashes, so that only the self-test can detect it."""
     replace_file(bundle.path, "stage_0.npz", write_model(linear_model(weights)))
     replace_file(bundle.path, "stage_0.onnx", linear_onnx(weights))
     return Bundle.open(bundle.path)
 
 
-def test_self_test_finds_a_graph_that_computes_other_outputs(make_bundle):
+def test_self_test_detects_a_graph_with_other_outputs(make_bundle):
     weights = np.nextafter(np.float32([[4.0], [0.0]]), np.float32(10))
     with pytest.raises(SelfTestError, match="gives other results here than where") as caught:
-        self_test(forged(make_bundle(), weights))
+        self_test(with_other_weights(make_bundle(), weights))
     assert set(caught.value.differences) == {"stage_0"}
     assert caught.value.differences["stage_0"] > 10
-    turned = -4 * np.eye(2)[:, :1]
+    negated = -4 * np.eye(2)[:, :1]
     with pytest.raises(SelfTestError) as caught:
-        self_test(forged(make_bundle("turned"), turned))
+        self_test(with_other_weights(make_bundle("negated"), negated))
     assert set(caught.value.differences) == {"stage_0", "label"}
 
 
 @pytest.mark.parametrize(
-    ("weights", "says"),
+    ("weights", "message"),
     [
         (np.ones((3, 1)), r"stage_0\.npz: 'mean' is of 3 inputs, not 2"),
         (np.ones((2, 2)), r"stage_0\.npz: 'weights' is of 2 outputs, not 1"),
     ],
 )
-def test_a_model_of_another_shape_is_refused(make_bundle, weights, says):
-    with pytest.raises(BundleError, match=says):
-        load_stages(forged(make_bundle(), weights))
+def test_model_of_another_shape_is_refused(make_bundle, weights, message):
+    with pytest.raises(BundleError, match=message):
+        load_stages(with_other_weights(make_bundle(), weights))
 
 
 # -- models ----------------------------------------------------------------------------------
 
-F = np.float32
-
-WITHOUT = """
+#: Answers rows without onnxruntime; prints the answers and the bits of the stages' outputs.
+WITHOUT_ONNXRUNTIME = """
 import json, sys
 
 class Hidden:
@@ -135,17 +134,17 @@ from gatewise_edge import Device, self_test
 from gatewise_edge.device.stages import load_stages
 
 X = np.load(sys.argv[2])
-said = []
+answers = []
 with Device(sys.argv[1]) as device:
-    tested = self_test(device.bundle)
+    n_tested = self_test(device.bundle)
     for x in X:
         a = device.answer(x)
-        said.append([a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)])
+        answers.append([a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)])
 assert "onnxruntime" not in sys.modules
 stages = load_stages(device.bundle)
 outputs = [stage.run(np.ascontiguousarray(X[:, stage.inputs])) for stage in stages]
 bits = [o.view(np.uint32).tolist() for o in outputs]
-print(json.dumps({"tested": tested, "said": said, "bits": bits}, default=str))
+print(json.dumps({"n_tested": n_tested, "answers": answers, "bits": bits}, default=str))
 """
 
 
@@ -153,21 +152,23 @@ print(json.dumps({"tested": tested, "said": said, "bits": bits}, default=str))
 def test_device_without_onnxruntime_gives_the_same_bits(bundle: Bundle, tmp_path: Path) -> None:
     for runner in ("auto", "onnxruntime", "numpy"):
         assert self_test(bundle, load_stages(bundle, runner=runner)) == 32
-    x = np.random.default_rng(1).normal(0, 0.4, (200, 6)).astype(F)
+    x = np.random.default_rng(1).normal(0, 0.4, (200, 6)).astype(np.float32)
     np.save(tmp_path / "rows.npy", x)
-    found = json.loads(run_python(WITHOUT, bundle.path, tmp_path / "rows.npy"))
-    assert found["tested"] == 32
+    output = json.loads(run_python(WITHOUT_ONNXRUNTIME, bundle.path, tmp_path / "rows.npy"))
+    assert output["n_tested"] == 32
     with Device(bundle) as device:
         answers = [device.answer(row) for row in x]
-    said = [[a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)] for a in answers]
-    assert found["said"] == json.loads(json.dumps(said, default=str))
+    expected = [
+        [a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)] for a in answers
+    ]
+    assert output["answers"] == json.loads(json.dumps(expected, default=str))
     stages = load_stages(bundle, "onnxruntime")
     assert any(isinstance(stage.model, GraphSession) for stage in stages)
-    assert found["bits"] == [o.outputs.view(np.uint32).tolist() for o in run_all(stages, x)]
+    assert output["bits"] == [run.outputs.view(np.uint32).tolist() for run in run_all(stages, x)]
     assert len({(a.stage, a.route) for a in answers}) > 1
 
 
-def test_a_runner_that_is_missing_or_unknown_is_named(
+def test_error_names_a_runner_that_is_missing_or_unknown(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -178,7 +179,7 @@ def test_a_runner_that_is_missing_or_unknown_is_named(
         load_stages(bundle, runner="tpu")
 
 
-def test_a_graph_that_is_not_written_from_its_arrays_is_refused(tmp_path: Path) -> None:
+def test_graph_that_does_not_match_its_arrays_is_refused(tmp_path: Path) -> None:
     path = write_bundle(tmp_path / "bundle").path
     replace_file(path, "stage_0.onnx", linear_onnx(np.array([[4.0], [1.0]])))
     with pytest.raises(DamagedFileError, match=r"stage_0\.onnx does not match stage_0\.npz"):
@@ -188,7 +189,7 @@ def test_a_graph_that_is_not_written_from_its_arrays_is_refused(tmp_path: Path) 
 # -- given graphs --------------------------------------------------------------------------
 
 
-def test_given_graph_runs_unchanged(tmp_path: Path) -> None:
+def test_given_graph_runs_in_onnxruntime_only(tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_bundle.write_bundle(tmp_path / "tiny"))
     assert bundle.manifest.stages[0].kind == "graph"
     assert self_test(bundle) == 8
@@ -197,22 +198,28 @@ def test_given_graph_runs_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "why"),
+    ("graph", "message"),
     [
         (b"no graph at all", "cannot be run on this device"),
-        (tiny_bundle.linear_graph(np.ones((4, 2), F)), r"gives float32 \(1, 2\), not .*\(1, 3\)"),
-        (tiny_bundle.linear_graph(np.ones((5, 3), F)), "stage_0"),
+        (
+            tiny_bundle.linear_graph(np.ones((4, 2), np.float32)),
+            r"gives float32 \(1, 2\), not .*\(1, 3\)",
+        ),
+        (tiny_bundle.linear_graph(np.ones((5, 3), np.float32)), "stage_0"),
     ],
     ids=["no graph", "other outputs", "other inputs"],
 )
-def test_a_given_graph_of_another_form_is_refused(tmp_path: Path, graph: bytes, why: str) -> None:
+def test_given_graph_with_other_inputs_or_outputs_is_refused(
+    tmp_path: Path, graph: bytes, message: str
+) -> None:
     path = tiny_bundle.write_bundle(tmp_path / "tiny")
     replace_file(path, "stage_0.onnx", graph)
-    with pytest.raises(BundleError, match=why):
+    with pytest.raises(BundleError, match=message):
         load_stages(Bundle.open(path))
 
 
-LIMITED = """
+#: Loads a bundle's stages; prints the process's peak memory in MB and the error.
+LOAD_STAGES = """
 import re, sys
 from pathlib import Path
 from gatewise_edge.device.stages import load_stages
@@ -221,17 +228,17 @@ from gatewise_export.bundle.errors import BundleError, DamagedFileError
 try:
     load_stages(Bundle.open(sys.argv[1]))
 except BundleError as error:
-    # ru_maxrss would be that of the process before exec, the tests' own
+    # ru_maxrss also counts the memory of the test process before exec
     peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
     print(f"{peak} {error}")
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
-def test_a_given_graph_that_grows_is_refused_within_its_memory(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
+def test_given_graph_that_grows_is_refused_within_the_memory_limit(tmp_path: Path) -> None:
     path = tiny_bundle.write_bundle(tmp_path / "tiny")
     replace_file(path, "stage_0.onnx", tiny_bundle.growing_graph())
-    peak, _, message = run_python(LIMITED, path).partition(" ")
+    peak, _, message = run_python(LOAD_STAGES, path).partition(" ")
     assert "stage_0.onnx" in message
     assert int(peak) < 700

@@ -1,4 +1,4 @@
-"""Columns whose categories training has never seen are counted, named once, and in the gauges."""
+"""Columns with only unseen categories are counted, logged once, and shown in the gauges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewise_training import BudgetForest, TableEncoder
 
 
 @pytest.mark.parametrize("kind", ["category", "ordinal"])
-def test_a_column_of_unseen_categories_is_counted_and_named(
+def test_column_of_unseen_categories_is_counted_and_logged_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The file of unsent requests: its bounds, its counts, and a kill while it is written."""
+"""The file of unsent requests: its bounds and counts, and a kill while it is written."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ os.kill(os.getpid(), 9)
 
 
 def payloads(store: UnsentStore) -> list[bytes]:
-    found = []
+    """List the payloads of all requests in the store."""
+    listed = []
     number = 0
     while (request := store.next(number)) is not None:
-        found.append(request.payload)
+        listed.append(request.payload)
         number = request.number
-    return found
+    return listed
 
 
-def test_the_oldest_requests_are_dropped_when_the_bytes_are_used_up(tmp_path):
+def test_oldest_requests_are_dropped_when_the_store_is_full(tmp_path):
     store = UnsentStore(tmp_path / "unsent", max_bytes=10, max_age=60, clock=lambda: 5.0)
     for payload in (b"aaaa", b"bbbb", b"cccc", b"too long for it"):
         store.add(payload, 5.0)
@@ -54,7 +55,7 @@ def test_requests_expire_by_the_age_of_their_answers(tmp_path):
     assert (len(store), store.n_bytes) == (0, 0)
 
 
-def test_a_killed_process_leaves_whole_requests_that_only_its_user_reads(tmp_path):
+def test_killed_process_leaves_complete_requests_that_only_its_user_can_read(tmp_path):
     path = tmp_path / "unsent"
     killed = subprocess.run([sys.executable, "-c", WRITER, str(path)], timeout=240)
     assert killed.returncode == -signal.SIGKILL
@@ -65,7 +66,7 @@ def test_a_killed_process_leaves_whole_requests_that_only_its_user_reads(tmp_pat
         assert file.stat().st_mode & 0o077 == 0, file
 
 
-def test_a_file_that_is_no_store_is_refused(tmp_path):
+def test_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("these are notes, not a database; " * 50)
     with pytest.raises(InputError, match="--keep-unsent"):
@@ -73,7 +74,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
 
 
 @pytest.mark.timeout(20)
-def test_a_file_that_another_process_has_emptied_takes_requests_again(tmp_path):
+def test_file_that_another_process_has_emptied_accepts_requests(tmp_path):
     settings = {"max_bytes": 10, "max_age": 60, "clock": lambda: 5.0}
     store = UnsentStore(tmp_path / "unsent", **settings)
     store.add(b"aaaaaa", 5.0)

@@ -1,8 +1,9 @@
-"""A stage that buys node by node: the bits of training, the price of the paths, and no more reads.
+"""A stage that acquires features node by node gives the bits and the costs of training.
 
-The hand-made bundle has a stage of one tree over a, c and d: ``a <= 0`` is a sure no; else
-``c <= 0`` is a weak no; else ``d <= 0`` is a weak yes and above it a sure one. Where it is not
-sure the cloud reads a, c and e. Feature c and d share the price of "blood".
+The bundle of these tests has a stage of one tree over a, c and d. If ``a <= 0``, the answer is a
+sure no; otherwise, if ``c <= 0``, a weak no; otherwise, if ``d <= 0``, a weak yes, and above it a
+sure yes. If the stage is not sure, the cloud reads a, c and e. Features c and d share the price of
+the group "blood".
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def tree(**changes) -> TreeEnsemble:
 
 
 def replace_files(bundle: Bundle, files: dict[str, bytes], **fields) -> Bundle:
-    """Put files into a bundle, and a manifest that vouches for them."""
+    """Replace files of a bundle, fields of its manifest, and the hashes in it."""
     for name, content in files.items():
         replace_file(bundle.path, name, content)
     document = json.loads((bundle.path / "manifest.json").read_text()) | fields
@@ -84,26 +85,28 @@ def replace_files(bundle: Bundle, files: dict[str, bytes], **fields) -> Bundle:
 
 @pytest.fixture
 def make_lazy(make_bundle):
-    """Make the hand-made bundle; with `second`, the small bundle's first stage comes before."""
+    """Make the bundle; with `is_second` the small bundle's first stage comes before its stage."""
 
-    def make(name: str = "lazy", *, second: bool = False, trees: TreeEnsemble | None = None, **new):
-        bundle = make_bundle(name, **new)
+    def make(
+        name: str = "lazy", *, is_second: bool = False, trees: TreeEnsemble | None = None, **changes
+    ):
+        bundle = make_bundle(name, **changes)
         trees = tree() if trees is None else trees
         document = json.loads(bundle.manifest.to_json())
         lazy = document["stages"][1] | {"kind": "lazy", "inputs": INPUTS}
         del lazy["graph"]
         sample = read_arrays(bundle.read("sample.npz"))
         x = sample["X"][:, [0, 2, 3]]
-        number = 1 if second else 0
+        number = 1 if is_second else 0
         sample[f"stage_{number}"] = trees.margins(x)
         sample[f"bought_{number}"] = trees.visited(x)
         return replace_files(
             bundle,
             {"stage_1.npz": write_trees(trees), "sample.npz": write_arrays(sample)},
-            stages=[document["stages"][0], lazy] if second else [lazy],
-            chains=[[0, 1] if second else [0]],
+            stages=[document["stages"][0], lazy] if is_second else [lazy],
+            chains=[[0, 1] if is_second else [0]],
             operating_points=[
-                p | {"thresholds": [1.0, 1.0] if second else [1.0]}
+                p | {"thresholds": [1.0, 1.0] if is_second else [1.0]}
                 for p in document["operating_points"]
             ],
         )
@@ -120,29 +123,29 @@ def lazy(make_lazy) -> Bundle:
 
 
 @settings(deadline=None)
-@given(seed=st.integers(0, 2**32), mixed=st.booleans(), listed=st.booleans())
-def test_walker_gives_the_outputs_and_acquired_features_of_training(seed, mixed, listed):
+@given(seed=st.integers(0, 2**32), mixed=st.booleans(), uses_lists=st.booleans())
+def test_walker_has_the_outputs_and_acquired_features_of_training(seed, mixed, uses_lists):
     trees, rows = random_trees(seed, mixed=mixed)
     sizes = {"n_inputs": trees.n_features, "n_outputs": trees.n_outputs}
     flat = read_model(write_trees(trees), "lazy", "s.npz", **sizes)
     with pytest.MonkeyPatch.context() as patch:
-        if not listed:
+        if not uses_lists:
             patch.setattr(walker, "_MAX_LIST_NODES", 0)
         walk = Walker(flat).walk
     margins, visited = trees.margins(rows), trees.visited(rows)
-    for x, expected, bought in zip(rows, margins, visited, strict=True):
-        asked: list[int] = []
+    for x, expected, is_visited in zip(rows, margins, visited, strict=True):
+        acquired: list[int] = []
 
-        def ask(column, x=x, asked=asked):
-            asked.append(column)
+        def acquire(column, x=x, acquired=acquired):
+            acquired.append(column)
             return float(x[column])
 
-        out = walk(ask)
-        assert out.shape == (1, trees.n_outputs)
-        assert out.dtype == np.float32
-        assert out[0].view(np.uint32).tolist() == expected.view(np.uint32).tolist()
-        assert len(asked) == len(set(asked))
-        assert sorted(asked) == np.flatnonzero(bought).tolist()
+        outputs = walk(acquire)
+        assert outputs.shape == (1, trees.n_outputs)
+        assert outputs.dtype == np.float32
+        assert outputs[0].view(np.uint32).tolist() == expected.view(np.uint32).tolist()
+        assert len(acquired) == len(set(acquired))
+        assert sorted(acquired) == np.flatnonzero(is_visited).tolist()
 
 
 # -- a device ------------------------------------------------------------------------------
@@ -154,70 +157,70 @@ def test_sample_has_the_costs_and_labels_of_training(lazy):
     assert len({a.cost for a in answers}) > 2
 
 
-def sensors_of(row, **special):
-    """Sensors that count their reads: one a feature, c and d by their group."""
+def sensors_of(row, read_blood=None):
+    """Make sensors for a row, with one sensor for c and d; return them and the list of reads."""
     reads: list[str] = []
     values = dict(zip("abcdef", row, strict=True))
 
-    def reader(name, give):
-        def read():
+    def recorded(name, read):
+        def record_and_read():
             reads.append(name)
-            return give()
+            return read()
 
-        return read
+        return record_and_read
 
-    single = {n: reader(n, special.get(n, lambda n=n: values[n])) for n in "abef"}
-    blood = special.get("blood", lambda: [values["c"], values["d"]])
-    return Sensors(single, groups={"blood": reader("blood", blood)}), reads
+    features = {n: recorded(n, lambda n=n: values[n]) for n in "abef"}
+    blood = recorded("blood", read_blood or (lambda: [values["c"], values["d"]]))
+    return Sensors(features, groups={"blood": blood}), reads
 
 
 @pytest.mark.parametrize(
     ("row", "reads", "label", "route", "acquired", "cost"),
     [
         (EASY, ["a"], "no", "edge", (0,), 1.0),
-        # d comes with its group, and is paid only where it is tested
+        # d is read with its group, and is charged only if a node tests it
         (SURE, ["a", "blood"], "yes", "edge", (0, 2, 3), 1.0 + 2.0 + 3.0 + 10.0),
         (HARD, ["a", "blood", "e"], "no", "cloud", (0, 2, 4), 1.0 + 2.0 + 10.0 + 4.0 + OFFLOAD),
     ],
 )
-def test_a_feature_is_read_and_paid_when_a_node_tests_it(
+def test_feature_is_read_and_charged_when_a_node_tests_it(
     lazy, row, reads, label, route, acquired, cost
 ):
-    sensors, seen = sensors_of(row)
+    sensors, sensor_reads = sensors_of(row)
     link = InProcessLink(cloud_says)
     with Device(lazy, link=link, sensors=sensors) as device:
         answers = device.answer(), device.answer(row)
-    assert seen == reads
+    assert sensor_reads == reads
     for answer in answers:
-        found = (answer.label, answer.route, answer.acquired, answer.cost)
-        assert found == (label, route, acquired, cost)
+        assert (answer.label, answer.route) == (label, route)
+        assert (answer.acquired, answer.cost) == (acquired, cost)
 
 
 def test_failing_sensor_ends_the_walk(lazy, make_lazy):
-    def broken():
+    def fail():
         raise OSError("no such bus")
 
-    sensors, _ = sensors_of(SURE, blood=broken)
+    sensors, _ = sensors_of(SURE, read_blood=fail)
     with Device(lazy, sensors=sensors) as device:
         with pytest.raises(SensorError, match="sensor 'blood' failed: OSError: no such bus"):
             device.answer()
         assert device.counters["errors"] == 1
-    sensors, _ = sensors_of([0.1, 0, 1, 1, 1, 1], blood=broken)
-    with Device(make_lazy("two", second=True), sensors=sensors) as device:
+    sensors, _ = sensors_of([0.1, 0, 1, 1, 1, 1], read_blood=fail)
+    with Device(make_lazy("two", is_second=True), sensors=sensors) as device:
         answer = device.answer()
-    # the first stage's answer stands in, and what was bought till then is paid
+    # The first stage answers, and the features acquired before are charged.
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:blood", 0)
     assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
 
 
-@pytest.mark.parametrize("second", [True, False])
-def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy, second):
+@pytest.mark.parametrize("is_second", [True, False])
+def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy, is_second):
     gate = threading.Event()
-    row = [0.1, 0, 1, 1, 1, 1] if second else SURE
-    sensors, seen = sensors_of(row, blood=lambda: gate.wait(60) and [1.0, 1.0])
-    with Device(make_lazy(second=second), sensors=sensors, deadline_ms=100) as device:
+    row = [0.1, 0, 1, 1, 1, 1] if is_second else SURE
+    sensors, reads = sensors_of(row, read_blood=lambda: gate.wait(60) and [1.0, 1.0])
+    with Device(make_lazy(is_second=is_second), sensors=sensors, deadline_ms=100) as device:
         started = time.monotonic()
-        if second:
+        if is_second:
             answer = device.answer()
             assert (answer.route, answer.reason) == ("fallback", "sensor-late:blood")
             assert (answer.stage, answer.cost) == (0, 1.5)
@@ -226,36 +229,36 @@ def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy, second):
                 device.answer()
         assert time.monotonic() - started < 30
         gate.set()
-    assert seen == (["a", "b", "blood"] if second else ["a", "blood"])
+    assert reads == (["a", "b", "blood"] if is_second else ["a", "blood"])
 
 
-def test_values_that_are_refused(lazy, make_lazy):
+def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy, make_lazy):
     with Device(lazy, link=InProcessLink(cloud_says)) as device:
-        for value, says in ((NAN, "missing"), (np.inf, "infinite"), (1e300, "infinite")):
-            with pytest.raises(SensorError, match=f"column 'c' is {says}"):
+        for value, problem in ((NAN, "missing"), (np.inf, "infinite"), (1e300, "infinite")):
+            with pytest.raises(SensorError, match=f"column 'c' is {problem}"):
                 device.answer([1.0, 0, value, 0, 0, 0])
-        # what no node tests is not looked at
+        # Features that no node tests are not checked.
         assert device.answer([-1.0, *[NAN] * 5]).cost == 1.0
         assert device.answer([-1.0, *[np.inf] * 5]).cost == 1.0
     link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
-    both = make_lazy("both", missing=MissingSpec("refused", "allowed"))
-    with Device(both, link=link) as device:
+    cloud_allows = make_lazy("cloud-allows", missing=MissingSpec("refused", "allowed"))
+    with Device(cloud_allows, link=link) as device:
         answer = device.answer([1.0, 0, NAN, 0, -1.0, 0])
     assert (answer.route, answer.reason, answer.acquired) == ("cloud", "missing", (0, 2, 4))
 
 
-def test_allowed_missing_value_is_walked_and_paid(make_lazy):
+def test_allowed_missing_value_is_tested_and_charged(make_lazy):
     bundle = make_lazy(missing=MissingSpec("allowed", "refused"))
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         first = device.answer([NAN, 0, 1.0, 1.0, 0, 0])  # NaN goes right at a
         assert (first.route, first.label, first.cost) == ("edge", "yes", 16.0)
-        second = device.answer([1.0, 0, NAN, 1.0, 1.0, 0])  # and left at c, which is not sure
+        second = device.answer([1.0, 0, NAN, 1.0, 1.0, 0])  # NaN goes left at c, to a weak no
         assert (second.route, second.reason, second.cost) == ("fallback", "missing:c", 17.0)
         with pytest.raises(SensorError, match="infinite"):
             device.answer([-np.inf, 0, 0, 0, 0, 0])
 
 
-def test_several_threads_walk_at_a_time(lazy):
+def test_several_threads_can_walk_at_the_same_time(lazy):
     rows = [EASY, SURE]
 
     def ask(seed: int) -> None:
@@ -266,50 +269,56 @@ def test_several_threads_walk_at_a_time(lazy):
         list(pool.map(ask, range(4)))
 
 
-# -- bundles that lie ----------------------------------------------------------------------
+# -- manipulated bundles -------------------------------------------------------------------
 
 
-def forged(bundle: Bundle, trees: TreeEnsemble) -> Bundle:
+def with_other_trees(bundle: Bundle, trees: TreeEnsemble) -> Bundle:
+    """Replace the trees of a bundle and their hash, so that only the self-test can detect it."""
     return replace_files(bundle, {"stage_1.npz": write_trees(trees)})
 
 
-def test_the_self_test_finds_other_margins(lazy):
+def test_self_test_detects_other_margins(lazy):
     assert self_test(lazy) == 32
     value = tree().value.copy()
     value[6] = np.nextafter(value[6], np.float32(3))
     with pytest.raises(SelfTestError, match="gives other results") as caught:
-        self_test(forged(lazy, tree(value=value)))
+        self_test(with_other_trees(lazy, tree(value=value)))
     assert set(caught.value.differences) == {"stage_0"}
 
 
-def test_the_self_test_finds_other_acquired_features(lazy):
-    # another tree tests c first, for nothing: the same margins at another price
-    whole, before = tree(), {"feature": [1, -1, -1], "left": [1, -1, -1], "right": [2, -1, -1]}
-    both = {
-        name: np.concatenate([before.get(name, [0, 0, 0]), getattr(whole, name)])
+def test_self_test_detects_other_acquired_features(lazy):
+    # A further tree tests c first and adds 0: the margins are the same, but the cost is not.
+    original = tree()
+    first_tree = {"feature": [1, -1, -1], "left": [1, -1, -1], "right": [2, -1, -1]}
+    nodes = {
+        name: np.concatenate([first_tree.get(name, [0, 0, 0]), getattr(original, name)])
         for name in ("feature", "threshold", "nan_left", "left", "right")
     }
-    for side in ("left", "right"):
-        both[side][3:] += 3 * (both[side][3:] >= 0)
-    arrays = {name: both[name].astype(getattr(whole, name).dtype) for name in both}
-    value = np.concatenate([np.zeros((3, 1), np.float32), whole.value])
-    roots, output = np.array([0, 3], np.int32), np.zeros(2, np.int32)
-    trees = replace(whole, **arrays, value=value, roots=roots, output=output)
+    for child in ("left", "right"):
+        nodes[child][3:] += 3 * (nodes[child][3:] >= 0)
+    arrays = {name: nodes[name].astype(getattr(original, name).dtype) for name in nodes}
+    trees = replace(
+        original,
+        **arrays,
+        value=np.concatenate([np.zeros((3, 1), np.float32), original.value]),
+        roots=np.array([0, 3], np.int32),
+        output=np.zeros(2, np.int32),
+    )
     with pytest.raises(SelfTestError) as caught:
-        Device(forged(lazy, trees))
+        Device(with_other_trees(lazy, trees))
     assert set(caught.value.differences) == {"bought_0"}
 
 
-def test_trees_that_cannot_be_trusted_are_refused_in_one_line(lazy):
+def test_malformed_trees_are_refused_with_a_message_of_one_line(lazy):
     sample = read_arrays(lazy.read("sample.npz"))
     arrays = read_arrays(lazy.read("stage_1.npz"))
-    circle = arrays | {"left": np.array([0, -1, 3, -1, 5, -1, -1], np.int32)}
-    for content, says in (
-        (write_arrays(circle), "'left' must point to a later node of the same tree"),
+    with_cycle = arrays | {"left": np.array([0, -1, 3, -1, 5, -1, -1], np.int32)}
+    for content, message in (
+        (write_arrays(with_cycle), "'left' must point to a later node of the same tree"),
         (write_arrays(arrays)[:-40], "cannot be read"),
         (b"no zip at all", "cannot be read"),
     ):
-        with pytest.raises(BundleError, match=rf"^stage_1\.npz:? .*{says}") as caught:
+        with pytest.raises(BundleError, match=rf"^stage_1\.npz:? .*{message}") as caught:
             Device(replace_files(lazy, {"stage_1.npz": content}))
         assert "\n" not in str(caught.value)
     del sample["bought_0"]
@@ -328,17 +337,17 @@ assert not {"onnxruntime", "numba", "sklearn", "scipy"} & set(sys.modules), "hea
 
 
 @pytest.mark.slow
-def test_a_bundle_of_trees_alone_needs_neither_onnxruntime_nor_numba(make_lazy):
+def test_bundle_with_only_trees_needs_neither_onnxruntime_nor_numba(make_lazy):
     bundle = make_lazy()
     document = json.loads(bundle.manifest.to_json())
     arrays = read_arrays(bundle.read("sample.npz"))
     sample = {k: v for k, v in arrays.items() if not k.startswith("cloud")}
     points = [p | {"thresholds": [ALWAYS_STOP]} for p in document["operating_points"]]
     (bundle.path / "cloud.onnx").unlink()
-    alone = replace_files(
+    without_cloud = replace_files(
         bundle,
         {"sample.npz": write_arrays(sample)},
         cloud=None,
         operating_points=points,
     )
-    run_python(WITHOUT_GRAPHS, alone.path)
+    run_python(WITHOUT_GRAPHS, without_cloud.path)

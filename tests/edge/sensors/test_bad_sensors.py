@@ -1,4 +1,4 @@
-"""A device beside hung, dead and slow sensors answers wherever a stage has what it needs."""
+"""A device with a hung, dead or slow sensor answers every instance whose stages do not need it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from gatewise_edge.link.link import InProcessLink
 from tests.support.small_bundle import cloud_says
 
 DEADLINE_MS = 200.0
-#: Values of a and c: stage 0 reads a and b and stops for the first, stage 1 reads c as well and
-#: stops for the second, and the cloud reads a, c and e for the third.
+#: Values of a and c for three kinds of instances. Stage 0 reads a and b and stops for the first
+#: kind. Stage 1 also reads c and stops for the second kind. The cloud reads a, c and e for the
+#: third kind.
 KINDS = ((1.0, 0.0), (0.1, 1.0), (0.1, 0.1))
-#: Features that an instance of each kind needs on its way to its answer.
+#: Features that an answer to an instance of each kind needs.
 NEEDS = ("ab", "abc", "abce")
 
 
 def run(bundle, name, fault, n, deadline_ms=DEADLINE_MS):
-    """Answer `n` instances beside a sensor `name` that has a fault; outcomes by kind."""
-    never, values = threading.Event(), dict.fromkeys("abcdef", 0.0)
+    """Answer `n` instances with a fault in sensor `name`.
+
+    Returns the outcomes by kind, the longest time to an outcome, and the hung sensors.
+    """
+    never = threading.Event()
+    values = dict.fromkeys("abcdef", 0.0)
 
     def sensor(feature):
         def read():
@@ -44,13 +49,13 @@ def run(bundle, name, fault, n, deadline_ms=DEADLINE_MS):
             kind = i % 3
             values["a"], values["c"] = KINDS[kind]
             values["e"] = -1.0
-            begun = time.monotonic()
+            started = time.monotonic()
             try:
                 answer = device.answer()
                 outcomes[kind][answer.route, answer.stage] += 1
             except SensorError as error:
                 outcomes[kind]["error", error.sensor] += 1
-            longest = max(longest, time.monotonic() - begun)
+            longest = max(longest, time.monotonic() - started)
         counters = device.counters
         hung = sensors.hung
         never.set()
@@ -60,18 +65,18 @@ def run(bundle, name, fault, n, deadline_ms=DEADLINE_MS):
 
 @pytest.mark.parametrize("name", "abce")
 @pytest.mark.parametrize("fault", ["hung", "dead", "slow"])
-def test_instances_are_answered_by_the_last_stage_that_has_its_features(bundle, name, fault):
+def test_last_stage_with_its_features_answers(bundle, name, fault):
     outcomes, longest, hung = run(bundle, name, fault, 3)
-    well = [("edge", 0), ("edge", 1), ("cloud", 2)]
-    for needs, outcome, usual in zip(NEEDS, outcomes, well, strict=True):
+    outcomes_without_fault = [("edge", 0), ("edge", 1), ("cloud", 2)]
+    for needs, outcome, usual in zip(NEEDS, outcomes, outcomes_without_fault, strict=True):
         if name == "a":
             assert outcome == {("error", "a"): 1}, (needs, outcome)
         elif name == "b":
-            # the cloud can do without it, if there is time left
+            # The cloud does not need b, and answers if there is time left.
             possible = {("cloud", 2)} if fault == "dead" else {("cloud", 2), ("error", "b")}
             assert possible >= set(outcome), (needs, outcome)
         elif name in needs:
-            # the stages before have an answer: one that needs c falls back to stage 0
+            # An earlier stage answers: stage 0 without c, stage 1 without e.
             assert outcome == {("fallback", 0 if name == "c" else 1): 1}, (needs, outcome)
         else:
             assert outcome == {usual: 1}, (needs, outcome)
@@ -79,21 +84,21 @@ def test_instances_are_answered_by_the_last_stage_that_has_its_features(bundle, 
     assert longest < 1.0
 
 
-def test_a_sensor_that_comes_back_is_read_again(bundle):
-    """A sensor that hung is left alone until its call returns; then the device is as before."""
-    free, values = threading.Event(), {"a": 0.1, "b": 0.0, "c": 1.0, "d": 0.0, "e": 0.0, "f": 0.0}
+def test_hung_sensor_is_read_again_after_its_call_has_returned(bundle):
+    may_return = threading.Event()
+    values = {"a": 0.1, "b": 0.0, "c": 1.0, "d": 0.0, "e": 0.0, "f": 0.0}
     hangs = iter([True])
 
     def c():
         if next(hangs, False):
-            free.wait()
+            may_return.wait()
         return values["c"]
 
     others = {name: (lambda value=values[name]: value) for name in "abdef"}
     sensors = Sensors({"c": c, **others})
     with Device(bundle, sensors=sensors, deadline_ms=DEADLINE_MS) as device:
         assert [device.answer().route for _ in range(3)] == ["fallback"] * 3
-        free.set()
+        may_return.set()
         deadline = time.monotonic() + 30.0
         while device.answer().route != "edge":
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Values are read when asked for, once, and cost what FeatureCosts says; what fails is named."""
+"""Sensors are read on demand and only once, their costs are charged, and errors name them."""
 
 from __future__ import annotations
 
@@ -44,49 +44,51 @@ def acquired(reading: Reading) -> list[int]:
 
 
 class Flaky:
-    """A sensor that counts its reads, and fails so many times before it gives its value."""
+    """A sensor that counts its reads, and fails some times before it returns its value."""
 
-    def __init__(self, failures: int, value: object = 3.0) -> None:
-        self.left, self.value, self.reads = failures, value, 0
+    def __init__(self, n_failures: int, value: object = 3.0) -> None:
+        self.n_failures_left = n_failures
+        self.value = value
+        self.reads = 0
 
     def __call__(self):
         self.reads += 1
-        if self.left:
-            self.left -= 1
+        if self.n_failures_left:
+            self.n_failures_left -= 1
             raise OSError("bus busy")
         return self.value() if callable(self.value) else self.value
 
 
 @pytest.fixture
 def make():
-    """Make sensors; they are closed with the test. A value stands for a sensor that gives it."""
-    made: list[Sensors] = []
+    """Make sensors, which are closed after the test; a value makes a sensor that returns it."""
+    all_sensors: list[Sensors] = []
 
     def make(features: dict, groups: dict | None = None, **settings) -> Sensors:
-        given = [
+        feature_sensors, group_sensors = (
             {n: v if callable(v) else Flaky(0, v) for n, v in part.items()}
             for part in (features, groups or {})
-        ]
-        made.append(Sensors(given[0], groups=given[1], **settings))
-        return made[-1]
+        )
+        all_sensors.append(Sensors(feature_sensors, groups=group_sensors, **settings))
+        return all_sensors[-1]
 
     yield make
-    for sensors in made:
+    for sensors in all_sensors:
         sensors.close()
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6))
 def test_meter_charges_the_acquired_features(steps):
     reading = reading_of(row_values([1.0, 2.0, 3.0, 4.0, 5.0], 5))
-    so_far: set[int] = set()
+    expected: set[int] = set()
     for step in steps:
         assert acquire(reading, *step) == [1.0 + k for k in step]
-        so_far.update(step)
-        assert reading.cost == COSTS.price(sorted(so_far))
-        assert acquired(reading) == sorted(so_far)
+        expected.update(step)
+        assert reading.cost == COSTS.price(sorted(expected))
+        assert acquired(reading) == sorted(expected)
 
 
-def test_a_failed_read_is_tried_again_and_nothing_is_read_twice(make):
+def test_failed_read_is_retried_and_no_feature_is_read_twice(make):
     age, blood = Flaky(2, 50.0), Flaky(1, [240.0, 1.0])
     ecg, urine = Flaky(0, 2.0), Flaky(0, {"ph": 6.5})
     sensors = make({"age": age, "ecg": ecg}, {"blood": blood, "urine": urine}, retries=2)
@@ -100,11 +102,11 @@ def test_a_failed_read_is_tried_again_and_nothing_is_read_twice(make):
     assert sensors.counts["blood"] == SensorCounts(reads=2, retries=1)
     sensors.close()
     sensors.close()
-    acquire(reading_of(sensors.bind(COSTS)), 0)  # the next instance, and after closing
+    acquire(reading_of(sensors.bind(COSTS)), 0)  # another instance, after closing
     assert age.reads == 4
 
 
-def test_a_features_own_sensor_goes_before_its_groups(make):
+def test_sensor_of_a_feature_takes_precedence_over_its_group(make):
     blood = Flaky(0, {"chol": 9.0, "fbs": 2.0})
     reading = reading_of(make({"chol": 1.0}, {"blood": blood}).bind(COSTS))
     assert (acquire(reading, 1), blood.reads) == ([1.0], 0)
@@ -112,7 +114,7 @@ def test_a_features_own_sensor_goes_before_its_groups(make):
 
 
 @pytest.mark.parametrize(
-    ("features", "groups", "feature", "sensor", "says"),
+    ("features", "groups", "feature", "sensor", "message"),
     [
         ({"age": Flaky(9)}, {}, 0, "age", "sensor 'age' failed: OSError: bus busy$"),
         ({"age": lambda: None}, {}, 0, "age", "sensor 'age' failed: TypeError"),
@@ -124,18 +126,18 @@ def test_a_features_own_sensor_goes_before_its_groups(make):
         ({"ecg": 1.0}, {}, 0, "age", "column 'age' has no sensor"),
     ],
 )
-def test_a_sensor_that_fails_is_named(make, features, groups, feature, sensor, says):
-    with pytest.raises(SensorError, match=says) as caught:
+def test_error_names_the_sensor_that_failed(make, features, groups, feature, sensor, message):
+    with pytest.raises(SensorError, match=message) as caught:
         acquire(reading_of(make(features, groups).bind(COSTS)), feature)
     assert (caught.value.sensor, caught.value.why) == (sensor, "sensor")
 
 
-def test_tries_are_bounded_by_name_and_by_the_deadline(make):
+def test_retries_are_bounded_by_name_and_by_the_deadline(make):
     age, ecg = Flaky(9), Flaky(9)
     sensors = make({"age": age, "ecg": ecg}, retries={"age": 1})
-    for k, says in ((0, r"'age' failed: OSError: bus busy \(2 tries\)"), (4, "bus busy$")):
+    for k, message in ((0, r"'age' failed: OSError: bus busy \(2 tries\)"), (4, "bus busy$")):
         reading = reading_of(sensors.bind(COSTS))
-        with pytest.raises(SensorError, match=says):
+        with pytest.raises(SensorError, match=message):
             acquire(reading, k)
         assert (reading.cost, acquired(reading)) == (0.0, [])
     assert (age.reads, ecg.reads) == (2, 1)
@@ -148,53 +150,55 @@ def test_tries_are_bounded_by_name_and_by_the_deadline(make):
     assert age.reads == 3
 
 
-def test_an_instance_takes_what_an_audit_is_reading(make):
-    begun, release, second = threading.Event(), threading.Event(), threading.Event()
+def test_instance_uses_the_value_that_an_audit_is_reading(make):
+    has_begun = threading.Event()
+    may_return = threading.Event()
+    has_second = threading.Event()
 
-    def blocks() -> float:
-        begun.set()
-        assert release.wait(30)
+    def read_slowly() -> float:
+        has_begun.set()
+        assert may_return.wait(30)
         return 7.0
 
-    class Noted:
-        """A lock that notes a second comer."""
+    class ObservedLock:
+        """A lock that sets `has_second` when a second thread waits for it."""
 
         def __init__(self) -> None:
             self._lock = threading.Lock()
 
         def __enter__(self) -> None:
             if not self._lock.acquire(blocking=False):
-                second.set()
+                has_second.set()
                 self._lock.acquire()
 
         def __exit__(self, *_: object) -> None:
             self._lock.release()
 
-    sensors = make({"age": 5.0, "ecg": blocks})
+    sensors = make({"age": 5.0, "ecg": read_slowly})
     source = sensors.bind(COSTS)
-    source._sensors[4].state.reading = Noted()
+    source._sensors[4].state.reading = ObservedLock()
     audited, instance = reading_of(source), reading_of(source)
     audited.lift_deadline()
     with ThreadPoolExecutor(2) as pool:
-        late = pool.submit(acquire, audited, 4)
-        assert begun.wait(30)
+        audit_values = pool.submit(acquire, audited, 4)
+        assert has_begun.wait(30)
         assert acquire(instance, 0) == [5.0]  # another sensor does not wait
-        found = pool.submit(acquire, instance, 4)
-        assert second.wait(30)
-        release.set()
-        assert (late.result(), found.result()) == ([7.0], [7.0])
+        values = pool.submit(acquire, instance, 4)
+        assert has_second.wait(30)
+        may_return.set()
+        assert (audit_values.result(), values.result()) == ([7.0], [7.0])
     assert sensors.counts["ecg"].reads == 1
     assert instance.cost == 3.5
 
 
-def test_failed_sensor_is_not_read_again_for_the_instance_nor_paid(make):
+def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make):
     blood = Flaky(1, [240.0, 1.0])
     bound = make({"age": 50.0, "ecg": 2.0}, {"blood": blood}).bind(COSTS)
     reading = reading_of(bound)
     with pytest.raises(SensorError, match="'blood' failed"):
         acquire(reading, 4, 1, 0)
     with pytest.raises(SensorError, match="'blood' failed"):
-        acquire(reading, 0, 2)  # at once: age is not acquired in vain
+        acquire(reading, 0, 2)  # it raises at once, before age is acquired
     assert (blood.reads, acquired(reading), reading.cost) == (1, [4], 2.5)
     x = reading.acquire(np.array([0, 1]), allow_missing=True, spare=True)
     assert x[0] == 50.0
@@ -205,7 +209,7 @@ def test_failed_sensor_is_not_read_again_for_the_instance_nor_paid(make):
 
 
 @pytest.mark.parametrize(
-    ("value", "why", "says"),
+    ("value", "why", "message"),
     [
         (np.inf, "infinite", "'age' is infinite"),
         (-np.inf, "infinite", "'age' is infinite"),
@@ -213,12 +217,12 @@ def test_failed_sensor_is_not_read_again_for_the_instance_nor_paid(make):
         (NAN, "missing", "'age' is missing"),
     ],
 )
-def test_refused_value_is_paid_and_no_further_feature_is_acquired(make, value, why, says):
+def test_refused_value_is_charged_and_no_further_feature_is_acquired(make, value, why, message):
     age = Flaky(0, value)
     for source in (make({"age": age, "ecg": 1.0}).bind(COSTS), row_values([value, 0, 0, 0, 0], 5)):
         reading = reading_of(source)
         for features in ((0,), (4, 0)):
-            with pytest.raises(SensorError, match=says) as caught:
+            with pytest.raises(SensorError, match=message) as caught:
                 acquire(reading, *features, allow_missing=why == "infinite")
             assert (caught.value.sensor, caught.value.why) == ("age", why)
         assert (acquired(reading), reading.cost, age.reads) == ([0], 1.0, 1)
@@ -227,37 +231,41 @@ def test_refused_value_is_paid_and_no_further_feature_is_acquired(make, value, w
 
 
 @pytest.mark.parametrize("n", [3, 200])
-def test_largest_float32_values_pass_and_infinity_does_not(n):
-    names, every = [f"x{k}" for k in range(n)], np.arange(n)
+def test_largest_float32_values_are_allowed_and_infinity_is_not(n):
+    names = [f"x{k}" for k in range(n)]
+    features = np.arange(n)
     meter = Meter(FeatureCosts(np.ones(n), names=names))
     row = np.full(n, np.finfo(np.float32).max)
     reading = Reading(row_values(row, n), meter, lambda: 1.0)
-    assert reading.acquire(every, allow_missing=False).tolist() == row.tolist()
-    for last, why in ((np.inf, "infinite"), (-np.inf, "infinite"), (NAN, "missing")):
-        row[-1] = last
+    assert reading.acquire(features, allow_missing=False).tolist() == row.tolist()
+    for last_value, why in ((np.inf, "infinite"), (-np.inf, "infinite"), (NAN, "missing")):
+        row[-1] = last_value
+        reading = Reading(row_values(row, n), meter, lambda: 1.0)
         with pytest.raises(SensorError) as caught:
-            Reading(row_values(row, n), meter, lambda: 1.0).acquire(every, allow_missing=False)
+            reading.acquire(features, allow_missing=False)
         assert (caught.value.sensor, caught.value.why) == (names[-1], why)
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["deadline", "timeout of its own"])
-def test_a_blocking_sensor_is_left_behind(make, own):
-    gate, age = threading.Event(), Flaky(0, 50.0)
+@pytest.mark.parametrize("has_timeout", [False, True], ids=["deadline", "sensor's timeout"])
+def test_blocking_sensor_is_abandoned(make, has_timeout):
+    gate = threading.Event()
+    age = Flaky(0, 50.0)
     ecg = Flaky(0, lambda: gate.wait(60) and 2.0)
-    sensors = make({"age": age, "ecg": ecg}, timeout={"ecg": 0.1} if own else None)
+    sensors = make({"age": age, "ecg": ecg}, timeout={"ecg": 0.1} if has_timeout else None)
     bound = sensors.bind(COSTS)
-    reading = reading_of(bound, timeout=25.0 if own else 0.1)
+    reading = reading_of(bound, timeout=25.0 if has_timeout else 0.1)
     started = time.monotonic()
     with pytest.raises(SensorError, match="'ecg' did not answer in time") as caught:
         acquire(reading, 0, 4)
     assert 0.1 <= time.monotonic() - started < 20
     assert (caught.value.sensor, caught.value.why) == ("ecg", "sensor-late")
     assert (reading.cost, sensors.counts["ecg"].late) == (COSTS.price([0]), 1)
-    # All else is at hand, so nothing waits for the blocked one.
+    # All other values are known, so that nothing waits for the blocked sensor.
     x = reading.acquire(np.array([0, 4]), allow_missing=True, spare=True)
     assert x[0] == 50.0
     assert np.isnan(x[1])
-    # Another instance reads the others, and waits for it in its own time; a later one does not.
+    # The next instance reads the other sensor, and waits for the blocked one within its own time.
+    # A later instance does not wait.
     for timeout in (0.05, 1e6):
         assert acquire(reading_of(bound, timeout=5.0), 0) == [50.0]
         with pytest.raises(SensorError, match="'ecg' did not answer in time"):
@@ -272,44 +280,44 @@ def test_a_blocking_sensor_is_left_behind(make, own):
     assert sensors.trouble is None
 
 
-def test_every_sensor_but_the_hung_ones_is_read_on_threads_one_for_each(make):
+def test_other_sensors_are_read_and_each_hung_sensor_takes_one_thread(make):
     gate = threading.Event()
     features = {name: (lambda: float(gate.wait(60))) for name in ("chol", "fbs", "ph")}
     sensors = make({"age": 50.0} | features, timeout=0.1)
-    before = threading.active_count()
+    n_before = threading.active_count()
     for _ in range(50):
-        reading = reading_of(sensors.bind(COSTS))  # as by a device that adopts another bundle
+        reading = reading_of(sensors.bind(COSTS))  # a device binds them for each adopted bundle
         x = reading.acquire(np.arange(4), allow_missing=True, spare=True)
         assert x[0] == 50.0
         assert np.isnan(x[1:]).all()
-    assert threading.active_count() <= before + 4
+    assert threading.active_count() <= n_before + 4
     assert sensors.hung == ("chol", "fbs", "ph")
     assert [sensors.counts[name].reads for name in sensors.hung] == [1, 1, 1]
     gate.set()
-    wait_until(lambda: threading.active_count() <= before + 1, "the threads", 60)
+    wait_until(lambda: threading.active_count() <= n_before + 1, "the threads to end", 60)
 
 
 @pytest.mark.parametrize(
-    ("features", "groups", "needed", "says"),
+    ("features", "groups", "needed", "message"),
     [
         ({"pulse": 1.0}, {}, [], "sensor 'pulse': the bundle has no such feature"),
         ({}, {"hair": [1.0]}, [], "group sensor 'hair': the bundle has no such feature group"),
         ({"age": 1.0}, {}, [0, 3], "feature 'ph' has no sensor"),
     ],
 )
-def test_sensor_names_must_be_those_of_the_bundle(make, features, groups, needed, says):
-    with pytest.raises(InputError, match=says):
+def test_sensor_names_must_match_the_bundle(make, features, groups, needed, message):
+    with pytest.raises(InputError, match=message):
         make(features, groups).bind(COSTS, needed)
 
 
 @pytest.mark.parametrize("row", [[1.0] * 4, [[1.0] * 5], 3.0, ["a"] * 5, [None, object(), 1, 1, 1]])
-def test_rows_must_have_the_bundle_s_shape(row):
+def test_row_must_have_the_shape_of_the_bundle(row):
     with pytest.raises(InputError):
         row_values(row, 5)
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"retries": -1}, "retries is -1; give a whole number, at least 0"),
         ({"retries": 1.5}, "retries is 1.5"),
@@ -319,25 +327,26 @@ def test_rows_must_have_the_bundle_s_shape(row):
         ({"retry_wait": "1"}, "retry_wait is '1'"),
     ],
 )
-def test_settings_are_checked(settings, says):
-    with pytest.raises(InputError, match=says):
+def test_settings_are_checked(settings, message):
+    with pytest.raises(InputError, match=message):
         Sensors({"age": lambda: 1.0}, **settings)
 
 
-# -- a device: the failed instance goes to the cloud or, if it must, ends in an error by name ---
+# -- failures in a device ------------------------------------------------------------------
 
-# The small bundle: stage 0 reads a and b, stage 1 reads c, the cloud reads a, c and e.
+# In the small bundle stage 0 reads a and b, stage 1 reads c, and the cloud reads a, c and e.
 HARD = {"a": 0.1, "b": 0.0, "c": 0.1, "d": 0.0, "e": -1.0}
 BROKEN = Flaky(10**6)
 
 
-def device_of(bundle, *, link=True, timeout=None, policy="system", **special) -> Device:
-    readers = {n: lambda n=n: HARD[n] for n in HARD} | special
-    seen = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
+def device_of(bundle, *, has_link=True, timeout=None, policy="system", **replaced) -> Device:
+    """Make a device with sensors that return a hard row, except for the `replaced` ones."""
+    sensors = {name: lambda name=name: HARD[name] for name in HARD} | replaced
+    link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
     return Device(
         bundle,
-        link=seen if link else None,
-        sensors=Sensors(readers, timeout=timeout),
+        link=link if has_link else None,
+        sensors=Sensors(sensors, timeout=timeout),
         deadline_ms=2_000,
         policy=policy,
     )
@@ -353,7 +362,7 @@ def test_failed_feature_that_the_cloud_does_not_read_is_offloaded(bundle, tolera
         answer = device.answer()
     assert (answer.route, answer.reason, answer.label) == ("cloud", "sensor:b", "no")
     assert answer.acquired == (0, 2, 4)  # a was read before b failed
-    for name in "ace":  # of stage 0, of stage 1 and of the cloud alone
+    for name in "ace":  # features of stage 0, of stage 1, and of the cloud only
         with device_of(tolerant, **{name: BROKEN}) as device:
             answer = device.answer()
         assert (answer.route, answer.reason) == ("cloud", f"sensor:{name}")
@@ -364,13 +373,14 @@ def test_failed_feature_that_the_cloud_reads_is_a_fallback(bundle):
     with device_of(bundle, c=BROKEN) as device:
         answer = device.answer()
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:c", 0)
-    # Known to be in vain: e is not bought for the cloud.
+    # The request is impossible without c, so that e is not acquired for it.
     assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
-    for name, link in (("a", True), ("b", False)):
-        with device_of(bundle, link=link, **{name: BROKEN}) as device:
-            with pytest.raises(SensorError, match=f"sensor '{name}' failed: OSError: bus") as found:
+    for name, has_link in (("a", True), ("b", False)):
+        with device_of(bundle, has_link=has_link, **{name: BROKEN}) as device:
+            message = f"sensor '{name}' failed: OSError: bus"
+            with pytest.raises(SensorError, match=message) as caught:
                 device.answer()
-            assert (found.value.sensor, device.counters["errors"]) == (name, 1)
+            assert (caught.value.sensor, device.counters["errors"]) == (name, 1)
 
 
 def test_cloud_only_falls_back_to_the_stages_after_a_failed_feature(bundle):
@@ -385,11 +395,11 @@ def test_cloud_only_falls_back_to_the_stages_after_a_failed_feature(bundle):
         assert device.counters["errors"] == 1
 
 
-def test_a_sensor_with_a_timeout_of_its_own_leaves_time_for_the_cloud(tolerant):
+def test_sensor_with_a_timeout_leaves_time_for_the_cloud(tolerant):
     for name in ("e", "c"):
         gate = threading.Event()
-        special = {name: lambda gate=gate: float(gate.wait(60))}
-        with device_of(tolerant, timeout={name: 0.02}, **special) as device:
+        blocked = {name: lambda gate=gate: float(gate.wait(60))}
+        with device_of(tolerant, timeout={name: 0.02}, **blocked) as device:
             answer = device.answer()
             gate.set()
         assert (answer.route, answer.reason) == ("cloud", f"sensor-late:{name}")

@@ -1,4 +1,4 @@
-"""A fault of a signal is an error or is counted; on demand rate and width are converted."""
+"""Faults of a signal are errors or counted; the rate and the width are converted if requested."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ COUNTS = RNG.integers(-3000, 3000, (10 * LENGTH, 2)).astype(np.int16)
 
 
 def read(path, signal=INPUT, **options):
-    """Windows and errors of a signal, and its counts; the error that ended it stands last."""
-    found = []
+    """Read the windows and errors of a signal, and its counts; the last error may have ended it."""
+    instances = []
     try:
         source = open_signal(str(path), signal, Stop(), SignalOptions(**options))
-        found += [instance for instance, _ in source]
+        instances += [instance for instance, _ in source]
     except InputError as error:
-        return [*found, error], {}
-    return found, source.counts
+        return [*instances, error], {}
+    return instances, source.counts
 
 
 def wave_bytes(counts=COUNTS, width=2, rate=RATE, tag=1, size=None):
-    """Content of a .wav file of float or PCM samples at full scale."""
+    """Make the content of a .wav file with float or PCM samples at full scale."""
     if tag == 3:
         data = (counts / 32768).astype(f"<f{width}").tobytes()
     elif width == 1:
@@ -46,7 +46,7 @@ def wave_bytes(counts=COUNTS, width=2, rate=RATE, tag=1, size=None):
     else:
         data = (counts.astype(f"<i{width}") << (8 * width - 16)).tobytes()
     channels = counts.shape[1]
-    form = struct.pack(
+    format_chunk = struct.pack(
         "<HHIIHH",
         tag,
         channels,
@@ -56,11 +56,10 @@ def wave_bytes(counts=COUNTS, width=2, rate=RATE, tag=1, size=None):
         8 * width,
     )
     if tag == 0xFFFE:
-        form += struct.pack("<HHIH", 22, 8 * width, 3, 1) + bytes(14)
+        format_chunk += struct.pack("<HHIH", 22, 8 * width, 3, 1) + bytes(14)
     size = len(data) if size is None else size
-    chunks = (
-        b"fmt " + struct.pack("<I", len(form)) + form + b"LIST" + struct.pack("<I", 3) + b"abc\0"
-    )
+    chunks = b"fmt " + struct.pack("<I", len(format_chunk)) + format_chunk
+    chunks += b"LIST" + struct.pack("<I", 3) + b"abc\0"
     chunks += b"data" + struct.pack("<I", size) + data
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
 
@@ -133,27 +132,29 @@ def write_fault(folder, name):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_every_fault_of_a_recording_is_reported(name, tmp_path):
-    found, counts = read(write_fault(tmp_path, name))
-    errors = [one for one in found if isinstance(one, InputError)]
-    checked = []
-    for window in (one for one in found if not isinstance(one, InputError)):
+    instances, counts = read(write_fault(tmp_path, name))
+    errors = [instance for instance in instances if isinstance(instance, InputError)]
+    windows = [instance for instance in instances if not isinstance(instance, InputError)]
+    valid_windows = []
+    for window in windows:
         try:
-            checked.append(INPUT.checked(window[np.newaxis])[0])
+            valid_windows.append(INPUT.checked(window[np.newaxis])[0])
         except InputError as error:
             errors.append(error)
     assert errors or counts["gaps"] or counts["flaws"], name
-    # what is answered are samples as they were recorded
-    whole = {w.tobytes() for i in range(len(COUNTS)) if len(w := COUNTS[i : i + LENGTH]) == LENGTH}
-    assert all(np.asarray(w, np.int16).tobytes() in whole for w in checked)
+    # The windows that a device would answer have the recorded samples.
+    n_starts = len(COUNTS) - LENGTH + 1
+    recorded = {COUNTS[i : i + LENGTH].tobytes() for i in range(n_starts)}
+    assert all(np.asarray(w, np.int16).tobytes() in recorded for w in valid_windows)
 
 
 @pytest.mark.parametrize(
     ("name", "n_windows"),
     [("cut .wav", 9), ("cut .npy", 9), ("cut stream", 10), ("a .wav of no length", 10)],
 )
-def test_a_cut_file_gives_its_whole_windows(name, n_windows, tmp_path):
-    found, counts = read(write_fault(tmp_path, name))
-    np.testing.assert_array_equal(np.concatenate(found), COUNTS[: n_windows * LENGTH])
+def test_truncated_file_gives_its_complete_windows(name, n_windows, tmp_path):
+    windows, counts = read(write_fault(tmp_path, name))
+    np.testing.assert_array_equal(np.concatenate(windows), COUNTS[: n_windows * LENGTH])
     assert counts["flaws"] >= 1
     assert counts["windows"] == n_windows
 
@@ -167,7 +168,7 @@ def test_a_cut_file_gives_its_whole_windows(name, n_windows, tmp_path):
         (TIMES * 0, "the times of the samples do not advance"),
     ],
 )
-def test_times_of_another_rate_are_described(times, advice, tmp_path):
+def test_error_describes_times_of_another_rate(times, advice, tmp_path):
     path = tmp_path / "r.csv"
     path.write_text(lines(times))
     (error,), _ = read(path)
@@ -180,28 +181,28 @@ def test_times_of_another_rate_are_described(times, advice, tmp_path):
         (TIMES + RNG.uniform(-0.007, 0.007, len(TIMES)), 10),
         (TIMES + RNG.normal(0, 0.003, len(TIMES)), 10),
         (TIMES * 1.05, 10),
-        (np.repeat(TIMES[::2], 2), 10),  # a driver that reads two at a time
+        (np.repeat(TIMES[::2], 2), 10),  # a driver that reads two samples at a time
         (TIMES.round(2) + 1.7e9, 10),
     ],
 )
-def test_jitter_and_a_clock_that_is_off_are_no_gaps(times, n_windows, tmp_path):
+def test_jitter_and_clock_errors_are_no_gaps(times, n_windows, tmp_path):
     path = tmp_path / "r.csv"
     path.write_text(lines(times))
-    found, counts = read(path)
-    assert (len(found), counts["gaps"], counts["dropped_samples"]) == (n_windows, 0, 0)
+    windows, counts = read(path)
+    assert (len(windows), counts["gaps"], counts["dropped_samples"]) == (n_windows, 0, 0)
 
 
-def test_a_gap_is_found_in_jitter(tmp_path):
+def test_gap_is_detected_despite_jitter(tmp_path):
     times = TIMES + RNG.uniform(-0.004, 0.004, len(TIMES))
     times[100:] += 0.1
     path = tmp_path / "r.csv"
     path.write_text(lines(times))
-    found, counts = read(path)
+    windows, counts = read(path)
     assert counts["gaps"] == 1
-    assert [w[0, 0] for w in found] == [*COUNTS[:96:LENGTH, 0], *COUNTS[100:292:LENGTH, 0]]
+    assert [w[0, 0] for w in windows] == [*COUNTS[:96:LENGTH, 0], *COUNTS[100:292:LENGTH, 0]]
 
 
-def test_columns_with_the_channels_names_are_in_any_order(tmp_path):
+def test_columns_with_the_names_of_the_channels_may_have_any_order(tmp_path):
     path = tmp_path / "r.csv"
     for header, counts in (("sep=,\ny,x\n", COUNTS[:, ::-1]), ("acc_x,acc_y\n", COUNTS)):
         path.write_text(header + "".join(f"{a},{b}\n" for a, b in counts))
@@ -212,27 +213,27 @@ def test_columns_with_the_channels_names_are_in_any_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("width", "tag", "lost"),
+    ("width", "tag", "tolerance"),
     [(1, 1, 255), (2, 1, 0), (3, 1, 0), (4, 1, 0), (4, 3, 0), (8, 3, 0), (2, 0xFFFE, 0)],
 )
-def test_every_width_is_converted_on_demand(width, tag, lost, tmp_path):
+def test_every_width_is_converted_if_requested(width, tag, tolerance, tmp_path):
     path = tmp_path / "r.wav"
     path.write_bytes(wave_bytes(width=width, tag=tag))
-    found, _ = read(path, convert=True)
-    assert found[0].dtype == np.int16
-    assert np.abs(np.concatenate(found).astype(int) - COUNTS).max() <= lost
-    floats, _ = read(path, FLOAT_INPUT, convert=True)
-    np.testing.assert_allclose(np.concatenate(floats) * 32768, COUNTS, atol=lost)
+    windows, _ = read(path, convert=True)
+    assert windows[0].dtype == np.int16
+    assert np.abs(np.concatenate(windows).astype(int) - COUNTS).max() <= tolerance
+    float_windows, _ = read(path, FLOAT_INPUT, convert=True)
+    np.testing.assert_allclose(np.concatenate(float_windows) * 32768, COUNTS, atol=tolerance)
 
 
-def test_scale_and_offset_make_the_bundle_s_counts(tmp_path):
-    """A sensor with counts of a quarter, where the bundle's are of a half."""
+def test_scale_and_offset_convert_to_the_counts_of_the_bundle(tmp_path):
+    """A count of the sensor is 0.25 m/s2, and a count of the bundle 0.5 m/s2."""
     path = tmp_path / "r.npy"
     np.save(path, COUNTS.astype(np.int32) * 2 + 100)
-    found, _ = read(path, scale=(0.25,), offset=(-100.0,), unit="m/s2")
-    assert np.array_equal(np.concatenate(found), COUNTS)
-    found, _ = read(path, scale=(0.25, 0.5), offset=(-100.0,))
-    assert np.array_equal(np.concatenate(found), COUNTS * [1, 2])
+    windows, _ = read(path, scale=(0.25,), offset=(-100.0,), unit="m/s2")
+    assert np.array_equal(np.concatenate(windows), COUNTS)
+    windows, _ = read(path, scale=(0.25, 0.5), offset=(-100.0,))
+    assert np.array_equal(np.concatenate(windows), COUNTS * [1, 2])
     for options, message in (
         ({"unit": "g"}, r"unit g: channel 'acc_x' of the bundle is in m/s2"),
         ({"scale": (1.0, 2.0, 3.0)}, "scale: give one number, or one for each"),
@@ -244,15 +245,14 @@ def test_scale_and_offset_make_the_bundle_s_counts(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [200.0, 44.1, 250.0])
-def test_samples_of_another_rate_are_resampled_on_demand(rate, tmp_path):
+def test_samples_of_another_rate_are_resampled_if_requested(rate, tmp_path):
     t = np.arange(2000) / rate
     tone = 3000 * np.sin(2 * np.pi * 5 * t)
     path = tmp_path / "r.npy"
     np.save(path, np.stack([tone, -tone], 1))
-    found, _ = read(path, rate_hz=rate, convert=True)
     source = open_signal(str(path), INPUT, Stop(), SignalOptions(rate_hz=rate, convert=True))
-    times = [place["time"] for _, place in source]
-    for window, begin in zip(found, times, strict=True):
+    for window, fields in source:
+        begin = fields["time"]
         expected = 3000 * np.sin(2 * np.pi * 5 * (begin + np.arange(LENGTH) / RATE))
         np.testing.assert_allclose(window[:, 0], expected, atol=12)
     (error,), _ = read(path, rate_hz=rate)
@@ -262,31 +262,31 @@ def test_samples_of_another_rate_are_resampled_on_demand(rate, tmp_path):
 def test_window_resampler_is_exact_within_a_window():
     resampler = WindowResampler(200.0, 100.0, LENGTH)
     x = RNG.normal(size=(2000, 2))
-    whole = resample_poly(x, 1, 2)
+    expected = resample_poly(x, 1, 2)
     window = resampler.resample(x[100 : 100 + resampler.length])
     begin = (100 + resampler.margin) // 2
-    np.testing.assert_allclose(window, whole[begin : begin + LENGTH], atol=1e-12)
+    np.testing.assert_allclose(window, expected[begin : begin + LENGTH], atol=1e-12)
 
 
-def test_flac_is_read_where_soundfile_is_installed(tmp_path, monkeypatch):
+def test_flac_is_read_if_soundfile_is_installed(tmp_path, monkeypatch):
     soundfile = pytest.importorskip("soundfile")
     path = tmp_path / "r.flac"
     soundfile.write(path, COUNTS, 100, subtype="PCM_16")
-    found, _ = read(path)
-    assert np.array_equal(np.concatenate(found), COUNTS)
+    windows, _ = read(path)
+    assert np.array_equal(np.concatenate(windows), COUNTS)
     soundfile.write(path, COUNTS.astype(np.int32) << 16, 100, subtype="PCM_24")
     (error,), _ = read(path)
     assert "integers of 24 bits, but the bundle was trained on int16" in str(error)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    found, counts = read(path, convert=True)
-    assert not found or isinstance(found[-1], InputError) or counts["flaws"]
+    instances, counts = read(path, convert=True)
+    assert not instances or isinstance(instances[-1], InputError) or counts["flaws"]
     monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
     (error,), _ = read(path)
     assert "gatewise[audio]" in str(error)
 
 
-def test_a_wave_file_of_the_standard_library_is_read(tmp_path):
+def test_wave_file_of_the_standard_library_is_read(tmp_path):
     path = Path(tmp_path / "r.wav")
     with wave.open(str(path), "wb") as out:
         out.setparams((2, 2, int(RATE), 0, "NONE", ""))

@@ -1,4 +1,4 @@
-"""Instances from Python and JSON lines, and nothing lost when the end is asked for."""
+"""Instances from Python and JSON lines; a request to stop loses none of them."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ def instances(source) -> list:
         "take = Rows()\n",
     ],
 )
-def test_python_gives_rows_in_every_form(load, code):
+def test_python_source_of_rows_may_have_any_form(load, code):
     source = load(code)
     assert source.sensors is None
     np.testing.assert_array_equal(instances(source), [[1, 2], [np.nan, 4]])
 
 
 @pytest.mark.parametrize("take", ["take = sensors()\n", "take = sensors\n"])
-def test_python_gives_sensors(load, take):
+def test_python_source_may_be_sensors(load, take):
     code = "from gatewise_edge import Sensors\ndef sensors(): return Sensors({'a': lambda: 1.0})\n"
     source = load(code + take)
     assert isinstance(source.sensors, Sensors)
     assert [next(source) for _ in range(3)] == [(None, {})] * 3
 
 
-def test_python_gives_windows(load):
+def test_python_source_may_return_windows(load):
     code = (
         "import numpy as np\n"
         "take = iter([np.ones((8, 2), np.int16), [[1.0, None]] * 8, np.ones((8, 3)), 'ab'])\n"
@@ -80,15 +80,15 @@ def test_python_gives_windows(load):
     ] * 2
 
 
-def test_an_instance_that_cannot_be_used_is_its_own_error(load):
+def test_invalid_instance_is_replaced_by_its_error(load):
     code = "take = iter([[1], 'ab', {'z': 1}, [1, 'x'], 7, {'a': 1, 'id': 3}])\n"
-    *errors, (row, known) = load(code, keep=["id"])
+    *errors, (row, fields) = load(code, keep=["id"])
     np.testing.assert_array_equal(row, [1.0, np.nan])
-    assert known == {"kept": {"id": 3}}
+    assert fields == {"kept": {"id": 3}}
     assert all(isinstance(e, InputError) for e, _ in errors)
 
 
-def test_a_function_that_fails_is_called_again_and_a_generator_ends(load):
+def test_function_that_fails_is_called_again_and_generator_that_fails_ends(load):
     code = (
         "calls = []\n"
         "def take():\n"
@@ -107,7 +107,7 @@ def test_a_function_that_fails_is_called_again_and_a_generator_ends(load):
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "says"),
+    ("code", "name", "message"),
     [
         ("take = 1", "take", "give a function, Sensors or an iterator of rows"),
         ("take = 1", "other", "has no 'other'"),
@@ -116,13 +116,13 @@ def test_a_function_that_fails_is_called_again_and_a_generator_ends(load):
         ("def take(): raise OSError('no bus')", "take", "failed: OSError: no bus"),
     ],
 )
-def test_unusable_python_source_is_refused(load, code, name, says):
-    with pytest.raises(InputError, match=says):
+def test_unusable_python_source_is_refused(load, code, name, message):
+    with pytest.raises(InputError, match=message):
         load(code, name)
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "says"),
+    ("data", "options", "message"),
     [
         ("rows.xlsx", {}, r"give a .csv, .parquet, .npy or .npz file, module:function, or -"),
         ("no_such_module_here:take", {}, "there is no module 'no_such_module_here' here"),
@@ -134,19 +134,19 @@ def test_unusable_python_source_is_refused(load, code, name, says):
         ("-", {"window": (8, 2), "keep": ["id"]}, "--keep"),
     ],
 )
-def test_data_of_another_kind_is_refused(data, options, says, tmp_path, monkeypatch):
+def test_unknown_or_unsuitable_data_is_refused(data, options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("w.npy", np.ones((3, 8, 2)))
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         open_source(data, NAMES, Stop(), **options)
 
 
-def test_a_row_of_a_table_that_cannot_be_used_is_its_own_error(tmp_path):
+def test_invalid_row_of_a_table_is_replaced_by_its_error(tmp_path):
     (tmp_path / "w.csv").write_text("a,b\n1,2\n3,warm\nhot,cold\n5,\n")
-    first, bad, worse, last = instances(open_source(str(tmp_path / "w.csv"), NAMES, Stop()))
+    first, second, third, last = instances(open_source(str(tmp_path / "w.csv"), NAMES, Stop()))
     assert (first, str(last)) == ([1.0, 2.0], "[5.0, nan]")
-    assert str(bad).endswith("line 3: 'warm' in column 'b' is not a number")
-    assert str(worse).endswith("line 4: 'hot' in column 'a' is not a number")
+    assert str(second).endswith("line 3: 'warm' in column 'b' is not a number")
+    assert str(third).endswith("line 4: 'hot' in column 'a' is not a number")
 
 
 def test_parquet_rows_equal_csv_rows_and_those_of_verify(tmp_path):
@@ -169,12 +169,12 @@ def test_parquet_rows_equal_csv_rows_and_those_of_verify(tmp_path):
         items = list(open_source(path, encoder.names, Stop(), encoder, keep=["id"]))
         rows = [encoder.row(row) for row, _ in items]
         np.testing.assert_array_equal(rows, expected)
-        assert [int(more["kept"]["id"]) for _, more in items] == [7, 8, 9]
+        assert [int(fields["kept"]["id"]) for _, fields in items] == [7, 8, 9]
     numbers = open_source(parquet, ("mass", "checked"), Stop())
     assert str(list(map(list, instances(numbers)))) == "[[0.5, 1.0], [nan, 0.0], [2.0, 1.0]]"
 
 
-def test_bad_parquet_rows_and_files_are_named(tmp_path):
+def test_errors_name_invalid_parquet_files_and_rows(tmp_path):
     path = tmp_path / "w.parquet"
     with pytest.raises(InputError, match=r"w\.parquet does not exist"):
         open_source(str(path), NAMES, Stop())
@@ -182,20 +182,20 @@ def test_bad_parquet_rows_and_files_are_named(tmp_path):
     with pytest.raises(InputError, match=r"w\.parquet cannot be read"):
         open_source(str(path), NAMES, Stop())
     pd.DataFrame({"a": [1, 2], "b": ["3", "warm"], "c": [[1], [2]]}).to_parquet(path)
-    first, bad = instances(open_source(str(path), NAMES, Stop()))
+    first, second = instances(open_source(str(path), NAMES, Stop()))
     assert list(first) == [1.0, 3.0]
-    assert str(bad).endswith("row 2: 'warm' in column 'b' is not a number")
+    assert str(second).endswith("row 2: 'warm' in column 'b' is not a number")
 
 
-# -- JSON lines, by a pipe -----------------------------------------------------------------
+# -- JSON lines from a pipe ----------------------------------------------------------------
 
 
 @pytest.fixture
 def pipe():
-    """Both ends of a pipe."""
-    out, into = os.pipe()
-    yield out, into
-    os.close(out)
+    """The read end and the write end of a pipe."""
+    read_end, write_end = os.pipe()
+    yield read_end, write_end
+    os.close(read_end)
 
 
 def lines_of(pipe, stop=None) -> InstanceSource:
@@ -204,19 +204,19 @@ def lines_of(pipe, stop=None) -> InstanceSource:
     )
 
 
-def test_lines_in_any_pieces(pipe):
-    source, (_, into) = lines_of(pipe), pipe
-    os.write(into, b"[1, 2]\n\n  \n[3,")
+def test_json_lines_are_read_from_any_pieces(pipe):
+    source, (_, write_end) = lines_of(pipe), pipe
+    os.write(write_end, b"[1, 2]\n\n  \n[3,")
     assert next(source)[0].tolist() == [1.0, 2.0]
-    os.write(into, b' 4]\nnonsense\n{"b":6,"a":5}')
+    os.write(write_end, b' 4]\nnonsense\n{"b":6,"a":5}')
     assert next(source)[0].tolist() == [3.0, 4.0]
     assert "not a JSON line" in str(next(source)[0])
-    os.close(into)
+    os.close(write_end)
     assert next(source)[0].tolist() == [5.0, 6.0]
     assert list(source) == []
 
 
-def test_a_key_that_is_unknown_or_stands_twice_is_an_error_by_name():
+def test_error_names_an_unknown_or_repeated_key():
     lines = [b'{"a": 1, "b": 2, "id": 7}\n{"a": 1, "A": 2}\n{"a": 1, "b": 2, "a": 3}\n']
     items = [
         item for items in json_lines(lines, InstanceReader("ab", keep=["id"])) for item in items
@@ -226,14 +226,14 @@ def test_a_key_that_is_unknown_or_stands_twice_is_an_error_by_name():
     assert str(items[2][0]) == "the key 'a' is repeated"
 
 
-def test_a_line_without_an_end_takes_no_memory(pipe):
-    source, (_, into) = lines_of(pipe), pipe
+def test_line_that_is_too_long_takes_no_memory(pipe):
+    source, (_, write_end) = lines_of(pipe), pipe
 
     def write() -> None:
         for _ in range(3 * 2**20 // 4096):
-            os.write(into, b"9" * 4096)
-        os.write(into, b"\n" + b"[" * 100_000 + b"\n[1, 2]\n")
-        os.close(into)
+            os.write(write_end, b"9" * 4096)
+        os.write(write_end, b"\n" + b"[" * 100_000 + b"\n[1, 2]\n")
+        os.close(write_end)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -244,21 +244,21 @@ def test_a_line_without_an_end_takes_no_memory(pipe):
     assert list(source) == []
 
 
-def test_instances_read_before_a_stop_request_are_kept(pipe):
+def test_instances_read_before_a_stop_request_are_returned(pipe):
     with Stop() as stop:
         source = lines_of(pipe, stop)
         os.write(pipe[1], b"[1, 2]\n[3, 4]\n[5, 6]\n[7,")
         assert next(source)[0].tolist() == [1.0, 2.0]
         os.kill(os.getpid(), signal.SIGTERM)
         assert (stop.requested, source.held) == ("SIGTERM", 2)
-        held = [next(source)[0].tolist() for _ in range(source.held)]
-        assert (held, source.held) == ([[3.0, 4.0], [5.0, 6.0]], 0)
+        rows = [next(source)[0].tolist() for _ in range(source.held)]
+        assert (rows, source.held) == ([[3.0, 4.0], [5.0, 6.0]], 0)
         with pytest.raises(Stopped):
             next(source)
     os.close(pipe[1])
 
 
-def test_a_signal_ends_a_wait_and_a_second_one_the_program():
+def test_first_signal_ends_a_wait_and_second_signal_the_program():
     with Stop() as stop:
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()

@@ -1,4 +1,4 @@
-"""Windows of samples from pipes, sockets and recordings: those that an array would be cut into."""
+"""Windows from pipes, sockets and recordings equal the windows of the same samples in an array."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gatewise_edge.sensors.signal_source import open_signal as open_with
 from gatewise_edge.stop_request import Stop, Stopped
 
 RATE = 100.0
-TWO = sig.Channels("acc", (0, 1))
-INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO)]), (8, 2), "int16")
-RATED = sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(TWO, RATE))]), (8, 2))
+TWO_CHANNELS = sig.Channels("acc", (0, 1))
+INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO_CHANNELS)]), (8, 2), "int16")
+RATED = sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(TWO_CHANNELS, RATE))]), (8, 2))
 RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
 
 
@@ -33,18 +33,20 @@ def open_signal(name, signal, stop, **options):
     return open_with(name, signal, stop, SignalOptions(**options))
 
 
-def drain(stream):
-    return [(w if isinstance(w, InputError) else w.tolist(), place) for w, place in stream]
+def read_all(stream):
+    """List the windows or errors of a stream, each with its fields."""
+    return [(w if isinstance(w, InputError) else w.tolist(), fields) for w, fields in stream]
 
 
-def cut(hop, values=RECORDING):
+def expected_windows(hop, values=RECORDING):
+    """List the windows of an array and the number of each one's first sample."""
     windows, starts = sig.cut_windows(values, 8, hop)
     return list(zip(windows.tolist(), starts.tolist(), strict=True))
 
 
 @pytest.fixture
 def pipe(tmp_path):
-    """A named pipe, as a driver may offer one."""
+    """A named pipe, such as a driver may write to."""
     path = tmp_path / "samples"
     os.mkfifo(path)
     return path
@@ -63,7 +65,7 @@ def feed(path, *pieces):
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 250), max_size=6), st.integers(1, 12))
-def test_bytes_of_a_socket_are_cut_wherever_they_are_parted(cuts, hop):
+def test_windows_of_a_socket_do_not_depend_on_the_pieces_of_its_bytes(cuts, hop):
     content = RECORDING.astype("<i2").tobytes()
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
@@ -71,81 +73,83 @@ def test_bytes_of_a_socket_are_cut_wherever_they_are_parted(cuts, hop):
         with server.accept()[0] as peer:
             for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(content)], strict=True):
                 peer.sendall(content[begin:end])
-        found = drain(stream)
-    assert [(w, p["start"]) for w, p in found] == cut(hop)
-    assert [p["time"] for _, p in found] == [round(p["start"] / RATE, 6) for _, p in found]
+        items = read_all(stream)
+    assert [(w, fields["start"]) for w, fields in items] == expected_windows(hop)
+    assert all(fields["time"] == round(fields["start"] / RATE, 6) for _, fields in items)
 
 
-@pytest.mark.parametrize("form", ["int16", "float32", "csv", None])
-def test_samples_of_a_pipe_are_read_in_every_format(pipe, form):
-    if form == "csv":
+@pytest.mark.parametrize("signal_format", ["int16", "float32", "csv", None])
+def test_samples_of_a_pipe_are_read_in_every_format(pipe, signal_format):
+    if signal_format == "csv":
         content = b"x,y\n" + b"".join(b"%d,%d\n" % (a, b) for a, b in RECORDING.tolist())
     else:
-        content = RECORDING.astype(np.dtype(form or "int16").newbyteorder("<")).tobytes()
+        content = RECORDING.astype(np.dtype(signal_format or "int16").newbyteorder("<")).tobytes()
     writer = feed(pipe, content[:33], content[33:])
-    found = drain(open_signal(str(pipe), INPUT, Stop(), signal_format=form, hop=5))
-    assert [(w, p["start"]) for w, p in found] == cut(5)
-    assert {p["time"] for _, p in found} == {None}
+    stream = open_signal(str(pipe), INPUT, Stop(), signal_format=signal_format, hop=5)
+    items = read_all(stream)
+    assert [(w, fields["start"]) for w, fields in items] == expected_windows(5)
+    assert {fields["time"] for _, fields in items} == {None}
     writer.join(10)
 
 
 @pytest.mark.slow
-def test_recordings_are_cut_as_arrays(tmp_path):
+def test_recordings_give_the_windows_of_an_array(tmp_path):
     np.save(tmp_path / "r.npy", np.tile(RECORDING, (100, 1)))
     with wave.open(str(tmp_path / "r.wav"), "wb") as out:
         out.setparams((2, 2, int(RATE), 0, "NONE", ""))
         out.writeframes(np.tile(RECORDING, (100, 1)).astype("<i2").tobytes())
     for name in ("r.npy", "r.wav"):
-        found = drain(open_signal(str(tmp_path / name), INPUT, Stop(), rate_hz=RATE, hop=7))
-        assert [(w, p["start"]) for w, p in found] == cut(7, np.tile(RECORDING, (100, 1)))
+        items = read_all(open_signal(str(tmp_path / name), INPUT, Stop(), rate_hz=RATE, hop=7))
+        expected = expected_windows(7, np.tile(RECORDING, (100, 1)))
+        assert [(w, fields["start"]) for w, fields in items] == expected
 
 
 def test_gaps_start_a_new_window(tmp_path):
-    """Twenty samples, then one lost by its time, a line gap, and a line that is no sample."""
+    """After 20 samples a time is missing; later come a line "gap" and an invalid line."""
     lines = [f"{10 + i / RATE},{i},0" for i in range(20)]
     lines += [f"{10 + i / RATE},{i},0" for i in range(21, 30)] + ["gap"]
     lines += [f"{20 + i / RATE},{i},1" for i in range(9)] + ["1,two,3"]
     lines += [f"{30 + i / RATE},{i},2" for i in range(8)]
     (tmp_path / "r.csv").write_text("time,a,b\n" + "\n".join(lines))
-    found = drain(open_signal(str(tmp_path / "r.csv"), RATED, Stop(), hop=8))
-    error = found.pop(4)[0]
+    items = read_all(open_signal(str(tmp_path / "r.csv"), RATED, Stop(), hop=8))
+    error = items.pop(4)[0]
     assert "line 41: '1,two,3' has a cell that is not a number" in str(error)
-    assert [w[0][0] for w, _ in found] == [0, 8, 21, 0, 0]
-    assert [p["start"] for _, p in found] == [0, 8, 20, 29, 38]
-    assert [p["time"] for _, p in found] == [10.0, 10.08, 10.21, 20.0, 30.0]
-    assert [p.get("gap", False) for _, p in found] == [False, False, True, True, True]
+    assert [w[0][0] for w, _ in items] == [0, 8, 21, 0, 0]
+    assert [fields["start"] for _, fields in items] == [0, 8, 20, 29, 38]
+    assert [fields["time"] for _, fields in items] == [10.0, 10.08, 10.21, 20.0, 30.0]
+    assert [fields.get("gap", False) for _, fields in items] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize("line", ["{:.2f};{},5;-1\r\n", "{:.2f}\t{}.5\t-1\n"])
-def test_a_spreadsheet_s_separators_are_read(line, tmp_path):
+def test_separators_of_spreadsheets_are_read(line, tmp_path):
     text = "".join(line.format(i / RATE, i) for i in range(8))
     (tmp_path / "r.csv").write_text(text.replace(".", ",") if ";" in text else text)
-    ((window, place),) = drain(open_signal(str(tmp_path / "r.csv"), RATED, Stop()))
+    ((window, fields),) = read_all(open_signal(str(tmp_path / "r.csv"), RATED, Stop()))
     assert window == [[i + 0.5, -1] for i in range(8)]
-    assert place["time"] == 0.0
+    assert fields["time"] == 0.0
 
 
-def test_stop_request_ends_a_stream_after_its_whole_windows(pipe):
+def test_stop_request_ends_a_stream_after_its_complete_windows(pipe):
     content = RECORDING.astype("<i2").tobytes()
     with Stop() as stop:
         unwritten = open_signal(str(pipe), INPUT, stop)
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        with pytest.raises(Stopped):  # it waited for a writer
+        with pytest.raises(Stopped):  # it was waiting for a writer
             next(unwritten)
     with Stop() as stop:
-        keep = os.open(pipe, os.O_RDWR)  # a writer that neither writes more nor goes
+        writer = os.open(pipe, os.O_RDWR)  # a writer that stays open
         stream = open_signal(str(pipe), INPUT, stop)
-        os.write(keep, content[: 20 * 4 + 3])
+        os.write(writer, content[: 20 * 4 + 3])
         assert next(stream)[0].tolist() == RECORDING[:8].tolist()
         os.kill(os.getpid(), signal.SIGTERM)
         assert (stop.requested, stream.held) == ("SIGTERM", 1)
         assert next(stream)[0].tolist() == RECORDING[8:16].tolist()
         with pytest.raises(Stopped):
             next(stream)
-        os.close(keep)
+        os.close(writer)
 
 
-def test_unreadable_stream_is_refused_before_it_is_read(tmp_path):
+def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_path):
     np.save(tmp_path / "r.npy", RECORDING[:, :1])
     with wave.open(str(tmp_path / "r.wav"), "wb") as out:
         out.setparams((1, 3, 8000, 0, "NONE", ""))
@@ -172,8 +176,8 @@ def test_unreadable_stream_is_refused_before_it_is_read(tmp_path):
         open_signal("-", pictures, Stop())
 
 
-def test_the_example_of_an_iio_sensor_gives_samples(tmp_path):
-    """A folder like the driver's: its lines, cut into windows."""
+def test_example_of_an_iio_sensor_writes_samples(tmp_path):
+    """The example reads a folder like the driver's; its lines are cut into windows."""
     for name, count in (("x", -512), ("y", 7)):
         (tmp_path / f"in_accel_{name}_raw").write_text(f"{count}\n")
     script = Path(__file__).parents[3] / "examples/iio_samples.py"
@@ -181,10 +185,11 @@ def test_the_example_of_an_iio_sensor_gives_samples(tmp_path):
     command = [sys.executable, script, tmp_path, *channels, "--rate-hz", "400", "--samples", "200"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         (tmp_path / "samples.csv").write_bytes(process.stdout.read())
-    given = sig.SignalInput(INPUT.graph, (2, 2))
-    found = drain(open_signal(str(tmp_path / "samples.csv"), given, Stop(), rate_hz=400.0))
+    signal_input = sig.SignalInput(INPUT.graph, (2, 2))
+    stream = open_signal(str(tmp_path / "samples.csv"), signal_input, Stop(), rate_hz=400.0)
+    items = read_all(stream)
     assert process.returncode == 0
-    assert len(found) >= 10
-    assert all(window == [[-512, 7], [-512, 7]] for window, _ in found)
-    steps = [place["time"] * 400 for _, place in found]
-    assert steps == pytest.approx([*map(round, steps)])  # a lost sample is a whole step
+    assert len(items) >= 10
+    assert all(window == [[-512, 7], [-512, 7]] for window, _ in items)
+    steps = [fields["time"] * 400 for _, fields in items]
+    assert steps == pytest.approx([*map(round, steps)])  # also after a lost sample

@@ -1,4 +1,4 @@
-"""Tables and rows are matched by name and checked, with one line saying what is wrong."""
+"""Tables and rows are matched by name and checked, and errors name the line and the cell."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def table(tmp_path):
 
 
 def test_columns_are_matched_by_name_and_cells_may_be_missing(table):
-    found = read_table(table("\ufefftarget, b ,a\nyes,2,1\nno,,-1e3\n\n?,NA,inf\n"), NAMES)
-    np.testing.assert_array_equal(found.rows, [[1, 2], [-1000, np.nan], [np.inf, np.nan]])
-    assert (found.ignored, found.lines) == (("target",), [2, 3, 5])
+    table_rows = read_table(table("\ufefftarget, b ,a\nyes,2,1\nno,,-1e3\n\n?,NA,inf\n"), NAMES)
+    np.testing.assert_array_equal(table_rows.rows, [[1, 2], [-1000, np.nan], [np.inf, np.nan]])
+    assert (table_rows.ignored, table_rows.lines) == (("target",), [2, 3, 5])
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ("", "is empty"),
         ("a,b\n", "has a header and no rows"),
@@ -43,8 +43,8 @@ def test_columns_are_matched_by_name_and_cells_may_be_missing(table):
         (b"\xff\xfe\x00", "not a CSV file in UTF-8"),
     ],
 )
-def test_malformed_table_is_refused_by_its_line(table, content, says):
-    with pytest.raises(InputError, match=says):
+def test_malformed_table_is_refused_by_its_line(table, content, message):
+    with pytest.raises(InputError, match=message):
         read_table(table(content), NAMES)
 
 
@@ -55,12 +55,12 @@ def test_missing_table_is_refused(tmp_path):
         read_table(tmp_path, NAMES)
 
 
-def test_a_table_may_lack_columns_and_keep_others(table):
+def test_partial_table_may_lack_columns_and_other_columns_are_kept(table):
     path = table("id,b,when\n7,2,now\n8,,then\n")
-    found = read_table(path, NAMES, keep=["when", "id"], partial=True)
-    np.testing.assert_array_equal(found.rows, [[np.nan, 2], [np.nan, np.nan]])
-    assert found.kept_cells == [{"when": "now", "id": "7"}, {"when": "then", "id": "8"}]
-    assert (found.ignored, found.absent) == ((), ("a",))
+    table_rows = read_table(path, NAMES, keep=["when", "id"], partial=True)
+    np.testing.assert_array_equal(table_rows.rows, [[np.nan, 2], [np.nan, np.nan]])
+    assert table_rows.kept_cells == [{"when": "now", "id": "7"}, {"when": "then", "id": "8"}]
+    assert (table_rows.ignored, table_rows.absent) == ((), ("a",))
     assert read_table(path, NAMES, partial=True).ignored == ("id", "when")
     with pytest.raises(InputError, match=r"--keep x: .* has no such column"):
         read_table(path, NAMES, keep=["x"], partial=True)
@@ -83,7 +83,7 @@ def test_rows_of_json_are_read_by_name_or_order(row, values):
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         ({"x": 1}, "none of the features, such as 'a'"),
         ([1], "an array of 2 numbers"),
@@ -94,8 +94,8 @@ def test_rows_of_json_are_read_by_name_or_order(row, values):
         ([1, [2]], "not a number"),
     ],
 )
-def test_malformed_row_is_refused(row, says):
-    with pytest.raises(InputError, match=says):
+def test_malformed_row_is_refused(row, message):
+    with pytest.raises(InputError, match=message):
         read_row(row, NAMES)
 
 

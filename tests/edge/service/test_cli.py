@@ -1,4 +1,4 @@
-"""``gatewise edge``: rows in, lines out, and a good end whatever comes."""
+"""``gatewise edge`` reads instances, writes lines, and ends properly in all cases."""
 
 from __future__ import annotations
 
@@ -55,91 +55,92 @@ def rows(tmp_path):
 
 @pytest.fixture
 def edge(bundle, command, tmp_path):
-    """Start the command with the small bundle in a process of its own."""
+    """Start the command with the small bundle in another process."""
     (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
     return lambda *options: command("edge", bundle.path, *options, folder=tmp_path)
 
 
-def answers(done) -> list[dict]:
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def answers(completed) -> list[dict]:
+    return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-def test_a_csv_file_without_a_broker(bundle, rows):
-    done = run_here("edge", bundle.path, "--data", rows)
-    assert done.returncode == 0, done.stderr
-    found = answers(done)
-    assert [t["row"] for t in found] == [0, 1, 2]
-    assert [t["label"] for t in found] == ["yes", "no", "yes"]
-    assert [t["reason"] for t in found] == ["stopped", "stopped", "no-link"]
-    assert [t["cost"] for t in found] == [1.5, 13.5, 13.5]
-    assert "columns that are not features are ignored: target" in done.stderr
-    assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in done.stderr
-    done = run_here("edge", bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
-    assert [t["route"] for t in answers(done)] == ["edge", "edge"]
+def test_rows_of_a_csv_file_are_answered_without_a_broker(bundle, rows):
+    completed = run_here("edge", bundle.path, "--data", rows)
+    assert completed.returncode == 0, completed.stderr
+    lines = answers(completed)
+    assert [line["row"] for line in lines] == [0, 1, 2]
+    assert [line["label"] for line in lines] == ["yes", "no", "yes"]
+    assert [line["reason"] for line in lines] == ["stopped", "stopped", "no-link"]
+    assert [line["cost"] for line in lines] == [1.5, 13.5, 13.5]
+    assert "columns that are not features are ignored: target" in completed.stderr
+    assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in completed.stderr
+    completed = run_here("edge", bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
+    assert [line["route"] for line in answers(completed)] == ["edge", "edge"]
 
 
-def test_json_lines_a_broker_and_a_summary(bundle, broker, make_peer):
+def test_json_lines_are_answered_with_a_broker_and_a_summary(bundle, broker, make_peer):
     peer = make_peer()
-    given = EASY + '\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n' + HARD
+    rows = EASY + '\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n' + HARD
     options = ("--broker", broker.url, "--device", "pi-9", "--json")
-    done = run_here("edge", bundle.path, *options, given=given)
-    assert done.returncode == 0, done.stderr
-    *found, last = answers(done)
-    assert [t["route"] for t in found] == ["edge", "cloud", "cloud"]
-    assert [t["label"] for t in found] == ["yes", "no", "yes"]
-    summary = last["summary"]
+    completed = run_here("edge", bundle.path, *options, given=rows)
+    assert completed.returncode == 0, completed.stderr
+    *lines, last_line = answers(completed)
+    assert [line["route"] for line in lines] == ["edge", "cloud", "cloud"]
+    assert [line["label"] for line in lines] == ["yes", "no", "yes"]
+    summary = last_line["summary"]
     assert summary["answers"] == {"edge": 1, "cloud": 2, "fallback": 0}
     assert summary["counters"]["answered"] == 2
     assert summary["latency_ms"]["p50"] > 0
     wait_until(lambda: ("pi-9", "offline") in peer.statuses)
 
 
-def test_partial_rows_are_answered_where_the_stages_have_what_they_need(bundle, tmp_path):
-    """The first stage reads a and b, the second one c."""
+def test_partial_rows_are_answered_by_stages_that_have_their_features(bundle, tmp_path):
+    """The first stage reads a and b, and the second stage c."""
     path = tmp_path / "few.csv"
     path.write_text("when,a,id,b\nnoon,1,7,0\nnight,0.1,8,0\n")
-    done = run_here("edge", bundle.path, "--data", path, "--keep", "id,when")
-    first, second = answers(done)
+    completed = run_here("edge", bundle.path, "--data", path, "--keep", "id,when")
+    first, second = answers(completed)
     assert (first["kept"], first["label"]) == ({"id": "7", "when": "noon"}, "yes")
     assert (second["kept"]["id"], second["route"]) == ("8", "fallback")
     assert second["reason"] == "missing:c"
-    assert "has no column c, d, e, f: missing in every row" in done.stderr
+    assert "has no column c, d, e, f: missing in every row" in completed.stderr
 
 
 def test_every_line_gets_an_answer_or_an_error(bundle):
-    given = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
-    given = given.encode("utf-8", "surrogateescape").decode("latin-1")
-    done = run_here("edge", bundle.path, "--keep", "id", given=given)
-    found = answers(done)
-    assert done.returncode == 1
-    assert [t["row"] for t in found] == [0, 1, 2, 3, 4]
-    assert ["error" in t for t in found] == [True, False, True, True, True]
-    assert [t.get("kept") for t in found] == [None, {"id": [3]}, {"id": 4}, {"id": 5}, None]
-    assert "none of the features" in found[2]["error"]
-    assert "column 'a' is missing" in found[3]["error"]
+    rows = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
+    rows = rows.encode("utf-8", "surrogateescape").decode("latin-1")
+    completed = run_here("edge", bundle.path, "--keep", "id", given=rows)
+    lines = answers(completed)
+    assert completed.returncode == 1
+    assert [line["row"] for line in lines] == [0, 1, 2, 3, 4]
+    assert ["error" in line for line in lines] == [True, False, True, True, True]
+    kept = [line.get("kept") for line in lines]
+    assert kept == [None, {"id": [3]}, {"id": 4}, {"id": 5}, None]
+    assert "none of the features" in lines[2]["error"]
+    assert "column 'a' is missing" in lines[3]["error"]
 
 
-def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
+def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, rows, tmp_path):
     out, topic = tmp_path / "answers.jsonl", "gw/v1/pi-8/answers"
     reader = MqttClient(broker.url, topic)
     options = ("--data", rows, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
-    begun = time.time()
-    for turn in (1, 2):
-        done = run_here("edge", bundle.path, *options, "--out", out, "--publish", topic)
-        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    started = time.time()
+    for n_runs in (1, 2):
+        completed = run_here("edge", bundle.path, *options, "--out", out, "--publish", topic)
+        assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
         written = [json.loads(line) for line in out.read_text().splitlines()]
-        assert len(written) == 3 * turn
+        assert len(written) == 3 * n_runs
     published = [json.loads(reader.get()[1]) for _ in written]
     assert published == written
     times = [line["at"] for line in published]
     assert times == sorted(times)
-    assert begun - 1 <= times[0] <= times[-1] <= time.time()
-    assert {t["kept"]["target"] for t in written} == {"x"}
+    assert started - 1 <= times[0] <= times[-1] <= time.time()
+    assert {line["kept"]["target"] for line in written} == {"x"}
     reader.close()
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ("--data none.csv", "none.csv does not exist"),
         ("--data rows.xlsx", "give a .csv, .parquet, .npy or .npz file"),
@@ -176,8 +177,8 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
         ("--update-host h --store kept --trust none", "--trust none"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(
-    bundle, rows, options, says, tmp_path, monkeypatch, capsys
+def test_invalid_input_prints_one_line_and_exits_with_status_2(
+    bundle, rows, options, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     Path("my_rows.py").write_text(PYTHON_ROWS)
@@ -187,13 +188,13 @@ def test_bad_input_is_one_line_and_exit_2(
     assert main(["edge", str(bundle.path), *options.split()]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
-    assert says in err
+    assert message in err
     assert main(["edge", str(tmp_path / "none")]) == 2
     assert "none does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("stop", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_signals_end_it_in_good_order(edge, broker, make_peer, stop, status):
+def test_signal_ends_the_command_properly(edge, broker, make_peer, stop, status):
     peer = make_peer()
     process = edge("--broker", broker.url, "--device", "pi-3")
     process.write(HARD)
@@ -203,8 +204,7 @@ def test_signals_end_it_in_good_order(edge, broker, make_peer, stop, status):
     assert (ended, out) == (status, "")
     assert "1 instances: 0 edge, 1 cloud" in err
     assert "Traceback" not in err
-    # By its own hand: the last will comes only where nobody said goodbye.
-    wait_until(lambda: ("pi-3", "offline") in peer.statuses, "the farewell")
+    wait_until(lambda: ("pi-3", "offline") in peer.statuses, "the status offline")
 
 
 def test_command_ends_when_the_reader_of_its_output_ends(edge):
@@ -220,17 +220,18 @@ def test_command_ends_when_the_reader_of_its_output_ends(edge):
     assert "BrokenPipe" not in err
 
 
-def test_python_rows_and_sensors(bundle, tmp_path, monkeypatch):
+def test_rows_and_sensors_of_a_python_module_are_answered(bundle, tmp_path, monkeypatch):
     (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
     monkeypatch.syspath_prepend(tmp_path)
-    done = run_here("edge", bundle.path, "--data", "my_rows:rows", folder=tmp_path)
-    assert [t["label"] for t in answers(done)] == ["yes", "no"], done.stderr
+    completed = run_here("edge", bundle.path, "--data", "my_rows:rows", folder=tmp_path)
+    assert [line["label"] for line in answers(completed)] == ["yes", "no"], completed.stderr
     options = ("--data", "my_rows:sensors", "--limit", 3, "--interval", 0.01)
-    done = run_here("edge", bundle.path, *options, folder=tmp_path)
-    assert [(t["label"], t["acquired"]) for t in answers(done)] == [("yes", 2)] * 3, done.stderr
+    completed = run_here("edge", bundle.path, *options, folder=tmp_path)
+    lines = answers(completed)
+    assert [(line["label"], line["acquired"]) for line in lines] == [("yes", 2)] * 3
 
 
-def test_a_generator_is_woken_and_ends_in_good_order(edge, tmp_path):
+def test_signal_interrupts_a_generator_that_waits(edge, tmp_path):
     process = edge("--data", "my_rows:slow")
     assert json.loads(process.line())["route"] == "edge"
     wait_until((tmp_path / "waiting").exists, "the generator to wait")
@@ -241,12 +242,12 @@ def test_a_generator_is_woken_and_ends_in_good_order(edge, tmp_path):
     assert (tmp_path / "finally").exists()
 
 
-def test_instances_taken_in_are_answered_before_the_end(edge, broker, make_peer):
+def test_instances_that_were_read_are_answered_before_the_end(edge, broker, make_peer):
     """SIGTERM comes while the first of three instances waits for the cloud."""
     requests = []
 
     def behave(request):
-        if not requests:  # the device asks again; a second signal would end it at once
+        if not requests:  # not on the retry, because a second signal would end it at once
             process.process.send_signal(signal.SIGTERM)
         requests.append(request)
         return []
@@ -256,14 +257,14 @@ def test_instances_taken_in_are_answered_before_the_end(edge, broker, make_peer)
     process.write(HARD + 2 * EASY)
     status, out, err = process.finish()
     assert status == 0, err
-    *found, last = [json.loads(line) for line in out.splitlines()]
+    *lines, last_line = [json.loads(line) for line in out.splitlines()]
     assert requests
-    assert [a["row"] for a in found] == [0, 1, 2]
-    assert [a["reason"] for a in found] == ["timeout", "stopped", "stopped"]
-    assert last["summary"]["instances"] == 3
+    assert [line["row"] for line in lines] == [0, 1, 2]
+    assert [line["reason"] for line in lines] == ["timeout", "stopped", "stopped"]
+    assert last_line["summary"]["instances"] == 3
 
 
-def test_all_that_are_under_way_at_a_time_may_wait_for_the_cloud(bundle, broker, make_peer):
+def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer):
     requests: dict[bytes, wire.Request] = {}
 
     def behave(request: wire.Request) -> list[wire.Response]:
@@ -271,36 +272,36 @@ def test_all_that_are_under_way_at_a_time_may_wait_for_the_cloud(bundle, broker,
         return [answer_to(r) for r in requests.values()] if len(requests) == 40 else []
 
     make_peer(behave)
-    given = "[0,0,0,0,1,0]\n" * 40
-    options = ("--parallel", 40, "--deadline-ms", 20_000)
-    done = run_here("edge", bundle.path, "--broker", broker.url, *options, given=given)
-    assert done.returncode == 0, done.stderr
-    assert [(a["route"], a["reason"]) for a in answers(done)] == [("cloud", "offloaded")] * 40
+    options = ("--broker", broker.url, "--parallel", 40, "--deadline-ms", 20_000)
+    completed = run_here("edge", bundle.path, *options, given=HARD * 40)
+    assert completed.returncode == 0, completed.stderr
+    outcomes = [(line["route"], line["reason"]) for line in answers(completed)]
+    assert outcomes == [("cloud", "offloaded")] * 40
 
 
 @pytest.mark.parametrize("parallel", [1, 4])
-def test_a_full_disk_ends_a_file_and_not_the_answers(bundle, parallel, caplog):
+def test_full_disk_loses_lines_but_does_not_end_the_answers(bundle, parallel, caplog):
     options = ("--out", "/dev/full", "--parallel", parallel, "--json")
-    done = run_here("edge", bundle.path, *options, given=EASY * 40)
-    assert done.returncode == 0
+    completed = run_here("edge", bundle.path, *options, given=EASY * 40)
+    assert completed.returncode == 0
     assert caplog.text.count("/dev/full cannot be written: No space left") == 1
-    summary = json.loads(done.stdout)["summary"]
+    summary = json.loads(completed.stdout)["summary"]
     assert (summary["answers"]["edge"], summary["lines_lost"]) == (40, 40)
 
 
-def test_a_full_disk_behind_standard_output_ends_no_answers(bundle, tmp_path):
+def test_full_disk_behind_standard_output_does_not_end_the_answers(bundle, tmp_path):
     command = (sys.executable, "-m", "gatewise", "edge", bundle.path)
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, input=EASY * 40, stdout=full, stderr=subprocess.PIPE, text=True
         )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("standard output cannot be written: No space left") == 1
-    assert "40 instances: 40 edge" in done.stderr
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr.count("standard output cannot be written: No space left") == 1
+    assert "40 instances: 40 edge" in completed.stderr
 
 
-def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
-    """As the systemd unit has it: MemoryDenyWriteExecute."""
+def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):
+    """The systemd unit sets this with MemoryDenyWriteExecute."""
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(66, 0, 0, 0, 0) < 0:
         pytest.skip("this kernel has no PR_SET_MDWE (Linux 6.3)")
     code = (
@@ -310,25 +311,25 @@ def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
     assert json.loads(run_python(code, "edge", bundle.path, given=EASY))["route"] == "edge"
 
 
-def test_a_killed_run_is_resumed_behind_its_last_answer(edge, tmp_path):
-    """Killed again and again, it has one line for each row in the end, and no row twice."""
-    n = 3000
+def test_killed_run_is_resumed_after_its_last_answer(edge, tmp_path):
+    """After several kills each row has exactly one line."""
+    n_rows = 3000
     data, log = tmp_path / "many.csv", tmp_path / "answers.jsonl"
-    data.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n))]) + "\n")
+    data.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n_rows))]) + "\n")
     options = ("--data", data, "--resume", log, "--out", "/dev/null", "--parallel", 2)
 
-    def written() -> int:
+    def log_size() -> int:
         return log.stat().st_size if log.exists() else 0
 
     for _ in range(3):
-        enough = written() + 20_000
+        size = log_size() + 20_000
         killed = edge(*options)
-        wait_until(lambda n=enough, p=killed.process: written() > n or p.poll() is not None)
+        wait_until(lambda n=size, p=killed.process: log_size() > n or p.poll() is not None)
         killed.close()
     status, _, err = edge(*options).finish()
     assert status == 0, err
     assert "are skipped" in err
-    found = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-    assert sorted(answer["row"] for answer in found) == list(range(n))
-    labels = {answer["row"]: answer["label"] for answer in found}
+    lines = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    assert sorted(line["row"] for line in lines) == list(range(n_rows))
+    labels = {line["row"]: line["label"] for line in lines}
     assert [labels[i] for i in range(6)] == ["yes", "no", "yes"] * 2

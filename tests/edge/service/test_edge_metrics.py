@@ -1,4 +1,4 @@
-"""What Prometheus scrapes is what the device did, and clients cannot hold it up."""
+"""The metrics of a device equal its counts, and slow clients of the metrics cannot block it."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def fetch(url: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-class Samples(InstanceSource):
-    """A source of windows, one of which was lost."""
+class SampleSource(InstanceSource):
+    """A source of windows, of which one was refused."""
 
     @property
     def counts(self) -> dict[str, int]:
         return {"samples": 640, "refused_windows": 1}
 
 
-def test_samples_are_counted(bundle):
+def test_metrics_have_the_counts_of_the_signal(bundle):
     with Device(bundle) as device:
-        found = samples(EdgeMetrics(device, instances=Samples([])).text())
-    assert found["gatewise_signal_total", "samples"] == 640
-    assert found["gatewise_signal_total", "refused_windows"] == 1
+        metric_values = samples(EdgeMetrics(device, instances=SampleSource([])).text())
+    assert metric_values["gatewise_signal_total", "samples"] == 640
+    assert metric_values["gatewise_signal_total", "refused_windows"] == 1
 
 
-def test_metrics_are_what_the_device_did(bundle):
+def test_metrics_equal_the_counts_of_the_device(bundle):
     link = InProcessLink(cloud_says)
     with Device(bundle, link=link) as device:
         metrics = EdgeMetrics(device, link=link)
@@ -69,46 +69,48 @@ def test_metrics_are_what_the_device_did(bundle):
             device.answer([float("nan"), 0, 0, 0, 0, 0])
         metrics.observe(caught.value)
         link.close()
-        late = device.answer(HARD)
-        metrics.observe(late)
-        device.deadline_ms = late.latency_ms / 2
-        metrics.observe(late)
-        found = samples(metrics.text())
+        fallback = device.answer(HARD)
+        metrics.observe(fallback)
+        device.deadline_ms = fallback.latency_ms / 2  # so that it counts as late
+        metrics.observe(fallback)
+        metric_values = samples(metrics.text())
         counters = device.counters
-    assert found["gatewise_answers_total", "edge"] == 2
-    assert found["gatewise_answers_total", "cloud"] == 1
-    assert found["gatewise_answers_total", "fallback"] == 2
-    assert found["gatewise_fallbacks_total", "link-down"] == 2
-    assert found["gatewise_errors_total",] == 1
-    assert found["gatewise_offload_ratio",] == 0.2
-    assert found["gatewise_answer_latency_seconds_count",] == 5
-    assert found["gatewise_late_answers_total",] == 1
-    assert found["gatewise_feature_cost_total",] == 1.5 * 2 + 17.5 + 2 * 13.5
-    assert found["gatewise_device_total", "sent"] == counters["sent"] == 1
-    assert found["gatewise_device_total", "late"] == counters["late"] == 0
-    assert found["gatewise_device_total", "duplicates"] == 0
-    assert found["gatewise_bytes_total", "up"] == counters["bytes_up"] > 0
-    assert found["gatewise_model_info", "7", "small"] == 1
-    assert found["gatewise_link_ready",] == 0
-    assert ("gatewise_certificate_expires",) not in found
+    assert metric_values["gatewise_answers_total", "edge"] == 2
+    assert metric_values["gatewise_answers_total", "cloud"] == 1
+    assert metric_values["gatewise_answers_total", "fallback"] == 2
+    assert metric_values["gatewise_fallbacks_total", "link-down"] == 2
+    assert metric_values["gatewise_errors_total",] == 1
+    assert metric_values["gatewise_offload_ratio",] == 0.2
+    assert metric_values["gatewise_answer_latency_seconds_count",] == 5
+    assert metric_values["gatewise_late_answers_total",] == 1
+    assert metric_values["gatewise_feature_cost_total",] == 1.5 * 2 + 17.5 + 2 * 13.5
+    assert metric_values["gatewise_device_total", "sent"] == counters["sent"] == 1
+    assert metric_values["gatewise_device_total", "late"] == counters["late"] == 0
+    assert metric_values["gatewise_device_total", "duplicates"] == 0
+    assert metric_values["gatewise_bytes_total", "up"] == counters["bytes_up"] > 0
+    assert metric_values["gatewise_model_info", "7", "small"] == 1
+    assert metric_values["gatewise_link_ready",] == 0
+    assert ("gatewise_certificate_expires",) not in metric_values
     sensors = Sensors({"a": lambda: 1.0, "b": lambda: 0.0, "c": lambda: 0.0})
     with Device(bundle, sensors=sensors) as device:
         device.answer()
-        found = samples(EdgeMetrics(device, instances=InstanceSource([], sensors)).text())
-    assert found["gatewise_sensor_total", "a", "reads"] == 1
-    assert found["gatewise_sensor_total", "c", "reads"] == 0
+        metric_values = samples(EdgeMetrics(device, instances=InstanceSource([], sensors)).text())
+    assert metric_values["gatewise_sensor_total", "a", "reads"] == 1
+    assert metric_values["gatewise_sensor_total", "c", "reads"] == 0
 
 
-def test_reasons_of_fallbacks_are_bounded(bundle):
+def test_number_of_fallback_reasons_is_bounded(bundle):
     with Device(bundle) as device:
         metrics, answer = EdgeMetrics(device), device.answer(HARD)
-        for i in range(300):  # a worker's error codes
+        for i in range(300):  # error codes that a worker chooses
             metrics.observe(msgspec.structs.replace(answer, reason=f"cloud:{i}"))
         metrics.observe(answer)
         metrics.observe(msgspec.structs.replace(answer, route="edge", reason="implausible:a"))
-        found = samples(metrics.text())
-    assert found["gatewise_implausible_total", "a"] == 1
-    reasons = {name[1]: n for name, n in found.items() if name[0] == "gatewise_fallbacks_total"}
+        metric_values = samples(metrics.text())
+    assert metric_values["gatewise_implausible_total", "a"] == 1
+    reasons = {
+        name[1]: n for name, n in metric_values.items() if name[0] == "gatewise_fallbacks_total"
+    }
     assert len(reasons) == 101
     assert (reasons["cloud:7"], reasons["other"]) == (1, 201)
 
@@ -126,33 +128,33 @@ def test_metrics_and_health_are_served():
             Endpoints(pages.port, metrics=bytes, trouble=lambda: None)
 
 
-def test_pages_on_ipv6():
+def test_endpoints_can_listen_on_ipv6():
     with Endpoints(0, metrics=bytes, trouble=lambda: None, host="::1") as pages:
         assert fetch(f"http://[::1]:{pages.port}/healthz") == (200, "ok\n")
 
 
 @pytest.mark.slow  # clients wait for each other
 @pytest.mark.parametrize("request_", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
-def test_slow_clients_make_no_threads_without_bound(request_, monkeypatch):
-    """With TasksMax=64 a device died with its answer."""
+def test_slow_clients_start_a_bounded_number_of_threads(request_, monkeypatch):
+    """Once, a device with TasksMax=64 could start no thread for its answers."""
     monkeypatch.setattr("gatewise_edge.service.endpoints._MAX_SECONDS", 0.1)
     with Endpoints(0, metrics=lambda: b"x 1\n", trouble=lambda: None) as pages:
-        before = threading.active_count()
+        n_before = threading.active_count()
         clients = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(20)]
         try:
             for client in clients:
                 with contextlib.suppress(OSError):
                     client.sendall(request_)
-            assert threading.active_count() <= before + 8
+            assert threading.active_count() <= n_before + 8
 
-            def served():
+            def is_served():
                 try:
                     return fetch(f"http://127.0.0.1:{pages.port}/metrics") == (200, "x 1\n")
                 except OSError:
                     return False
 
-            wait_until(served, "a page beside slow clients", 30.0)
-            assert threading.active_count() <= before + 8
+            wait_until(is_served, "a page despite slow clients", 30.0)
+            assert threading.active_count() <= n_before + 8
         finally:
             for client in clients:
                 client.close()

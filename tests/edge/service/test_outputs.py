@@ -1,4 +1,4 @@
-"""Answers that are kept: whole lines, each row once, whatever a killed process has left."""
+"""Answer files have complete lines, and each row once, even after a kill or on a full disk."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ def rows_of(path):
     return [json.loads(line)["row"] for line in path.read_text().splitlines()[1:]]
 
 
-@pytest.mark.parametrize("kept", [0, *range(1, 20, 3)])
-def test_rows_with_a_line_are_answered_and_a_torn_line_is_cut_off(tmp_path, data, kept):
+@pytest.mark.parametrize("n_bytes", [0, *range(1, 20, 3)])
+def test_log_reads_answered_rows_and_cuts_off_an_incomplete_line(tmp_path, data, n_bytes):
     path = tmp_path / "log"
     with AnswerLog(path, data) as log:
         assert log.answered == set()
         for row in (0, 2):
             log.write({"row": row, "label": "yes"})
-        before = path.stat().st_size
+        size_before = path.stat().st_size
         log.write({"row": 1, "label": "yes"})
     with path.open("r+b") as file:
-        file.truncate(before + kept)
+        file.truncate(size_before + n_bytes)
     with AnswerLog(path, data) as log:
         assert log.answered == {0, 2}
         log.write({"row": 1, "label": "no"})
     assert rows_of(path) == [0, 2, 1]
 
 
-def test_threads_write_whole_lines(tmp_path, data):
+def test_threads_write_complete_lines(tmp_path, data):
     path = tmp_path / "log"
     with AnswerLog(path, data) as log, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda k: [log.write({"row": k + 4 * i}) for i in range(50)], range(4)))
     assert sorted(rows_of(path)) == list(range(200))
 
 
-def test_a_full_disk_is_named_and_counted_and_ends_nothing(caplog):
+def test_full_disk_is_logged_once_and_its_lost_lines_are_counted(caplog):
     with AnswerFile(Path("/dev/full")) as file:
         for row in range(3):
             file.write({"row": row})
@@ -62,23 +62,25 @@ def test_a_full_disk_is_named_and_counted_and_ends_nothing(caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path, data, monkeypatch):
-    path, write, room = tmp_path / "log", os.write, [30]
+def test_line_that_is_written_in_parts_is_complete(tmp_path, data, monkeypatch):
+    path = tmp_path / "log"
+    write = os.write
+    n_free = [30]
 
-    def little(file: int, content: bytes) -> int:
-        if not room[0]:
+    def write_part(file: int, content: bytes) -> int:
+        if not n_free[0]:
             raise OSError(errno.ENOSPC, "no space left")
-        written = write(file, content[: min(7, room[0])])
-        room[0] -= written
-        return written
+        n_written = write(file, content[: min(7, n_free[0])])
+        n_free[0] -= n_written
+        return n_written
 
     with AnswerLog(path, data) as log:
-        monkeypatch.setattr(outputs.os, "write", little)
+        monkeypatch.setattr(outputs.os, "write", write_part)
         log.write({"row": 0})
         log.write({"row": 1, "label": "yes"})
         log.write({"row": 7})
         assert (log.n_lost, log.trouble is None) == (1, False)
-        room[0] = 1000
+        n_free[0] = 1000
         log.write({"row": 2})
         assert log.trouble is None
         monkeypatch.undo()
@@ -86,7 +88,7 @@ def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path, data, monkeypatc
 
 
 @pytest.mark.slow
-def test_lines_on_the_way_when_a_connection_breaks_are_published_on_the_next(broker):
+def test_unacknowledged_lines_are_published_again_on_the_next_connection(broker):
     reader = MqttClient(broker.url, "answers")
 
     def rows():
@@ -99,14 +101,14 @@ def test_lines_on_the_way_when_a_connection_breaks_are_published_on_the_next(bro
             publisher.write({"row": 0})
             wait_until(lambda: reader.got)
             relay.loses = True
-            for row in range(1, 100):  # more than may be on the way
+            for row in range(1, 100):  # more than may be unacknowledged
                 publisher.write({"row": row})
             relay.cut()
-            # Nothing more is written: those that wait go as soon as there is a connection.
+            # The waiting lines are published on the next connection without another write.
             wait_until(lambda: len(set(rows())) >= 100)
         assert publisher.dropped == 0
         link.close()
-    # in their order; one whose acknowledgement was lost comes twice
+    # They arrive in order; a line whose acknowledgement was lost arrives twice.
     assert list(dict.fromkeys(rows())) == list(range(100))
     reader.close()
 
@@ -120,7 +122,7 @@ def test_foreign_file_is_refused_and_unchanged(tmp_path, data, content):
     assert path.read_bytes() == content
 
 
-def test_other_data_and_other_places_are_refused(tmp_path, data):
+def test_log_of_other_data_and_unusable_paths_are_refused(tmp_path, data):
     with AnswerLog(tmp_path / "log", data):
         data.write_text("a,b\n9,9\n")
     with pytest.raises(InputError, match="other data"):

@@ -1,4 +1,4 @@
-"""The loop of a running device: when instances begin."""
+"""The loop of a running device: the times at which instances begin, and its totals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.service import serve
 
 
-def test_an_interval_lies_between_any_two_beginnings(monkeypatch):
-    """Also after an answer, or a source, that took longer than it."""
-    now, began, stop = [0.0], [], SimpleNamespace(requested="")
+def test_instances_begin_at_least_an_interval_apart(monkeypatch):
+    """This holds after an answer or a source that took longer than the interval."""
+    now = [0.0]
+    start_times = []
+    stop = SimpleNamespace(requested="")
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.7e9 + now[0])
     monkeypatch.setattr(serve, "time", clock)
 
@@ -19,19 +21,19 @@ def test_an_interval_lies_between_any_two_beginnings(monkeypatch):
 
     def rows():
         for number in range(7):
-            now[0] += 0.5 if number == 4 else 0.0  # silent for so long
+            now[0] += 0.5 if number == 4 else 0.0  # the source is silent for that time
             yield [(None, {})]
 
     stop.pause = pause
     source = InstanceSource(rows())
     for number, _, fields in serve._due_instances(source, stop, None, 0.25, frozenset()):
         assert fields["at"] == 1.7e9 + now[0]
-        began.append(now[0])
+        start_times.append(now[0])
         now[0] += 1.0 if number == 1 else 0.0625  # the time to answer
-    assert began == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]
+    assert start_times == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]
 
 
-def test_quantiles_are_latencies_that_there_were():
+def test_quantiles_are_observed_latencies():
     totals = serve.AnswerTotals()
     for ms in (4.0, 1.0, 3.0, 2.0):
         totals.add(SimpleNamespace(route="edge", cost=1.0, latency_ms=ms))

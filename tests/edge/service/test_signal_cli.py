@@ -1,4 +1,4 @@
-"""``gatewise edge --signal`` as a process: samples in by pipe and socket, a line a window out."""
+"""``gatewise edge --signal`` reads samples and writes one line per window."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def start(bundle, tmp_path, command):
 
 
 @pytest.fixture
-def here(bundle, tmp_path, monkeypatch):
+def run_command(bundle, tmp_path, monkeypatch):
     """Run the command in this process, in a folder with the block's function."""
     (tmp_path / "my_blocks.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -58,13 +58,13 @@ def here(bundle, tmp_path, monkeypatch):
 BLOCK = ("--block", "roughness=my_blocks:rough")
 
 
-def told(out: str) -> list[dict]:
+def read_lines(out: str) -> list[dict]:
     return [json.loads(line) for line in out.splitlines()]
 
 
 @pytest.fixture
 def settings(tmp_path):
-    """Write a file of settings, and give the option that names it."""
+    """Write a file of settings, and return the option with its path."""
 
     def write(text):
         path = tmp_path / "settings.toml"
@@ -74,22 +74,26 @@ def settings(tmp_path):
     return write
 
 
-def test_samples_through_a_pipe(bundle, recording, start, settings):
+def test_samples_from_standard_input_get_the_answers_of_their_windows(
+    bundle, recording, start, settings
+):
     process = start("--signal", "-", *BLOCK, *settings("hop = 16\nsmooth = 'majority:3'"), "--json")
     process.process.stdin.buffer.write(recording.astype("<i2").tobytes() + b"\1")
     status, out, err = process.finish()
     assert status == 0, err
-    *lines, summary = told(out)
+    *lines, summary = read_lines(out)
     expected, starts = cut_windows(recording, SAMPLES, 16)
     with gw.Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
         answers = device.answer_many(expected)
-    assert [(t["label"], t["stage"]) for t in lines] == [(a.label, a.stage) for a in answers]
-    assert [t["start"] for t in lines] == starts.tolist()
-    assert [t["time"] for t in lines] == (starts / RATE_HZ).round(6).tolist()
+    outcomes = [(line["label"], line["stage"]) for line in lines]
+    assert outcomes == [(answer.label, answer.stage) for answer in answers]
+    assert [line["start"] for line in lines] == starts.tolist()
+    assert [line["time"] for line in lines] == (starts / RATE_HZ).round(6).tolist()
     majority = MajorityFilter(3)
-    assert [t["smoothed"] for t in lines] == [majority.push(a.label) for a in answers]
-    changed = sum(t["smoothed"] != t["label"] for t in lines)
-    assert summary["summary"]["smoothing"] == {"delay_windows": 1, "changed": changed}
+    smoothed = [majority.push(answer.label) for answer in answers]
+    assert [line["smoothed"] for line in lines] == smoothed
+    n_changed = sum(line["smoothed"] != line["label"] for line in lines)
+    assert summary["summary"]["smoothing"] == {"delay_windows": 1, "changed": n_changed}
     assert "a lasting change shows 1 windows later" in err
     assert summary["summary"]["signal"] == {
         "samples": 12 * SAMPLES, "windows": len(lines), "gaps": 0, "dropped_samples": 0,
@@ -98,23 +102,25 @@ def test_samples_through_a_pipe(bundle, recording, start, settings):
     assert "its last 1 bytes are an incomplete sample; its complete windows are answered" in err
 
 
-def test_recordings_arrays_and_gaps(recording, here, tmp_path, settings):
+def test_recordings_and_arrays_get_equal_answers_and_gaps_are_marked(
+    recording, run_command, tmp_path, settings
+):
     np.save(tmp_path / "r.npy", recording)
     np.save(tmp_path / "w.npy", recording.reshape(-1, SAMPLES, 2))
     rows = [f"{i / RATE_HZ},{a},{b}\n" for i, (a, b) in enumerate(recording.tolist())]
-    del rows[SAMPLES]  # lost
+    del rows[SAMPLES]  # a lost sample
     (tmp_path / "r.csv").write_text("".join(rows))
-    found = {}
-    for given in ("--signal=r.npy", "--data=w.npy", "--signal=r.csv"):
-        done = here(given, *BLOCK, *settings("smooth = 'majority:3'"))
-        assert done.returncode == 0, done.stderr
-        found[given] = told(done.stdout)
-    recorded, arrays, parted = found.values()
-    assert [t["label"] for t in recorded] == [t["label"] for t in arrays]
-    assert "start" not in arrays[0]
-    assert [t.get("gap", False) for t in parted] == [False, True] + [False] * 9
-    assert parted[1]["time"] == round((SAMPLES + 1) / RATE_HZ, 6)
-    assert recorded[0]["label"] == parted[0]["label"]
+    outputs = []
+    for source in ("--signal=r.npy", "--data=w.npy", "--signal=r.csv"):
+        completed = run_command(source, *BLOCK, *settings("smooth = 'majority:3'"))
+        assert completed.returncode == 0, completed.stderr
+        outputs.append(read_lines(completed.stdout))
+    of_recording, of_arrays, with_gap = outputs
+    assert [line["label"] for line in of_recording] == [line["label"] for line in of_arrays]
+    assert "start" not in of_arrays[0]
+    assert [line.get("gap", False) for line in with_gap] == [False, True] + [False] * 9
+    assert with_gap[1]["time"] == round((SAMPLES + 1) / RATE_HZ, 6)
+    assert of_recording[0]["label"] == with_gap[0]["label"]
 
 
 @pytest.mark.parametrize(
@@ -130,9 +136,9 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path, settings):
         (("--signal", "-", *BLOCK, "--parallel", "2", "smooth = 'majority:3'"), "--parallel"),
     ],
 )
-def test_what_is_refused_at_the_start(here, args, message, settings):
+def test_invalid_options_are_refused_at_the_start(run_command, args, message, settings):
     if " = " in args[-1]:
         args = (*args[:-1], *settings(args[-1]))
-    done = here(*args)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+    completed = run_command(*args)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert message in completed.stderr

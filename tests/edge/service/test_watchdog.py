@@ -1,4 +1,4 @@
-"""What systemd is told, over a real socket, by the code and by a real process."""
+"""Notifications to systemd over a real socket, from the code and from a real process."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ UNIT = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
 
 
 class Manager:
-    """The service manager's end."""
+    """A service manager that receives notifications."""
 
     def __init__(self, path: str) -> None:
-        self.line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.line.bind("\0" + path[1:] if path[0] == "@" else path)
-        self.line.settimeout(60)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + path[1:] if path[0] == "@" else path)
+        self.socket.settimeout(60)
         self.environment = {"NOTIFY_SOCKET": path}
 
-    def hears(self) -> list[str]:
-        return self.line.recv(4096).decode().splitlines()
+    def receive(self) -> list[str]:
+        """Receive the lines of the next notification."""
+        return self.socket.recv(4096).decode().splitlines()
 
-    def hears_until(self, what: str) -> list[list[str]]:
-        heard = [self.hears()]
-        while what not in heard[-1]:
-            heard.append(self.hears())
-        return heard
+    def receive_until(self, line: str) -> list[list[str]]:
+        """Receive notifications up to one with this line."""
+        notifications = [self.receive()]
+        while line not in notifications[-1]:
+            notifications.append(self.receive())
+        return notifications
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -41,26 +43,26 @@ def manager(request, tmp_path):
     name = f"@gatewise-test-{os.getpid()}-{tmp_path.name}"
     path = name if request.param == "abstract" else str(tmp_path / "notify")
     if request.param == "abstract" and sys.platform != "linux":
-        pytest.skip("abstract sockets are Linux's")
+        pytest.skip("only Linux has abstract sockets")
     manager = Manager(path)
     yield manager
-    manager.line.close()
+    manager.socket.close()
 
 
-def test_notifier_sends_only_where_there_is_a_manager(manager, tmp_path):
+def test_notifier_sends_only_if_there_is_a_manager(manager, tmp_path):
     notifier = Notifier(manager.environment)
     assert (notifier.enabled, notifier.watchdog) == (True, None)
     assert notifier.send("READY=1", "model\nsmall")
-    assert manager.hears() == ["READY=1", "STATUS=model small"]
+    assert manager.receive() == ["READY=1", "STATUS=model small"]
     assert notifier.send("STOPPING=1", "a path that is no text: \udcff")
-    assert manager.hears() == ["STOPPING=1", "STATUS=a path that is no text: ?"]
+    assert manager.receive() == ["STOPPING=1", "STATUS=a path that is no text: ?"]
     assert not Notifier({}).send("READY=1")
-    gone = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"})
-    assert (gone.enabled, gone.send("READY=1")) == (True, False)
+    unconnected = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"})
+    assert (unconnected.enabled, unconnected.send("READY=1")) == (True, False)
 
 
 @pytest.mark.parametrize(
-    ("more", "seconds"),
+    ("variables", "seconds"),
     [
         ({"WATCHDOG_USEC": "2000000"}, 2.0),
         ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}, 2.0),
@@ -69,8 +71,8 @@ def test_notifier_sends_only_where_there_is_a_manager(manager, tmp_path):
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_watchdog_time_is_read_for_this_process_alone(more, seconds):
-    assert Notifier({"NOTIFY_SOCKET": "/run/n", **more}).watchdog == seconds
+def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, seconds):
+    assert Notifier({"NOTIFY_SOCKET": "/run/n", **variables}).watchdog == seconds
 
 
 def test_heartbeat_ends_when_the_device_hangs(manager):
@@ -78,27 +80,27 @@ def test_heartbeat_ends_when_the_device_hangs(manager):
     notifier = Notifier(manager.environment | {"WATCHDOG_USEC": "100000"})
     beat = Heartbeat(notifier, patience=1.0, status=lambda: "well", clock=lambda: now[0])
     with beat:
-        assert manager.hears() == ["WATCHDOG=1", "STATUS=well"]
+        assert manager.receive() == ["WATCHDOG=1", "STATUS=well"]
         now[0] = 1000.0
-        assert beat.alive  # it waits for an instance, as long as that takes
+        assert beat.alive  # it may wait for an instance for any time
         beat.begin(0)
         assert beat.alive
         now[0] = 1001.5
         assert not beat.alive
-        beat.begin(1)  # another one goes well
+        beat.begin(1)  # another instance ends in time
         beat.end(1)
         assert not beat.alive
-        manager.line.settimeout(0.5)
+        manager.socket.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            for _ in iter(manager.hears, None):
+            for _ in iter(manager.receive, None):
                 pass
         beat.end(0)
-        manager.line.settimeout(60)
-        assert "WATCHDOG=1" in manager.hears()
+        manager.socket.settimeout(60)
+        assert "WATCHDOG=1" in manager.receive()
     assert not any(t.name == "gatewise-watchdog" for t in threading.enumerate())
 
 
-def test_heartbeat_ends_after_failures_alone():
+def test_heartbeat_ends_if_all_instances_fail():
     now = [0.0]
     beat = Heartbeat(Notifier({}), patience=5.0, clock=lambda: now[0])
     for second in range(6):
@@ -114,22 +116,22 @@ def test_heartbeat_ends_after_failures_alone():
 
 
 @pytest.mark.slow
-def test_a_real_process_says_when_it_is_ready_alive_and_going(bundle, manager, command):
+def test_process_notifies_that_it_is_ready_alive_and_stopping(bundle, manager, command):
     environment = manager.environment | {"WATCHDOG_USEC": "200000"}
     process = command("edge", bundle.path, environment=environment)
-    assert not any("STOPPING=1" in heard for heard in manager.hears_until("READY=1"))
+    assert not any("STOPPING=1" in lines for lines in manager.receive_until("READY=1"))
     process.write("[1,0,0,0,0,0]\n")
     assert '"edge"' in process.line()
-    answered = "STATUS=1 edge, 0 cloud, 0 fallback, 0 errors"
-    while answered not in manager.hears_until("WATCHDOG=1")[-1]:
+    status = "STATUS=1 edge, 0 cloud, 0 fallback, 0 errors"
+    while status not in manager.receive_until("WATCHDOG=1")[-1]:
         pass
     process.process.send_signal(signal.SIGTERM)
-    manager.hears_until("STOPPING=1")
+    manager.receive_until("STOPPING=1")
     assert process.finish()[0] == 0
 
 
-def test_the_unit_is_hardened_and_watched():
-    """Its command and its form: tests/test_deploy.py."""
+def test_systemd_unit_is_hardened_and_has_a_watchdog():
+    """tests/test_deploy.py tests its command and its syntax."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(UNIT.read_text())
