@@ -1,0 +1,102 @@
+"""A fitted system as a policy: which feature an instance acquires next, or that it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.decision import probabilities, split, stops
+
+STOP = 0
+"""The action that ends an instance; action k acquires selection k - 1."""
+
+
+class AcquisitionPolicy:
+    """Actions and class probabilities of partly observed instances.
+
+    Parameters
+    ----------
+    system : fitted cascade or budgeted model
+        Its active operating point decides.
+    selection_of : ndarray of shape (n_features,)
+        The selection that reveals each feature.
+    class_shares : ndarray of shape (n_classes,)
+        Answer to instances of which no stage's features are observed.
+    """
+
+    def __init__(
+        self, system: Any, selection_of: NDArray[np.intp], class_shares: NDArray[np.float64]
+    ) -> None:
+        self.system = system
+        self.selection_of = selection_of
+        self.class_shares = class_shares
+
+    def act(
+        self, x: NDArray[np.float32], observed: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Compute each row's next action, and the probabilities of the last model that could run.
+
+        Parameters
+        ----------
+        x : ndarray of shape (n, n_features)
+            Features that are not observed may have any value.
+        observed : ndarray of bool, shape (n, n_features)
+        """
+        actions = np.full(len(x), STOP, np.int64)
+        proba = np.tile(self.class_shares, (len(x), 1))
+        rows = np.arange(len(x))
+        for features, model in self._models():
+            # a row without one of the features acquires the first that it lacks
+            is_missing = ~observed[np.ix_(rows, features)]
+            lacks = is_missing.any(axis=1)
+            if lacks.any():
+                first = features[is_missing[lacks].argmax(axis=1)]
+                actions[rows[lacks]] = 1 + self.selection_of[first]
+            # the others run the model, and stop or go on to the next one
+            rows = rows[~lacks]
+            if not len(rows):
+                break
+            proba[rows], is_answered = model(x[rows])
+            rows = rows[~is_answered]
+        return actions, proba
+
+    def _models(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
+        """Yield the features and the run of each stage, then those of the high-cost model."""
+        system = self.system
+        last_exit = system.last_exit_
+        for number, stage in enumerate(system.stages_[: last_exit + 1]):
+            threshold = system.operating_point_.thresholds[number]
+
+            def run(
+                x: NDArray[np.float32],
+                stage: Any = stage,
+                threshold: float | None = threshold,
+                is_last: bool = number == last_exit,
+            ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+                margins, score = split(stage.margins(x), stage.score)
+                is_answered = np.ones(len(x), bool) if is_last else stops(score, threshold)
+                return probabilities(margins, stage.link), is_answered
+
+            yield np.asarray(stage.features), run
+        f0 = system.high_cost_model_
+        if f0 is not None and last_exit >= len(system.stages_):
+            yield np.asarray(f0.features), lambda x: (f0.predict_proba(x), np.ones(len(x), bool))
+
+
+def prices_of_selections(
+    selection_of: NDArray[np.intp], prices: NDArray[np.float64]
+) -> FeatureCosts:
+    """Get the costs of features that are acquired by selections, each at one price."""
+    sizes = np.bincount(selection_of, minlength=len(prices))
+    is_shared = sizes[selection_of] > 1
+    return FeatureCosts(
+        np.where(is_shared, 0.0, prices[selection_of]),
+        group=[
+            int(s) if shared else None for s, shared in zip(selection_of, is_shared, strict=True)
+        ],
+        shared={int(s): float(prices[s]) for s in np.unique(selection_of[is_shared])},
+    )

@@ -1,0 +1,167 @@
+"""`StagedCascade` and `AdaptGBRT` by AFABench's protocol of a method, and their training script.
+
+AFABench's pipeline starts this file in its own environment with arguments ``key=value``, as its
+tutorial on new methods says, and loads the method again to evaluate it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+import yaml
+from afabench.common.bundle import load_bundle, save_bundle
+from afabench.common.config_classes import UnmaskerConfig
+from afabench.common.unmaskers.utils import get_afa_unmasker_from_config
+from afabench.eval.plotting_config import DATASETS_WITH_F_SCORE
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+
+from benchmarks.afabench.acquisition_policy import AcquisitionPolicy, prices_of_selections
+from gatewise_training import AdaptGBRT, StagedCascade
+
+FEW_VALIDATION_ROWS = 300
+"""With fewer validation rows the methods cross-fit on training and validation rows together."""
+
+Rows = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+class GatewiseMethod:
+    """A fitted system by the protocol ``AFAMethod``."""
+
+    has_builtin_classifier = True
+    cost_param = None
+
+    def __init__(self, policy: AcquisitionPolicy) -> None:
+        self.policy = policy
+        self.device = torch.device("cpu")
+
+    def act(
+        self, masked_features: Any, feature_mask: Any, selection_mask: Any = None, **_: Any
+    ) -> Any:
+        """Compute actions, shape (n, 1): 0 to stop, k to acquire selection k - 1."""
+        actions, _proba = self._run(masked_features, feature_mask)
+        return torch.from_numpy(actions)[:, None]
+
+    def predict(self, masked_features: Any, feature_mask: Any, **_: Any) -> Any:
+        """Compute class probabilities, shape (n, n_classes)."""
+        return torch.from_numpy(self._run(masked_features, feature_mask)[1])
+
+    def _run(
+        self, masked_features: Any, feature_mask: Any
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        return self.policy.act(masked_features.numpy(), feature_mask.numpy())
+
+    def set_cost_param(self, cost_param: float) -> None:
+        """Choose the point of the best validation accuracy less `cost_param` times its cost."""
+        system = self.policy.system
+        point = max(system.frontier_.points, key=lambda p: p.merit - cost_param * p.cost)
+        self.policy.system = system.at(budget=point.cost)
+
+    def set_seed(self, seed: int | None) -> None:
+        """Do nothing: answers are not random."""
+
+    def to(self, device: Any) -> Self:
+        """Stay on the CPU."""
+        return self
+
+    def save(self, path: Path) -> None:
+        (path / "policy.pkl").write_bytes(pickle.dumps(self.policy))
+
+    @classmethod
+    def load(cls, path: Path, device: Any) -> Self:
+        return cls(pickle.loads((path / "policy.pkl").read_bytes()))
+
+
+def fit_system(
+    name: str, train: Rows, validation: Rows, hard_budget: float | None, **settings: Any
+) -> Any:
+    """Fit a method of the project within AFABench's hard budget, or for all soft budgets.
+
+    Within a hard budget no instance may cost more, and an offload, which needs all features, is
+    barred. The high-cost model is then never asked, and AdaptGBRT is fitted with no offloads.
+    """
+    high_cost_model = None
+    if hard_budget is not None:
+        settings |= {"budget": hard_budget, "max_instance_cost": hard_budget}
+        high_cost_model = LogisticRegression()
+        if name == "adapt-gbrt":
+            settings["p_full"] = (0.0,)
+    method = {"staged": StagedCascade, "adapt-gbrt": AdaptGBRT}[name]
+    system = method(high_cost_model, **settings)
+    if len(validation[1]) >= FEW_VALIDATION_ROWS:
+        return system.fit(*train, validation=validation)
+    x = np.concatenate([train[0], validation[0]])
+    return system.fit(x, np.concatenate([train[1], validation[1]]))
+
+
+def main(arguments: list[str]) -> None:
+    """Fit on AFABench's training and validation rows, and save the method as its bundle."""
+    options = dict(argument.split("=", 1) for argument in arguments)
+    dataset, manifest = load_bundle(Path(options["train_dataset_bundle_path"]))
+    validation = _rows(load_bundle(Path(options["val_dataset_bundle_path"]))[0])
+    train = _rows(dataset)
+    # selections and their prices
+    unmasker = _unmasker(options["components/unmaskers@unmasker"])
+    n_features = train[0].shape[1]
+    selection_of = _selections(unmasker, n_features)
+    prices = unmasker.get_selection_costs(dataset.get_feature_acquisition_costs()).double().numpy()
+    settings: dict[str, Any] = {
+        "feature_costs": prices_of_selections(selection_of, prices),
+        "random_state": int(options["seed"]),
+    }
+    budget = None if options["hard_budget"] == "null" else float(options["hard_budget"])
+    name = options["method"]
+    # where AFABench's metric is macro F1, validation chooses between plain and balanced weights
+    if options["experiment@_global_"] in DATASETS_WITH_F_SCORE:
+        systems = [
+            fit_system(name, train, validation, budget, class_weight=weight, **settings)
+            for weight in (None, "balanced")
+        ]
+        system = max(systems, key=lambda s: _macro_f1(s, validation))
+    else:
+        system = fit_system(name, train, validation, budget, **settings)
+    n_classes = dataset.label_shape.numel()
+    shares = np.bincount(train[1], minlength=n_classes) / len(train[1])
+    method = GatewiseMethod(AcquisitionPolicy(system, selection_of, shares))
+    metadata = {"dataset_class_name": manifest["class_name"], **options}
+    save_bundle(method, Path(options["save_path"]), metadata)
+
+
+def _macro_f1(system: Any, validation: Rows) -> float:
+    return float(f1_score(validation[1], system.predict(validation[0]), average="macro"))
+
+
+def _rows(dataset: Any) -> Rows:
+    features, labels = dataset.get_all_data()
+    return features.numpy().astype(np.float32), labels.argmax(-1).numpy().astype(np.int64)
+
+
+def _unmasker(name: str) -> Any:
+    settings = yaml.safe_load(Path(f"extra/conf/components/unmaskers/{name}.yaml").read_text())
+    return get_afa_unmasker_from_config(UnmaskerConfig(**settings))
+
+
+def _selections(unmasker: Any, n_features: int) -> NDArray[np.intp]:
+    """Find the selection that reveals each feature."""
+    n_selections = unmasker.get_n_selections(torch.Size([n_features]))
+    selections = torch.arange(n_selections)[:, None]
+    nothing = torch.zeros((n_selections, n_features))
+    revealed = unmasker.unmask(
+        masked_features=nothing,
+        feature_mask=nothing.bool(),
+        features=nothing,
+        afa_selection=selections,
+        selection_mask=torch.zeros((n_selections, n_selections), dtype=torch.bool),
+        feature_shape=torch.Size([n_features]),
+    )
+    return revealed.numpy().argmax(axis=0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

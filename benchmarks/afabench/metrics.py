@@ -1,0 +1,50 @@
+"""Metrics of AFABench at the stop action, computed by its own functions, as JSON.
+
+    python -m benchmarks.afabench.metrics MERGED_BUILTIN.parquet MERGED_EXTERNAL.parquet
+
+Runs in AFABench's environment and folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import polars as pl
+
+sys.path.insert(0, "scripts/plotting")
+import plot_eval_perf as afabench_plots
+
+
+def main(builtin: str, external: str) -> None:
+    """Print a record per method, set, instance, budget and classifier."""
+    records = []
+    for classifier, path in (("builtin", builtin), ("external", external)):
+        frame = afabench_plots.read_parquet(Path(path))
+        frame = afabench_plots.assert_only_one_soft_budget_param_type(frame)
+        stopped = frame.filter(
+            (pl.col("action_performed") == 0) & pl.col("predicted_class").is_not_null()
+        )
+        if stopped.is_empty():
+            continue
+        for row in afabench_plots.get_metrics_at_stop_action(stopped).iter_rows(named=True):
+            has_f_score = row["dataset"] in afabench_plots.DATASETS_WITH_F_SCORE
+            records.append(
+                {
+                    "method": row["afa_method"],
+                    "set": row["dataset"],
+                    "instance": row["train_seed"],
+                    "hard_budget": row["eval_hard_budget"],
+                    "soft_budget": row["soft_budget_param"],
+                    "classifier": classifier,
+                    "metric": row["f_score" if has_f_score else "accuracy"],
+                    "metric_name": "macro F1" if has_f_score else "accuracy",
+                    "cost": row["avg_accumulated_cost"],
+                }
+            )
+    print(json.dumps(records))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

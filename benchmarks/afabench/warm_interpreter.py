@@ -1,0 +1,74 @@
+"""An interpreter that has AFABench's imports ready, and forks for each script of its pipeline.
+
+    python warm_interpreter.py SOCKET LOG
+
+The pipeline starts hundreds of scripts, of which most import for longer than they work. A client
+sends a script and its arguments as a line of JSON, and gets the exit status. CPU seconds of each
+script are appended to LOG.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+IMPORTS = (
+    *("hydra", "lightning", "pandas", "polars", "sklearn.metrics", "torchrl", "wandb"),
+    *("afabench.common.classifiers", "afabench.common.datasets.datasets"),
+    "gatewise_training.cascades.staged",
+)
+
+CLIENT = """#!{python} -S
+import json, socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect({socket!r})
+    connection.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
+    sys.exit(int(connection.makefile().readline()))
+"""
+
+
+def serve(socket_path: str, log_path: str) -> None:
+    """Answer one client after the other, until the process is ended."""
+    for name in IMPORTS:
+        importlib.import_module(name)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(socket_path)
+        server.listen()
+        while True:
+            connection, _address = server.accept()
+            with connection:
+                arguments = json.loads(connection.makefile().readline())
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(_run(arguments))
+                _pid, status, used = os.wait4(pid, 0)
+                with Path(log_path).open("a") as log:
+                    print(json.dumps([used.ru_utime + used.ru_stime, *arguments]), file=log)
+                connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a script in this process as the interpreter would; returns the exit status."""
+    sys.argv = arguments
+    sys.path[0] = str(Path(arguments[0]).parent)
+    status = 0
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

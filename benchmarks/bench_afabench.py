@@ -1,0 +1,322 @@
+"""The project's methods in AFABench (KDD 2026), by its own pipeline, beside its own methods.
+
+    python -m benchmarks.bench_afabench --checkout FOLDER --python FOLDER/.venv/bin/python
+
+FOLDER is a clone of https://github.com/Linusaronsson/AFA-Benchmark, the interpreter that of an
+environment with its requirements and ours. Its Snakemake workflow makes the sets and the splits,
+fits, evaluates and merges; finished steps are kept in the clone. Writes afabench.json and
+afabench.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.afabench.warm_interpreter import CLIENT
+from benchmarks.harness import Benchmark, table_lines
+from gatewise.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
+SETS = ("cube", "ckd", "actg", "cube_nonuniform_costs", "cube_nm", "physionet")
+OURS = {"gatewise_staged": "staged", "gatewise_adapt_gbrt": "adapt-gbrt"}
+PEERS = ("permutation", "cae", "covert2023", "gadgil2023", "ma2018_external", "aaco")
+TITLES = {
+    "gatewise_staged": "`StagedCascade`",
+    "gatewise_adapt_gbrt": "`AdaptGBRT`",
+    "permutation": "PT-S",
+    "cae": "CAE-S",
+    "covert2023": "GDFS",
+    "gadgil2023": "DIME",
+    "ma2018_external": "EDDI",
+    "aaco": "AACO",
+}
+SOFT_BUDGETS = (0.03, 0.01, 0.003)
+"""Accuracy that a feature of price 1 must bring, of our methods; fixed before any run."""
+
+CONFIGURATION = (
+    *("eval_hard_budgets", "methods", "method_sets", "method_options", "pretrain_mapping"),
+    *("soft_budget_params", "unmaskers", "classifier_names", "datasets_main"),
+)
+COMMIT = "a07c8a3b6bf2527f66853e87b1929396e08e0501"
+PIPELINE = "extra/workflow/snakefiles/orchestration/pipeline.smk"
+REGISTRATION = 'REGISTERED_CLASSES["GatewiseMethod"] = "benchmarks.afabench.method.GatewiseMethod"'
+CPU_LOG = "gatewise_cpu.jsonl"
+MERGED = (
+    "extra/output/merged_results/eval_split-test/initializer-cold/eval_perf/"
+    "method_set-gatewise+{}.parquet"
+)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run AFABench's pipeline on one set after the other, and read its metrics."""
+    checkout = options.checkout.absolute()
+    if not (checkout / PIPELINE).is_file():
+        raise InputError(f"{checkout} is no clone of AFABench")
+    peers = options.peers.split(",")
+    sets = options.sets.split(",")
+    records = []
+    with _warm_interpreter(checkout, options.python.absolute()) as environment:
+        for set_name in sets[:1] if options.quick else sets:
+            methods = [*OURS, *(peers[:1] if options.quick else peers)]
+            records += _run_set(options, environment, set_name, methods)
+    return {
+        "commit": options.commit,
+        "instances": options.instances,
+        "records": records,
+        "cpu_seconds": cpu_seconds(checkout / CPU_LOG),
+    }
+
+
+@contextlib.contextmanager
+def _warm_interpreter(checkout: Path, python: Path) -> Iterator[dict[str, str]]:
+    """Register our method as AFABench's tutorial says, and start the interpreter of its scripts."""
+    registry = checkout / "afabench/common/registry.py"
+    text = registry.read_text()
+    if REGISTRATION not in text:
+        registry.write_text(f"{text}\n{REGISTRATION}\n")
+    client = checkout / "gatewise_bin/python"
+    client.parent.mkdir(exist_ok=True)
+    socket_path = client.with_name("socket")
+    socket_path.unlink(missing_ok=True)
+    client.write_text(CLIENT.format(python=python, socket=str(socket_path)))
+    client.chmod(0o755)
+    packages = ("", "signals", "training", "export", "edge", "cloud", "sim")
+    single_thread = dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+    )
+    environment = {
+        **os.environ,
+        **single_thread,
+        "PATH": f"{client.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": ":".join([str(checkout), *(str(ROOT / name) for name in packages)]),
+        "WANDB_MODE": "disabled",
+    }
+    script = Path(__file__).parent / "afabench/warm_interpreter.py"
+    server = subprocess.Popen(
+        [python, script, socket_path, checkout / CPU_LOG], cwd=checkout, env=environment
+    )
+    try:
+        while not socket_path.exists():
+            if server.poll() is not None:
+                raise InputError(f"AFABench's environment cannot be imported by {python}")
+            time.sleep(0.1)
+        yield environment
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _run_set(
+    options: argparse.Namespace, environment: Mapping[str, str], name: str, methods: list[str]
+) -> list[dict[str, Any]]:
+    """Run the pipeline on one set; returns its metrics."""
+    checkout = options.checkout.absolute()
+    settings = checkout / "gatewise_pipeline.json"
+    settings.write_text(json.dumps(_settings(checkout, methods, name)))
+    # merged metrics may be those of another set, or of other methods
+    merged = [MERGED.format(f"classifier_type-{kind}") for kind in ("builtin", "external")]
+    for path in (MERGED.format("all"), *merged):
+        (checkout / path).unlink(missing_ok=True)
+    instances = ",".join(str(i) for i in range(options.instances))
+    files = [f"extra/workflow/conf/{name}.yaml" for name in CONFIGURATION]
+    command = ["-m", "snakemake", "-s", PIPELINE, *merged, "--configfile", *files, settings.name]
+    command += ["--config", "eval_dataset_split=test", f"dataset_instance_indices=[{instances}]"]
+    command += ["smoke_test=false", "use_wandb=false", "device=cpu"]
+    command += ["--cores", "1", "--keep-going", "--rerun-triggers", "mtime", "--quiet", "rules"]
+    _run(options, environment, command)
+    printed = _run(options, environment, ["-m", "benchmarks.afabench.metrics", *merged])
+    return json.loads(printed.splitlines()[-1])
+
+
+def _settings(checkout: Path, methods: Sequence[str], set_name: str) -> dict[str, Any]:
+    """Make the configuration that is laid over AFABench's own."""
+    script = os.path.relpath(Path(__file__).parent / "afabench/method", checkout / "scripts/train")
+    soft_budgets = [[None, budget] for budget in SOFT_BUDGETS]
+    return {
+        "datasets": [set_name],
+        "methods": list(methods),
+        "method_sets": {"gatewise": list(methods)},
+        "method_options": {
+            name: {
+                "train_script_name": script,
+                "method_specific_params": [f"method={method}"],
+                "eval_batch_size": {"default": 512},
+            }
+            for name, method in OURS.items()
+        },
+        "soft_budget_params": {name: {"default": soft_budgets} for name in OURS},
+    }
+
+
+def _run(options: argparse.Namespace, environment: Mapping[str, str], command: list[str]) -> str:
+    process = subprocess.run(
+        [options.python.absolute(), *command],
+        cwd=options.checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if process.returncode:
+        raise InputError(f"{' '.join(command[:2])} ended with status {process.returncode}")
+    return process.stdout
+
+
+def cpu_seconds(log: Path) -> list[dict[str, Any]]:
+    """Sum the CPU seconds of the pipeline's steps by kind, method or pretrained model, and set."""
+    sums: dict[tuple[str, str, str], float] = {}
+    for line in log.read_text().splitlines():
+        seconds, *arguments = json.loads(line)
+        place = next((a for a in arguments if a.startswith("save_path=")), "")
+        found = re.search(r"/initializer-\w+/([^/]+)/dataset-([^+]+)\+instance_idx-(\d+)", place)
+        kind = re.search(r"(pretrained_models|trained_methods|eval_results)/", place)
+        if found and kind:
+            key = (kind.group(1), found.group(1), found.group(2))
+            sums[key] = sums.get(key, 0.0) + seconds
+    return [{"step": s, "name": n, "set": d, "seconds": v} for (s, n, d), v in sums.items()]
+
+
+def page(figures: Mapping[str, Any]) -> list[str]:
+    """Write the tables of hard and soft budgets, ranks and CPU seconds."""
+    records = figures["records"]
+    names = list(dict.fromkeys(r["method"] for r in records))
+    names.sort(key=list(TITLES).index)
+    lines = [
+        "# AFABench",
+        "",
+        f"AFABench at commit {figures['commit'][:12]}, its pipeline, splits, classifiers and "
+        f"metrics; {figures['instances']} of its instances (seeds), test rows. *External*: "
+        "AFABench's own masked network answers on the features that a method acquired; *built-in*: "
+        "the method's own model answers. Percent, rank in parentheses, bold the highest. How to "
+        "repeat it, and what was not run: [How it compares](../../docs/comparison.md#afabench).",
+        "",
+    ]
+    for classifier, title in (("builtin", "built-in"), ("external", "external")):
+        lines += [f"## Hard budgets, {title} classifier", ""]
+        lines += _hard_table([r for r in records if r["classifier"] == classifier], names)
+        lines += [""]
+    lines += ["## Soft budgets: mean cost and metric of each point, built-in classifier", ""]
+    lines += _soft_table([r for r in records if r["classifier"] == "builtin"], names)
+    lines += ["", "## CPU seconds of all fits and of all evaluations", ""]
+    sets = {r["set"] for r in records}
+    lines += _cpu_table([s for s in figures["cpu_seconds"] if s["set"] in sets], names)
+    return lines
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Rows of a set and budget; a second number is the rank, and bold is the highest metric."""
+    names = [n for n in names if any(r["method"] == n for r in records)]
+    cells: dict[tuple[str, float], dict[str, float]] = {}
+    metric_names = {r["set"]: r["metric_name"] for r in records}
+    for record in records:
+        if record["hard_budget"] is None:
+            continue
+        cell = cells.setdefault((record["set"], record["hard_budget"]), {})
+        same = [
+            r["metric"]
+            for r in records
+            if all(r[key] == record[key] for key in ("set", "hard_budget", "method"))
+        ]
+        cell[record["method"]] = _mean(same)
+    rows = []
+    ranks: dict[str, list[int]] = {name: [] for name in names}
+    for (set_name, budget), cell in sorted(cells.items()):
+        row = [f"{set_name}, {metric_names[set_name]}", f"{budget:g}"]
+        for name in names:
+            if name not in cell:
+                row.append("")
+                continue
+            rank = 1 + sum(value > cell[name] for value in cell.values())
+            ranks[name].append(rank)
+            text = f"{100 * cell[name]:.1f}"
+            row.append(f"**{text}** (1)" if rank == 1 else f"{text} ({rank})")
+        rows.append(row)
+    mean_ranks = [f"{_mean(ranks[n]):.1f}" if ranks[n] else "" for n in names]
+    header = ["set", "budget", *(TITLES[n] for n in names)]
+    return table_lines(header, [*rows, ["mean rank", "", *mean_ranks]])
+
+
+def _soft_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    points: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = {}
+    for r in records:
+        if r["hard_budget"] is None and r["soft_budget"] is not None:
+            by_budget = points.setdefault((r["set"], r["method"]), {})
+            by_budget.setdefault(r["soft_budget"], []).append((r["cost"], r["metric"]))
+    names = [n for n in names if any(key[1] == n for key in points)]
+    rows = []
+    for set_name in sorted({key[0] for key in points}):
+        row = [set_name]
+        for name in names:
+            means = [np.mean(p, axis=0) for p in points.get((set_name, name), {}).values()]
+            texts = [
+                f"{cost:.1f}: {100 * metric:.1f}" for cost, metric in sorted(map(tuple, means))
+            ]
+            row.append("<br>".join(texts))
+        rows.append(row)
+    return table_lines(["set", *(TITLES[n] for n in names)], rows)
+
+
+def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Fits of a method with its pretraining, which several methods may share."""
+    pretrained = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
+    pretrained["aaco"] = "aaco"
+    rows = []
+    for set_name in sorted({s["set"] for s in sums}):
+        row = [set_name]
+        for name in names:
+            of_set = [s for s in sums if s["set"] == set_name]
+            fits = [
+                s["seconds"]
+                for s in of_set
+                if (s["step"], s["name"])
+                in (("trained_methods", name), ("pretrained_models", pretrained.get(name)))
+            ]
+            runs = [
+                s["seconds"] for s in of_set if (s["step"], s["name"]) == ("eval_results", name)
+            ]
+            row.append(f"{sum(fits):.0f} + {sum(runs):.0f}" if fits else "")
+        rows.append(row)
+    return table_lines(["set", *(TITLES[n] for n in names)], rows)
+
+
+BENCHMARK = Benchmark(
+    name="afabench",
+    description=__doc__,
+    quick="one set and one of AFABench's methods: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    parser = BENCHMARK.parser()
+    parser.add_argument("--checkout", type=Path, required=True, help="a clone of AFABench")
+    parser.add_argument("--python", type=Path, required=True, help="interpreter of its environment")
+    parser.add_argument("--sets", default=",".join(SETS), metavar="SET,...")
+    parser.add_argument("--peers", default=",".join(PEERS), metavar="METHOD,...")
+    parser.add_argument("--instances", type=int, default=2, help="instances (seeds) of each set")
+    parser.add_argument("--commit", default=COMMIT, help="commit of the clone")
+    return BENCHMARK.main(arguments, parser)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The policy that AFABench asks answers and costs as the fitted system itself."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks import bench_afabench
+from benchmarks.afabench.acquisition_policy import (
+    STOP,
+    AcquisitionPolicy,
+    prices_of_selections,
+)
+from gatewise_training import AdaptGBRT, StagedCascade
+
+
+def breast_cancer():
+    x, y = load_breast_cancer(return_X_y=True)
+    x = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
+    return x[:400], y[:400], x[400:]
+
+
+def run_episodes(policy, x):
+    """Acquire selections until every row stops; returns the labels and the selections."""
+    n_selections = int(policy.selection_of.max()) + 1
+    selected = np.zeros((len(x), n_selections), bool)
+    for _ in range(n_selections + 1):
+        observed = selected[:, policy.selection_of]
+        actions, proba = policy.act(np.where(observed, x, 0), observed)
+        rows = np.flatnonzero(actions != STOP)
+        if not len(rows):
+            return proba.argmax(axis=1), selected
+        # no selection is made twice
+        assert not selected[rows, actions[rows] - 1].any()
+        selected[rows, actions[rows] - 1] = True
+    raise AssertionError("the policy does not stop")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (StagedCascade, {"families": ("linear",), "n_stages": 3}),
+        (AdaptGBRT, {"n_rounds": 10, "warm_up": 2, "penalties": (0.01, 0.1)}),
+    ],
+)
+@pytest.mark.parametrize("hard_budget", [None, 4.0])
+def test_episodes_give_the_answers_and_costs_of_the_system(method, settings, hard_budget):
+    x, y, x_test = breast_cancer()
+    # features 0 to 4 are revealed together, at one price
+    selection_of = np.maximum(np.arange(30) - 4, 0)
+    prices = np.linspace(0.5, 1.5, 26)
+    costs = prices_of_selections(selection_of, prices)
+    if hard_budget is not None:
+        settings = settings | {"budget": hard_budget, "max_instance_cost": hard_budget}
+    system = method(
+        LogisticRegression(max_iter=1000), feature_costs=costs, random_state=0, **settings
+    )
+    system.fit(x, y)
+    policy = AcquisitionPolicy(system, selection_of, np.array([0.4, 0.6]))
+    labels, selected = run_episodes(policy, x_test)
+    np.testing.assert_array_equal(labels, system.predict(x_test))
+    np.testing.assert_allclose(selected @ prices, system.cost(x_test))
+    if hard_budget is not None:
+        assert (selected @ prices).max() <= hard_budget + 1e-9
+
+
+def test_prices_of_selections_charge_a_shared_selection_once():
+    costs = prices_of_selections(np.array([0, 0, 1, 2]), np.array([2.0, 1.0, 3.0]))
+    assert costs.price([0]) == costs.price([0, 1]) == 2.0
+    assert costs.price([1, 2, 3]) == costs.total == 6.0
+
+
+def test_cpu_seconds_are_summed_by_step_method_and_set(tmp_path):
+    fit = (
+        "save_path=extra/output/trained_methods/initializer-cold/cae/dataset-cube+instance_idx-0/m"
+    )
+    lines = [[2.0, "scripts/train/cae.py", fit], [3.0, "scripts/train/cae.py", fit], [9.0, "-V"]]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(json.dumps(line) for line in lines))
+    assert bench_afabench.cpu_seconds(log) == [
+        {"step": "trained_methods", "name": "cae", "set": "cube", "seconds": 5.0}
+    ]
+
+
+def test_page_ranks_methods_within_each_budget():
+    records = [
+        {
+            "method": method,
+            "set": "cube",
+            "instance": 0,
+            "hard_budget": 3.0,
+            "soft_budget": None,
+            "classifier": "builtin",
+            "metric": metric,
+            "metric_name": "accuracy",
+            "cost": 3.0,
+        }
+        for method, metric in (("gatewise_staged", 0.7), ("cae", 0.8))
+    ]
+    figures = {"commit": "0" * 40, "instances": 1, "records": records, "cpu_seconds": []}
+    page = bench_afabench.page(figures)
+    assert "| cube, accuracy | 3 | 70.0 (2) | **80.0** (1) |" in page
+    assert "| mean rank |  | 2.0 | 1.0 |" in page
