@@ -1,4 +1,4 @@
-"""What the tests of the simulator share: a small system, made-up routes, processes, a browser."""
+"""Fixtures for the tests of the simulator: a small system, a demo, processes and a browser."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,8 @@ def _small(folder: Path) -> SimpleNamespace:
     from gatewise_training.data import datasets
 
     data = datasets.load("digits")
-    train, test = np.arange(0, 800, 2), np.arange(1, 600, 2)
+    train = np.arange(0, 800, 2)
+    test = np.arange(1, 600, 2)
     f0 = ExtraTreesClassifier(30, random_state=0).fit(data.X[train], data.y[train])
     system = methods.cascade(
         "staged",
@@ -38,7 +39,9 @@ def _small(folder: Path) -> SimpleNamespace:
         random_state=1,
     ).fit(data.X[train], data.y[train])
     bundle = pack(system, folder / "bundle", sample=data.X[train[:16]])
-    rows, truth, table = data.X[test].astype(np.float32), data.y[test], folder / "rows.csv"
+    rows = data.X[test].astype(np.float32)
+    truth = data.y[test]
+    table = folder / "rows.csv"
     names = [*bundle.manifest.feature_names, "label"]
     np.savetxt(table, np.c_[rows, truth], "%g", ",", header=",".join(names), comments="")
     return SimpleNamespace(system=system, rows=rows, truth=truth, bundle=bundle, table=table)
@@ -46,7 +49,7 @@ def _small(folder: Path) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def small(make_once: MakeOnce) -> SimpleNamespace:
-    """A small real system, its bundle, and rows that it has not seen, as arrays and a table."""
+    """A small fitted system, its bundle, and test rows as arrays and as a CSV file."""
     return make_once("small", _small)
 
 
@@ -60,14 +63,14 @@ def table(small: SimpleNamespace) -> Any:
 
 @pytest.fixture
 def small_fits() -> Iterator[None]:
-    """Short fits by the commands that this process runs: the way is tested, not the fit."""
+    """Use fast fits in the commands that this process runs."""
     with fit_little():
         yield
 
 
 @pytest.fixture(scope="session")
 def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
-    """A real demo of 90 instances: its arguments, its folder, and what it printed."""
+    """A demo of 90 instances: its arguments, its folder and its output."""
 
     def make(folder: Path) -> SimpleNamespace:
         words = (
@@ -75,9 +78,9 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
             "--instances", "90", "--devices", "2", "--json",
         )  # fmt: skip
         with fit_little():
-            done = run_here(*words, folder=folder)
-        assert done.returncode == 0, done.stderr
-        return SimpleNamespace(words=words, folder=folder / "demo-out", printed=done.stdout)
+            process = run_here(*words, folder=folder)
+        assert process.returncode == 0, process.stderr
+        return SimpleNamespace(words=words, folder=folder / "demo-out", printed=process.stdout)
 
     return make_once("quick-demo", make)
 
@@ -92,7 +95,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A real browser without a screen; each page that a test opens it also closes."""
+    """A headless browser, in which each test closes its pages."""
     from tests.sim.chromium import Chromium, find_chromium
 
     program = find_chromium()

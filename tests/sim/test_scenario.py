@@ -1,3 +1,5 @@
+"""Tests of scenarios: parsed settings, errors, copies and command-line options."""
+
 import re
 
 import numpy as np
@@ -12,7 +14,7 @@ from tests.support.processes import run_here
 from tests.support.refused import refused
 
 
-def test_texts_stand_for_the_parts_of_a_run():
+def test_settings_are_parsed():
     scenario = Scenario(
         time="2h", day_start="11:00", workload="periodic:10s", link="wifi",
         outage=("cloud:12:00-12:10", "link:+5s-+6s"),
@@ -25,13 +27,13 @@ def test_texts_stand_for_the_parts_of_a_run():
     assert Scenario(engine="live").seconds == 60
 
 
-def test_arrivals_are_those_of_the_seed_and_the_mix():
+def test_arrivals_depend_on_the_seed_and_the_mix():
     scenario = Scenario(devices=4, time="100s", workload="poisson:1/s", mix="steps,0s=1/0")
     truth = np.array([0, 1, 0])
     arrivals = scenario.arrivals(3, truth)
     assert set(arrivals.row) == {0, 2}
     assert np.array_equal(arrivals.time, scenario.arrivals(3, truth).time)
-    assert set(scenario.arrivals(3).row) == {0, 1, 2}  # without labels there is no mix
+    assert set(scenario.arrivals(3).row) == {0, 1, 2}  # the mix needs labels
     assert scenario.arrivals(3, n_devices=2).device.max() == 1
 
 
@@ -57,18 +59,18 @@ def test_arrivals_are_those_of_the_seed_and_the_mix():
         ({"day_start": "25:00"}, "day_start"),
     ],
 )
-def test_a_scenario_that_cannot_be_is_refused_by_its_setting(changes, complaint):
+def test_error_of_an_invalid_scenario_names_the_setting(changes, complaint):
     refused(Scenario, **changes, says=complaint)
 
 
-def test_changes_make_another_scenario():
+def test_changes_make_a_new_scenario():
     scenario = Scenario(budget=2.0)
-    assert scenario.changed(max_loss=0.1).goal == {"max_loss": 0.1}  # in the place of the budget
+    assert scenario.changed(max_loss=0.1).goal == {"max_loss": 0.1}  # replaces the budget
     assert scenario.changed(devices=3).goal == {"budget": 2.0}
     refused(scenario.changed, device=3, says="unknown setting 'device'; the settings are")
 
 
-def test_the_words_and_the_rare_settings_repeat_a_scenario(tmp_path):
+def test_options_and_settings_file_repeat_a_scenario(tmp_path):
     scenario = Scenario(
         devices=7, outage=("cloud:+1s-+2s", "link:+3s-+4s"), engine="live", queue=5, tls=False,
         broker="mqtt://user:secret@host", timings=Timings(edge_ms=(1.0,), run_us=2, instance_us=3),
@@ -81,7 +83,7 @@ def test_the_words_and_the_rare_settings_repeat_a_scenario(tmp_path):
     assert scenario.rare_settings() == {"queue": 5}
     assert "secret" not in str(scenario.as_dict())
     assert scenario.as_dict()["queue"] == 5
-    # From a file of settings, as the command reads it.
+    # The command reads the other settings from a file.
     path = tmp_path / "settings.toml"
     path.write_text(
         "devices = 9\nqueue = 5\n[timings]\nedge_ms = [1.0]\nrun_us = 2\ninstance_us = 3\n"

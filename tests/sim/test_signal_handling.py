@@ -1,3 +1,5 @@
+"""Tests of the conversion of termination signals into SystemExit."""
+
 import os
 import signal
 
@@ -8,19 +10,19 @@ from gatewise_sim.signal_handling import exit_on_termination
 
 @pytest.fixture
 def default_action():
-    """Let a signal do what it does where nobody, such as nohup, has it ignored."""
-    before = {}
+    """Fixture that sets the default action of a signal, which nohup may have ignored."""
+    previous_handlers = {}
 
-    def give(number):
-        before[number] = signal.signal(number, signal.SIG_DFL)
+    def set_default(number):
+        previous_handlers[number] = signal.signal(number, signal.SIG_DFL)
 
-    yield give
-    for number, handler in before.items():
+    yield set_default
+    for number, handler in previous_handlers.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number, default_action):
+def test_signal_raises_system_exit_and_its_action_is_restored(number, default_action):
     default_action(number)
     closed = []
 
@@ -31,9 +33,9 @@ def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number, default_ac
         finally:
             closed.append(True)
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as error:
         work()
-    assert ended.value.code == 128 + number
+    assert error.value.code == 128 + number
     assert closed
     assert signal.getsignal(number) is signal.SIG_DFL
 
@@ -51,11 +53,11 @@ def test_error_during_the_exit_does_not_replace_the_signal(kind):
         work()
 
 
-def test_an_error_stays_an_error():
+def test_other_errors_are_not_changed():
     @exit_on_termination()
     def work():
         try:
-            raise KeyError("that was seen to")
+            raise KeyError("handled")
         except KeyError:
             raise ValueError("why") from None
 
@@ -64,11 +66,11 @@ def test_an_error_stays_an_error():
 
 
 def test_existing_signal_handler_is_kept():
-    heard = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    received = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
         with exit_on_termination():
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]
+        signal.signal(signal.SIGTERM, previous)
+    assert received == [signal.SIGTERM]

@@ -1,3 +1,5 @@
+"""Tests of the root command: help, errors and exit status."""
+
 import sys
 
 import pytest
@@ -38,7 +40,7 @@ def test_version():
         (["--frob"], "gatewise: No such option: --frob (see `gatewise --help`)"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_2(args, line):
+def test_wrong_command_line_exits_2_with_one_line(args, line):
     done = run_here(*args)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line + "\n")
 
@@ -54,11 +56,11 @@ def raises(monkeypatch, error):
     monkeypatch.setitem(cli.TABLE, "demo", cli.Entry("fake_commands", "Fail.", "sim"))
 
 
-def stumbled_over(error: BaseException) -> SystemError:
-    """What compiled code makes of an error that arrives while it runs."""
-    found = SystemError("returned a result with an exception set")
-    found.__cause__ = error
-    return found
+def system_error_from(error: BaseException) -> SystemError:
+    """Make the error that compiled code raises if another error occurs during its run."""
+    system_error = SystemError("returned a result with an exception set")
+    system_error.__cause__ = error
+    return system_error
 
 
 @pytest.mark.parametrize(
@@ -77,22 +79,22 @@ def stumbled_over(error: BaseException) -> SystemError:
             "gatewise: this needs jinja2, which is not installed: pip install 'gatewise[sim]'\n",
         ),
         (KeyboardInterrupt(), 130, "gatewise: interrupted\n"),
-        (stumbled_over(KeyboardInterrupt()), 130, "gatewise: interrupted\n"),
+        (system_error_from(KeyboardInterrupt()), 130, "gatewise: interrupted\n"),
     ],
 )
-def test_errors_become_one_line_and_a_status(monkeypatch, capsys, error, status, line):
+def test_errors_are_printed_in_one_line_with_their_status(monkeypatch, capsys, error, status, line):
     raises(monkeypatch, error)
     assert cli.main(["demo"]) == status
     assert capsys.readouterr().err == line
 
 
-def test_debug_shows_where(monkeypatch):
+def test_debug_raises_the_error(monkeypatch):
     raises(monkeypatch, InputError("no"))
     with pytest.raises(InputError, match="no"):
         cli.main(["demo", "--debug"])
 
 
-def test_a_room_that_is_not_installed_names_its_extra(monkeypatch, capsys):
+def test_error_of_a_missing_package_names_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn_missing", None)
     monkeypatch.setitem(cli.TABLE, "demo", cli.Entry("sklearn_missing", "x", "train"))
     assert cli.main(["demo"]) == 2

@@ -1,4 +1,4 @@
-"""The doctor finds faults of real brokers, certificates, access lists, workers and bundles."""
+"""Tests of the doctor with real brokers, certificates, access lists, workers and bundles."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ pytestmark = [
 ]
 
 
-def look(broker, **settings):
-    """List the findings of a checkup of a device with these settings."""
+def findings_for(broker, **settings):
+    """List the findings for a device with these settings."""
     return list(examine(DeviceSettings(broker=broker, **({"timeout": 1.5} | settings))))
 
 
@@ -47,11 +47,11 @@ def problems(findings):
     return [finding.code for finding in findings if finding.state == "problem"]
 
 
-def the_problem(findings):
-    (found,) = [finding for finding in findings if finding.state == "problem"]
-    assert found.text
-    assert found.remedy
-    return found
+def only_problem(findings):
+    (problem,) = [finding for finding in findings if finding.state == "problem"]
+    assert problem.text
+    assert problem.remedy
+    return problem
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +72,16 @@ def worker(made, secure, bundle):
         yield worker
 
 
-def files(made, name="pi-1"):
+def client_files(made, name="pi-1"):
     return {key: Path(path) for key, path in made.client(name).items()}
 
 
-# -- nothing wrong -----------------------------------------------------------------------------
+# -- no problems ------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("worker")
 def test_healthy_deployment_has_only_ok_findings(made, secure, bundle):
-    findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made))
+    findings = findings_for(secure.url, bundle=bundle.path, timeout=60, **client_files(made))
     assert {finding.state for finding in findings} == {"ok"}, findings
     checks = list(dict.fromkeys(finding.check for finding in findings))
     assert checks == ["installation", "bundle", "broker", "round trip", "worker"]
@@ -89,29 +89,31 @@ def test_healthy_deployment_has_only_ok_findings(made, secure, bundle):
 
 def test_broker_without_authentication_is_noted(bundle):
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
-        findings = look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)
+        findings = findings_for(broker.url, bundle=bundle.path, device="pi-1", timeout=60)
     assert problems(findings) == []
     assert [f.code for f in findings if f.state == "note"] == ["open-broker"]
 
 
 @pytest.mark.usefixtures("worker")
 def test_doctor_leaves_no_retained_messages_and_needs_no_bundle(made, secure):
-    findings = look(secure.url, timeout=60, **files(made, "pi-2"))
+    findings = findings_for(secure.url, timeout=60, **client_files(made, "pi-2"))
     assert problems(findings) == []
     assert "worker" in [finding.check for finding in findings if finding.state == "ok"]
-    with Probe(Endpoint(secure.url, **files(made, "boss")), 5) as boss:
+    with Probe(Endpoint(secure.url, **client_files(made, "boss")), 5) as boss:
         boss.subscribe("gw/v1/pi-2/#")
         assert boss.wait(lambda *_: True, 0.5) is None
 
 
 @pytest.mark.parametrize("bind_ids", [False, True])
-def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, bind_ids):
+def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, bind_ids):
     made = make_folder(tmp_path / "broker", bind_ids=bind_ids)
     with SecureBroker(made) as secure, Worker(bundle, secure.url, **made.worker("w-1")):
         link = MqttLink(secure.url, device="pi-2", **made.client("pi-2"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
             link.connect(60)
-            findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made, "pi-2"))
+            findings = findings_for(
+                secure.url, bundle=bundle.path, timeout=60, **client_files(made, "pi-2")
+            )
             if bind_ids:
                 # No problem if the device reconnects only after the doctor has finished.
                 assert problems(findings) in ([], ["session-taken"])
@@ -125,35 +127,37 @@ def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bund
 
 def test_broker_that_lets_devices_join_the_worker_pool_is_found(tmp_path):
     with SecureBroker(make_folder(tmp_path / "broker", plugin="none")) as broker:
-        found = look(broker.url, **files(broker.made))
-    assert "open-pool" in problems(found)
+        findings = findings_for(broker.url, **client_files(broker.made))
+    assert "open-pool" in problems(findings)
 
 
-# -- on the way to the broker --------------------------------------------------------------------
+# -- connection to the broker -------------------------------------------------------------------
 
 
 def test_unknown_host_name_is_found():
-    assert the_problem(look("mqtt://broker.invalid")).code == "dns"
+    assert only_problem(findings_for("mqtt://broker.invalid")).code == "dns"
 
 
 def test_closed_port_is_found():
-    assert the_problem(look(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
+    assert only_problem(findings_for(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
 
 
 def test_tls_to_a_plain_port_and_the_reverse_are_found(made, secure):
     with MosquittoBroker() as plain:
-        found = look(f"mqtts://127.0.0.1:{plain.port}")
-        assert the_problem(found).code in ("tls-none", "tls-handshake")
-    assert the_problem(look(f"mqtt://127.0.0.1:{made.roster.port}")).code == "no-greeting"
+        findings = findings_for(f"mqtts://127.0.0.1:{plain.port}")
+        assert only_problem(findings).code in ("tls-none", "tls-handshake")
+    assert only_problem(findings_for(f"mqtt://127.0.0.1:{made.roster.port}")).code == "no-greeting"
 
 
 def test_silent_port_is_found():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        found = the_problem(look(f"mqtt://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3))
-    assert (found.code, "0.3 s" in found.text) == ("no-greeting", True)
+        problem = only_problem(
+            findings_for(f"mqtt://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+        )
+    assert (problem.code, "0.3 s" in problem.text) == ("no-greeting", True)
 
 
-def days(n):
+def clock_shifted_by(n):
     return lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=n)
 
 
@@ -162,59 +166,59 @@ def days(n):
     [(-500, "tls-expired"), (20, "clock-behind")],
 )
 def test_server_certificate_outside_its_validity_is_found(tmp_path, made, shift, code):
-    """The authority is valid; the server's certificate was issued `shift` days from now."""
+    """The authority is valid, and the server's certificate is issued `shift` days from now."""
     folder = tmp_path / "broker"
-    # the broker that runs there may be saving its state
+    # The running broker may write its state during the copy.
     shutil.copytree(made.folder, folder, ignore=shutil.ignore_patterns("mosquitto.db*"))
     (folder / "server.crt").unlink()
     port = free_port()
-    again = init_broker(folder, clock=days(shift), port=port, run_as=run_as())
-    broker = SecureBroker(again)
+    reissued = init_broker(folder, clock=clock_shifted_by(shift), port=port, run_as=run_as())
+    broker = SecureBroker(reissued)
     try:
-        assert the_problem(look(broker.url, **files(again))).code == code
+        assert only_problem(findings_for(broker.url, **client_files(reissued))).code == code
     finally:
         broker.close()
 
 
-def test_a_wrong_host_name_and_an_unknown_authority(tmp_path, made, secure):
+def test_wrong_host_name_and_unknown_authority_are_found(tmp_path, made, secure):
     other = make_folder(tmp_path / "other", hosts=["broker.example"])
     broker = SecureBroker(other)
     try:
-        found = the_problem(look(broker.url, **files(other)))
-        assert found.code == "tls-host"
-        assert "not valid for" in found.text
+        problem = only_problem(findings_for(broker.url, **client_files(other)))
+        assert problem.code == "tls-host"
+        assert "not valid for" in problem.text
     finally:
         broker.close()
-    strange = files(made) | {"ca_file": files(other)["ca_file"]}
-    assert the_problem(look(secure.url, **strange)).code == "tls-unknown-ca"
+    wrong_authority = client_files(made) | {"ca_file": client_files(other)["ca_file"]}
+    assert only_problem(findings_for(secure.url, **wrong_authority)).code == "tls-unknown-ca"
 
 
 # -- the client's own certificate, and login -----------------------------------------------------
 
 
 def test_missing_client_certificate_is_found(made, secure):
-    found = the_problem(look(secure.url, ca_file=files(made)["ca_file"]))
-    assert found.code == "certificate-required"
+    problem = only_problem(findings_for(secure.url, ca_file=client_files(made)["ca_file"]))
+    assert problem.code == "certificate-required"
 
 
 @pytest.mark.parametrize(
     ("shift", "code"), [(0, "certificate-refused"), (-1000, "own-certificate-expired")]
 )
 def test_untrusted_or_expired_client_certificate_is_found(tmp_path, made, secure, shift, code):
-    other = files(make_folder(tmp_path / "other", clock=days(shift)))
-    mixed = other | {"ca_file": files(made)["ca_file"]}
-    assert the_problem(look(secure.url, **mixed)).code == code
+    other = client_files(make_folder(tmp_path / "other", clock=clock_shifted_by(shift)))
+    mixed = other | {"ca_file": client_files(made)["ca_file"]}
+    assert only_problem(findings_for(secure.url, **mixed)).code == code
 
 
-def test_a_certificate_of_another_device_and_a_key_that_does_not_fit(made, secure):
-    found = the_problem(look(secure.url, device="pi-2", **files(made)))
-    assert found.code == "own-certificate-name"
-    mixed = files(made) | {"key_file": files(made, "pi-2")["key_file"]}
-    assert the_problem(look(secure.url, **mixed)).code == "own-certificate-unusable"
+def test_certificate_of_another_device_and_wrong_key_are_found(made, secure):
+    problem = only_problem(findings_for(secure.url, device="pi-2", **client_files(made)))
+    assert problem.code == "own-certificate-name"
+    mixed = client_files(made) | {"key_file": client_files(made, "pi-2")["key_file"]}
+    assert only_problem(findings_for(secure.url, **mixed)).code == "own-certificate-unusable"
 
 
 @pytest.fixture
-def with_lines(tmp_path):
+def start_broker(tmp_path):
     """Start mosquitto with extra lines in its configuration."""
     started = []
 
@@ -227,19 +231,19 @@ def with_lines(tmp_path):
         broker.kill()
 
 
-def test_refused_login_is_found(with_lines):
-    url = with_lines("allow_anonymous false", "set_tcp_nodelay true")
-    assert the_problem(look(url)).code == "login"
+def test_refused_login_is_found(start_broker):
+    url = start_broker("allow_anonymous false", "set_tcp_nodelay true")
+    assert only_problem(findings_for(url)).code == "login"
 
 
 # -- access lists --------------------------------------------------------------------------------
 
-WORKER = "topic readwrite #"
+WORKER_RULE = "topic readwrite #"
 
 
 def acl(tmp_path, *lines):
     path = tmp_path / "acl"
-    path.write_text("\n".join(["user w", WORKER, "user pi-1", *lines, ""]))
+    path.write_text("\n".join(["user w", WORKER_RULE, "user pi-1", *lines, ""]))
     path.chmod(0o600)
     passwords = tmp_path / "passwords"
     program = find_mosquitto().parent.parent / "bin" / "mosquitto_passwd"
@@ -251,45 +255,49 @@ def acl(tmp_path, *lines):
             f"password_file {passwords}")  # fmt: skip
 
 
-OWN = [f"topic readwrite gw/v1/pi-1/{what}" for what in ("req", "status", "metrics")]
-REPLY = "topic read gw/v1/pi-1/rsp"
+OWN_TOPICS = [f"topic readwrite gw/v1/pi-1/{level}" for level in ("req", "status", "metrics")]
+RESPONSE_RULE = "topic read gw/v1/pi-1/rsp"
 
 
 @pytest.mark.parametrize(
     ("lines", "code"),
     [
-        ([*OWN[1:], REPLY], "publish-denied"),
-        (OWN, "subscription-denied"),
-        ([OWN[0], *OWN[2:], REPLY], "status-denied"),
+        ([*OWN_TOPICS[1:], RESPONSE_RULE], "publish-denied"),
+        (OWN_TOPICS, "subscription-denied"),
+        ([OWN_TOPICS[0], *OWN_TOPICS[2:], RESPONSE_RULE], "status-denied"),
     ],
 )
-def test_denied_topic_of_the_access_list_is_found(with_lines, tmp_path, bundle, lines, code):
-    url = with_lines(*acl(tmp_path, *lines))
+def test_denied_topic_of_the_access_list_is_found(start_broker, tmp_path, bundle, lines, code):
+    url = start_broker(*acl(tmp_path, *lines))
     with Worker(bundle, url.replace("//", "//w:w@")):
-        found = look(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
-    assert the_problem(found).code == code
+        findings = findings_for(
+            url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path
+        )
+    assert only_problem(findings).code == code
 
 
 # -- workers and models --------------------------------------------------------------------------
 
 
 def test_missing_worker_is_found(made, secure, bundle):
-    found = the_problem(look(secure.url, bundle=bundle.path, **files(made)))
-    assert found.code == "no-worker"
+    problem = only_problem(findings_for(secure.url, bundle=bundle.path, **client_files(made)))
+    assert problem.code == "no-worker"
 
 
 def test_missing_worker_is_found_on_a_broker_without_reason_codes():
-    """The embedded broker speaks 3.1.1 only."""
+    """The embedded broker supports only MQTT 3.1.1."""
     with EmbeddedBroker() as broker:
-        assert the_problem(look(broker.url, device="pi-1")).code == "no-worker"
+        assert only_problem(findings_for(broker.url, device="pi-1")).code == "no-worker"
 
 
-def test_a_model_of_another_version(tmp_path, made, secure, bundle):
+def test_worker_with_another_version_is_found(tmp_path, made, secure, bundle):
     newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with Worker(newer, secure.url, **made.worker("w-1")):
-        found = the_problem(look(secure.url, bundle=bundle.path, timeout=5, **files(made)))
-    assert found.code == "no-model"
-    assert "small 7" in found.text
+        problem = only_problem(
+            findings_for(secure.url, bundle=bundle.path, timeout=5, **client_files(made))
+        )
+    assert problem.code == "no-model"
+    assert "small 7" in problem.text
 
 
 def test_pool_that_serves_another_version_is_ignored(tmp_path, bundle):
@@ -299,29 +307,31 @@ def test_pool_that_serves_another_version_is_ignored(tmp_path, bundle):
         Worker(bundle, broker.url),
         Worker(newer, broker.url, pool="newer"),
     ):
-        assert problems(look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)) == []
+        assert (
+            problems(findings_for(broker.url, bundle=bundle.path, device="pi-1", timeout=60)) == []
+        )
 
 
 # -- limits ----------------------------------------------------------------------------------------
 
 
-def test_a_broker_with_a_limit_on_packets(with_lines, bundle):
+def test_packet_limit_of_the_broker_is_found(start_broker, bundle):
     """A broker that speaks MQTT 5 states its limit."""
-    url = with_lines("allow_anonymous true", "max_packet_size 80")
-    found = the_problem(look(url, bundle=bundle.path, device="d1"))
-    assert (found.check, found.code) == ("round trip", "packet-limit")
+    url = start_broker("allow_anonymous true", "max_packet_size 80")
+    problem = only_problem(findings_for(url, bundle=bundle.path, device="d1"))
+    assert (problem.check, problem.code) == ("round trip", "packet-limit")
 
 
 # -- the machine itself ----------------------------------------------------------------------------
 
 
-def test_a_bundle_that_fails_its_self_test(tmp_path, bundle):
+def test_failed_self_test_and_unreadable_bundle_are_found(tmp_path, bundle):
     spoilt = tmp_path / "spoilt"
     shutil.copytree(bundle.path, spoilt)
-    found = the_problem(look(None, bundle=_with_other_sample(spoilt)))
-    assert found.code == "self-test"
+    problem = only_problem(findings_for(None, bundle=_with_other_sample(spoilt)))
+    assert problem.code == "self-test"
     (spoilt / "stage_0.onnx").write_bytes(b"noise")
-    assert the_problem(look(None, bundle=spoilt)).code == "bundle-unusable"
+    assert only_problem(findings_for(None, bundle=spoilt)).code == "bundle-unusable"
 
 
 def _with_other_sample(path):
@@ -339,14 +349,14 @@ def _with_other_sample(path):
     return path
 
 
-def test_a_clock_that_is_behind(tmp_path):
+def test_clock_behind_the_bundle_is_found(tmp_path):
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=40)
     path = small_bundle.write_bundle(tmp_path / "future", created=later.isoformat()).path
-    assert the_problem(look(None, bundle=path)).code == "clock-behind"
+    assert only_problem(findings_for(None, bundle=path)).code == "clock-behind"
 
 
-def test_a_library_that_is_missing(tmp_path):
-    """The environment has links to all installed libraries but cbor2."""
+def test_missing_library_is_found(tmp_path):
+    """The environment has links to all installed libraries except cbor2."""
     import cbor2
 
     installed = Path(cbor2.__file__).parents[1]
@@ -354,14 +364,16 @@ def test_a_library_that_is_missing(tmp_path):
         if not entry.name.lower().startswith(("cbor2", "_cbor2", "__pycache__")):
             (tmp_path / entry.name).symlink_to(entry)
     names = ("gatewise", "gatewise_export", "gatewise_edge", "gatewise_cloud", "gatewise_sim")
-    rooms = [str(Path(importlib.util.find_spec(name).origin).parents[1]) for name in names]
-    done = subprocess.run(
+    package_folders = [
+        str(Path(importlib.util.find_spec(name).origin).parents[1]) for name in names
+    ]
+    process = subprocess.run(
         [sys.executable, "-S", "-m", "gatewise", "doctor", "--json", "--broker",
          "mqtt://127.0.0.1:1"],
-        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *rooms]), "PATH": os.defpath},
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *package_folders]), "PATH": os.defpath},
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    finding = json.loads(done.stdout)["findings"][1]
+    assert process.returncode == 1, process.stderr
+    finding = json.loads(process.stdout)["findings"][1]
     assert (finding["state"], finding["code"]) == ("problem", "package-missing")
     assert "cbor2" in finding["text"]

@@ -1,4 +1,4 @@
-"""The command: its lines, its document, its exit status."""
+"""Tests of the output and the exit status of ``gatewise doctor``."""
 
 import json
 
@@ -15,20 +15,20 @@ def run(*arguments):
     return run_here("doctor", *arguments)
 
 
-def test_the_command(bundle):
-    done = run(bundle.path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "no problems"
-    done = run()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "[edge], to run a device, is installed" in done.stdout
-    done = run("--broker", f"mqtt://127.0.0.1:{free_port()}")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "-> start the broker" in done.stdout
-    assert "1 problem;" in done.stdout
-    done = run("--json", "--broker", f"mqtt://127.0.0.1:{free_port()}")
-    assert done.returncode == 1
-    document = json.loads(done.stdout)
+def test_output_and_status_of_healthy_and_broken_devices(bundle):
+    process = run(bundle.path)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.splitlines()[-1] == "no problems"
+    process = run()
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "[edge], to run a device, is installed" in process.stdout
+    process = run("--broker", f"mqtt://127.0.0.1:{free_port()}")
+    assert (process.returncode, process.stderr) == (1, "")
+    assert "-> start the broker" in process.stdout
+    assert "1 problem;" in process.stdout
+    process = run("--json", "--broker", f"mqtt://127.0.0.1:{free_port()}")
+    assert process.returncode == 1
+    document = json.loads(process.stdout)
     assert (document["healthy"], document["problems"]) == (False, 1)
 
 
@@ -40,8 +40,8 @@ def test_the_command(bundle):
         (("--broker", "mqtt://x", "--timeout", "0"), "--timeout"),
     ],
 )
-def test_bad_input(arguments, word):
-    done = run(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert word in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_bad_input_exits_2_with_one_line(arguments, word):
+    process = run(*arguments)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert word in process.stderr
+    assert process.stderr.count("\n") == 1

@@ -1,3 +1,5 @@
+"""Tests of the doctor's check of the installation."""
+
 from __future__ import annotations
 
 import datetime
@@ -19,28 +21,28 @@ def by_code(**settings):
     return {finding.code: finding for finding in check_installation(device=False, **settings)}
 
 
-def test_this_installation_is_whole():
-    found = list(check_installation(device=False))
-    assert {finding.state for finding in found} == {"ok"}
-    assert sum(finding.text.startswith("[") for finding in found) == 5
-    assert any(finding.text.startswith("onnxruntime ") for finding in found)
+def test_this_installation_is_complete():
+    findings = list(check_installation(device=False))
+    assert {finding.state for finding in findings} == {"ok"}
+    assert sum(finding.text.startswith("[") for finding in findings) == 5
+    assert any(finding.text.startswith("onnxruntime ") for finding in findings)
 
 
-def test_what_an_extra_lacks_is_named_with_that_of_extras_it_includes():
-    found = list(check_installation(device=False, requirements=REQUIREMENTS))
-    lacking = {f.text for f in found if f.code == "package-missing"}
+def test_missing_libraries_of_an_extra_and_its_extras_are_named():
+    findings = list(check_installation(device=False, requirements=REQUIREMENTS))
+    lacking = {f.text for f in findings if f.code == "package-missing"}
     assert len(lacking) == 2
-    for says in lacking:
-        assert "no-such-library" in says
-        assert re.search(r"numpy>=99\.1 \(\S+ is installed\)", says)
-    assert any("[cloud]" in says for says in lacking)
-    whole = [f.text.split("]")[0] for f in found if f.text.endswith("is installed")]
-    assert whole == ["[train", "[export", "[sim"]
+    for text in lacking:
+        assert "no-such-library" in text
+        assert re.search(r"numpy>=99\.1 \(\S+ is installed\)", text)
+    assert any("[cloud]" in text for text in lacking)
+    complete = [f.text.split("]")[0] for f in findings if f.text.endswith("is installed")]
+    assert complete == ["[train", "[export", "[sim"]
 
 
-def test_of_a_device_a_missing_library_is_a_problem_and_other_extras_are_left_out():
-    found = list(check_installation(device=True, requirements=REQUIREMENTS))
-    assert [f.state for f in found if f.text.startswith("[")] == ["problem"]
+def test_device_is_checked_for_the_edge_extra_only():
+    findings = list(check_installation(device=True, requirements=REQUIREMENTS))
+    assert [f.state for f in findings if f.text.startswith("[")] == ["problem"]
 
 
 def test_a_clock_before_the_installation_is_behind():

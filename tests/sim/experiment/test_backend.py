@@ -1,4 +1,4 @@
-"""A high-cost model that no bundle carries, named for ``verify`` and ``simulate``."""
+"""Tests of ``verify`` and ``simulate`` with a backend for the high-cost model."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_verify_runs_the_backend_on_sample_and_data(home, run):
     assert f"probabilities of the sample, by {BACKEND}" in " ".join(document["checked"])
 
 
-def test_verify_finds_another_model_than_was_packed(home, run):
+def test_verify_finds_a_backend_with_another_model(home, run):
     status, out, _ = run("verify", "bundle", "--backend", "python:iris_backend:turned", "--json")
     document = json.loads(out)
     assert (status, document["agrees"]) == (1, False)
@@ -104,7 +104,7 @@ def test_wrong_backend_is_refused_in_one_line(run, backend, why):
     assert why in err
 
 
-def test_a_simulation_takes_the_backends_answers(home, run):
+def test_simulation_uses_the_answers_of_the_backend(home, run):
     _, system, bundle, frame, y = home
     table, _ = make_row_table(bundle, frame, backend=BACKEND)
     label = np.where(table.offload, table.cloud_label, table.local_label)
@@ -135,7 +135,7 @@ def test_calls_of_a_slow_backend_are_timed(home):
     )
 
 
-def test_a_live_run_serves_the_backend(home, monkeypatch):
+def test_live_run_uses_the_backend(home, monkeypatch):
     folder, _, bundle, frame, y = home
     monkeypatch.chdir(folder)
     scenario = Scenario(

@@ -1,3 +1,5 @@
+"""Tests of the list of a bundle's stages in a report."""
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from tests.support.machine_table import machine_table, make_raw_bundle
 
 
 @pytest.mark.slow
-def test_stages_acquire_what_those_before_have_not(small, table):
+def test_each_column_is_acquired_by_one_stage(small, table):
     manifest = small.bundle.manifest
     weights = np.ones(len(table))
     stages = stage_results(manifest, table, 1000, weights)
@@ -23,7 +25,7 @@ def test_stages_acquire_what_those_before_have_not(small, table):
 
 
 @pytest.mark.slow
-def test_raw_columns_stand_in_place_of_the_features_made_from_them(make_once):
+def test_stages_list_raw_columns_instead_of_encoded_features(make_once):
     _, _, path = make_once("raw-bundle", make_raw_bundle)
     bundle = Bundle.open(path)
     frame, y = machine_table(60, seed=2)

@@ -1,3 +1,5 @@
+"""Tests of ``gatewise demo``: its report, interruptions and errors."""
+
 import json
 import re
 import shutil
@@ -18,7 +20,7 @@ from tests.support.processes import interrupt, named, refused, run_here
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_fits")
-def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(quick_demo, tmp_path):
+def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path):
     report = json.loads(quick_demo.printed)
     check_report(report)
     msgspec.json.decode(quick_demo.printed, type=Report)
@@ -38,7 +40,7 @@ def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(qu
 
 
 @pytest.mark.slow
-def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, command):
+def test_interrupted_demo_leaves_no_files_and_processes(tmp_path, command):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = command(
@@ -82,7 +84,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD_TABLES)
-def test_a_bad_table_is_one_line_and_nothing_is_written(here, name):
+def test_invalid_table_gives_one_line_and_no_files(here, name):
     content, message = BAD_TABLES[name]
     Path("data.csv").write_text(content)
     line = refused("demo", "--dataset", "data.csv")
@@ -111,7 +113,7 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(here, name):
         (["--out", "."], "contains other files"),
     ],
 )
-def test_a_bad_setting_is_one_line_and_nothing_is_written(here, args, message):
+def test_invalid_setting_gives_one_line_and_no_files(here, args, message):
     Path("data.csv").write_text(table())
     Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
     before = {p.name for p in here.iterdir()}
@@ -119,7 +121,7 @@ def test_a_bad_setting_is_one_line_and_nothing_is_written(here, args, message):
     assert {p.name for p in here.iterdir()} == before
 
 
-def test_only_the_bundled_sets_are_searched_briefly():
+def test_only_bundled_data_sets_use_the_fast_search():
     def parameters(**options) -> set[str]:
         return set(training_settings(DemoSettings(**options), Path("bundle")).parameters)
 
@@ -129,7 +131,7 @@ def test_only_the_bundled_sets_are_searched_briefly():
     assert parameters(method="adapt-lin") == set()
 
 
-def test_the_command_repeats_the_run_without_its_password():
+def test_command_repeats_the_run_without_the_password():
     assert DemoSettings().command() == "gatewise demo --dataset digits --method staged --seed 0"
     options = DemoSettings(
         dataset="my data.csv",

@@ -1,3 +1,5 @@
+"""Tests of the operating point at which a bundle is simulated."""
+
 import shutil
 
 import pytest
@@ -26,7 +28,7 @@ def other(packed):
     return found
 
 
-def test_a_goal_picks_the_point_that_the_estimator_picks(small, packed):
+def test_goal_chooses_the_same_point_as_the_estimator(small, packed):
     points = small.system.frontier_.points
     for goal in ({"budget": points[2].cost}, {"offload_rate": 0.2}, {"max_loss": 0.03}):
         point = at_goal(packed, goal).manifest.active_point
@@ -38,7 +40,7 @@ def test_a_goal_picks_the_point_that_the_estimator_picks(small, packed):
 
 
 @pytest.mark.parametrize("archive", [False, True], ids=["directory", "gwb"])
-def test_another_point_is_a_copy_that_goes_away(packed, other, tmp_path, archive):
+def test_another_point_is_a_temporary_copy(packed, other, tmp_path, archive):
     if archive:
         repack(packed.path, tmp_path / "bundle.gwb")
         other = Bundle.open(tmp_path / "bundle.gwb").with_active(other.manifest.active)
@@ -53,9 +55,7 @@ def test_another_point_is_a_copy_that_goes_away(packed, other, tmp_path, archive
     assert Bundle.open(other.path).manifest.active == packed.manifest.active
 
 
-def test_a_signed_bundle_is_not_put_at_another_point_behind_its_signers_back(
-    packed, other, tmp_path
-):
+def test_signed_bundle_is_not_changed_to_another_point(packed, other, tmp_path):
     key, _ = keygen(tmp_path / "fleet")
     repack(packed.path, tmp_path / "signed", sign=key)
     signed = Bundle.open(tmp_path / "signed")
@@ -68,7 +68,7 @@ def test_a_signed_bundle_is_not_put_at_another_point_behind_its_signers_back(
         pass
 
 
-def test_the_frontier_is_the_estimators(small, packed):
+def test_frontier_equals_that_of_the_estimator(small, packed):
     points = frontier_points(packed)
     assert [p.cost for p in points.points] == [p.cost for p in small.system.frontier_.points]
     assert points.active.cost == small.system.operating_point_.cost
@@ -78,7 +78,7 @@ def test_the_frontier_is_the_estimators(small, packed):
     assert list(points.active.recall) == [str(label) for label in small.system.classes_]
 
 
-def test_a_bundle_for_devices_is_not_enough(packed):
+def test_device_bundle_is_refused(packed):
     assert open_whole(packed.path).manifest == packed.manifest
     (packed.path / packed.manifest.cloud.file).unlink()
     with pytest.raises(

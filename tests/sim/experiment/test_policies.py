@@ -1,3 +1,5 @@
+"""Tests of the policies that a simulation compares."""
+
 import numpy as np
 import pytest
 
@@ -34,33 +36,33 @@ def make(key: str, table=TABLE, **changes):
     return policy.make(PolicyContext(**fields | changes))
 
 
-def test_all_edge_and_all_cloud():
+def test_all_edge_offloads_no_row_and_all_cloud_every_row():
     assert not make("edge_only").offload.any()
     cloud = make("cloud_only")
     assert cloud.request_first
     assert np.array_equal(cloud.offload, TABLE.can_offload)
 
 
-def test_confidence_offloads_as_many_as_the_system_of_the_least_sure():
+def test_confidence_offloads_the_least_confident_rows():
     """The row without an answer, and the two least sure ones that the cloud takes."""
     assert np.flatnonzero(make("confidence").offload).tolist() == [1, 2, 3]
     weights = np.where(np.arange(10) == 2, 3.0, 1.0)
     assert np.flatnonzero(make("confidence", weights=weights).offload).tolist() in ([2], [2, 3])
 
 
-def test_random_offloads_the_systems_share_of_all_instances():
+def test_random_has_the_offload_rate_of_the_system():
     policy = make("random")
     assert not policy.offload.any()
     assert policy.chance == pytest.approx(0.3 / 0.9)
     assert make("random", offload_rate=1.0).chance == 1.0
 
 
-def test_the_oracle_offloads_what_the_device_gets_wrong_and_the_cloud_right():
+def test_oracle_offloads_rows_that_only_the_cloud_gets_right():
     assert np.flatnonzero(make("oracle").offload).tolist() == [0, 1, 2, 3]
     assert make("oracle", labelled=False) is None
 
 
-def test_without_a_cloud_only_the_edge_is_left():
+def test_without_a_cloud_only_all_edge_applies():
     table = make_table(4, 0, has_cloud=False, cloud_label=np.full(4, NO_LABEL))
     made = [policy.key for policy in POLICIES if make(policy.key, table) is not None]
     assert made == ["edge_only"]
@@ -76,13 +78,13 @@ def test_without_a_cloud_only_the_edge_is_left():
         ({"policy": "cloud-only"}, "cloud-only", 9, False),
     ],
 )
-def test_the_system_runs_the_policy_of_the_scenario(changes, name, offloaded, limited):
+def test_system_has_the_policy_of_the_scenario(changes, name, offloaded, limited):
     policy = system_policy(Scenario(**changes), TABLE)
     assert (policy.key, policy.name, policy.limited) == ("system", name, limited)
     assert policy.offload.sum() == offloaded
 
 
-def test_a_share_is_filled_to_the_nearest():
+def test_fill_share_selects_the_nearest_number_of_rows():
     weights = np.array([1.0, 2.0, 3.0, 4.0])
     order = np.array([3, 2, 1, 0])
     assert fill_share(order, weights, 0.5).tolist() == [False, False, False, True]

@@ -1,4 +1,4 @@
-"""Figures of a run: sums, intervals by batch means, energy, money, time line."""
+"""Tests of the figures of a run: means, intervals, energy, money and timeline."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def result(table, scenario, fleet):
     return figures(table, scenario, fleet)
 
 
-def test_figures_are_those_of_the_answers(table, fleet, result):
+def test_figures_equal_means_of_the_answers(table, fleet, result):
     answers = fleet.answers
     n = len(answers)
     assert result.instances == n
@@ -65,7 +65,7 @@ def test_figures_are_those_of_the_answers(table, fleet, result):
     assert len(result.histogram.edges_ms) == len(result.histogram.all) + 1
 
 
-def test_the_time_line_and_the_classes_add_up_to_the_run(fleet, result):
+def test_timeline_and_classes_sum_to_the_run(fleet, result):
     n = len(fleet.answers)
     assert sum(bin_.instances for bin_ in result.timeline) == n
     for bin_ in result.timeline:
@@ -80,13 +80,13 @@ def test_the_time_line_and_the_classes_add_up_to_the_run(fleet, result):
     assert result.classes[1].precision == 1.0
 
 
-def test_no_instance_is_an_error(table, scenario):
+def test_run_without_instances_is_refused(table, scenario):
     empty = run(table, scenario, arrivals=at_times([]))
     with pytest.raises(InputError, match="no instance arrived"):
         figures(table, scenario, empty)
 
 
-def test_batches_by_time_each_see_all_of_the_day(table, scenario, fleet):
+def test_each_batch_covers_the_whole_day(table, scenario, fleet):
     batches = Batches.deal(fleet.answers, scenario.seconds, len(table))
     by_time, by_row = batches.groups
     outage = (fleet.answers.time >= 100) & (fleet.answers.time < 130)
@@ -96,7 +96,7 @@ def test_batches_by_time_each_see_all_of_the_day(table, scenario, fleet):
     assert len(Batches.deal(fleet.answers, scenario.seconds, 19).groups) == 1
 
 
-def test_rows_that_come_many_times_make_no_figure_surer():
+def test_repeated_rows_do_not_narrow_intervals():
     """Any number of instances drawn from 40 rows says little about others."""
     table = make_table(40, 10)
     scenario = make_scenario(devices=200, time="600s", workload="poisson:6/min", link="wifi")
@@ -115,7 +115,7 @@ def test_rows_that_come_many_times_make_no_figure_surer():
 # -- energy and money -----------------------------------------------------------------------------
 
 
-def test_joules_of_a_run_by_hand(tmp_path):
+def test_joules_equal_a_manual_sum(tmp_path):
     """Two requests within one tail wake the radio once; what stays on the device costs nothing."""
     table = make_table(10, 5)
     link = write_link(tmp_path, name="l", rtt_ms=990)
@@ -139,7 +139,7 @@ def test_joules_of_a_run_by_hand(tmp_path):
     assert result.battery_days == pytest.approx(36_000 / (active + 0.75 * 86_400))
 
 
-def test_the_bill_of_a_run_by_hand(table, scenario, fleet):
+def test_bill_equals_a_manual_sum(table, scenario, fleet):
     prices = Prices(per_mb=0.5, per_worker_hour=1.0, per_million_requests=2.0, per_device_month=3.0)
     bill = figures(table, scenario, fleet, prices=prices).money
     months = MONTH / 300
@@ -152,7 +152,7 @@ def test_the_bill_of_a_run_by_hand(table, scenario, fleet):
     assert bill.devices == 60.0
 
 
-def test_a_fleet_that_never_offloads_pays_no_workers():
+def test_fleet_without_offloads_pays_no_workers():
     table = make_table(10, 0)
     scenario = make_scenario(devices=5, time="60s", workload="poisson:1/s")
     result = figures(table, scenario, run(table, scenario), prices=Prices(per_worker_hour=1.0))

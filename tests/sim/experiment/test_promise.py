@@ -1,4 +1,4 @@
-"""Promises of a bundle, held against the rows of a simulation."""
+"""Tests of a bundle's promises on the rows of a simulation."""
 
 from types import SimpleNamespace
 
@@ -24,12 +24,12 @@ def table_with(n_wrong: int, n: int = 400, **columns):
     return make_table(n, 0, local_label=label, **columns)
 
 
-def test_rows_that_keep_the_promise_give_no_sentence():
+def test_kept_promise_gives_no_sentence():
     assert sentence(table_with(4, promised=0.02), kind="max_loss", bound=0.02) is None
     assert sentence(table_with(0)) is None
 
 
-def test_a_loss_beyond_the_guaranteed_one():
+def test_loss_above_the_guarantee_is_reported():
     text = sentence(table_with(40), kind="max_loss", bound=0.02)
     assert text.startswith("The rows break the bundle's promise: their accuracy is 10.0 % below")
     assert "at most 2.0 % is guaranteed" in text
@@ -37,7 +37,7 @@ def test_a_loss_beyond_the_guaranteed_one():
     assert sentence(table_with(40, truth=np.full(400, -1)), kind="max_loss", bound=0.02) is None
 
 
-def test_a_loss_is_judged_by_the_differences_of_each_row():
+def test_loss_is_tested_by_paired_differences():
     """Where device and cloud err on the same rows, they differ by less than each errs.
 
     Of 400 rows the cloud gets 100 wrong, and the device 8 more: a mean loss of 2 %, 1.645 standard
@@ -50,30 +50,30 @@ def test_a_loss_is_judged_by_the_differences_of_each_row():
     assert sentence(table, kind="max_loss", bound=0.00848) is None
 
 
-def test_a_cost_beyond_the_guaranteed_one():
+def test_cost_above_the_guarantee_is_reported():
     text = sentence(make_table(400, 200), kind="budget", bound=2.0)
     assert "an instance costs 2.25 on average, but at most 2 is guaranteed" in text
     assert sentence(make_table(400, 200), kind="budget", bound=2.5) is None
 
 
-def test_more_offloads_than_guaranteed():
+def test_offload_rate_above_the_guarantee_is_reported():
     text = sentence(make_table(400, 200), kind="offload_rate", bound=0.1)
     assert "50.0 % of the rows are offloaded, but at most 10.0 % is guaranteed" in text
 
 
-def test_answers_that_agree_less_often_than_promised():
+def test_agreement_below_the_promise_is_reported():
     text = sentence(table_with(40, promised=0.02))
     assert "10.0 % of their answers differ from those of the high-cost model" in text
     assert "at most 2.0 % is promised" in text
 
 
 @pytest.mark.parametrize(("n_wrong", "broken"), [(14, False), (15, True)])
-def test_only_what_is_beyond_chance_breaks_a_promise(n_wrong, broken):
+def test_only_significant_differences_break_a_promise(n_wrong, broken):
     """Of 400 rows 2 % are 8, and 1.645 standard errors 6.05 of 14 and 6.26 of 15."""
     assert (sentence(table_with(n_wrong, promised=0.02)) is not None) == broken
 
 
-def test_an_accuracy_below_that_on_validation_rows():
+def test_accuracy_below_that_on_validation_rows_is_reported():
     text = sentence(table_with(20), validated=0.986)
     assert text.endswith(
         ": 95.0 % of their answers are correct, but 98.6 % of the answers on the validation "
@@ -94,5 +94,5 @@ def test_an_accuracy_below_that_on_validation_rows():
         ({"n_validation": 30}, False),
     ],
 )
-def test_the_accuracy_on_validation_rows_is_no_surer_than_its_rows(known, broken):
+def test_error_of_the_validation_accuracy_is_included(known, broken):
     assert (sentence(table_with(20), validated=0.98, **known) is not None) == broken

@@ -1,4 +1,4 @@
-"""Outcomes of rows, against the estimator that the bundle was packed from."""
+"""Tests of the outcomes of rows against the packed estimator."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from gatewise_training import StagedCascade
 from tests.support.refused import refused
 
 
-def test_outcomes_are_the_estimators(small, table):
+def test_outcomes_equal_those_of_the_estimator(small, table):
     system, rows = small.system, small.rows
     label = np.where(table.offload, table.cloud_label, table.local_label)
     cost = np.where(table.offload, table.request_cost + table.offload_price, table.local_cost)
@@ -27,7 +27,7 @@ def test_outcomes_are_the_estimators(small, table):
     assert costs.price(table.sets[-1]) == table.request_only_cost
 
 
-def test_models_are_timed_and_the_rest_is_named_as_assumed(small, table):
+def test_models_are_timed_and_other_times_are_assumed(small, table):
     _, timings = make_row_table(small.bundle, small.rows[:60], small.truth[:60])
     assert len(timings.edge_ms) == table.n_stages == 2
     assert all(0.001 < ms < 50 for ms in timings.edge_ms)
@@ -35,7 +35,7 @@ def test_models_are_timed_and_the_rest_is_named_as_assumed(small, table):
     assert timings.assumed == ("message_us", "broker_us", "hop_ms")
 
 
-def test_times_without_a_row_to_measure_are_named_as_assumed(small):
+def test_times_without_a_measurement_are_assumed(small):
     row = np.array([[np.inf] * small.rows.shape[1]], np.float32)
     _, timings = make_row_table(small.bundle, row)
     assert timings.assumed[:3] == ("edge_ms", "run_us", "instance_us")
@@ -67,7 +67,7 @@ def test_rows_with_bad_values_fall_back_or_fail(holes, tmp_path):
     assert (table.local_route[2:] == EDGE).all()
 
 
-def test_rows_that_do_not_fit_are_refused(small):
+def test_rows_of_wrong_shape_are_refused(small):
     refused(make_row_table, small.bundle, small.rows[:, :5], says="the bundle has 64 columns")
     refused(make_row_table, small.bundle, small.rows[:0], says="rows of shape (0, 64)")
     refused(

@@ -1,3 +1,5 @@
+"""Tests of reading rows for a bundle from files and arrays."""
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -36,7 +38,7 @@ def values():
 
 
 @pytest.mark.slow
-def test_a_csv_file_is_read_without_what_trains(small, names, values, tmp_path):
+def test_csv_file_is_read_without_training_libraries(small, names, values, tmp_path):
     """Most of the time that `simulate` needs to begin."""
     path = write(tmp_path / "rows.csv", names, values)
     loaded = run_python(
@@ -49,7 +51,7 @@ def test_a_csv_file_is_read_without_what_trains(small, names, values, tmp_path):
     assert not {"sklearn", "pandas", "matplotlib"} & set(loaded.split())
 
 
-def test_columns_are_found_by_name_whatever_their_order(tmp_path, manifest, names, values):
+def test_columns_are_found_by_name_in_any_order(tmp_path, manifest, names, values):
     order = np.random.default_rng(1).permutation(64)
     path = write(
         tmp_path / "rows.csv", [names[k] for k in order], values[:, order], [1, 2, 3, 4, 5]
@@ -62,7 +64,7 @@ def test_columns_are_found_by_name_whatever_their_order(tmp_path, manifest, name
     assert rows.notes == ()
 
 
-def test_unknown_label_is_never_right_and_is_noted(tmp_path, manifest, names, values):
+def test_unknown_label_counts_as_wrong_and_is_noted(tmp_path, manifest, names, values):
     path = write(tmp_path / "rows.csv", names, values, [1, 2, 99, 4, 5], target="digit")
     rows = Rows.load(path, manifest, target="digit")
     assert rows.truth.tolist() == [1, 2, UNKNOWN_CLASS, 4, 5]
@@ -72,7 +74,7 @@ def test_unknown_label_is_never_right_and_is_noted(tmp_path, manifest, names, va
     )
 
 
-def test_two_columns_that_may_be_the_label_are_none(tmp_path, manifest, names, values):
+def test_ambiguous_label_column_is_not_used(tmp_path, manifest, names, values):
     path = tmp_path / "rows.csv"
     assert Rows.load(write(path, names, values), manifest).truth is None
     write(path, [*names, "class"], np.column_stack([values, np.arange(5)]), [0, 0, 0, 0, 0])
@@ -80,7 +82,7 @@ def test_two_columns_that_may_be_the_label_are_none(tmp_path, manifest, names, v
     assert Rows.load(str(path), manifest, target="class").truth.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_an_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
+def test_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
     path = tmp_path / "set.npz"
     part = np.array([0, 1, 0, 1, 0])
     np.savez(path, X=values, y=np.arange(5), feature_names=np.array(names), part=part)
@@ -90,7 +92,7 @@ def test_an_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
     assert rows.notes == ("The rows are the test part of set.",)
 
 
-def test_an_npy_file_has_no_labels(tmp_path, manifest, values):
+def test_npy_file_has_no_labels(tmp_path, manifest, values):
     np.save(tmp_path / "rows.npy", values)
     rows = Rows.load(str(tmp_path / "rows.npy"), manifest)
     assert (values == rows.X).all()
@@ -98,7 +100,7 @@ def test_an_npy_file_has_no_labels(tmp_path, manifest, values):
 
 
 @pytest.mark.slow
-def test_parquet(tmp_path, manifest, names, values):
+def test_parquet_file_is_read_like_csv(tmp_path, manifest, names, values):
     frame = pd.DataFrame(values, columns=list(names))
     frame["y"] = [5, 4, 3, 2, 1]
     frame.to_parquet(tmp_path / "rows.parquet")
@@ -147,7 +149,7 @@ def test_unknown_source_of_rows_is_refused(tmp_path, manifest, monkeypatch, sour
         (np.zeros((2, 64)), [1], "2 rows and labels of shape (1,)"),
     ],
 )
-def test_arrays_must_fit(manifest, X, y, message):
+def test_arrays_of_wrong_shape_are_refused(manifest, X, y, message):
     refused(Rows.from_arrays, "rows", X, y, manifest, says=message)
 
 

@@ -1,4 +1,4 @@
-"""Simulations of a real bundle: the report's figures, policies, outages, and what they refuse."""
+"""Tests of simulations of a real bundle: figures, policies, outages and errors."""
 
 import json
 
@@ -33,7 +33,7 @@ def whole(small, make_once):
     return make_once("whole-report", lambda _: report_of(small))
 
 
-def test_the_report_is_its_own_document(whole):
+def test_report_survives_a_round_trip_and_has_all_parts(whole):
     text = whole.to_json()
     assert msgspec.json.decode(text, type=Report) == whole
     document = json.loads(text)
@@ -53,7 +53,7 @@ def test_the_report_is_its_own_document(whole):
     assert whole.timings == TIMINGS
 
 
-def test_the_systems_figures_are_those_of_its_fleet(small, table, whole):
+def test_system_figures_equal_those_of_its_fleet(small, table, whole):
     policy = system_policy(QUICK, table)
     answers = run_fleet(table, QUICK, policy, TIMINGS).answers
     assert whole.instances == whole.system.instances == len(answers)
@@ -64,7 +64,7 @@ def test_the_systems_figures_are_those_of_its_fleet(small, table, whole):
     assert [each.label for each in whole.system.classes] == [str(c) for c in range(10)]
 
 
-def test_all_policies_meet_the_same_instances(whole):
+def test_all_policies_answer_the_same_instances(whole):
     assert [policy.key for policy in whole.policies] == KEYS
     for policy in whole.policies:
         assert policy.instances == whole.instances
@@ -87,7 +87,7 @@ def test_the_same_seed_and_timings_give_the_same_bytes(small):
     assert first.answers != other.answers
 
 
-def test_an_outage_in_the_middle(small):
+def test_outage_causes_fallbacks_and_lower_accuracy(small):
     usual = report_of(small, baselines=False)
     report = report_of(small, outage=("cloud:+200s-+400s",), baselines=False)
     assert usual.faults == ()
@@ -121,7 +121,7 @@ def test_prices_and_energy_are_read_from_files(small, tmp_path):
         assert policy.battery_days == pytest.approx(72_000 / (active + 864), rel=1e-9)
 
 
-def test_a_mix_that_drifts(small):
+def test_drifting_class_mix_changes_the_answers(small):
     mix = "steps,0s=1/1/0/0/0/0/0/0/0/0,5min=0/0/0/0/0/0/0/0/1/1"
     report = report_of(small, mix=mix, baselines=False)
     assert [c.label for c in report.system.classes if c.instances] == ["0", "1", "8", "9"]
@@ -133,7 +133,7 @@ def test_a_mix_that_drifts(small):
         simulate(small.bundle, small.rows, strange, scenario=QUICK, mix=mix)
 
 
-def test_audits_find_that_the_data_changed(small):
+def test_audits_detect_changed_data(small):
     """Of nines, which come alone from then on, the device gets more wrong than it promised."""
     mix = f"steps,0s={'1/' * 9}1,5min={'0/' * 9}1"
     plain = report_of(small, mix=mix, baselines=False).system
@@ -153,7 +153,7 @@ def test_audits_find_that_the_data_changed(small):
     assert audit.alarm_instances > 0
 
 
-def test_without_labels_nothing_is_said_about_accuracy(small):
+def test_run_without_labels_has_no_accuracy(small):
     report = simulate(small.bundle, small.rows, scenario=QUICK).report
     assert report.accuracy == {"system": None, "edge_only": None, "cloud_only": None}
     assert [policy.key for policy in report.policies] == KEYS[:-1]
@@ -161,7 +161,7 @@ def test_without_labels_nothing_is_said_about_accuracy(small):
     assert not report.labelled
 
 
-def test_an_unknown_class_is_never_right(small):
+def test_unknown_class_counts_as_wrong(small):
     strange = small.truth.astype(object)
     strange[:100] = "other"
     report = simulate(
@@ -172,7 +172,7 @@ def test_an_unknown_class_is_never_right(small):
     assert sum(c.instances for c in report.system.classes) < report.instances
 
 
-def test_rows_that_break_the_promise_are_said_first(small):
+def test_broken_promise_is_reported_first(small):
     nines = small.truth == 9
     simulation = simulate(small.bundle, small.rows[nines], small.truth[nines], scenario=QUICK)
     assert simulation.summary.startswith("The rows break the bundle's promise")
@@ -191,14 +191,14 @@ def test_run_without_an_instance_is_refused(small):
         simulate(small.bundle, small.rows, devices=1, time="1s", workload="poisson:1/day")
 
 
-def test_timings_must_be_of_the_bundles_stages(small):
+def test_timings_with_a_wrong_number_of_stages_are_refused(small):
     timings = Timings(edge_ms=(1.0,), run_us=1, instance_us=1)
     with pytest.raises(InputError, match="edge_ms has 1 entries; 2 stages"):
         report_of(small, timings=timings)
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_live_at_another_operating_point(small):
+def test_live_run_uses_another_operating_point(small):
     scenario = Scenario(
         devices=6, time="5s", workload="poisson:2/s", link="wifi", deadline_ms=4000.0,
         engine="live", offload_rate=0.3, seed=1,

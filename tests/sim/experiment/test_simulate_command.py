@@ -1,3 +1,5 @@
+"""Tests of ``gatewise simulate``."""
+
 import json
 import shlex
 import shutil
@@ -29,7 +31,7 @@ QUICK = ("simulate", "digits.gwb", "--data", "rows.csv", "--devices", "10", "--t
 
 
 @pytest.mark.usefixtures("small_fits")
-def test_from_training_to_the_report_as_a_new_user_goes(tmp_path):
+def test_trained_bundle_is_simulated_with_a_report(tmp_path):
     trained = run_here("train", "wine", "--out", "bundle", folder=tmp_path)
     assert trained.returncode == 0, trained.stderr
     done = run_gatewise("simulate", "bundle", "--data", "wine", "--time", "10min", folder=tmp_path)
@@ -46,7 +48,7 @@ def test_from_training_to_the_report_as_a_new_user_goes(tmp_path):
     assert done.stdout.splitlines()[-1] == "sim-out/report.html"
 
 
-def test_the_command_of_a_report_writes_the_same_bytes(here):
+def test_command_of_a_report_repeats_it_exactly(here):
     done = run_here(*QUICK, "--outage", "cloud:+3min-+5min", "--out", "out-1", folder=here)
     assert done.returncode == 0, done.stderr
     text = (here / "out-1" / "report.json").read_bytes()
@@ -59,7 +61,7 @@ def test_the_command_of_a_report_writes_the_same_bytes(here):
     assert (here / "out-1" / "report.json").read_bytes() == text
 
 
-def test_a_sweep_is_one_table_one_file_and_one_plot(here):
+def test_sweep_writes_a_table_a_file_and_a_plot(here):
     done = run_here(*QUICK, "--sweep", "link=wifi,4g", "--out", "sweep", folder=here)
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (here / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
@@ -84,7 +86,7 @@ def test_a_sweep_is_one_table_one_file_and_one_plot(here):
         (["--out", "rows.csv"], "is a file, not a folder"),
     ],
 )
-def test_bad_input_is_one_line_and_2(here, monkeypatch, capsys, args, message):
+def test_bad_input_exits_2_with_one_line(here, monkeypatch, capsys, args, message):
     monkeypatch.chdir(here)
     before = {p.name for p in here.iterdir()}
     if args[0].startswith("-"):
@@ -99,7 +101,7 @@ def test_bad_input_is_one_line_and_2(here, monkeypatch, capsys, args, message):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_broken_off_leaves_nothing(here, command, number):
+def test_interrupted_run_leaves_no_files_and_processes(here, command, number):
     out = here / f"broken-{number}"
     words = ("simulate", "digits.gwb", "--data", "rows.csv", "--engine", "live", "--devices", "4")
     more = ("--time", "10min", "--workload", "poisson:2/s", "--out", out)

@@ -1,3 +1,5 @@
+"""Tests of sweeps: parsed settings, CSV file, plot and interruptions."""
+
 import csv
 
 import pytest
@@ -18,7 +20,7 @@ def job(small):
     return Job(str(small.bundle.path), str(small.table), None, scenario)
 
 
-def test_every_combination_is_a_row_a_point_and_a_line(job, tmp_path, capsys):
+def test_each_combination_has_a_row_a_point_and_a_line(job, tmp_path, capsys):
     settings = read_sweeps(["devices=5,10", "link=wifi,3g"])
     with showing_progress():
         rows = run_sweep(job, settings, tmp_path)
@@ -40,7 +42,7 @@ def test_every_combination_is_a_row_a_point_and_a_line(job, tmp_path, capsys):
     assert printed.splitlines()[-1] == str(tmp_path / PLOT_FILE)
 
 
-def test_no_axis_of_the_plot_runs_below_0(tmp_path, monkeypatch):
+def test_axes_of_the_plot_start_at_0_or_above(tmp_path, monkeypatch):
     limits = []
 
     def keep_limits(figure, *_, **__):
@@ -55,7 +57,7 @@ def test_no_axis_of_the_plot_runs_below_0(tmp_path, monkeypatch):
     assert limits[1][1][0] >= 0.0
 
 
-def test_a_sweep_that_was_broken_off_goes_on(job, tmp_path):
+def test_interrupted_sweep_continues(job, tmp_path):
     first = run_sweep(job, read_sweeps(["devices=5"]), tmp_path)
     rows = run_sweep(job, read_sweeps(["devices=5,6"]), tmp_path)
     assert rows[0] == first[0]
@@ -63,7 +65,7 @@ def test_a_sweep_that_was_broken_off_goes_on(job, tmp_path):
     refused(run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, says="belongs to another sweep")
 
 
-def test_a_point_that_fails_has_its_error_and_is_tried_again(job, tmp_path):
+def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
     settings = read_sweeps(["budget=0.0001,60"])
     rows = run_sweep(job, settings, tmp_path)
     assert "no operating point costs at most" in rows[0]["error"]
@@ -85,7 +87,7 @@ def test_a_point_that_fails_has_its_error_and_is_tried_again(job, tmp_path):
         ("tls=true,false", {"tls": ("true", "false")}),
     ],
 )
-def test_sweeps_are_read(text, settings):
+def test_sweeps_are_parsed(text, settings):
     assert read_sweeps([text]) == settings
 
 
@@ -104,5 +106,5 @@ def test_sweeps_are_read(text, settings):
          "1,600 points; at most 1,000"),
     ],
 )  # fmt: skip
-def test_a_sweep_that_cannot_be_is_refused(texts, complaint):
+def test_invalid_sweep_is_refused(texts, complaint):
     refused(read_sweeps, texts, says=complaint)

@@ -1,25 +1,27 @@
+"""Tests of the clock of virtual time."""
+
 from gatewise_sim.fleet.clock import Clock
 
 
-def test_an_event_in_the_past_happens_now_after_what_is_due():
+def test_event_in_the_past_happens_now_after_the_due_events():
     clock = Clock()
-    done = []
+    names = []
 
-    def late() -> None:
-        clock.at(1.0, done.append, "late")
+    def schedule_in_the_past() -> None:
+        clock.at(1.0, names.append, "late")
 
-    clock.at(2.0, late)
-    clock.at(2.0, done.append, "due")
+    clock.at(2.0, schedule_in_the_past)
+    clock.at(2.0, names.append, "due")
     clock.run(until=2.5)
-    assert done == ["due", "late"]
+    assert names == ["due", "late"]
     assert clock.now == 2.5
 
 
-def test_an_event_at_the_end_of_a_run_waits_for_the_next_one():
+def test_event_at_the_end_of_a_run_happens_in_the_next_run():
     clock = Clock()
-    done = []
-    clock.at(2.0, done.append, "x")
+    names = []
+    clock.at(2.0, names.append, "x")
     clock.run(until=2.0)
-    assert done == []
+    assert names == []
     clock.run()
-    assert done == ["x"]
+    assert names == ["x"]

@@ -1,4 +1,4 @@
-"""Energy of radios and of what else a device draws; the bill."""
+"""Tests of the energy of radios and devices, and of the bill."""
 
 from functools import partial
 
@@ -63,13 +63,13 @@ def integral(radio: Radio, steps) -> float:
 
 
 @given(exchanges)
-def test_the_energy_is_the_integral_over_the_states(steps):
+def test_energy_is_the_integral_over_the_radio_states(steps):
     spans = laid_out(steps)
     assert joules(PLAIN, *spans).sum() == integral(PLAIN, spans)  # PLAIN's bytes cost nothing
 
 
 @given(exchanges, st.sampled_from(sorted(RADIOS)), st.integers(1, 5), st.randoms())
-def test_a_fleet_at_once_is_one_device_after_the_other(steps, name, n_devices, random):
+def test_energy_of_a_fleet_is_the_sum_over_its_devices(steps, name, n_devices, random):
     radio = RADIOS[name]
     rows = sorted((random.randrange(n_devices), *span) for span in laid_out(steps))
     alone = [[span for device, *span in rows if device == d] for d in range(n_devices)]
@@ -84,7 +84,7 @@ def test_a_fleet_at_once_is_one_device_after_the_other(steps, name, n_devices, r
         assert together.tolist() == singly.tolist()
 
 
-def test_the_end_of_the_tail_itself_is_still_awake():
+def test_radio_is_awake_at_the_end_of_its_tail():
     _, awake, asleep = joules(
         PLAIN, (0.0, 1.0), (9.0, 9.0), (np.nextafter(17.0, 18), 17.5)
     ).tolist()
@@ -119,7 +119,7 @@ def test_radios_have_the_figures_of_the_papers():
 NAMES = ("age", "ecg", "thal")
 
 
-def test_a_device_from_a_file(tmp_path):
+def test_device_energy_is_read_from_a_file(tmp_path):
     file = tmp_path / "device.toml"
     file.write_text(
         "idle_w = 0.02\nbattery_wh = 10\nstage_j = [0.5, 0.25]\nfeature_j = 1\n"
@@ -133,7 +133,7 @@ def test_a_device_from_a_file(tmp_path):
     assert device.battery_days(440.0, radio) == pytest.approx(36_000 / (440 + 0.025 * 86_400))
 
 
-def test_an_empty_file_draws_nothing(tmp_path):
+def test_empty_file_means_no_energy(tmp_path):
     file = tmp_path / "device.toml"
     file.write_text("")
     device = DeviceEnergy.from_file(file, NAMES, 2)
@@ -154,12 +154,12 @@ def test_an_empty_file_draws_nothing(tmp_path):
         ("[features]\necg = -1", "features.ecg: must be a number of at least 0, not -1"),
     ],
 )
-def test_a_bad_device_file_is_refused_by_its_key(tmp_path, text, complaint):
+def test_error_of_an_invalid_device_file_names_the_key(tmp_path, text, complaint):
     read = partial(DeviceEnergy.from_file, names=NAMES, n_stages=2)
     refused_file(read, tmp_path / "device.toml", text, complaint)
 
 
-def test_days_on_a_battery():
+def test_battery_days_follow_from_capacity_and_use():
     # 18650 cell of 12.6 Wh: 453.6 J a day of work and 0.001 W at rest.
     cell = DeviceEnergy(idle_w=0.001, battery_wh=12.6)
     assert cell.battery_days(453.6 - 86.4, RADIOS["none"]) == pytest.approx(100.0)
@@ -168,7 +168,7 @@ def test_days_on_a_battery():
 # -- money --------------------------------------------------------------------------------------
 
 
-def test_every_part_of_the_bill():
+def test_bill_has_each_part():
     prices = Prices(
         currency="CHF", per_mb=0.5, per_worker_hour=0.1, per_kwh=3.6, per_feature_unit=0.001,
         per_million_requests=2.0, per_device_month=3.0,
@@ -199,7 +199,7 @@ def test_a_run_twice_as_long_with_twice_the_use_costs_the_same(
     assert prices.month(again).total == pytest.approx(prices.month(once).total, rel=1e-9)
 
 
-def test_a_list_from_a_file(tmp_path):
+def test_prices_are_read_from_a_file(tmp_path):
     file = tmp_path / "prices.toml"
     file.write_text('currency = "USD"\nper_mb = 1\nper_kwh = 0.36\n')
     assert Prices.from_file(file) == Prices(currency="USD", per_mb=1.0, per_kwh=0.36)
@@ -219,5 +219,5 @@ def test_a_list_from_a_file(tmp_path):
         ("default = 1", "has no table [bill]"),
     ],
 )
-def test_a_bad_list_is_refused_by_its_key(tmp_path, text, complaint):
+def test_error_of_an_invalid_price_file_names_the_key(tmp_path, text, complaint):
     refused_file(Prices.from_file, tmp_path / "prices.toml", text, complaint)

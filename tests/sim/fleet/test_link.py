@@ -1,3 +1,5 @@
+"""Tests of link profiles, delivery times and message sizes."""
+
 import math
 import random
 
@@ -33,7 +35,7 @@ def down(text: str) -> Outages:
 
 
 @given(messages, st.sampled_from(sorted(PROFILES)), st.integers(0, 2**32))
-def test_the_virtual_link_is_the_arithmetic_of_a_proxy_chunk_by_chunk(steps, name, seed):
+def test_virtual_link_equals_a_proxy_for_each_chunk(steps, name, seed):
     virtual, proxied = (VirtualLink(PROFILES[name], random.Random(seed)) for _ in range(2))
     now = 0.0
     for gap, size, is_up in steps:
@@ -43,7 +45,7 @@ def test_the_virtual_link_is_the_arithmetic_of_a_proxy_chunk_by_chunk(steps, nam
         assert virtual.send(now, size, is_up) == due[-1]
 
 
-def test_what_leaves_during_an_outage_is_sent_again_after_doubling_waits():
+def test_packets_in_an_outage_are_retransmitted_after_doubling_waits():
     link = LinkProfile("x", rtt_ms=100)  # waits 0.3 s, then 0.6, 1.2, ...
     way = Direction(link, math.inf, random.Random(0), down("link:+1s-+2s"))
     assert way.due(0.999, 100) == pytest.approx(1.049)  # left before
@@ -59,7 +61,7 @@ def test_what_leaves_during_an_outage_is_sent_again_after_doubling_waits():
 
 
 @given(st.floats(0, 100), st.floats(0.1, 3000), st.floats(0, 4000))
-def test_an_outage_delays_by_no_more_than_one_more_wait(begin, length, now):
+def test_outage_delays_by_at_most_one_more_wait(begin, length, now):
     window = OutageWindow("link", begin, begin + length)
     outages = Outages([window], seconds=86_400.0)
     link = LinkProfile("x", rtt_ms=50)
@@ -97,7 +99,7 @@ def test_bandwidth_bounds_the_rate(steps, seed):
     assert due - steps[0][0] >= total * 8e-3 / 100.0 - 1e-9
 
 
-def test_a_lost_segment_stalls_what_follows_for_one_timeout():
+def test_lost_segment_delays_later_data_by_one_timeout():
     class Unlucky(random.Random):
         draws = iter([0.0, 0.9, 0.9])  # lost once, then never
 
@@ -114,7 +116,7 @@ def test_a_lost_segment_stalls_what_follows_for_one_timeout():
 # -- profiles ---------------------------------------------------------------------------------
 
 
-def test_a_profile_from_a_file_begins_with_the_one_that_it_is_like(tmp_path):
+def test_profile_from_a_file_extends_the_profile_named_by_like(tmp_path):
     path = tmp_path / "ours.toml"
     path.write_text('like = "4g"\nrtt_ms = 60\n[radio]\nlike = "3g"\ntail_s = 5\n')
     link = read_profile(str(path))
@@ -137,13 +139,13 @@ def test_a_profile_from_a_file_begins_with_the_one_that_it_is_like(tmp_path):
         ("[radio]\ntail = 1", "radio: has an unknown key 'tail'"),
     ],
 )
-def test_a_bad_link_file_is_refused_by_its_key(tmp_path, text, complaint):
+def test_error_of_an_invalid_link_file_names_the_key(tmp_path, text, complaint):
     path = tmp_path / "link.toml"
     path.write_text(text)
     refused(read_profile, str(path), says=complaint)
 
 
-def test_an_unknown_link_is_refused_with_those_that_there_are(tmp_path):
+def test_error_of_an_unknown_link_lists_the_profiles(tmp_path):
     refused(read_profile, "5g", says="unknown link '5g'; choose one of none, wifi, 4g")
     refused_file(lambda path: read_profile(str(path)), tmp_path / "l.toml", "[", "l.toml")
 

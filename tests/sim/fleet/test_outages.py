@@ -1,3 +1,5 @@
+"""Tests of the schedule of outages."""
+
 import math
 
 import pytest
@@ -13,7 +15,7 @@ def parse(text: str, seconds: float = DAY) -> Outages:
     return Outages.parse([part for part in text.split(",") if part], seconds=seconds)
 
 
-def test_windows_that_touch_are_one():
+def test_adjacent_windows_are_merged():
     outages = parse("cloud:+10s-+20s, cloud:+20s-+30s,cloud:+15s-+17s", 60.0)
     assert outages.down("cloud", 10.0) == 30.0
     assert outages.changes() == [10.0, 15.0, 17.0, 20.0, 30.0]
@@ -21,7 +23,7 @@ def test_windows_that_touch_are_one():
     assert not parse("")
 
 
-def test_all_day_is_for_good():
+def test_outage_all_day_never_ends():
     assert parse("cloud:00:00-24:00").down("cloud", 5.0) == math.inf
     assert parse("cloud:00:00-12:00,cloud:12:00-24:00").down("cloud", 7e4) == math.inf
 
@@ -32,14 +34,14 @@ def test_a_long_outage_has_an_end():
     assert outages.down("cloud", 20 * DAY) is None
 
 
-def test_workers_that_are_down_add_up():
+def test_numbers_of_workers_down_are_summed():
     outages = parse("workers:2:+10s-+30s,workers:1:+20s-+40s")
     down = [outages.workers_down(now) for now in (9.9, 10.0, 20.0, 29.9, 30.0, 40.0)]
     assert down == [0, 2, 3, 3, 1, 0]
     assert outages.down("workers", 15.0) == 40.0
 
 
-def test_faults_lie_within_the_run_and_windows_that_never_come_are_known():
+def test_faults_lie_within_the_run_and_other_windows_are_listed():
     outages = parse("link:+50s-+70s,cloud:12:00-12:10,workers:2:+1s-+2s", 60.0)
     assert outages.faults() == [("link", 50.0, 60.0, 1), ("workers", 1.0, 2.0, 2)]
     assert outages.unreached() == ["cloud"]
@@ -69,7 +71,7 @@ def is_down_simply(window: OutageWindow, now: float) -> bool:
     st.lists(st.integers(0, 400_000), min_size=1, max_size=20),
     st.integers(0, 86_399),
 )
-def test_down_is_what_the_windows_say(windows, moments, day_begins):
+def test_down_matches_a_direct_check_of_the_windows(windows, moments, day_begins):
     outages = Outages(windows, seconds=400_000.0, day_begins=day_begins)
 
     def down_simply(now: float) -> bool:
@@ -100,5 +102,5 @@ def test_down_is_what_the_windows_say(windows, moments, day_begins):
         ("workers:+1s-+2s", "give the number of workers"),
     ],
 )
-def test_an_outage_that_cannot_be_read_is_refused_in_one_line(text, complaint):
+def test_invalid_outage_is_refused_in_one_line(text, complaint):
     refused(OutageWindow.parse, text, says=complaint)

@@ -1,4 +1,4 @@
-"""Fleets in virtual time: conservation, deadlines, outages, seeds, and parts of large fleets."""
+"""Tests of fleets in virtual time: latencies, deadlines, outages and parts of large fleets."""
 
 import msgspec
 import numpy as np
@@ -61,7 +61,7 @@ def test_without_a_queue_latency_is_the_sum_of_its_parts(tmp_path):
     assert_conserved(fleet)
 
 
-def test_a_device_keeps_a_bound_on_its_requests():
+def test_number_of_unanswered_requests_is_bounded():
     scenario = make_scenario(outstanding=2)
     fleet = run(make_table(), scenario, arrivals=at_times(np.zeros(5)))
     assert_conserved(fleet)
@@ -69,7 +69,7 @@ def test_a_device_keeps_a_bound_on_its_requests():
     assert fleet.answers.cost[fleet.answers.route == FALLBACK].tolist() == [1.0] * 3
 
 
-def test_at_the_deadline_the_device_answers_itself(tmp_path):
+def test_device_answers_at_the_deadline(tmp_path):
     link = write_link(tmp_path, name="far", rtt_ms=2000)
     scenario = make_scenario(link=link, deadline_ms=500.0)
     fleet = run(make_table(), scenario, arrivals=at_times([0.0, 100.0]))
@@ -131,7 +131,7 @@ def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, part):
 
 
 @pytest.mark.parametrize(("seconds", "noticed"), [(3.0, False), (4.0, True)])
-def test_an_outage_of_the_link_shorter_than_its_detection_only_delays(tmp_path, seconds, noticed):
+def test_undetected_outage_of_the_link_only_delays(tmp_path, seconds, noticed):
     """TCP delivers late what a short break held up; after a long one there is a new connection."""
     assert 3.0 < DETECT_SECONDS < 4.0
     scenario = with_outage(tmp_path, f"link:+10s-+{10 + seconds}s", deadline_ms=20_000.0)
@@ -147,7 +147,7 @@ def test_an_outage_of_the_link_shorter_than_its_detection_only_delays(tmp_path, 
 
 
 @pytest.mark.parametrize(("tls", "trips"), [(False, 3), (True, 4)])
-def test_a_new_connection_begins_with_handshakes(tmp_path, tls, trips):
+def test_new_connection_starts_with_handshakes(tmp_path, tls, trips):
     """TCP, TLS 1.3, MQTT, subscribing: a round trip each, on every device's own link."""
     trip = 0.8
     ready = 60.0 + RECONNECT_SECONDS + trip * trips
@@ -165,7 +165,7 @@ def test_a_new_connection_begins_with_handshakes(tmp_path, tls, trips):
 # -- seeds, costs, policies -----------------------------------------------------------------------
 
 
-def test_costs_and_labels_are_the_estimators(small, table):
+def test_costs_and_labels_equal_those_of_the_estimator(small, table):
     """Where the cloud answers in time, each instance costs what the system says of its row."""
     timings = Timings(edge_ms=(0.0, 0.0), run_us=1000, instance_us=0)
     scenario = make_scenario(devices=20, time="60s", workload="poisson:2/s", link="4g")
@@ -176,7 +176,7 @@ def test_costs_and_labels_are_the_estimators(small, table):
     assert np.array_equal(answers.route == CLOUD, small.system.offload(small.rows)[answers.row])
 
 
-def test_a_policy_that_requests_first_runs_stages_only_for_fallbacks(tmp_path):
+def test_request_first_runs_stages_only_for_fallbacks(tmp_path):
     table = make_table(4, 2)
     policy = FleetPolicy(
         key="cloud_only", name="All cloud", offload=table.can_offload, request_first=True
@@ -219,7 +219,7 @@ def test_timings_must_name_every_stage():
 # -- parts of large fleets ------------------------------------------------------------------------
 
 
-def test_all_of_a_small_fleet_is_stepped_and_of_a_large_one_what_is_affordable():
+def test_small_fleet_is_simulated_completely_and_large_one_in_part():
     table = make_table(10, 1)
     small = make_scenario(devices=MAX_DEVICES, time="1h", workload="poisson:1/min")
     assert choose_devices(table, small, system(table)) == MAX_DEVICES
@@ -237,7 +237,7 @@ def test_all_of_a_small_fleet_is_stepped_and_of_a_large_one_what_is_affordable()
 
 
 @pytest.mark.slow
-def test_a_fleet_in_proportion_has_the_figures_of_the_whole(tmp_path):
+def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
     """A tenth of the devices, at workers as busy as those of all."""
     table = make_table(100, 20)
     scenario = make_scenario(
@@ -264,7 +264,7 @@ def test_a_fleet_in_proportion_has_the_figures_of_the_whole(tmp_path):
     assert second.answers.cloud == pytest.approx(first.answers.cloud, rel=0.1)
 
 
-def test_a_devices_first_patience_is_that_of_a_usual_round_trip(tmp_path):
+def test_device_starts_with_the_usual_round_trip(tmp_path):
     link = write_link(tmp_path, name="l", rtt_ms=100)
     table = make_table()
     fleet = VirtualFleet(table, make_scenario(link=link), system(table), PLAIN, n_devices=1)

@@ -1,4 +1,4 @@
-"""Workers held against queueing theory, and a worker under the load of a larger fleet."""
+"""Tests of virtual workers against queueing theory, and of workers under a larger load."""
 
 import random
 
@@ -28,7 +28,7 @@ def timings(run_us: float = 10_000, instance_us: float = 0, **changes: float) ->
     return Timings(edge_ms=(0.0,), run_us=run_us, instance_us=instance_us, **fields | changes)
 
 
-def test_requests_that_meet_run_in_batches():
+def test_simultaneous_requests_run_in_batches():
     """The first runs alone, the others meet in the queue: 4, 4 and 1 of them."""
     fleet = run(
         make_table(),
@@ -42,14 +42,14 @@ def test_requests_that_meet_run_in_batches():
     assert fleet.workers["batch"] == 2.5
 
 
-def test_workers_take_turns():
+def test_broker_sends_requests_to_workers_in_turn():
     fleet = run(
         make_table(), make_scenario(workers=3, max_batch=1), arrivals=at_times(np.zeros(10))
     )
     assert fleet.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
 
 
-def test_a_wait_gathers_a_batch():
+def test_wait_ms_fills_a_batch():
     """The second comes 5 ms later and is waited for; a full batch does not wait."""
     arrivals = at_times([0.0, 0.005, 1.0, 1.0])
     fleet = run(make_table(), make_scenario(wait_ms=8.0, max_batch=2), arrivals=arrivals)
@@ -58,7 +58,7 @@ def test_a_wait_gathers_a_batch():
 
 
 @pytest.mark.slow
-def test_waits_are_those_of_queueing_theory():
+def test_mean_wait_matches_the_formula_for_m_d_1():
     """M/D/1: rho * s / (2 (1 - rho)); 30,000 requests at rho = 0.6 have a standard error of 1 %."""
     rho, service = 0.6, 0.010
     fleet = run(
@@ -75,7 +75,7 @@ def test_waits_are_those_of_queueing_theory():
     assert fleet.answers.latency_ms.mean() == pytest.approx(1000 * (wait + service), rel=0.02)
 
 
-def test_a_full_worker_says_busy():
+def test_worker_with_a_full_queue_refuses_requests():
     """One runs, one is queued until it is too late, two are refused without time for a retry."""
     fleet = run(
         make_table(),
@@ -89,7 +89,7 @@ def test_a_full_worker_says_busy():
     assert reasons[1:] == [REASON["timeout"], REASON["cloud:busy"], REASON["cloud:busy"]]
 
 
-def test_a_duplicate_is_computed_once_and_answered_again():
+def test_duplicate_is_computed_once_and_answered_twice():
     """A first answer that takes longer than the device's patience: the retry finds it running."""
     fleet = run(
         make_table(),
@@ -123,7 +123,7 @@ def model_of(**changes) -> WorkerModel:
 
 
 @pytest.mark.parametrize("beyond", [-0.5, 0.0, 0.5])
-def test_an_outage_is_noticed_where_it_is_longer_than_its_detection(beyond):
+def test_outage_breaks_connections_if_longer_than_its_detection(beyond):
     """A shorter one only delays what is sent meanwhile; devices stay connected."""
     clock = Clock()
     begin, end = 30.0, 30.0 + DETECT_SECONDS + beyond
@@ -145,7 +145,7 @@ def test_an_outage_is_noticed_where_it_is_longer_than_its_detection(beyond):
     assert link.connected_at == (end + RECONNECT_SECONDS if noticed else 0.0)
 
 
-def test_a_sampled_queue_has_the_waits_of_a_stepped_one():
+def test_sampled_queue_has_the_waits_of_a_simulated_queue():
     """M/D/1 again, with the first fifth left out: service and wait, each known by formula."""
     rho = 0.6
     arrivals = draw_arrivals(Poisson(rho / 0.010), 1, 500.0, n_rows=1)
@@ -155,7 +155,7 @@ def test_a_sampled_queue_has_the_waits_of_a_stepped_one():
     assert sample.batch == 1.0
 
 
-def test_an_overloaded_queue_lets_requests_expire():
+def test_requests_expire_in_an_overloaded_queue():
     arrivals = draw_arrivals(Poisson(200.0), 1, 100.0, n_rows=1)
     sample = sample_queue(model_of(), arrivals, ttl=0.5)
     expired = np.isnan(sample.seconds).mean()
@@ -175,7 +175,7 @@ class Reply:
     ("seconds", "replies"),
     [(0.25, [(None, 250_000)]), (-1.0, [("busy", 0)]), (float("nan"), []), (9.0, [])],
 )
-def test_a_sampled_worker_does_what_the_sample_says(seconds, replies):
+def test_sampled_worker_replies_with_the_sampled_outcome(seconds, replies):
     clock = Clock()
     sample = QueueSample([seconds], utilisation=0.5, batch=1.0, wait=0.0)
     worker = SampledWorker(clock, model_of(), lambda now: sample, random.Random(0))

@@ -1,4 +1,4 @@
-"""Arrivals and their laws, classes that drift, and workloads as texts."""
+"""Tests of arrivals and their distributions, class mixes, and parsed workloads."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_poisson_gaps_are_exponential_and_counts_poisson():
     assert abs(dispersion - 1) < 4 * math.sqrt(2 / 199)
 
 
-def test_a_period_without_jitter_is_exact():
+def test_periodic_arrivals_without_jitter_are_exact():
     time, device, _ = draw_arrivals(Periodic(10.0), 50, 1000.0, n_rows=1)
     assert np.bincount(device).tolist() == [100] * 50
     first = time[:50]
@@ -76,7 +76,7 @@ def test_a_period_without_jitter_is_exact():
         np.testing.assert_allclose(np.diff(time[device == d]), 10.0, rtol=1e-9)
 
 
-def test_jitter_carries_arrivals_over_the_start_as_over_the_end():
+def test_jitter_moves_arrivals_across_start_and_end():
     time, device, _ = draw_arrivals(Periodic(10.0, jitter=10.0), 400, 100.0, n_rows=1)
     assert set(np.bincount(device, minlength=400)) <= {9, 10, 11}
     # From 10 strays by one in either direction with a probability below one half.
@@ -85,7 +85,7 @@ def test_jitter_carries_arrivals_over_the_start_as_over_the_end():
     assert abs((first < 10).sum() - 400 * 5 / 6) < 4 * math.sqrt(400 * 5 / 36)
 
 
-def test_bursts_keep_the_mean_and_cluster():
+def test_bursts_keep_the_mean_rate_and_form_clusters():
     workload = Bursty(0.1, ratio=20, burst=30, every=300)
     seconds, n = 30_000.0, 100
     _, device, _ = draw_arrivals(workload, n, seconds, n_rows=1)
@@ -102,7 +102,7 @@ def test_bursts_keep_the_mean_and_cluster():
     assert variance > 10 * 0.1 * seconds  # a Poisson process would be far off
 
 
-def test_the_day_has_its_shape():
+def test_diurnal_rate_follows_the_cosine():
     workload = Diurnal(1 / 60, peak=14 * 3600.0, ratio=5)
     time, _, _ = draw_arrivals(workload, 100, DAY, n_rows=1)
     hours = np.bincount((time // 3600).astype(int), minlength=24)
@@ -116,7 +116,7 @@ def test_the_day_has_its_shape():
     assert later.rate_at(np.array([0.0])) == pytest.approx(rates[0])
 
 
-def test_a_trace_is_played_as_it_was():
+def test_trace_is_replayed_exactly():
     time, device, row = draw_arrivals(Replay(*TRACE), 4, 100.0, n_rows=8)
     expected = [(0.0, 0), (0.0, 3), (0.1, 2), (1.5, 0), (1.5, 3), (2.0, 0), (2.0, 0), (2.0, 3)]
     expected += [(2.0, 3), (30.0, 1), (90.0, 0), (90.0, 3)]
@@ -124,7 +124,7 @@ def test_a_trace_is_played_as_it_was():
     assert row.tolist() == [0, 0, 3, 1, 1, 2, 3, 2, 3, 7, 4, 4]
 
 
-def test_a_trace_comes_again_and_copies_are_out_of_step():
+def test_trace_repeats_and_copies_start_at_other_times():
     time, device, row = draw_arrivals(KINDS["replay"], 60, 360.0, n_rows=8)
     own = time[device == 0]
     np.testing.assert_allclose(own.reshape(3, 5) - [[0], [120], [240]], [TRACE[0][0]] * 3)
@@ -134,12 +134,12 @@ def test_a_trace_comes_again_and_copies_are_out_of_step():
     assert len(set(firsts)) == len(firsts)
 
 
-def test_a_trace_may_ask_only_for_rows_that_are_there():
+def test_trace_with_an_unknown_row_is_refused():
     with pytest.raises(InputError, match="row 7 is beyond the 5 rows of the table"):
         draw_arrivals(KINDS["replay"], 3, 60.0, n_rows=5)
 
 
-def test_a_trace_from_a_file(tmp_path):
+def test_trace_is_read_from_a_file(tmp_path):
     file = tmp_path / "trace.csv"
     file.write_text("time,device,row\n5,b,1\n1,a,0\n3,b,2\n")
     trace = read_workload(f"replay:{file}:every=1min")
@@ -162,7 +162,7 @@ def test_a_trace_from_a_file(tmp_path):
         ("time,row\n1,-1\n", "row '-1' is not a row number"),
     ],
 )
-def test_a_bad_trace_is_refused_by_its_line(tmp_path, text, complaint):
+def test_error_of_an_invalid_trace_names_the_line(tmp_path, text, complaint):
     file = tmp_path / "trace.csv"
     file.write_text(text)
     refused(read_workload, f"replay:{file}", says=complaint)
@@ -200,7 +200,7 @@ def test_classes_drift_linearly_or_in_steps():
         ("steps,0s=1/1/1", "class 2 has a share but no row"),
     ],
 )
-def test_a_class_mix_that_cannot_be_is_refused(text, complaint):
+def test_invalid_class_mix_is_refused(text, complaint):
     refused(RowMix.parse, text, [0, 1], says=complaint)
 
 
@@ -216,7 +216,7 @@ def test_a_class_mix_that_cannot_be_is_refused(text, complaint):
         ("diurnal:24/day:ratio=2:peak=6:30", Diurnal(1 / 3600, 23_400, 2)),
     ],
 )
-def test_workloads_are_read(text, workload):
+def test_workloads_are_parsed(text, workload):
     assert read_workload(text) == workload
 
 
@@ -240,5 +240,5 @@ def test_workloads_are_read(text, workload):
         ("replay:nowhere.csv", "nowhere.csv does not exist"),
     ],
 )
-def test_a_workload_that_cannot_be_read_is_refused_in_one_line(text, complaint):
+def test_invalid_workload_is_refused_in_one_line(text, complaint):
     refused(read_workload, text, says=complaint)

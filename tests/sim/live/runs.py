@@ -1,4 +1,4 @@
-"""Scenarios of small live fleets, and what their tests look at."""
+"""Scenarios and runs of small live fleets, and comparisons of their answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_
 
 
 def scenario(**changes: Any) -> Scenario:
-    """A live scenario of a few devices, with all the time that an answer may need."""
+    """Make a live scenario of a few devices with a long deadline."""
     common = {
         "devices": 4,
         "time": "6s",
@@ -38,7 +38,7 @@ def run(small: Any, table: RowTable, chosen: Scenario, **options: Any) -> LiveRu
 
 
 def twin(table: RowTable, chosen: Scenario, live: LiveRun) -> FleetRun:
-    """The same instances in virtual time, with the live run's timings."""
+    """Run the same instances in virtual time, with the live run's timings."""
     return run_fleet(
         table,
         chosen,
@@ -49,6 +49,6 @@ def twin(table: RowTable, chosen: Scenario, live: LiveRun) -> FleetRun:
 
 
 def assert_same(live: Answers, virtual: Answers, names: Iterable[str] = COLUMNS) -> None:
-    """The answers of a live run are those of virtual time."""
+    """Assert that the answers of a live run equal those in virtual time."""
     for name in names:
         assert np.array_equal(getattr(live, name), getattr(virtual, name)), name

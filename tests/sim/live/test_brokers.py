@@ -1,4 +1,4 @@
-"""Runs on the embedded broker, and on one that somebody else runs."""
+"""Tests of live runs on the embedded broker and on a given broker."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What cannot be is said before anything starts."""
+"""Tests of the checks before a live run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Real outages: what is killed comes back, and what dies by itself is named."""
+"""Tests of outages of real processes, and of processes that end by themselves."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Whole runs: a real broker, ``gatewise cloud`` and a ``gatewise edge`` for each device."""
+"""Tests of live runs with a real broker, ``gatewise cloud`` and ``gatewise edge``."""
 
 import os
 import signal

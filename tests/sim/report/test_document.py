@@ -13,7 +13,7 @@ from gatewise_sim.report.document import Report
 from tests.sim.report.reports import live, made_up
 
 SCHEMA = Path(__file__).parents[3] / "docs/report.schema.json"
-STABLE = {
+STABLE_KEYS = {
     "dataset": str,
     "method": str,
     "instances": int,
@@ -32,9 +32,9 @@ def document(report: Report) -> dict:
     return json.loads(report.to_json())
 
 
-def test_the_stable_keys_are_there():
+def test_report_has_the_stable_keys():
     report = document(made_up())
-    for key, parts in STABLE.items():
+    for key, parts in STABLE_KEYS.items():
         if isinstance(parts, set):
             assert set(report[key]) >= parts
         else:
@@ -59,10 +59,10 @@ def test_report_survives_a_round_trip(report):
 )
 def test_error_names_the_path_of_the_bad_value(path, value, message):
     changed = document(made_up())
-    place = changed
+    parent = changed
     for part in path[:-1]:
-        place = place[part]
-    place[path[-1]] = value
+        parent = parent[part]
+    parent[path[-1]] = value
     with pytest.raises(DocumentError, match=message):
         decode_json(json.dumps(changed).encode(), Report, "report.json")
 

@@ -1,4 +1,4 @@
-"""What a run found, in words."""
+"""Tests of the summary, the caveats and the key figures of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_system(report, **changes):
     return replace(report, policies=(replace(report.system, **changes), *report.policies[1:]))
 
 
-def test_the_answer_says_what_it_costs_and_saves():
+def test_summary_states_accuracy_savings_and_latency():
     report = made_up()
     text = sentence(report)
     assert text.startswith(percent(report.system.accuracy.value))
@@ -50,11 +50,11 @@ def test_the_answer_says_what_it_costs_and_saves():
         ({"keys": ("system",), "faults": ()}, "90.0 % right; 95 % of the answers come within"),
     ],
 )
-def test_the_answer_by_what_is_known(changes, part):
+def test_summary_depends_on_the_known_figures(changes, part):
     assert part in sentence(made_up(**changes))
 
 
-def test_few_rows_are_not_taken_for_more():
+def test_summary_mentions_wide_intervals():
     wide = Figure(value=0.99, low=0.44, high=1.0)
     report = with_system(made_up(accuracy=0.99), accuracy=wide, offload_rate=about(0.02, 0.01))
     first, _ = answer(report)
@@ -66,14 +66,14 @@ def test_few_rows_are_not_taken_for_more():
     assert answer(unlabelled)[0].endswith("(too few rows to tell more than 0 to 56.0 % offloaded)")
 
 
-def test_a_system_that_never_offloads_has_saved_nothing():
+def test_system_without_offloads_has_no_savings():
     report = with_system(made_up(), offload_rate=Figure(value=0.0, low=0.0, high=0.0))
     text = sentence(report)
     assert "less energy" not in text
     assert "no instance leaves its device" in text
 
 
-def test_a_broken_promise_is_the_first_sentence():
+def test_broken_promise_is_the_first_sentence():
     report = made_up(promise="The rows break the bundle's promise: 95.0 % are right.")
     assert answer(report)[0] == report.promise
     text = sentence(report)
@@ -81,7 +81,7 @@ def test_a_broken_promise_is_the_first_sentence():
     assert report.promise not in caveats(report)
 
 
-def test_nearly_all_is_not_rounded_to_all():
+def test_savings_below_100_percent_are_not_rounded_up():
     up = Figure(value=1.0, low=1.0, high=1.0)
     few = replace(made_up().system.bytes, up=up, down=up)
     assert "99.7 % fewer bytes" in sentence(with_system(made_up(), bytes=few))
@@ -104,7 +104,7 @@ def test_loss_is_reported_as_a_loss():
         (lambda t: None, "the devices answered 20.0 % of the instances themselves"),
     ],
 )
-def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
+def test_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
     assert part in sentence(with_accuracy(made_up(), accuracy))
 
 
@@ -127,11 +127,11 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
         ),
     ],
 )
-def test_caveats_name_each_limit_of_a_run(report, part):
+def test_caveats_contain_each_limitation(report, part):
     assert part in " ".join(caveats(report))
 
 
-def test_a_clean_run_has_no_caveats():
+def test_run_without_limitations_has_no_caveats():
     report = made_up(timings=MEASURED, keys=("system",))
     answers = replace(report.answers, fallback=0)
     assert caveats(with_system(report, answers=answers)) == []

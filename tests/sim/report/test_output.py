@@ -1,3 +1,5 @@
+"""Tests of folders of results and of CSV files."""
+
 import csv
 import io
 import json
@@ -35,7 +37,7 @@ def tree(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-def test_everything_is_written_and_nothing_else(tmp_path, demo):
+def test_folder_has_exactly_the_results(tmp_path, demo):
     out = tmp_path / "deep" / "out"
     DEMO.check(out)
     DEMO.write(out, demo)
@@ -44,7 +46,7 @@ def test_everything_is_written_and_nothing_else(tmp_path, demo):
     assert (out / "report.html").stat().st_mode & 0o077 == 0o044
 
 
-def test_an_earlier_run_is_replaced_and_a_guest_stays(tmp_path, demo):
+def test_earlier_results_are_replaced_and_other_files_stay(tmp_path, demo):
     out = tmp_path / "out"
     DEMO.write(out, demo)
     (out / "notes.txt").write_text("mine")
@@ -59,7 +61,7 @@ def test_an_earlier_run_is_replaced_and_a_guest_stays(tmp_path, demo):
     DEMO.check(out)
 
 
-def test_a_write_that_fails_halfway_leaves_the_earlier_run_whole(tmp_path, simulation):
+def test_failed_write_leaves_the_earlier_results_unchanged(tmp_path, simulation):
     out = tmp_path / "out"
     SIMULATION.write(out, simulation)
     with pytest.raises(UnicodeEncodeError):
@@ -77,7 +79,7 @@ def test_a_write_that_fails_halfway_leaves_the_earlier_run_whole(tmp_path, simul
         ("report.json", "not json", "does not belong to a simulation"),
     ],
 )
-def test_a_folder_of_somebody_elses_is_refused_untouched(tmp_path, name, content, message):
+def test_folder_with_other_files_is_refused_and_unchanged(tmp_path, name, content, message):
     out = tmp_path / "out"
     out.mkdir()
     (out / name).write_text(content)
@@ -86,7 +88,7 @@ def test_a_folder_of_somebody_elses_is_refused_untouched(tmp_path, name, content
     assert (out / name).read_text() == content
 
 
-def test_a_file_in_the_way_is_named(tmp_path):
+def test_error_names_a_file_in_place_of_a_folder(tmp_path):
     (tmp_path / "out").write_text("")
     for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
         with pytest.raises(InputError, match=r"out is a file, not a folder"):
@@ -94,7 +96,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="Linux: a folder that takes no files")
-def test_a_folder_that_takes_no_files_is_refused_before_a_run():
+def test_folder_without_write_access_is_refused():
     with pytest.raises(InputError, match="cannot write to /proc"):
         SIMULATION.check(Path("/proc/out"))
 
@@ -104,7 +106,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_a_report_comes_back_from_its_csv_files():
+def test_csv_files_contain_the_figures_of_the_report():
     report = made_up(money=30.0)
     files = report_files(report)
     assert set(files) == set(SIMULATION.files) - {"timings.toml"}
@@ -135,5 +137,5 @@ def test_a_report_comes_back_from_its_csv_files():
         ("a=b", "a=b"),
     ],
 )
-def test_no_text_is_a_formula_to_a_spreadsheet(label, written):
+def test_texts_are_no_formulas_in_a_spreadsheet(label, written):
     assert to_csv([{"class": label}]) == f"class\n{written}\n"

@@ -1,4 +1,4 @@
-"""The page of a run: whole, well-formed, escaped, and without a request to anywhere."""
+"""Tests of the page of a run: completeness, escaping, and the absence of requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_page_makes_no_request(page):
     assert re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)([^"')\s>]+)""", page) == []
 
 
-def test_ids_are_unique_and_every_reference_leads_to_one(page):
+def test_ids_are_unique_and_references_exist(page):
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     wanted = re.findall(r"url\(#([^)]+)\)", page) + re.findall(r'href="#([^"]+)"', page)
@@ -71,7 +71,7 @@ def test_ids_are_unique_and_every_reference_leads_to_one(page):
     assert set(wanted) <= set(ids)
 
 
-def test_every_plot_is_well_formed_and_can_be_read_aloud(page):
+def test_plots_are_well_formed_and_have_descriptions(page):
     found = drawings(page)
     assert len(found) == 3
     for svg in found:
@@ -95,7 +95,7 @@ def test_outage_is_described_by_the_time_of_day():
 
 
 @pytest.mark.slow
-def test_operating_points_are_in_the_frame_or_counted():
+def test_operating_points_are_in_the_plot_or_counted():
     report = made_up()
     (left, right), (low, high) = frontier_limits(report)
     assert all(left < p.cost < right and low < p.accuracy < high for p in report.frontier.points)
@@ -108,7 +108,7 @@ def test_operating_points_are_in_the_frame_or_counted():
     assert "on validation rows (3 of 10 are below the plot). The ring" in text(render(far))
 
 
-def test_a_time_line_without_answers_is_drawn():
+def test_timeline_without_answers_is_drawn():
     none = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
     unknown = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))
     report = made_up()
@@ -117,7 +117,7 @@ def test_a_time_line_without_answers_is_drawn():
 
 
 @pytest.mark.slow
-def test_names_with_markup_are_only_text():
+def test_markup_in_names_is_escaped():
     evil = "</title><script>alert(1)</script>&\"'$"
     classes = tuple(replace(c, label=evil) for c in made_up().system.classes)
     report = made_up(
@@ -150,14 +150,14 @@ def test_names_with_markup_are_only_text():
         ),
     ],
 )
-def test_page_has_each_part_that_the_run_has(report, parts):
+def test_page_has_the_parts_of_the_run(report, parts):
     found = text(render(report))
     for part in parts:
         assert part in found
     assert "nan" not in found.lower().split()
 
 
-def test_a_run_without_an_answer_has_a_page():
+def test_run_without_answers_has_a_page():
     lost = AnswerCounts(edge=0, cloud=0, fallback=0, late=0, lost=1000)
     nothing = {
         "answers": lost, "latency_ms": {}, "breakdown_ms": {}, "reasons": {},
@@ -171,7 +171,7 @@ def test_a_run_without_an_answer_has_a_page():
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_of_many_classes_those_offloaded_most_are_listed():
+def test_page_lists_only_the_most_offloaded_of_many_classes():
     some = ClassResult(
         label="A", instances=5.0, offload_rate=0.5, accuracy=0.9, edge_accuracy=0.8, precision=None
     )

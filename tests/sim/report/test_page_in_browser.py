@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing breaks, everything is drawn, read and reached."""
+"""Tests of the pages in a real browser: layout, accessibility and colours."""
 
 import re
 from itertools import pairwise
@@ -85,7 +85,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["full", "live", "plain", "unlabelled", "classes"])
-def test_the_page_is_whole_at_every_width(browser, pages, name):
+def test_page_is_complete_at_every_width(browser, pages, name):
     page = browser.page(pages[name], WIDTHS[0])
     counts = set()
     for width in WIDTHS:
@@ -102,7 +102,7 @@ def test_the_page_is_whole_at_every_width(browser, pages, name):
     page.close()
 
 
-def test_a_narrow_page_shows_long_texts_and_where_more_is_to_come(browser, pages):
+def test_narrow_page_shows_long_texts_and_scrollable_regions(browser, pages):
     page = browser.page(pages["stages"], 500)
     table = "document.querySelector('.stacked')"
     assert page.run(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
@@ -114,7 +114,7 @@ def test_a_narrow_page_shows_long_texts_and_where_more_is_to_come(browser, pages
     page.close()
 
 
-def test_every_picture_and_region_has_a_name_for_screen_readers(browser, pages):
+def test_images_and_regions_have_names_for_screen_readers(browser, pages):
     page = browser.page(pages["full"])
     named: dict[str, list[str]] = {}
     for node in page.accessible:
@@ -134,7 +134,7 @@ def test_every_picture_and_region_has_a_name_for_screen_readers(browser, pages):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_colours_can_be_told_from_their_ground(browser, pages, dark):
+def test_colours_have_enough_contrast(browser, pages, dark):
     page = browser.page(pages["full"], dark=dark)
     colours = page.run(COLOURS)
     grounds = [colours.pop("paper"), colours.pop("panel")]
@@ -154,7 +154,7 @@ def test_colours_can_be_told_from_their_ground(browser, pages, dark):
     page.close()
 
 
-def test_on_paper_it_is_light_whatever_the_screen(browser, pages):
+def test_printed_page_is_light(browser, pages):
     page = browser.page(pages["full"], dark=True, media="print")
     assert luminance(page.run(COLOURS)["paper"]) > 0.9
     assert page.call("Page.printToPDF", printBackground=True)["data"].startswith("JVBER")  # %PDF

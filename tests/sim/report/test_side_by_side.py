@@ -1,4 +1,4 @@
-"""Reports side by side: figures with intervals, the settings that differ, files that are none."""
+"""Tests of the comparison of reports, and of errors for files that are not reports."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gatewise_sim.report.side_by_side import comparison_table, read_report
 from tests.sim.report.reports import made_up
 
 
-def written(folder, name, report):
+def write_report(folder, name, report):
     (folder / name).mkdir()
     (folder / name / "report.json").write_text(report.to_json())
     return folder / name
 
 
-def test_a_report_is_read_from_its_file_or_folder(tmp_path):
-    folder = written(tmp_path, "one", made_up())
+def test_report_is_read_from_its_file_or_folder(tmp_path):
+    folder = write_report(tmp_path, "one", made_up())
     assert read_report(folder) == read_report(folder / "report.json") == made_up()
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"kind": "other"}'])
-def test_file_that_is_no_report_is_refused_by_its_name(tmp_path, text):
+def test_error_names_a_file_that_is_not_a_report(tmp_path, text):
     path = tmp_path / "report.json"
     if text is not None:
         path.write_text(text)
@@ -32,7 +32,7 @@ def test_file_that_is_no_report_is_refused_by_its_name(tmp_path, text):
         read_report(path)
 
 
-def test_the_table_has_figures_and_the_settings_that_differ():
+def test_table_has_figures_and_different_settings():
     wifi = made_up(settings={"link": "wifi", "devices": 20})
     other = made_up(settings={"link": "4g", "devices": 20})
     rows = {row[0]: row[1:] for row in comparison_table(["a", "b"], [wifi, other]).rows}
@@ -43,13 +43,13 @@ def test_the_table_has_figures_and_the_settings_that_differ():
     assert " to " in accuracy[1]
 
 
-def test_the_command_prints_one_table_or_json(tmp_path, capsys):
-    folders = [str(written(tmp_path, name, made_up())) for name in ("one", "two")]
+def test_command_prints_one_table_or_json(tmp_path, capsys):
+    folders = [str(write_report(tmp_path, name, made_up())) for name in ("one", "two")]
     assert cli.main(["report", *folders]) == 0
     printed = capsys.readouterr().out
     assert "accuracy" in printed
     assert cli.main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [one["dataset"] for one in document["reports"]] == ["rows", "rows"]
+    assert [report["dataset"] for report in document["reports"]] == ["rows", "rows"]
     assert cli.main(["report", folders[0]]) == 0
     assert "All cloud" in capsys.readouterr().out

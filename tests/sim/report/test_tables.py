@@ -1,4 +1,4 @@
-"""Tables of a run: for its page and the terminal."""
+"""Tests of the tables of a run, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_answers_are_counted_by_route_reason_and_worker():
 
 
 @pytest.mark.parametrize("money", [None, 30.0])
-def test_spending_is_split_into_the_parts_that_are_used(money):
+def test_spending_table_has_only_nonzero_parts(money):
     rows = cells(tables.spending_table(made_up(money=money)))
     assert rows["energy: radio"][:2] == ["1 J", "0 J"]
     assert rows["bytes: request"][:2] == ["90", "0"]
@@ -48,7 +48,7 @@ def test_classes_have_their_recall_with_and_without_the_cloud():
     assert rows["kind 1"] == ["200", "10.0 %", "94.0 %", "85.0 %", "n/a"]
 
 
-def test_stages_are_listed_with_what_they_acquire():
+def test_stage_table_lists_new_columns():
     names = tuple(f"f{k}" for k in range(20))
     stage = StageResult(
         name="stage 0", columns=20, acquires=names, price=20.0, answers=5, share=0.5
@@ -58,7 +58,7 @@ def test_stages_are_listed_with_what_they_acquire():
     assert row[-1].endswith("f13 and 6 more")
 
 
-def test_recalls_carry_the_names_of_the_classes():
+def test_recalls_have_the_names_of_the_classes():
     report = made_up()
     active = replace(report.frontier.active, recall={"kind 0": 0.9, "kind 1": None})
     report = replace(report, frontier=replace(report.frontier, active=active))
@@ -66,7 +66,7 @@ def test_recalls_carry_the_names_of_the_classes():
     assert rows["operating point: recall"][0].startswith("kind 0 90.0 %, kind 1 n/a")
 
 
-def test_details_name_what_the_figures_rest_on():
+def test_detail_tables_have_settings_and_basis():
     data = {"rows": 1797, "features": 64}
     settings, basis = tables.detail_tables(replace(live(), data=data, seconds={"train": 12.3}))
     assert cells(settings)["seed"] == ["0"]
@@ -77,7 +77,7 @@ def test_details_name_what_the_figures_rest_on():
     assert "battery, Wh" not in rows
 
 
-def test_a_live_run_stands_beside_its_twin():
+def test_twin_table_compares_live_and_virtual():
     assert tables.twin_table(made_up()) is None
     rows = cells(tables.twin_table(live()))
     assert rows == {
@@ -87,7 +87,7 @@ def test_a_live_run_stands_beside_its_twin():
     }
 
 
-def test_a_run_on_a_terminal(capsys):
+def test_terminal_shows_figures_summary_and_caveats(capsys):
     print_report(made_up(money=30.0))
     out = capsys.readouterr().out
     lines = {line.split("  ")[0]: line for line in out.splitlines()}
