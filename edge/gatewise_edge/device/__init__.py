@@ -1,1 +1,1 @@
-"""One instance to one answer: stages, decisions and audits."""
+"""The answer to an instance: stages, decisions, offloads and audits."""

@@ -102,7 +102,7 @@ class RowFlow:
     # -- the stages ------------------------------------------------------------------------
 
     def _run_stages(self, pending: Pending) -> bool:
-        """Run the stages until one stops or a feature cannot be acquired; return if one stops."""
+        """Run the stages in order until a feature cannot be acquired; return whether one stops."""
         installed = pending.installed
         outputs = pending.outputs
         takes_nan = installed.stages_take_nan

@@ -1,1 +1,1 @@
-"""Requests over MQTT: messages, connections and their accounts."""
+"""Requests to the cloud over MQTT: messages, connections, retries and the circuit breaker."""
