@@ -1,4 +1,4 @@
-"""What rows pay, counted again by hand."""
+"""Costs of exits, compared with a count of the acquired features by hand."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, union, cloud):
         rng.random(5) < 0.3 if rng.random() < 0.4 else rng.random((n, 5)) < 0.3
         for _ in range(n_stages)
     ]
-    f0 = rng.random(5) < 0.6 if cloud else None
-    found = exit_costs(COSTS, acquired, f0, request=0.125 if cloud else 0.0, union=union)
-    assert found.shape == ((4, n) if any(b.ndim == 2 for b in acquired) else (4,))
+    cloud_mask = rng.random(5) < 0.6 if cloud else None
+    costs_by_exit = exit_costs(
+        COSTS, acquired, cloud_mask, request=0.125 if cloud else 0.0, union=union
+    )
+    assert costs_by_exit.shape == ((4, n) if any(b.ndim == 2 for b in acquired) else (4,))
     exits = rng.integers(0, 4, n)
-    costs = select_exit_costs(found, exits)
+    costs = select_exit_costs(costs_by_exit, exits)
     for i in range(n):
-        held = set()
+        acquired_set = set()
         for s in range(min(exits[i] + 1, n_stages)):
             mask = acquired[s] if acquired[s].ndim == 1 else acquired[s][i]
-            held |= set(np.flatnonzero(mask).tolist())
-        expected = price_of(COSTS, held)
+            acquired_set |= set(np.flatnonzero(mask).tolist())
+        expected = price_of(COSTS, acquired_set)
         if exits[i] == n_stages and cloud:
-            asked = set(np.flatnonzero(f0).tolist())
-            expected = price_of(COSTS, asked | held if union else asked) + 0.125
+            request_set = set(np.flatnonzero(cloud_mask).tolist())
+            expected = price_of(COSTS, request_set | acquired_set if union else request_set) + 0.125
         assert costs[i] == pytest.approx(expected, abs=1e-12)
 
 
@@ -55,11 +57,11 @@ def test_only_trees_acquire_node_by_node():
 
 
 @pytest.mark.parametrize(
-    ("most", "exit_number"),
+    ("maximum", "exit_number"),
     [(0.9, -1), (1.0, 0), (2.9, 0), (3.0, 2), (6.9, 2), (7.0, 3), (99.0, 3)],
 )
-def test_last_exit_within_finds_the_last_affordable_exit(most, exit_number):
-    assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), most) == exit_number
+def test_last_exit_within_finds_the_last_affordable_exit(maximum, exit_number):
+    assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), maximum) == exit_number
 
 
 def test_a_request_without_a_price_is_free():

@@ -1,4 +1,4 @@
-"""The root command: completion by a real shell."""
+"""Completion of the root command in a real shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress without a terminal: lines of each tenth, and of what begins."""
+"""Progress without a terminal: a line per tenth and per new step."""
 
 from __future__ import annotations
 

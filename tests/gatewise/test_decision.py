@@ -19,8 +19,8 @@ def test_score_grows_with_the_confidence_of_the_label(margins):
     np.testing.assert_allclose(p.sum(axis=1), 1.0)
     score = decision.stop_score(margins)
     assert (score >= 0).all()
-    sure = score > 1e-3
-    np.testing.assert_array_equal(p.argmax(axis=1)[sure], decision.labels(margins)[sure])
+    is_clear = score > 1e-3
+    np.testing.assert_array_equal(p.argmax(axis=1)[is_clear], decision.labels(margins)[is_clear])
 
 
 def test_nan_margins_never_stop():
@@ -120,9 +120,9 @@ def run_nodes(rule, outputs):
         if operator == "Gather":
             values[results] = np.take(data, others[0], **attributes)
         elif operator == "TopK":
-            places = np.argsort(-data, kind="stable", **attributes)[:, : others[0][0]]
-            tops = np.take_along_axis(data, places, **attributes)
-            values |= zip(results.split(), (tops, places), strict=True)
+            indices = np.argsort(-data, kind="stable", **attributes)[:, : others[0][0]]
+            largest_values = np.take_along_axis(data, indices, **attributes)
+            values |= zip(results.split(), (largest_values, indices), strict=True)
         else:
             values[results] = {"Abs": np.abs, "Sub": np.subtract}[operator](data, *others)
     return values["score"]

@@ -72,7 +72,7 @@ def test_a_document_is_read_back_unchanged():
 
 
 @pytest.mark.parametrize(
-    ("document", "says"),
+    ("document", "message"),
     [
         (3, "must be an object, not 3"),
         ({}, "lacks 'items'"),
@@ -107,11 +107,11 @@ def test_a_document_is_read_back_unchanged():
         (values(folder=3), "folder: must be text, not 3"),
     ],
 )
-def test_an_error_names_the_field_and_what_is_allowed(document, says):
+def test_an_error_names_the_field_and_what_is_allowed(document, message):
     data = json.dumps(document).encode()
     with pytest.raises(DocumentError) as caught:
         decode_json(data, Everything, "d.json")
-    assert str(caught.value).startswith(f"d.json: {says}")
+    assert str(caught.value).startswith(f"d.json: {message}")
     assert "\n" not in str(caught.value)
 
 
@@ -123,7 +123,7 @@ def test_no_bounded_number_is_nan_or_infinite(name, value):
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"", "truncated"),
         (b"\xff", "invalid character"),
@@ -137,11 +137,11 @@ def test_no_bounded_number_is_nan_or_infinite(name, value):
         (b'{"count": ' + b"1" * 5000 + b"}", "not readable JSON"),
     ],
 )
-def test_malformed_json_is_refused(data, says):
+def test_malformed_json_is_refused(data, message):
     with pytest.raises(DocumentError) as caught:
         decode_json(data, Everything, "d.json")
     assert str(caught.value).startswith("d.json: ")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_toml_file_is_read_into_a_record(tmp_path):
@@ -154,7 +154,7 @@ def test_a_toml_file_is_read_into_a_record(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("rate = nan\nitems = []", "rate: must be a number above 0, not NaN"),
         ("rate = inf\nitems = [{own = 1}]", "rate: must be a number of at most 1e+300, not Inf"),
@@ -163,13 +163,13 @@ def test_a_toml_file_is_read_into_a_record(tmp_path):
         ("[x]", "has an unknown key 'x'"),
     ],
 )
-def test_an_invalid_toml_file_is_refused_by_name(tmp_path, text, says):
+def test_an_invalid_toml_file_is_refused_by_name(tmp_path, text, message):
     path = tmp_path / "s.toml"
     path.write_text(text)
     with pytest.raises(DocumentError) as caught:
         read_toml(path, Everything, "prices")
     assert str(caught.value).startswith(f"prices file {path}: ")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""A lock keeps a second process out; nothing that trains, packs or simulates needs POSIX's."""
+"""Locks between processes, and independence of training and simulation from POSIX modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print("held", flush=True)
 sys.stdin.read()
 """
 #: Modules that Python has not on Windows.
-POSIX_ALONE = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
+POSIX_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 
 
 def test_a_second_process_waits_or_gets_an_error(tmp_path):
@@ -40,7 +40,7 @@ def test_a_second_process_waits_or_gets_an_error(tmp_path):
 @pytest.mark.slow
 def test_training_packing_and_simulating_need_no_posix_modules():
     code = (
-        f"import sys\nfor name in {POSIX_ALONE!r}: sys.modules[name] = None\n"
+        f"import sys\nfor name in {POSIX_MODULES!r}: sys.modules[name] = None\n"
         "import gatewise as gw\n"
         "for name in gw.__all__: getattr(gw, name)\n"
         "from gatewise import cli\n"

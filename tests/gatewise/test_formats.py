@@ -1,4 +1,4 @@
-"""What the examples of the formats leave out: nothing known, tiny, and at the border of a unit."""
+"""Formats of unknown values, tiny values and values at the borders of units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_unknown_values_are_formatted_as_n_a():
 
 
 @pytest.mark.parametrize(
-    ("form", "value", "text"),
+    ("format_value", "value", "text"),
     [
         (formats.number, 0.00123, "0.00123"),
         (formats.number, -123.4, "-123"),
@@ -32,12 +32,12 @@ def test_unknown_values_are_formatted_as_n_a():
         (formats.count, 999_999, "999,999"),
     ],
 )
-def test_values_at_the_borders_of_units_are_formatted(form, value, text):
-    assert form(value) == text
+def test_values_at_the_borders_of_units_are_formatted(format_value, value, text):
+    assert format_value(value) == text
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "form", "text"),
+    ("low", "high", "format_value", "text"),
     [
         (1.0, 12.0, formats.millis, "1 to 12 ms"),
         (0.5, 1.0, formats.percent, "50.0 to 100 %"),
@@ -45,8 +45,8 @@ def test_values_at_the_borders_of_units_are_formatted(form, value, text):
         (3.0, 4.0, formats.number, "3 to 4"),
     ],
 )
-def test_an_interval_states_its_unit_once(low, high, form, text):
-    assert formats.interval(low, high, form) == text
+def test_an_interval_states_its_unit_once(low, high, format_value, text):
+    assert formats.interval(low, high, format_value) == text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class Fleet(Settings):
     policy: object = None
 
 
-class Few(Settings):
+class OneSetting(Settings):
     name: Annotated[str, typer.Option(help="Name.")] = "x"
 
 
@@ -62,30 +62,30 @@ def test_the_command_line_precedes_the_file_and_the_file_precedes_defaults(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--devices", 65), "--devices: must be a whole number of at most 64, not 65"),
         (("--budget", 0), "--budget: must be a number above 0, not 0.0"),
         (("--budget", "nan"), "--budget: must be a number above 0, not NaN"),
     ],
 )
-def test_a_value_out_of_bounds_is_refused_by_its_option(words, says):
-    with pytest.raises(InputError, match=f"^{says}$"):
+def test_a_value_out_of_bounds_is_refused_by_its_option(words, message):
+    with pytest.raises(InputError, match=f"^{message}$"):
         run("b", *words)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("queue = 0", "queue: must be a whole number of at least 1, not 0"),
         ("policy = 0", "policy: is not a setting; the settings are bundle, devices"),
         ("link = '5g'", "link: must be '4g' or 'wifi', not \"5g\""),
     ],
 )
-def test_an_invalid_value_in_a_file_is_refused_by_name(tmp_path, text, says):
+def test_an_invalid_value_in_a_file_is_refused_by_name(tmp_path, text, message):
     file = tmp_path / "s.toml"
     file.write_text(text)
-    with pytest.raises(InputError, match=f"^{file}: {says}"):
+    with pytest.raises(InputError, match=f"^{file}: {message}"):
         run("b", "--settings", file)
 
 
@@ -96,7 +96,7 @@ def test_help_lists_options_and_settings_of_the_file():
     assert "queue  Requests in a queue." in text
     assert "--queue" not in text
     assert "policy" not in text
-    assert "--settings" not in run("--help", record=Few)[1]
+    assert "--settings" not in run("--help", record=OneSetting)[1]
 
 
 def test_a_record_checks_its_values_in_python():
@@ -108,4 +108,4 @@ def test_settings_are_written_as_the_words_of_a_command_line():
     settings = Fleet(bundle=Path("a b"), column=("x", "y z"), breaker=False, seconds=0.1, queue=7)
     words = "'a b' --link wifi --column x --column 'y z' --no-breaker --time 0.1"
     assert " ".join(option_words(settings, always=("link",))) == words
-    assert option_words(Few(name="secret"), texts={"name": "***"}) == ["--name", "'***'"]
+    assert option_words(OneSetting(name="secret"), texts={"name": "***"}) == ["--name", "'***'"]

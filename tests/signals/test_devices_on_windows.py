@@ -1,4 +1,4 @@
-"""Devices on windows: any window has an answer or a clear error; functions may fail or hang."""
+"""Devices that answer windows, with functions that fail or hang."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_the_last_finished_stage_answers_where_a_later_block_fails(bundle, expec
 
     with gw.Device(bundle, blocks={"roughness": failing}, policy="edge-only") as device:
         broken.set()
-        found = device.answer(x[i])
-        assert (found.route, found.stage, found.reason) == ("fallback", 0, "sensor:roughness")
+        result = device.answer(x[i])
+        assert (result.route, result.stage, result.reason) == ("fallback", 0, "sensor:roughness")
         assert device.counters["errors"] == 0
 
 
@@ -193,7 +193,7 @@ def test_each_window_gets_an_answer_or_a_clear_error(bundle):
             return None
         return roughness(window)
 
-    found = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
+    result = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
     with gw.Device(bundle, blocks={"roughness": fickle}, policy="edge-only") as device:
         for i in range(2_500):
             window = strange_window(rng)
@@ -201,15 +201,15 @@ def test_each_window_gets_an_answer_or_a_clear_error(bundle):
             try:
                 answer = device.answer(window)
             except (InputError, gw.SensorError) as error:
-                found[type(error).__name__] += 1
+                result[type(error).__name__] += 1
                 continue
-            found["answers"] += 1
+            result["answers"] += 1
             assert answer.label in (0, 1, 2)
             assert np.isfinite(answer.probabilities).all()
             if answer.route == "fallback":
-                found["fallback"] += 1
+                result["fallback"] += 1
                 assert (answer.stage, answer.reason.partition(":")[0]) in {
                     (0, why) for why in ("sensor", "missing", "infinite")
                 }
-    assert sum(found.values()) - found["fallback"] == 2_500
-    assert min(found.values()) > 25, found
+    assert sum(result.values()) - result["fallback"] == 2_500
+    assert min(result.values()) > 25, result

@@ -59,10 +59,10 @@ def test_an_early_exit_saves_computation_and_the_whole_network_answers_the_rest(
     new, truth = x[1500:], y[1500:]  # of other writers
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     logits = session.run(None, {"image": new.astype(np.float32)})[0]
-    whole, sent, found = logits.argmax(axis=1), cascade.offload(new), cascade.predict(new)
+    whole, sent, result = logits.argmax(axis=1), cascade.offload(new), cascade.predict(new)
     assert 0.02 < sent.mean() < 0.5
-    np.testing.assert_array_equal(found[sent], whole[sent])
-    assert (found == truth).mean() >= (whole == truth).mean() - 0.01
+    np.testing.assert_array_equal(result[sent], whole[sent])
+    assert (result == truth).mean() >= (whole == truth).mean() - 0.01
     operations = OPERATIONS[0] + sent * sum(OPERATIONS)
     np.testing.assert_allclose(cascade.cost(new), operations)
     last = LAYERS[0] * 10 / 1000  # of the stage itself
@@ -71,5 +71,5 @@ def test_an_early_exit_saves_computation_and_the_whole_network_answers_the_rest(
     assert gw.verify(cascade, bundle, new).agrees
     with gw.Device(bundle) as device:
         answers = [device.answer(picture) for picture in new[~sent][:50]]
-    np.testing.assert_array_equal([a.label for a in answers], found[~sent][:50])
+    np.testing.assert_array_equal([a.label for a in answers], result[~sent][:50])
     assert {a.cost for a in answers} == {OPERATIONS[0]}

@@ -1,4 +1,4 @@
-"""The majority filter, compared with a count of the labels at each window."""
+"""The majority filter, compared with counts of the labels at each window."""
 
 from __future__ import annotations
 

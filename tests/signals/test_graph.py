@@ -51,12 +51,12 @@ def test_ten_thousand_strange_windows_give_an_array_or_an_input_error():
         channels = int(rng.choice([1, 2, CHANNELS, 4], p=[0.05, 0.05, 0.8, 0.1]))
         windows = np.stack([random_window(rng, samples, channels) for _ in range(25)])
         try:
-            found = GRAPH.transform(windows)
+            result = GRAPH.transform(windows)
         except InputError:
             refused += 1
             continue
-        assert found.shape == (25, len(GRAPH.feature_names))
-        assert found.dtype == np.float32
+        assert result.shape == (25, len(GRAPH.feature_names))
+        assert result.dtype == np.float32
     assert 80 < refused < 320
 
 

@@ -67,9 +67,9 @@ def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, new):
     assert f0.features.tolist() == list(range(n, n + 64))
     assert all((stage.features < n).all() for chain in system.chains_ for stage in chain)
     own = replace(f0, features=np.arange(64))
-    found = own.labels(x.reshape(-1, 64).astype(np.float32))
-    np.testing.assert_array_equal(system.predict(x)[sent], found[sent])
-    assert (found == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
+    result = own.labels(x.reshape(-1, 64).astype(np.float32))
+    np.testing.assert_array_equal(system.predict(x)[sent], result[sent])
+    assert (result == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
 
 
 def test_a_sent_picture_costs_its_bytes_and_no_block(system, new):

@@ -1,4 +1,4 @@
-"""A cascade on blocks: fitted on windows, packed, run by a device; prices counted independently."""
+"""A cascade with blocks that is trained on windows, packed, and run by a device."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def test_blocks_are_settings_like_others(system):
 def test_blocks_without_a_price_are_measured():
     x, _ = windows(30)
     blocks = [sig.Mean(sig.Channels()), sig.Statistics(sig.Channels())]
-    found = sig.SignalInput.from_windows(blocks, x)
-    assert all(step.price > 0 for step in found.graph.steps)
+    result = sig.SignalInput.from_windows(blocks, x)
+    assert all(step.price > 0 for step in result.graph.steps)
 
 
 @pytest.mark.slow

@@ -19,14 +19,14 @@ def test_pushes_of_any_size_give_the_windows_of_the_whole_signal(length, hop, pi
     total = sum(pieces)
     signal = np.random.default_rng(0).integers(-99, 99, (total, *channels)).astype(np.int16)
     expected, starts = cut_windows(signal, length, hop)
-    windower, found = Windower(length, hop, rate_hz=10.0), []
+    windower, result = Windower(length, hop, rate_hz=10.0), []
     for piece, end in zip(pieces, np.cumsum(pieces), strict=True):
         begin = end - piece
-        found += windower.push(signal[begin:end], time=5.0 + begin / 10.0)
-    assert [w.start for w in found] == starts.tolist()
-    assert all(w.time == pytest.approx(5.0 + w.start / 10.0) for w in found)
+        result += windower.push(signal[begin:end], time=5.0 + begin / 10.0)
+    assert [w.start for w in result] == starts.tolist()
+    assert all(w.time == pytest.approx(5.0 + w.start / 10.0) for w in result)
     np.testing.assert_array_equal(
-        np.array([w.values for w in found]).reshape(expected.shape), expected
+        np.array([w.values for w in result]).reshape(expected.shape), expected
     )
     assert windower.gaps == 0
 
@@ -34,19 +34,19 @@ def test_pushes_of_any_size_give_the_windows_of_the_whole_signal(length, hop, pi
 @given(st.lists(st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=20))
 def test_no_window_spans_a_gap(pieces):
     windower, time, number = Windower(5, 2, rate_hz=100.0), 0.0, 0
-    runs, found = [[]], []
+    runs, result = [[]], []
     for count, gap in pieces:
         if gap:
             time += 0.5
             runs.append([])
         samples = np.arange(number, number + count)
-        found += windower.push(samples, time)
+        result += windower.push(samples, time)
         runs[-1] += samples.tolist()
         number, time = number + count, time + count / 100.0
     whole = [w.tolist() for run in runs for w in cut_windows(run, 5, 2)[0]]
-    assert [w.values.tolist() for w in found] == whole
+    assert [w.values.tolist() for w in result] == whole
     assert windower.gaps == sum(gap for _, gap in pieces[1:])
-    held = {s for w in found for s in w.values.tolist()}
+    held = {s for w in result for s in w.values.tolist()}
     last = [s for s in runs[-1] if s not in held]
     assert windower.dropped == number - len(held) - len(last)
 
@@ -63,11 +63,11 @@ def test_jitter_is_not_a_gap_but_times_that_go_back_are():
 def test_a_clock_error_causes_neither_gaps_nor_drift(error):
     """Reads of 32 samples, as of a sensor's buffer, whose clock is slow or fast."""
     windower, rate = Windower(128, 64, rate_hz=104.0), 104.0 * (1 - error)
-    found = []
+    result = []
     for n in range(0, 3200, 32):
-        found += windower.push(np.arange(n, n + 32), time=n / rate)
-    assert (len(found), windower.gaps, windower.dropped) == (49, 0, 0)
-    for window in found:
+        result += windower.push(np.arange(n, n + 32), time=n / rate)
+    assert (len(result), windower.gaps, windower.dropped) == (49, 0, 0)
+    for window in result:
         assert window.time == pytest.approx(window.start / rate, abs=96 * abs(error) / rate + 1e-9)
     windower.push(np.arange(32), time=3240 / rate)  # 40 samples were lost
     assert windower.gaps == 1
@@ -85,8 +85,8 @@ def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(late, gaps):
 @pytest.mark.parametrize(("ratio", "refused"), [(0.91, 0), (0.89, 1), (1.09, 0), (1.11, 1)])
 def test_a_window_of_another_mean_rate_is_refused(ratio, refused):
     windower = Windower(65, rate_hz=10.0)
-    found = [w for n in range(65) for w in windower.push([n], time=n * ratio / 10.0)]
-    assert (len(found), windower.refused, windower.gaps) == (1 - refused, refused, 0)
+    result = [w for n in range(65) for w in windower.push([n], time=n * ratio / 10.0)]
+    assert (len(result), windower.refused, windower.gaps) == (1 - refused, refused, 0)
     assert windower.measured_hz == pytest.approx(10.0 / ratio)
 
 

@@ -1,4 +1,4 @@
-"""Both brokers: ready when they say so, gone when they are left; and what each really does."""
+"""Start, end and MQTT behaviour of the embedded broker and of mosquitto."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Clients come and go while a secured broker runs, and nobody else's connection ends."""
+"""Adding and revoking clients of a running broker, without ending other connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gatewise broker init`: files, modes, lifetimes, and what a second call keeps."""
+"""Files that `gatewise broker init` writes in its first and in later calls."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def contents(folder):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def broker_folder(tmp_path_factory):
     """A folder as the first call makes it; do not change it."""
     hosts = ["broker.example", "192.0.2.1"]
     return init_broker(tmp_path_factory.mktemp("made") / "b", hosts=hosts, devices=["pi-1"])
 
 
 @pytest.fixture
-def folder(made, tmp_path):
+def folder(broker_folder, tmp_path):
     """A copy of it."""
-    return shutil.copytree(made.folder, tmp_path / "copy")
+    return shutil.copytree(broker_folder.folder, tmp_path / "copy")
 
 
-def test_a_folder_has_certificates_configuration_and_rights(made):
-    roster = made.roster
+def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
+    roster = broker_folder.roster
     assert (roster.devices, roster.workers, roster.operators) == (
         ("pi-1",), ("worker-1",), ("operator",),
     )  # fmt: skip
-    folder = made.folder
+    folder = broker_folder.folder
     for key in folder.rglob("*.key"):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600, key
     assert stat.S_IMODE((folder / "data").stat().st_mode) == 0o700
@@ -79,19 +79,25 @@ def test_a_folder_has_certificates_configuration_and_rights(made):
         "max_connections 1000",
         "max_queued_messages 4096",
         "max_queued_bytes 8388608",
-        f"plugin {made.plugin}",
+        f"plugin {broker_folder.plugin}",
         f"plugin_opt_config_file {folder.resolve()}/rights.json",
     } <= set(config)
     for name in ("acl", "rights.json", "roster.json", "clients/pool"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
 
-def test_the_pool_has_a_random_name_that_stays(made, folder, tmp_path):
+def test_the_pool_has_a_random_name_that_stays(broker_folder, folder, tmp_path):
     other = init_broker(tmp_path / "other", hosts=["x"])
-    assert made.roster.pool != other.roster.pool
-    assert len(made.roster.pool) >= 32
-    assert (made.folder / "clients" / "pool").read_text().strip() == made.roster.pool
-    assert made.worker("worker-1")["pool"] == made.roster.pool == init_broker(folder).roster.pool
+    assert broker_folder.roster.pool != other.roster.pool
+    assert len(broker_folder.roster.pool) >= 32
+    assert (
+        broker_folder.folder / "clients" / "pool"
+    ).read_text().strip() == broker_folder.roster.pool
+    assert (
+        broker_folder.worker("worker-1")["pool"]
+        == broker_folder.roster.pool
+        == init_broker(folder).roster.pool
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,8 +113,8 @@ def test_the_pool_has_a_random_name_that_stays(made, folder, tmp_path):
 )
 def test_settings_become_lines_of_the_configuration(tmp_path, monkeypatch, settings, lines, absent):
     monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
-    made = init_broker(tmp_path, hosts=["x"], at="/there", **settings)
-    config = made.config.read_text().splitlines()
+    broker_folder = init_broker(tmp_path, hosts=["x"], at="/there", **settings)
+    config = broker_folder.config.read_text().splitlines()
     assert set(lines) <= set(config)
     assert not [line for line in config if line.startswith(absent)]
 
@@ -116,9 +122,9 @@ def test_settings_become_lines_of_the_configuration(tmp_path, monkeypatch, setti
 def test_a_second_call_adds_clients_and_changes_nothing_else(folder):
     init_broker(folder, port=8884, max_message=65536)
     before = contents(folder)
-    made = init_broker(folder, devices=["pi-2"], workers=["w-2"])
-    assert [path.name for path in made.issued] == ["pi-2.crt", "w-2.crt"]
-    roster = made.roster
+    broker_folder = init_broker(folder, devices=["pi-2"], workers=["w-2"])
+    assert [path.name for path in broker_folder.issued] == ["pi-2.crt", "w-2.crt"]
+    roster = broker_folder.roster
     assert (roster.devices, roster.workers) == (("pi-1", "pi-2"), ("worker-1", "w-2"))
     assert (roster.port, roster.max_message) == (8884, 65536)
     after = contents(folder)
@@ -165,8 +171,8 @@ def test_a_full_disk_leaves_every_file_as_it_was(tmp_path, monkeypatch):
 def test_files_keep_their_owner(folder):
     os.chown(folder / "rights.json", 1, 1)
     init_broker(folder, devices=["pi-2"])
-    found = (folder / "rights.json").stat()
-    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1, 1, 0o600)
+    result = (folder / "rights.json").stat()
+    assert (result.st_uid, result.st_gid, stat.S_IMODE(result.st_mode)) == (1, 1, 0o600)
 
 
 def test_certificates_that_expire_soon_are_renewed(folder):
@@ -186,8 +192,8 @@ def test_certificates_that_expire_soon_are_renewed(folder):
 
 def test_revoked_clients_are_on_the_list(folder):
     serial = read_certificate(folder / "clients" / "pi-1.crt").serial_number
-    made = init_broker(folder, revoke=["pi-1"])
-    assert made.roster.devices == ()
+    broker_folder = init_broker(folder, revoke=["pi-1"])
+    assert broker_folder.roster.devices == ()
     assert not list((folder / "clients").glob("pi-1.*"))
     listed = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
     assert [entry.serial_number for entry in listed] == [serial]

@@ -1,4 +1,4 @@
-"""The comparison of a release with other versions: its error, its evidence, and whole rollouts."""
+"""Comparison of a release with other versions: standard error, evidence and simulated rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enrolment: one token, one certificate, a key that stays on the device."""
+"""Enrolment of devices with one-time tokens."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def utc_now():
 
 
 @pytest.fixture
-def made(tmp_path):
+def broker_folder(tmp_path):
     return make_folder(tmp_path / "broker")
 
 
 @contextmanager
-def serving(made, clock=utc_now):
+def serving(broker_folder, clock=utc_now):
     groups = []
     with EnrolmentServer(
-        made.folder,
+        broker_folder.folder,
         host="127.0.0.1",
         port=0,
         apply=lambda _, names: groups.append(names),
@@ -44,15 +44,18 @@ def serving(made, clock=utc_now):
         yield f"https://127.0.0.1:{server.port}", groups
 
 
-def make_token(made):
-    return make_tokens(made.folder, ["pi-5"])["pi-5"]
+def make_token(broker_folder):
+    return make_tokens(broker_folder.folder, ["pi-5"])["pi-5"]
 
 
-def test_a_token_is_valid_once_and_the_key_stays_on_the_device(made, tmp_path):
-    token = make_token(made)
-    with serving(made) as (url, groups):
+def test_a_token_is_valid_once_and_the_key_stays_on_the_device(broker_folder, tmp_path):
+    token = make_token(broker_folder)
+    with serving(broker_folder) as (url, groups):
         device = enrol(url, token, tmp_path / "tls")
-        assert device == {"device": "pi-5", "broker": f"mqtts://127.0.0.1:{made.roster.port}"}
+        assert device == {
+            "device": "pi-5",
+            "broker": f"mqtts://127.0.0.1:{broker_folder.roster.port}",
+        }
         with pytest.raises(LinkError, match="was used before"):
             enrol(url, token, tmp_path / "again")
         assert not (tmp_path / "again").exists()
@@ -61,18 +64,18 @@ def test_a_token_is_valid_once_and_the_key_stays_on_the_device(made, tmp_path):
     assert groups == [["pi-5"]]
     assert stat.S_IMODE((tmp_path / "tls/device.key").stat().st_mode) == 0o600
     certificate = read_certificate(tmp_path / "tls/device.crt")
-    certificate.verify_directly_issued_by(read_certificate(made.folder / "ca.crt"))
-    assert not list(made.folder.rglob("pi-5.key"))
+    certificate.verify_directly_issued_by(read_certificate(broker_folder.folder / "ca.crt"))
+    assert not list(broker_folder.folder.rglob("pi-5.key"))
     # A later call makes no key for it.
-    again = init_broker(made.folder, devices=("pi-6",))
+    again = init_broker(broker_folder.folder, devices=("pi-6",))
     assert [path.name for path in again.issued] == ["pi-6.crt"]
     assert "pi-5" in again.roster.devices
 
 
-def test_bad_requests_are_refused(made, tmp_path):
-    token = make_token(made)
+def test_bad_requests_are_refused(broker_folder, tmp_path):
+    token = make_token(broker_folder)
     name, secret, digest = token.split(".")
-    with serving(made) as (url, groups):
+    with serving(broker_folder) as (url, groups):
         for wrong, why in (
             (f"{name}.{'0' * 32}.{digest}", "not valid"),
             (f"boss.{secret}.{digest}", "not valid"),
@@ -84,25 +87,25 @@ def test_bad_requests_are_refused(made, tmp_path):
             enrol(url.replace("https", "http"), token, tmp_path / "tls")
     assert groups == []
     with pytest.raises(InputError, match="has a certificate"):
-        make_tokens(made.folder, ["pi-1"])
+        make_tokens(broker_folder.folder, ["pi-1"])
 
 
-def test_a_token_expires_after_a_day(made, tmp_path):
-    token = make_token(made)
+def test_a_token_expires_after_a_day(broker_folder, tmp_path):
+    token = make_token(broker_folder)
     tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
-    late = serving(made, clock=lambda: tomorrow)
+    late = serving(broker_folder, clock=lambda: tomorrow)
     with late as (url, _), pytest.raises(LinkError, match="has expired"):
         enrol(url, token, tmp_path / "tls")
 
 
-def test_simultaneous_devices_are_enrolled_together(made, tmp_path):
-    tokens = make_tokens(made.folder, [f"new-{i}" for i in range(8)])
-    with serving(made) as (url, groups), ThreadPoolExecutor(8) as pool:
+def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
+    tokens = make_tokens(broker_folder.folder, [f"new-{i}" for i in range(8)])
+    with serving(broker_folder) as (url, groups), ThreadPoolExecutor(8) as pool:
         devices = list(pool.map(lambda n: enrol(url, tokens[n], tmp_path / n), tokens))
     assert sorted(device["device"] for device in devices) == list(tokens)
     assert sorted(name for group in groups for name in group) == list(tokens)
     assert len(groups) < len(tokens)
-    assert set(tokens) <= set(read_roster(made.folder).devices)
+    assert set(tokens) <= set(read_roster(broker_folder.folder).devices)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +113,8 @@ def test_simultaneous_devices_are_enrolled_together(made, tmp_path):
     [LinkError("mqtts://localhost", "it cannot be reached"), RuntimeError("of any other kind")],
     ids=lambda failure: type(failure).__name__,
 )
-def test_a_token_stays_valid_while_rights_cannot_be_given(made, tmp_path, failure):
-    token = make_token(made)
+def test_a_token_stays_valid_while_rights_cannot_be_given(broker_folder, tmp_path, failure):
+    token = make_token(broker_folder)
     failures = [failure]
 
     def apply(_, names):
@@ -119,7 +122,7 @@ def test_a_token_stays_valid_while_rights_cannot_be_given(made, tmp_path, failur
             raise failures.pop()
 
     with EnrolmentServer(
-        made.folder, host="127.0.0.1", port=0, apply=apply, clock=utc_now
+        broker_folder.folder, host="127.0.0.1", port=0, apply=apply, clock=utc_now
     ) as server:
         url = f"https://127.0.0.1:{server.port}"
         with pytest.raises(LinkError, match="try again later"):
@@ -129,9 +132,11 @@ def test_a_token_stays_valid_while_rights_cannot_be_given(made, tmp_path, failur
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin")
-def test_a_device_that_enrols_connects_to_the_broker_that_runs(made, tmp_path, capsys, command):
-    folder = str(made.folder)
-    with SecureBroker(made) as broker:
+def test_a_device_that_enrols_connects_to_the_broker_that_runs(
+    broker_folder, tmp_path, capsys, command
+):
+    folder = str(broker_folder.folder)
+    with SecureBroker(broker_folder) as broker:
         words = ("broker", "enrol", "--dir", folder, "--port", "0", "--host", "127.0.0.1", "--json")
         server = command(*words)
         url = f"https://127.0.0.1:{json.loads(server.line())['port']}"

@@ -1,4 +1,4 @@
-"""A release grows over a fleet step by step, and stops by what its devices report."""
+"""Rollouts in steps, which the reports of devices continue or stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A watched rollout to 200 real devices with updaters, over a real broker."""
+"""A rollout to 200 real devices with updaters, over a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewise serve``, as a real process: both protocols, hard rows, fetched features."""
+"""``gatewise serve`` in a real process: both protocols, hard rows and fetched features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""High-cost models that no bundle carries: Python objects, and what they may call."""
+"""High-cost models that are Python objects and are not part of a bundle."""
 
 from __future__ import annotations
 
@@ -152,10 +152,10 @@ def test_a_python_object_answers(opaque, attribute):
     model = CloudModel.from_bundle(
         bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}")
     )
-    found = model.answer(X)
+    result = model.answer(X)
     expected = system.high_cost_model_.answers(X)
-    np.testing.assert_array_equal(found.labels, expected[0])
-    np.testing.assert_allclose(found.probabilities, expected[1], atol=1e-6)
+    np.testing.assert_array_equal(result.labels, expected[0])
+    np.testing.assert_allclose(result.probabilities, expected[1], atol=1e-6)
     assert model.local
 
 
@@ -230,5 +230,5 @@ def test_a_worker_answers_through_its_backend(opaque, mosquitto, caller):
         one = caller(mosquitto)
         requests = [one.ask(part, model="iris", version="1") for part in np.array_split(X, 10)]
         answers = {answer.id: answer for answer in one.responses(10)}
-    found = np.concatenate([answers[request.id].labels for request in requests])
-    np.testing.assert_array_equal(found, system.high_cost_model_.labels(X))
+    result = np.concatenate([answers[request.id].labels for request in requests])
+    np.testing.assert_array_equal(result, system.high_cost_model_.labels(X))

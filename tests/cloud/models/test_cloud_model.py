@@ -1,4 +1,4 @@
-"""The high-cost model: what it answers, what it refuses, what is not served."""
+"""Answers of the high-cost model, refused rows, and bundles that are not served."""
 
 import resource
 

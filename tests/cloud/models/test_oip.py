@@ -1,4 +1,4 @@
-"""A high-cost model on a server of the Open Inference Protocol: real servers, real answers."""
+"""High-cost model on a real server of the Open Inference Protocol."""
 
 import http.server
 import json

@@ -40,12 +40,12 @@ def pair(tmp_path_factory):
 
 def test_missing_provider_is_named_with_those_that_exist(pair):
     bundle, _ = pair
-    says = f"provider 'neuron' is not in the onnxruntime installed here, which has .*{CPU}"
-    with pytest.raises(InputError, match=says):
+    message = f"provider 'neuron' is not in the onnxruntime installed here, which has .*{CPU}"
+    with pytest.raises(InputError, match=message):
         gw.Device(bundle, provider="neuron")
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         CloudModel.from_bundle(bundle, provider="neuron")
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         gw.Worker([], "mqtt://127.0.0.1:1", watch=bundle.path, provider="neuron")
     settings = CloudSettings(backend="python:math:floor", provider="neuron")
     with pytest.raises(InputError, match="either --provider or --backend"):

@@ -1,4 +1,4 @@
-"""The batcher against a model of what it promises, in virtual time."""
+"""The batcher in virtual time, compared with a model of its rules."""
 
 import numpy as np
 import pytest
@@ -53,15 +53,15 @@ def test_rows_of_several_requests_run_together_in_their_order():
 
 
 def test_a_refusal_tells_when_what_is_queued_will_have_run():
-    batcher, two = Batcher(), Batcher(parallel=2)
-    for each in (batcher, two):
-        each.offer(ticket(1, rows=4), 0.0)
-        assert each.wait_ms == 1  # nothing has run yet
-        assert each.expected_seconds(DIGITS, 1) == np.inf
+    batcher, parallel_batcher = Batcher(), Batcher(parallel=2)
+    for tested in (batcher, parallel_batcher):
+        tested.offer(ticket(1, rows=4), 0.0)
+        assert tested.wait_ms == 1  # nothing has run yet
+        assert tested.expected_seconds(DIGITS, 1) == np.inf
         for _ in range(3):
-            each.observe_run(DIGITS, 8, 0.4)  # 50 ms an instance
-        assert each.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
-    assert (batcher.wait_ms, two.wait_ms) == (200, 100)
+            tested.observe_run(DIGITS, 8, 0.4)  # 50 ms an instance
+        assert tested.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
+    assert (batcher.wait_ms, parallel_batcher.wait_ms) == (200, 100)
     batcher.offer(ticket(9, model=WINE), 0.0)
     batcher.observe_run(WINE, 1, 0.0065)
     assert batcher.wait_ms == 207

@@ -104,8 +104,8 @@ def test_at_the_bound_at_most_one_stream_in_twenty_ever_alarms():
 def test_a_loss_of_three_points_is_found():
     """Bound 1 %, loss 4 %: within 2,000 instances with 5 % audited, 400 audits with 2 %."""
     rng = np.random.default_rng(11)
-    found = [Stream(0.04, 0.05).run(rng, DisagreementTest(0.01), 2000) for _ in range(100)]
-    assert sum(n <= 2000 for n in found) >= 65
+    result = [Stream(0.04, 0.05).run(rng, DisagreementTest(0.01), 2000) for _ in range(100)]
+    assert sum(n <= 2000 for n in result) >= 65
     counts = []
     for _ in range(20):
         test = DisagreementTest(0.01)

@@ -1,4 +1,4 @@
-"""Workers on real brokers: shared load, duplicates, expiry, busy, bad messages, the end."""
+"""Workers on real brokers: shared load, duplicates, expiry, full queues, bad messages and stops."""
 
 import json
 import socket
@@ -23,21 +23,21 @@ pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
 
 
 def request(X, **fields):
-    given = {"id": wire.new_id(), "model": "tiny", "version": "1", "ttl_ms": 5000, "X": X}
-    return wire.encode_request(wire.Request(**given | fields))
+    defaults = {"id": wire.new_id(), "model": "tiny", "version": "1", "ttl_ms": 5000, "X": X}
+    return wire.encode_request(wire.Request(**defaults | fields))
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
 def test_answers(tmp_path, any_broker, caller, kind):
     path = tiny.write_bundle(tmp_path / "b", kind=kind)
     with Worker(path, any_broker.url) as worker:
-        one = caller(any_broker)
+        client = caller(any_broker)
         for dtype in (np.float32, np.float16):
             X = tiny.rows(5).astype(dtype)
-            asked = one.ask(X)
-            answer = one.response()
+            sent_request = client.ask(X)
+            answer = client.response()
             labels, probabilities = tiny.expected(X)
-            assert (answer.id, answer.model, answer.version) == (asked.id, "tiny", "1")
+            assert (answer.id, answer.model, answer.version) == (sent_request.id, "tiny", "1")
             assert answer.labels.tolist() == labels.tolist()
             np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
             assert answer.worker_us > 0
@@ -48,9 +48,9 @@ def test_answers(tmp_path, any_broker, caller, kind):
 
 def test_a_worker_with_several_connections_answers_once_on_any(bundle, mosquitto, caller):
     with Worker(bundle, mosquitto.url, connections=3) as worker:
-        one = caller(mosquitto)
-        asked = {one.ask(tiny.rows(1)).id for _ in range(30)}
-        assert {answer.id for answer in one.responses(30)} == asked
+        client = caller(mosquitto)
+        sent_request = {client.ask(tiny.rows(1)).id for _ in range(30)}
+        assert {answer.id for answer in client.responses(30)} == sent_request
         assert (worker.counters["connects"], worker.counters["answered"]) == (3, 30)
         assert worker.trouble is None
 
@@ -59,12 +59,12 @@ def test_two_workers_share_the_load_and_double_nothing(bundle, mosquitto, caller
     X = tiny.rows(80)
     with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
         callers = [caller(mosquitto), caller(mosquitto)]
-        asked = {}
+        sent_request = {}
         for i in range(80):
-            asked[callers[i % 2].ask(X[i : i + 1]).id] = i
-        answers = [answer for one in callers for answer in one.responses(40)]
+            sent_request[callers[i % 2].ask(X[i : i + 1]).id] = i
+        answers = [answer for client in callers for answer in client.responses(40)]
     labels, _ = tiny.expected(X)
-    assert {a.id: a.labels[0] for a in answers} == {i: labels[n] for i, n in asked.items()}
+    assert {a.id: a.labels[0] for a in answers} == {i: labels[n] for i, n in sent_request.items()}
     shares = [worker.counters["answered"] for worker in (first, second)]
     assert sum(shares) == 80
     assert min(shares) > 0
@@ -77,9 +77,9 @@ def test_pools_and_plain_subscriptions_answer_apart(bundle, mosquitto, caller):
         Worker(bundle, mosquitto.url, shared=False) as plain,
     ):
         assert plain.subscription == "gw/v1/+/req"
-        one = caller(mosquitto)
-        asked = one.ask(tiny.rows(1))
-        assert {answer.id for answer in one.responses(3)} == {asked.id}
+        client = caller(mosquitto)
+        sent_request = client.ask(tiny.rows(1))
+        assert {answer.id for answer in client.responses(3)} == {sent_request.id}
 
 
 def test_where_shared_subscriptions_deliver_nothing_it_warns_and_subscribes_plainly(
@@ -96,20 +96,24 @@ def test_several_models_and_versions_at_once(tmp_path, mosquitto, caller):
         for name, version in [("digits", "1"), ("digits", "2"), ("wine", "1")]
     ]
     with Worker(paths, mosquitto.url):
-        one = caller(mosquitto)
+        client = caller(mosquitto)
         for model, version in [("digits", "2"), ("wine", "1"), ("digits", "1")]:
-            one.ask(tiny.rows(1), model=model, version=version)
-            answer = one.response()
+            client.ask(tiny.rows(1), model=model, version=version)
+            answer = client.response()
             assert (answer.model, answer.version, answer.error) == (model, version, None)
 
 
 def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto, caller):
     with Worker(bundle, mosquitto.url) as worker:
-        one = caller(mosquitto)
+        client = caller(mosquitto)
         for model, version in [("other", "1"), ("tiny", "2")]:
-            asked = one.ask(tiny.rows(1), model=model, version=version)
-            answer = one.response()
-            assert (answer.id, answer.error, answer.retryable) == (asked.id, "no-model", True)
+            sent_request = client.ask(tiny.rows(1), model=model, version=version)
+            answer = client.response()
+            assert (answer.id, answer.error, answer.retryable) == (
+                sent_request.id,
+                "no-model",
+                True,
+            )
             assert f"{model} {version}" in answer.detail
     assert worker.counters["errors"] == {"no-model": 2}
 
@@ -117,15 +121,15 @@ def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto,
 def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
     """The same answers, checks, deduplication and dead letters as with CBOR."""
     with Worker(bundle, any_broker.url) as worker:
-        one = caller(any_broker)
-        topic, reply = (f"gw/v1/{one.device}/{way}/json" for way in ("req", "rsp"))
-        one.subscribe(reply)
+        client = caller(any_broker)
+        topic, reply = (f"gw/v1/{client.device}/{way}/json" for way in ("req", "rsp"))
+        client.subscribe(reply)
         X = tiny.rows(3)
         message = {"id": wire.new_id().hex(), "m": "tiny", "mv": "1", "ttl": 5000, "x": X.tolist()}
 
         def say(**changes):
-            one.send(json.dumps(message | changes).encode(), topic=topic)
-            where, payload = one.get()
+            client.send(json.dumps(message | changes).encode(), topic=topic)
+            where, payload = client.get()
             assert where == reply
             return json.loads(payload)
 
@@ -133,16 +137,16 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
         labels, probabilities = tiny.expected(X)
         assert (first["id"], first["y"]) == (message["id"], labels.tolist())
         np.testing.assert_allclose(first["p"], probabilities, atol=1e-6)
-        one.ask(X)
+        client.ask(X)
         np.testing.assert_array_equal(
-            np.array(first["p"], np.float32), one.response().probabilities
+            np.array(first["p"], np.float32), client.response().probabilities
         )
         assert say() == first
         assert say(mv="9", id="0" * 32)["e"] == "no-model"
         assert "takes 4 columns" in say(x=[1, 2])["d"]
         assert "x[0]" in say(x=["a"])["d"]
-        one.send(b"{", topic=topic)
-        assert one.get() == ("gw/v1/dead/json", b"{")
+        client.send(b"{", topic=topic)
+        assert client.get() == ("gw/v1/dead/json", b"{")
     assert (worker.counters["answered"], worker.counters["repeated"]) == (2, 1)
 
 
@@ -154,24 +158,24 @@ def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
 ):
     payload = request(tiny.rows(1), model="slow")
     with Worker(slow_bundle, mosquitto.url) as worker:
-        one = caller(mosquitto)
+        client = caller(mosquitto)
         for _ in range(3):
-            one.send(payload)
-        _, first = one.get()
-        one.send(payload)
-        assert one.get() == (wire.response_topic(one.device), first)
+            client.send(payload)
+        _, first = client.get()
+        client.send(payload)
+        assert client.get() == (wire.response_topic(client.device), first)
         counters = worker.counters
     assert (counters["duplicates"], counters["repeated"], counters["answered"]) == (2, 1, 1)
 
 
 def test_expired_requests_are_dropped(slow_bundle, mosquitto, caller):
     with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
-        one = caller(mosquitto)
-        kept = one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        client = caller(mosquitto)
+        kept = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
         for _ in range(5):
-            one.ask(tiny.rows(1), model="slow", ttl_ms=0)
-        last = one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
-        assert [answer.id for answer in one.responses(2)] == [kept.id, last.id]
+            client.ask(tiny.rows(1), model="slow", ttl_ms=0)
+        last = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        assert [answer.id for answer in client.responses(2)] == [kept.id, last.id]
         wait_until(lambda: worker.counters["expired"] == 5)
     assert worker.counters["answered"] == 2
 
@@ -179,10 +183,10 @@ def test_expired_requests_are_dropped(slow_bundle, mosquitto, caller):
 def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, mosquitto, caller):
     payloads = [request(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
     with Worker(slow_bundle, mosquitto.url, queue=1, max_batch=1) as worker:
-        one = caller(mosquitto)
+        client = caller(mosquitto)
         for payload in payloads:
-            one.send(payload)
-        answers = one.responses(8)
+            client.send(payload)
+        answers = client.responses(8)
         busy = [answer for answer in answers if answer.error]
         assert {answer.error for answer in busy} == {"busy"}
         assert all(answer.retryable for answer in busy)
@@ -190,8 +194,8 @@ def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, mosquit
         assert len(busy) in (6, 7)
         assert [answer.error for answer in answers[: len(busy)]] == ["busy"] * len(busy)
         retry = next(p for p in payloads if wire.decode_request(p).id == busy[0].id)
-        one.send(retry)
-        again = one.response()
+        client.send(retry)
+        again = client.response()
         assert (again.id, again.error) == (busy[0].id, None)
     assert worker.counters["errors"] == {"busy": len(busy)}
 
@@ -236,19 +240,19 @@ def test_bad_messages_are_answered_with_an_error_or_put_on_the_dead_letter_topic
     bundle, any_broker, caller
 ):
     with Worker(bundle, any_broker.url) as worker:
-        one = caller(any_broker)
+        client = caller(any_broker)
         for payload, reason in UNANSWERABLE:
-            one.send(payload)
-            assert one.get() == (f"gw/v1/dead/{reason}", payload[: wire.MAX_PAYLOAD])
+            client.send(payload)
+            assert client.get() == (f"gw/v1/dead/{reason}", payload[: wire.MAX_PAYLOAD])
         for entries, word in REFUSED:
             payload = spoilt(**entries)
-            one.send(payload)
-            answer = one.response()
+            client.send(payload)
+            answer = client.response()
             assert answer.id == cbor2.loads(payload)["id"]
             assert (answer.error, answer.retryable) == ("bad-request", False)
             assert word in answer.detail
-        one.ask(tiny.rows(1))
-        assert one.response().error is None
+        client.ask(tiny.rows(1))
+        assert client.response().error is None
     assert worker.counters["dead"] == Counter(reason for _, reason in UNANSWERABLE)
     assert worker.counters["errors"] == {"bad-request": len(REFUSED)}
 
@@ -257,43 +261,43 @@ def test_what_no_response_can_hold_is_refused_before_the_work(tmp_path, mosquitt
     """4,096 answers of 8 classes would be 139 kB."""
     path = tiny.write_bundle(tmp_path / "b", classes=8)
     with Worker(path, mosquitto.url) as worker:
-        one = caller(mosquitto)
-        one.ask(tiny.rows(4096))
-        answer = one.response()
+        client = caller(mosquitto)
+        client.ask(tiny.rows(4096))
+        answer = client.response()
         assert (answer.error, answer.retryable) == ("bad-request", False)
         assert "at most 3847 instances per request" in answer.detail
         assert worker.counters["batches"] == 0
-        one.ask(tiny.rows(3633))
-        assert one.response().rows == 3633
+        client.ask(tiny.rows(3633))
+        assert client.response().rows == 3633
 
 
 def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, any_broker, caller):
-    one = caller(any_broker)
+    client = caller(any_broker)
     payload = request(tiny.rows(1))
-    one.send(payload, retain=True)
+    client.send(payload, retain=True)
     with Worker(bundle, any_broker.url, shared=False) as worker:
-        assert one.get() == ("gw/v1/dead/retained", payload)
-        one.send(payload, topic="gw/v1/model/req")
+        assert client.get() == ("gw/v1/dead/retained", payload)
+        client.send(payload, topic="gw/v1/model/req")
         # The embedded broker may deliver a retained message twice.
-        while (message := one.get())[0] == "gw/v1/dead/retained":
+        while (message := client.get())[0] == "gw/v1/dead/retained":
             pass
         assert message == ("gw/v1/dead/name", payload)
-        assert one.silent(0.1)
+        assert client.silent(0.1)
     dead = worker.counters["dead"]
     assert dead.pop("retained") >= 1
     assert dead == {"name": 1}
     assert worker.counters["answered"] == 0
-    one.send(b"", retain=True)
+    client.send(b"", retain=True)
 
 
 def test_other_topics_are_not_read(bundle, embedded, caller):
     """The embedded broker sends retained messages that nobody asked for."""
-    one, other = caller(embedded), caller(embedded)
+    client, other = caller(embedded), caller(embedded)
     other.send(b"kept", topic=wire.response_topic(other.device), retain=True)
     other.get()
     with Worker(bundle, embedded.url) as worker:
-        one.ask(tiny.rows(1))
-        assert one.response().error is None
+        client.ask(tiny.rows(1))
+        assert client.response().error is None
     assert worker.counters["received"] == 1
     other.send(b"", topic=wire.response_topic(other.device), retain=True)
 
@@ -303,28 +307,28 @@ def test_one_request_does_not_spoil_the_others_of_its_batch(tmp_path, mosquitto,
     path = tiny.write_bundle(tmp_path / "b", name="slow", graph=tiny.slow_graph(limit=100))
     bad = np.full((1, 4), 1000.0, np.float32)
     with Worker(path, mosquitto.url) as worker:
-        one = caller(mosquitto)
-        asked = [
-            one.ask(bad if i % 4 == 3 else tiny.rows(1, seed=i), model="slow", ttl_ms=20_000)
+        client = caller(mosquitto)
+        sent_request = [
+            client.ask(bad if i % 4 == 3 else tiny.rows(1, seed=i), model="slow", ttl_ms=20_000)
             for i in range(8)
         ]
-        errors = {answer.id: answer.error for answer in one.responses(8)}
-    assert [errors[r.id] for r in asked] == ([None] * 3 + ["failed"]) * 2
+        errors = {answer.id: answer.error for answer in client.responses(8)}
+    assert [errors[r.id] for r in sent_request] == ([None] * 3 + ["failed"]) * 2
     assert worker.counters["answered"] == 6
     assert worker.counters["errors"] == {"failed": 2}
 
 
 def test_what_no_one_foresaw_is_answered_too(bundle, mosquitto, caller, monkeypatch):
     with Worker(bundle, mosquitto.url) as worker:
-        one = caller(mosquitto)
+        client = caller(mosquitto)
         with monkeypatch.context() as patch:
             patch.setattr(CloudModel, "run", lambda *_: 1 / 0)
-            asked = one.ask(tiny.rows(1))
-            answer = one.response()
-            assert (answer.id, answer.error) == (asked.id, "failed")
+            sent_request = client.ask(tiny.rows(1))
+            answer = client.response()
+            assert (answer.id, answer.error) == (sent_request.id, "failed")
             assert "ZeroDivisionError" in answer.detail
-        one.ask(tiny.rows(1))
-        assert one.response().error is None
+        client.ask(tiny.rows(1))
+        assert client.response().error is None
     assert worker.counters["answered"] == 1
 
 
@@ -333,13 +337,13 @@ def test_what_no_one_foresaw_is_answered_too(bundle, mosquitto, caller, monkeypa
 
 def test_stop_answers_queued_requests(slow_bundle, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
-    one = caller(mosquitto)
-    asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
+    client = caller(mosquitto)
+    sent_request = [client.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
     wait_until(lambda: worker.counters["received"] == 4)
     worker.stop()
     assert worker.counters["answered"] == 4
     assert worker.counters["abandoned"] == 0
-    assert {answer.id for answer in one.responses(4)} == {request.id for request in asked}
+    assert {answer.id for answer in client.responses(4)} == {request.id for request in sent_request}
     worker.stop()
     with pytest.raises(GatewiseError, match="started before"):
         worker.start()
@@ -347,9 +351,9 @@ def test_stop_answers_queued_requests(slow_bundle, mosquitto, caller):
 
 def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
-    one = caller(mosquitto)
+    client = caller(mosquitto)
     for _ in range(20):
-        one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
     wait_until(lambda: worker.counters["received"] == 20)
     worker.stop()
     counters = worker.counters
@@ -370,11 +374,11 @@ def test_a_worker_reconnects_after_its_broker_restarts(bundle, caller):
     wait_until(lambda: not worker.counters["connected"])
     with MosquittoBroker(broker.port) as again:
         wait_until(lambda: worker.counters["connects"] == 2)
-        one = caller(again)
+        client = caller(again)
         # Connected is not yet subscribed: ask until the worker has heard it.
         for _ in range(50):
-            one.ask(tiny.rows(1))
-            if not one.silent(0.1):
+            client.ask(tiny.rows(1))
+            if not client.silent(0.1):
                 break
         assert worker.counters["answered"] > 0
         worker.stop()

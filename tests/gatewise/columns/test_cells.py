@@ -1,4 +1,4 @@
-"""Cells as features, categories and classes, typed or as text."""
+"""Readers of cells that are typed or texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_categories_are_the_same_in_a_frame_and_in_its_csv(
 
 
 @pytest.mark.parametrize(
-    ("labels", "classes", "found"),
+    ("labels", "classes", "result"),
     [
         ([3, 7, 8], (3, 7), [0, 1, -2]),
         (["3", "7.0", " 3 ", "x"], (3, 7), [0, 1, 0, -2]),
@@ -42,6 +42,6 @@ def test_categories_are_the_same_in_a_frame_and_in_its_csv(
     ],
 )
 def test_labels_are_classes_by_text_or_number(
-    labels: list[Any], classes: tuple[Any, ...], found: list[int]
+    labels: list[Any], classes: tuple[Any, ...], result: list[int]
 ) -> None:
-    assert class_indices(labels, classes).tolist() == found
+    assert class_indices(labels, classes).tolist() == result

@@ -1,4 +1,4 @@
-"""CSV files as they are exported: separated by commas, semicolons or tabs, decimals with commas."""
+"""CSV files with commas, semicolons or tabs as separators, and with decimal commas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_header_determines_the_separator(tmp_path, text, rows):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("a;b\n1;2\n3;1.234,5\n", r"line 3: '1.234,5' in column 'b' is ambiguous"),
         (
@@ -52,11 +52,11 @@ def test_the_header_determines_the_separator(tmp_path, text, rows):
         ("", "is empty"),
     ],
 )
-def test_ambiguous_cells_are_refused_with_their_line(tmp_path, text, says):
+def test_ambiguous_cells_are_refused_with_their_line(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text)
     for read in (csv_rows, plain_csv):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             list(read(path))
 
 

@@ -1,4 +1,4 @@
-"""Raw cells become the same features, bit for bit, in training, in a file and on a device."""
+"""Encoders compute the same bits in training, after a file and on a device."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from gatewise_training.data.table_columns import ColumnOptions
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
 
 MISSING = st.sampled_from(["", "NA", " nan", "?", "None", "ERR"])
-ODD = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
 CELLS = {
     "word": st.one_of(
-        ODD, st.sampled_from(["ACME", "Bölt ", "1", "1.0", "01", "东", "e\u0301", "é"])
+        TEXTS, st.sampled_from(["ACME", "Bölt ", "1", "1.0", "01", "东", "e\u0301", "é"])
     ),
     "mass": st.one_of(st.floats(-1e38, 1e38).map(repr), st.integers().map(str)),
     "when": st.datetimes().map(str),
@@ -64,8 +64,8 @@ def through_json(encoder: RowEncoder) -> RowEncoder:
 @given(tables())
 @example((SIGNED_ZEROS, False, 0, 2))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
-    columns, impute, max_one_hot, seen = drawn
+def test_a_device_encodes_as_training_does(tmp_path_factory, example_table):
+    columns, impute, max_one_hot, n_training = example_table
     path = tmp_path_factory.mktemp("table") / "rows.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -74,16 +74,19 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
     frame = read_table(path, options=OPTIONS).frame
     encoder = TableEncoder.from_options(OPTIONS).set_params(impute=impute, max_one_hot=max_one_hot)
     try:
-        encoder.fit(frame.iloc[:seen])
+        encoder.fit(frame.iloc[:n_training])
     except InputError:  # a column that is empty
         assume(False)
     device = through_json(encoder.encoder_)
     assert device == encoder.encoder_
     trained = encoder.transform(frame)
     assert trained.columns.tolist() == list(device.feature_names)
-    found = table.read_table(path, device.names, device)
-    assert (bits(device.rows(found.rows)), found.ignored) == (bits(trained), ("label",))
-    by_name = [dict(zip(device.names, row, strict=True)) for row in found.rows]
+    rows_of_file = table.read_table(path, device.names, device)
+    assert (bits(device.rows(rows_of_file.rows)), rows_of_file.ignored) == (
+        bits(trained),
+        ("label",),
+    )
+    by_name = [dict(zip(device.names, row, strict=True)) for row in rows_of_file.rows]
     assert bits(device.rows(by_name)) == bits(trained)
     # the same cells with their types, as a program has them
     assert bits(encode_frame(device, frame.astype(object))) == bits(trained)
@@ -91,7 +94,7 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
         empty = trained.columns[trained.isna().any()]
         known = {f for c in device.columns if c.fill is not None for f in c.features}
         assert known.isdisjoint(empty)
-        assert not np.isnan(trained[:seen]).to_numpy().any()
+        assert not np.isnan(trained[:n_training]).to_numpy().any()
 
 
 def test_cells_of_all_types_are_encoded_or_refused():
@@ -103,7 +106,7 @@ def test_cells_of_all_types_are_encoded_or_refused():
             TimeColumn(name="t", features=("t_hour", "t_days"), parts=("hour", "days")),
         )
     )
-    wanted = [0.0, 3.0, 0.0, 12.0, (moment - datetime(1970, 1, 1)).days + 0.5]
+    expected = [0.0, 3.0, 0.0, 12.0, (moment - datetime(1970, 1, 1)).days + 0.5]
     for row in (
         [1, 3, moment],
         ["1", "3", moment.isoformat()],
@@ -111,12 +114,12 @@ def test_cells_of_all_types_are_encoded_or_refused():
         {"t": pd.Timestamp(moment), "n": 3, "c": np.int8(1)},
         [" 1 ", " 3", np.datetime64(moment)],
     ):
-        assert encoder.row(row).tolist() == np.float32(wanted).tolist()
+        assert encoder.row(row).tolist() == np.float32(expected).tolist()
     empty = encoder.row([pd.NA, None, pd.NaT]).tolist()
     assert math.isnan(empty[0])
     assert empty[1:3] == [7.0, 1.0]
     assert encoder.row([2.5, 1e300, moment])[1] == np.inf
-    for bad, says in (
+    for bad, message in (
         ([1, "warm", moment], "column 'n': 'warm' is not a number"),
         ([1, True, moment], "column 'n': 'True' is not a number"),
         ([1, "1_000", moment], "column 'n'"),
@@ -128,7 +131,7 @@ def test_cells_of_all_types_are_encoded_or_refused():
         ({"c": 1}, "no column 'n', 't'"),
         ("abc", "a mapping by column"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             encoder.row(bad)
     assert {"", "nan", "?"} <= MISSING_WORDS
 
@@ -154,7 +157,7 @@ DOCUMENT = {
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "says"),
+    ("place", "value", "message"),
     [
         ((0, "kind"), "pickle", r"columns\[0\].kind: must be 'number' or 'boolean'"),
         ((0, "code"), "x", "unknown key 'code'"),
@@ -173,10 +176,10 @@ DOCUMENT = {
         ((2, "format"), "%A", "not a format of a time"),
     ],
 )
-def test_invalid_encoders_in_a_manifest_are_refused(place, value, says):
+def test_invalid_encoders_in_a_manifest_are_refused(place, value, message):
     names = ("a", "c=x", "c=y", "c_missing", "t_hour")
     assert convert(DOCUMENT, RowEncoder).feature_names == names
     document = json.loads(json.dumps(DOCUMENT))
     document["columns"][place[0]][place[1]] = value
-    with pytest.raises(DocumentError, match=says):
+    with pytest.raises(DocumentError, match=message):
         convert(document, RowEncoder)

@@ -1,4 +1,4 @@
-"""Every kind of column learns, encodes and comes back from a document in the same way."""
+"""Tests that each kind of column must pass: learning, encoding, reading back."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_every_kind_has_an_example():
 @pytest.mark.parametrize("fill_missing", [False, True])
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_missing):
-    cells, bad, features = EXAMPLES[kind]
-    how = Learning(has_missing=has_missing, fill_missing=fill_missing)
-    column = KINDS[kind].learn("c", cells, how)
+    cells, invalid_cell, features = EXAMPLES[kind]
+    options = Learning(has_missing=has_missing, fill_missing=fill_missing)
+    column = KINDS[kind].learn("c", cells, options)
     assert column.kind == kind
     filled = fill_missing or (has_missing and column.takes_missing)
     n_indicators = int(has_missing and filled)
@@ -46,7 +46,7 @@ def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_m
     for cell in cells:
         KINDS[kind].check_cell(cell, "")
     with pytest.raises(InputError):
-        KINDS[kind].check_cell(bad, "")
+        KINDS[kind].check_cell(invalid_cell, "")
 
 
 def test_missing_cells_are_filled_with_the_median_or_mode():

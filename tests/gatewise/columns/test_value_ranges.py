@@ -1,4 +1,4 @@
-"""Ranges are those of the rows, and what lies far outside is what the definition says."""
+"""Value ranges of rows, and limits of plausible values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gatewise.errors import InputError
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("most", [7, 1 << 20])
-def test_ranges_ignore_missing_values(most, monkeypatch):
-    monkeypatch.setattr(value_ranges, "MAX_VALUES", most)
+@pytest.mark.parametrize("maximum", [7, 1 << 20])
+def test_ranges_ignore_missing_values(maximum, monkeypatch):
+    monkeypatch.setattr(value_ranges, "MAX_VALUES", maximum)
     x = (RNG.normal(size=(50, 4)) * [1, 1e-3, 1e6, 1] + [0, 1e3, 0, 5]).astype(np.float32)
     x[3, 1] = np.nan
     x[:, 3] = 5.0
@@ -44,10 +44,10 @@ def test_a_channel_constant_in_one_window_is_not_marked_as_varying():
 def test_arrays_are_read_back_or_refused():
     rows = RNG.normal(size=(9, 2)).astype(np.float32)
     windows = RNG.normal(size=(9, 5, 3))
-    for written, n_channels in ((rows, 0), (rows, 3)):
-        arrays = TrainingRanges.of_rows(written, windows if n_channels else None).arrays()
-        again = TrainingRanges.from_arrays(arrays, 2, n_channels).arrays()
-        assert all(np.array_equal(again[name], array) for name, array in arrays.items())
+    for features, n_channels in ((rows, 0), (rows, 3)):
+        arrays = TrainingRanges.of_rows(features, windows if n_channels else None).arrays()
+        read_back = TrainingRanges.from_arrays(arrays, 2, n_channels).arrays()
+        assert all(np.array_equal(read_back[name], array) for name, array in arrays.items())
     for changes in (
         {"features": arrays["features"][:2]},
         {"features": arrays["features"].astype(float)},

@@ -80,8 +80,8 @@ def test_trees_that_add_to_one_output_get_rows_beside_trees_that_add_to_all():
     tree = np.searchsorted(trees.roots, np.flatnonzero(trees.feature < 0), side="right") - 1
     values = trees.value[trees.feature < 0]
     for row, of_leaf, place in zip(rows, values, trees.output[tree], strict=True):
-        wanted = of_leaf if place < 0 else of_leaf[0] * np.eye(4, dtype=np.float32)[place]
-        np.testing.assert_array_equal(row, wanted)
+        expected = of_leaf if place < 0 else of_leaf[0] * np.eye(4, dtype=np.float32)[place]
+        np.testing.assert_array_equal(row, expected)
 
 
 def test_a_forest_grown_to_pure_leaves_takes_a_byte_per_leaf():

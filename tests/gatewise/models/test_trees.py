@@ -16,7 +16,7 @@ from gatewise.models.trees import TreeEnsemble, byte_leaves
 from tests.support.tree_walks import columns_of, paths
 from tests.support.trees import random_trees
 
-QUIET = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
+SILENT = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,10 @@ def digits():
 @pytest.mark.parametrize("classes", [2, 10])
 def test_lightgbm_margins_are_kept(digits, classes):
     X, y = digits
-    goal = {"objective": "binary"} if classes == 2 else {"objective": "multiclass", "num_class": 10}
-    booster = lgb.train(QUIET | goal, lgb.Dataset(X, y % classes), 20)
+    objective = (
+        {"objective": "binary"} if classes == 2 else {"objective": "multiclass", "num_class": 10}
+    )
+    booster = lgb.train(SILENT | objective, lgb.Dataset(X, y % classes), 20)
     ensemble = TreeEnsemble.from_lightgbm(booster)
     unseen = X.copy()
     unseen[:, 30] = np.nan  # missing where training had no missing values: NaN acts as 0
@@ -51,12 +53,12 @@ def test_forest_averages_leaf_distributions(digits, forest):
 def test_trees_of_different_sizes_keep_their_own_nodes(digits):
     """An absent class and classes that are learned have single leaves between large trees."""
     X, y = digits
-    goal = {"objective": "multiclass", "num_class": 11, "min_gain_to_split": 2.0}
-    booster = lgb.train(QUIET | goal, lgb.Dataset(X, y), 40)
+    objective = {"objective": "multiclass", "num_class": 11, "min_gain_to_split": 2.0}
+    booster = lgb.train(SILENT | objective, lgb.Dataset(X, y), 40)
     ensemble = TreeEnsemble.from_lightgbm(booster)
     sizes = np.diff([*ensemble.roots, ensemble.n_nodes])
-    told = [tree["num_leaves"] for tree in booster.dump_model()["tree_info"]]
-    assert sizes.tolist() == [2 * leaves - 1 for leaves in told]
+    n_leaves = [tree["num_leaves"] for tree in booster.dump_model()["tree_info"]]
+    assert sizes.tolist() == [2 * leaves - 1 for leaves in n_leaves]
     assert sizes.min() == 1 < sizes.max()
     expected = booster.predict(X, raw_score=True)
     np.testing.assert_allclose(ensemble.margins(X), expected, rtol=1e-5, atol=1e-5)
@@ -66,20 +68,20 @@ def test_features_may_be_named_as_fields_of_a_model_file(digits):
     """Behind its trees the file lists features by name, one `threshold=3` a line."""
     X, y = digits
     names = ["threshold", "leaf_value", "num_leaves", *(f"f{k}" for k in range(61))]
-    goal = {"objective": "multiclass", "num_class": 10}
+    objective = {"objective": "multiclass", "num_class": 10}
     boosters = [
-        lgb.train(QUIET | goal, lgb.Dataset(np.roll(X, 20, axis=1), y, feature_name=given), 3)
+        lgb.train(SILENT | objective, lgb.Dataset(np.roll(X, 20, axis=1), y, feature_name=given), 3)
         for given in (names, "auto")
     ]
-    own, other = map(TreeEnsemble.from_lightgbm, boosters)
-    np.testing.assert_array_equal(own.threshold, other.threshold)
-    np.testing.assert_array_equal(own.value, other.value)
+    named, unnamed = map(TreeEnsemble.from_lightgbm, boosters)
+    np.testing.assert_array_equal(named.threshold, unnamed.threshold)
+    np.testing.assert_array_equal(named.value, unnamed.value)
 
 
 def test_a_compact_ensemble_has_the_same_margins(digits):
     X, y = digits
-    goal = {"objective": "multiclass", "num_class": 10}
-    ensemble = TreeEnsemble.from_lightgbm(lgb.train(QUIET | goal, lgb.Dataset(X, y), 5))
+    objective = {"objective": "multiclass", "num_class": 10}
+    ensemble = TreeEnsemble.from_lightgbm(lgb.train(SILENT | objective, lgb.Dataset(X, y), 5))
     small, used = ensemble.compact()
     assert small.n_features == len(used) < X.shape[1]
     np.testing.assert_array_equal(small.margins(X[:, used]), ensemble.margins(X))
@@ -89,7 +91,7 @@ def test_a_compact_ensemble_has_the_same_margins(digits):
 
 
 @pytest.mark.parametrize(
-    ("params", "says"),
+    ("params", "message"),
     [
         ({"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.5}, "rf"),
         ({"zero_as_missing": True}, "zero_as_missing"),
@@ -97,15 +99,15 @@ def test_a_compact_ensemble_has_the_same_margins(digits):
         ({"categorical_feature": [0]}, "categorical"),
     ],
 )
-def test_forms_without_a_flat_counterpart_are_refused(params, says):
+def test_forms_without_a_flat_counterpart_are_refused(params, message):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 5, (500, 3)).astype(np.float64)
     y = (X[:, 0] % 2 == 0) ^ (X[:, 1] > 2)
     categorical = params.pop("categorical_feature", "auto")
-    settings = QUIET | {"objective": "binary", "min_data_per_group": 1, "cat_smooth": 0} | params
+    settings = SILENT | {"objective": "binary", "min_data_per_group": 1, "cat_smooth": 0} | params
     data = lgb.Dataset(X, y, categorical_feature=categorical, params=settings)
     booster = lgb.train(settings, data, 3)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         TreeEnsemble.from_lightgbm(booster)
 
 
@@ -130,25 +132,25 @@ def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
     assert trees.splits_passed(x).tolist() == [sum(map(len, w)) - trees.n_trees for w in walks]
     x = np.resize(x, (n, trees.n_features))  # rows go down together, some hundreds at a time
     visited = trees.visited(x)
-    margins, again = trees.run_and_visit(x)
+    margins, repeated = trees.run_and_visit(x)
     np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
-    np.testing.assert_array_equal(again, visited)
+    np.testing.assert_array_equal(repeated, visited)
 
 
 @given(st.integers(0, 2**31), st.booleans())
 def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, mixed):
     trees, x = random_trees(seed, mixed=mixed)
     middle = trees.centred()
-    near = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
-    np.testing.assert_allclose(middle.margins(x), trees.margins(x), rtol=0, atol=near)
+    tolerance = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
+    np.testing.assert_allclose(middle.margins(x), trees.margins(x), rtol=0, atol=tolerance)
     for tree, (begin, end) in enumerate(pairwise([*trees.roots.tolist(), trees.n_nodes])):
         leaf = trees.feature[begin:end] < 0
         before, after = (t.value[begin:end][leaf] for t in (trees, middle))
         if trees.output[tree] < 0:
             np.testing.assert_array_equal(after, before)
         else:
-            assert np.isclose(after[:, 0].max(), -after[:, 0].min(), atol=near)
-            assert np.isclose(np.ptp(after[:, 0]), np.ptp(before[:, 0]), atol=near)
+            assert np.isclose(after[:, 0].max(), -after[:, 0].min(), atol=tolerance)
+            assert np.isclose(np.ptp(after[:, 0]), np.ptp(before[:, 0]), atol=tolerance)
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,10 +166,10 @@ def test_byte_leaves_are_close_and_can_be_packed(seed, mixed):
     assert np.abs(after - before)[np.abs(before) < largest * 0.97].max(initial=0) <= largest / 128
     number, step = byte_leaves(after)
     np.testing.assert_array_equal(number.astype(np.float32) * step, after)
-    again = rounded.with_byte_leaves()
-    np.testing.assert_array_equal(again.value[leaf], after)
+    repeated = rounded.with_byte_leaves()
+    np.testing.assert_array_equal(repeated.value[leaf], after)
     assert after.dtype == np.float32
-    for odd in (np.nan, np.inf, 1 / 3 + 100):
-        assert byte_leaves(np.array([1.0, 0.5, odd], np.float32)) is None
+    for inexact in (np.nan, np.inf, 1 / 3 + 100):
+        assert byte_leaves(np.array([1.0, 0.5, inexact], np.float32)) is None
     number, step = byte_leaves(np.zeros(3, np.float32))
     assert (number.tolist(), step) == ([0, 0, 0], 1)

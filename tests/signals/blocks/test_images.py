@@ -37,22 +37,22 @@ def test_cells_are_means_deviations_and_extremes(pictures):
     thumbnail = sig.Thumbnail(PIXELS, 4, 5)
     np.testing.assert_allclose(features(thumbnail, pictures), mean, rtol=1e-6)
     assert thumbnail.names[6] == "thumbnail(image, 4, 5).mean.r1c1"
-    found = features(sig.BlockStatistics(PIXELS, 4, 5), pictures)
-    np.testing.assert_allclose(found, np.concatenate([std, low, high], axis=1), rtol=1e-5)
+    result = features(sig.BlockStatistics(PIXELS, 4, 5), pictures)
+    np.testing.assert_allclose(result, np.concatenate([std, low, high], axis=1), rtol=1e-5)
 
 
 def test_the_histogram_is_numpys(pictures):
     expected = np.stack([np.histogram(p, 8, (0, 256))[0] for p in pictures]) / (23 * 17)
     np.testing.assert_allclose(features(sig.GreyHistogram(PIXELS, 8), pictures), expected)
     strange = np.asarray([[[np.nan, -5, -np.inf, 300], [np.inf, 0, 1, 255.9]]])
-    found = features(sig.GreyHistogram(PIXELS, 4), strange)
-    np.testing.assert_allclose(found, [[5 / 8, 0, 0, 3 / 8]])
+    result = features(sig.GreyHistogram(PIXELS, 4), strange)
+    np.testing.assert_allclose(result, [[5 / 8, 0, 0, 3 / 8]])
 
 
 @pytest.mark.parametrize("directions", [4, 8, 16])
 def test_edges_are_those_of_a_loop_over_pixels(pictures, directions):
-    found = features(sig.Edges(PIXELS, 3, 2, directions), pictures)
-    for p, row in zip(pictures.astype(int), found, strict=True):
+    result = features(sig.Edges(PIXELS, 3, 2, directions), pictures)
+    for p, row in zip(pictures.astype(int), result, strict=True):
         sums = np.zeros((3, 2, directions))
         sizes = np.zeros((3, 2, 1))
         change = np.zeros(2)
@@ -77,16 +77,16 @@ def test_colours_become_grey_and_counts_get_their_unit():
     rng = np.random.default_rng(6)
     colour = rng.integers(0, 256, (3, 6, 8, 3), np.uint8)
     grey = colour @ np.asarray([0.299, 0.587, 0.114]) / 255
-    found = features(sig.Thumbnail(sig.Pixels(scale=1 / 255), 6, 8), colour)
-    np.testing.assert_allclose(found, grey.reshape(3, -1), rtol=1e-5)
+    result = features(sig.Thumbnail(sig.Pixels(scale=1 / 255), 6, 8), colour)
+    np.testing.assert_allclose(result, grey.reshape(3, -1), rtol=1e-5)
 
 
 def test_the_difference_of_two_frames(pictures):
     frames = np.stack([pictures, pictures[::-1]], axis=1)
     change = sig.FrameDifference(sig.Frame(0), sig.Frame(1))
     expected = np.abs(frames[:, 1].astype(float) - frames[:, 0])
-    found = features(sig.Thumbnail(change, 23, 17), frames)
-    np.testing.assert_array_equal(found, expected.reshape(6, -1))
+    result = features(sig.Thumbnail(change, 23, 17), frames)
+    np.testing.assert_array_equal(result, expected.reshape(6, -1))
     assert change.label == "difference(image[0], image[1])"
 
 
@@ -120,9 +120,9 @@ def test_strange_pictures_give_an_array_or_an_input_error():
     for _ in range(250):
         shape = rng.choice([0, 1, 3, 6, 9, 28], rng.choice([2, 3], p=[0.8, 0.2]))
         try:
-            found = graph.transform(random_picture(rng, 4, *shape))
+            result = graph.transform(random_picture(rng, 4, *shape))
         except InputError:
             refused += 1
             continue
-        assert found.shape == (4, len(graph.feature_names))
+        assert result.shape == (4, len(graph.feature_names))
     assert 60 < refused < 230

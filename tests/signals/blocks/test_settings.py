@@ -1,4 +1,4 @@
-"""Settings that no window could be computed with are refused by name."""
+"""Invalid settings of blocks are refused by name."""
 
 from __future__ import annotations
 

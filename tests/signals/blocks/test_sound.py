@@ -55,8 +55,8 @@ def test_mfcc_are_scipys_cosine_transform(windows):
     block = sig.Mfcc(MEL, 13)
     cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
     both = np.concatenate([cepstra.mean(1), cepstra.std(1)], axis=1)
-    found = sig.SignalGraph([block]).transform(windows)
-    np.testing.assert_allclose(found, both, atol=1e-3)
+    result = sig.SignalGraph([block]).transform(windows)
+    np.testing.assert_allclose(result, both, atol=1e-3)
     assert block.suffixes[0] == "mean0"
     assert block.suffixes[-1] == "std12"
 
@@ -66,9 +66,9 @@ def test_mfcc_of_parts_follow_those_of_the_window(windows):
     cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
     assert cepstra.shape[1] == 11  # parts of 3, 4 and 4 frames
     parts = [cepstra[:, a:b].mean(1) for a, b in ((0, 3), (3, 7), (7, 11))]
-    found = sig.SignalGraph([block]).transform(windows)
-    np.testing.assert_array_equal(found[:, :26], sig.SignalGraph([whole]).transform(windows))
-    np.testing.assert_allclose(found[:, 26:], np.concatenate(parts, axis=1), atol=1e-3)
+    result = sig.SignalGraph([block]).transform(windows)
+    np.testing.assert_array_equal(result[:, :26], sig.SignalGraph([whole]).transform(windows))
+    np.testing.assert_allclose(result[:, 26:], np.concatenate(parts, axis=1), atol=1e-3)
     assert block.suffixes[26] == "part0.mean0"
     with pytest.raises(InputError, match="12 parts need at least 12 frames, but windows have 11"):
         sig.SignalGraph([sig.Mfcc(MEL, 13, parts=12)]).transform(windows)

@@ -37,18 +37,18 @@ def test_the_spectrum_is_scipys(windows):
     values = sig.graph.WindowValues(graph, windows)
     hz, power = scipys(windows)
     np.testing.assert_allclose(SPECTRUM.hz(129), hz, rtol=1e-6)
-    found = values.of_step(SPECTRUM)[:, 0]
-    np.testing.assert_allclose(found, power, rtol=1e-3, atol=1e-6 * power.max())
+    result = values.of_step(SPECTRUM)[:, 0]
+    np.testing.assert_allclose(result, power, rtol=1e-3, atol=1e-6 * power.max())
 
 
 def test_bands_are_means_of_bins_and_0_without_one(windows):
     hz, power = scipys(windows)
     edges = (0.0, 30.0, 30.5, 100.0, 200.0, 500.0, 600.0)
-    found = features(sig.BandPowers(SPECTRUM, edges), windows)
+    result = features(sig.BandPowers(SPECTRUM, edges), windows)
     for k in (0, 2, 3, 4):
         inside = (hz >= edges[k]) & (hz < edges[k + 1])
-        np.testing.assert_allclose(found[:, k], np.log(power[:, inside].mean(1)), rtol=1e-4)
-    assert not found[:, [1, 5]].any()
+        np.testing.assert_allclose(result[:, k], np.log(power[:, inside].mean(1)), rtol=1e-4)
+    assert not result[:, [1, 5]].any()
     assert not features(sig.BandPowers(SPECTRUM, (201.0, 202.0)), windows).any()
 
 
@@ -58,14 +58,14 @@ def test_moments_are_those_of_the_distribution(windows):
     centroid = q @ hz
     spread = np.sqrt((q * (hz - centroid[:, None]) ** 2).sum(1))
     entropy = -(q * np.log(q + 1e-12)).sum(1) / np.log(len(hz))
-    found = features(sig.SpectralMoments(SPECTRUM), windows)
-    np.testing.assert_allclose(found[:, 0], centroid, rtol=1e-4)
-    np.testing.assert_allclose(found[:, 1], spread, rtol=1e-4)
-    np.testing.assert_allclose(found[:, 2], entropy, rtol=1e-4)
+    result = features(sig.SpectralMoments(SPECTRUM), windows)
+    np.testing.assert_allclose(result[:, 0], centroid, rtol=1e-4)
+    np.testing.assert_allclose(result[:, 1], spread, rtol=1e-4)
+    np.testing.assert_allclose(result[:, 2], entropy, rtol=1e-4)
     rolloff = hz[(np.cumsum(q, 1) >= 0.85).argmax(1)]
-    assert (found[:, 3] == rolloff).mean() > 0.9  # a sum next to 0.85 may fall on either side
-    assert np.abs(found[:, 3] - rolloff).max() <= hz[1] * 1.01
-    np.testing.assert_array_equal(found[:, 4], hz[power.argmax(1)])
+    assert (result[:, 3] == rolloff).mean() > 0.9  # a sum next to 0.85 may fall on either side
+    assert np.abs(result[:, 3] - rolloff).max() <= hz[1] * 1.01
+    np.testing.assert_array_equal(result[:, 4], hz[power.argmax(1)])
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3])

@@ -36,26 +36,26 @@ def test_statistics_are_scipys(windows):
 def test_constant_signals_are_constant_whatever_their_unit():
     whole = np.full((1, 77, 3), 12345, np.int16)
     scaled = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.0123)
-    found = sig.SignalGraph(
+    result = sig.SignalGraph(
         [sig.Statistics(scaled), sig.Autocorrelation(scaled), sig.ZeroCrossings(scaled)]
     ).transform(whole)[0]
-    assert found[:6].tolist() == pytest.approx([0, 0, 0, 151.8435, 1, 0])
-    assert not found[18:].any()
+    assert result[:6].tolist() == pytest.approx([0, 0, 0, 151.8435, 1, 0])
+    assert not result[18:].any()
 
 
 def test_quantiles_are_numpys(windows):
     at = (0.0, 0.1, 0.5, 0.9, 1.0)
     expected = np.moveaxis(np.quantile(windows.astype(float), at, axis=1), 0, -1)
-    found = features(sig.Quantiles(AXES, at), windows)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-3)
+    result = features(sig.Quantiles(AXES, at), windows)
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-3)
 
 
 def test_crossings_count_changes_of_side_of_the_mean(windows):
     x = windows.astype(float)
     below = x < x.mean(1, keepdims=True)
-    found = features(sig.ZeroCrossings(AXES), windows)
-    np.testing.assert_allclose(found[..., 0], (below[:, 1:] != below[:, :-1]).mean(1), rtol=1e-6)
-    np.testing.assert_allclose(found[..., 1], np.abs(np.diff(x, axis=1)).mean(1), rtol=1e-6)
+    result = features(sig.ZeroCrossings(AXES), windows)
+    np.testing.assert_allclose(result[..., 0], (below[:, 1:] != below[:, :-1]).mean(1), rtol=1e-6)
+    np.testing.assert_allclose(result[..., 1], np.abs(np.diff(x, axis=1)).mean(1), rtol=1e-6)
 
 
 def test_autocorrelation_is_that_of_the_definition(windows):
@@ -63,8 +63,8 @@ def test_autocorrelation_is_that_of_the_definition(windows):
     c -= c.mean(1, keepdims=True)
     lags = (1, 5, 60)
     expected = [(c[:, lag:] * c[:, :-lag]).sum(1) / (c**2).sum(1) for lag in lags]
-    found = features(sig.Autocorrelation(AXES, lags), windows)
-    np.testing.assert_allclose(found, np.stack(expected, -1), atol=2e-6)
+    result = features(sig.Autocorrelation(AXES, lags), windows)
+    np.testing.assert_allclose(result, np.stack(expected, -1), atol=2e-6)
 
 
 @pytest.mark.parametrize("samples", [130, 64, 17])
@@ -85,9 +85,9 @@ def test_wavelet_energies_equal_those_of_haar_filters(windows, samples):
 def test_tilt_of_known_positions():
     flat, upright = [0, 0, 9.81], [9.81, 0, 0]
     rows = np.tile(np.asarray([flat, upright, [0, -1, 1]])[:, None], (1, 20, 1))
-    found = sig.SignalGraph([sig.Tilt(AXES)]).transform(rows)
+    result = sig.SignalGraph([sig.Tilt(AXES)]).transform(rows)
     expected = [[0, 0, 0], [np.pi / 2, 0, np.pi / 2], [0, -np.pi / 4, np.pi / 4]]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 def test_envelope_and_jerk_follow_their_formulas(windows):
