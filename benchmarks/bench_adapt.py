@@ -1,11 +1,11 @@
-"""Accuracy against cost: the project's methods and the peers, on every problem.
+"""Accuracy against cost of the project's methods and their peers on all problems.
 
     python -m benchmarks.bench_adapt [--quick] [--only letter-bin,thyroid] [--methods staged,...]
     python -m benchmarks.bench_adapt --only thyroid --add mine.py:Mine --out my-results
 
-`--add` puts a method of one's own beside the others, on the same rows: see examples/own_method.py.
-Runs missing cells of the cache, then writes adapt.md and, in adapt/, figures and a plot of each
-problem. Other problems keep their earlier figures.
+`--add` compares a method of your own on the same rows (see examples/own_method.py). The benchmark
+runs the cells that the cache lacks. It then writes adapt.md and, in the folder adapt, figures and a
+plot of each problem. Other problems keep their earlier figures.
 """
 
 from __future__ import annotations
@@ -34,19 +34,23 @@ PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "catboost")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_adapt", __doc__, "few rows and fits: only a look")
+    """Run the benchmark; return the exit status (2 for bad input, 130 after Ctrl-C)."""
+    parser = harness.parser("bench_adapt", __doc__, "use few rows and fits")
     parser.add_argument("--only", default=",".join(DEFAULT_PROBLEMS), metavar="PROBLEM,...")
     parser.add_argument("--methods", default=",".join(peers.methods()), metavar="METHOD,...")
     parser.add_argument(
-        "--add", action="append", default=[], metavar="FILE.py:CLASS", help="a method of one's own"
+        "--add", action="append", default=[], metavar="FILE.py:CLASS", help="method of your own"
     )
-    parser.add_argument("--seeds", type=int, default=None, help="default 5, with --quick 1")
-    parser.add_argument("--jobs", type=int, default=-1, help="cells side by side; -1: all cores")
+    parser.add_argument(
+        "--seeds", type=int, default=None, help="number of seeds; 5 by default, 1 with --quick"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=-1, help="number of parallel cells; -1 for all cores"
+    )
     parser.add_argument("--pages", action="store_true", help="only write the pages of the figures")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of finished cells")
     options = parser.parse_args(arguments)
-    message = "stopped; what is finished is kept, the same command goes on from there"
+    message = "stopped; finished cells are kept, and the same command continues from there"
     return harness.run_command(lambda: _run(options), message)
 
 
@@ -63,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
         cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
         run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, say=note)
         figures = _rounded(plain(_figures(name, cells, settings, options.cache)))
-        # after each problem, so that a long run that is broken off leaves its results
+        # Write after each problem, so that an interrupted run leaves its results.
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
         pages.plot(name, figures, folder / f"{name}.svg")
         _write_pages(out)
@@ -72,24 +76,28 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _write_pages(out: Path) -> None:
-    known = _known(out / "adapt")
-    write_whole(out / "adapt.md", pages.markdown(known))
-    write_whole(out / "bytes.md", pages.bytes_markdown(known))
-    write_whole(out / "simpler.md", simpler_page.markdown(known))
+    figures = _read_figures(out / "adapt")
+    write_whole(out / "adapt.md", pages.markdown(figures))
+    write_whole(out / "bytes.md", pages.bytes_markdown(figures))
+    write_whole(out / "simpler.md", simpler_page.markdown(figures))
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    names, methods = options.only.split(","), options.methods.split(",")
-    for given, known, what in (
+    names = options.only.split(",")
+    methods = options.methods.split(",")
+    for chosen, known, kind in (
         (names, problems.PROBLEMS, "problem"),
         (methods, peers.methods(), "method"),
     ):
-        for name in given:
+        for name in chosen:
             if name not in known:
-                raise InputError(f"no {what} {name!r}; there are {', '.join(known)}")
+                raise InputError(f"no {kind} {name!r}; there are {', '.join(known)}")
     for own in options.add:
-        load_own(own, seed=0)  # what cannot be made is told before anything runs
-    return names, [*(m for m in peers.methods() if m in methods), *options.add]  # ours first
+        load_own(own, seed=0)  # raises an error before anything runs
+    return names, [
+        *(m for m in peers.methods() if m in methods),
+        *options.add,
+    ]  # the project's methods first
 
 
 def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) -> dict[str, Any]:
@@ -113,7 +121,7 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
 
 
 def _rounded(value: Any) -> Any:
-    """Round to six digits: the last ones mean nothing and fill the file."""
+    """Round to six digits, because further digits have no meaning."""
     if isinstance(value, dict):
         return {k: _rounded(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -121,8 +129,8 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _known(folder: Path) -> dict[str, Any]:
-    """Figures of the problems, of this run or of runs before, in the order of problems."""
+def _read_figures(folder: Path) -> dict[str, Any]:
+    """Read the figures of all problems, of this run or of earlier ones, in order."""
     files = {name: folder / f"{name}.json" for name in problems.PROBLEMS}
     return {name: json.loads(f.read_text()) for name, f in files.items() if f.is_file()}
 

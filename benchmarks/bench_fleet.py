@@ -1,11 +1,11 @@
-"""Time of a simulated fleet, and the error of stepping a part of it.
+"""Time of a simulated fleet, and the error if only a part of it is simulated.
 
     python -m benchmarks.bench_fleet [--quick] [--only NAME]
 
-Digits, two linear stages and extra trees in the cloud, Poisson arrivals of one a minute a device,
-4G; the system and all the policies that it is compared with. Each run has a process of its own.
-Writes fleet.json and fleet.md into benchmarks/results; a quick look, with an hour in place of the
-day, into .bench-cache/quick.
+The fleet answers digits with two linear stages and extra trees in the cloud, over 4G, with one
+instance per minute and device (Poisson). Each run simulates the system and all baselines in a new
+process. The benchmark writes fleet.json and fleet.md to benchmarks/results. With ``--quick`` it
+simulates an hour instead of a day, and writes to .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RUNS: Final[dict[str, tuple[int, int, tuple[str, ...]]]] = {
     "1,000,000 devices": (1_000_000, 200, ()),
 }
 _TIMINGS: Final = Timings(edge_ms=(0.05, 0.08), run_us=2000, instance_us=1000, message_us=500)
-#: Devices of the comparison: all of them are stepped, and a fifth.
+#: Numbers of devices in the comparison: the whole fleet and a fifth.
 _COMPARED: Final = (2_000, 400)
 TARGETS: Final = {
     "cpu_seconds": ("a day of 100,000 devices, all policies, CPU s", "at most", 60.0),
@@ -49,9 +49,11 @@ TARGETS: Final = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_fleet", __doc__, "an hour of each: only a look")
-    parser.add_argument("--part", help="one run, in this process: prints its figures as JSON")
+    """Run the benchmark; return the exit status (2 for bad input, 130 after Ctrl-C)."""
+    parser = harness.parser("bench_fleet", __doc__, "simulate only an hour of each run")
+    parser.add_argument(
+        "--part", help="run one part in this process, and print its figures as JSON"
+    )
     options = parser.parse_args(arguments)
     length = "1h" if options.quick else "1day"
     if options.part:
@@ -73,15 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_part(name: str, length: str) -> dict[str, Any]:
-    """Run one part: a run's time and memory, or the error of a part of the devices."""
+    """Measure the time and memory of one run, or the error of simulating a part of the devices."""
     if name == "error":
         return errors(length)
     devices, workers, outage = RUNS[name]
     prepared = _prepare(_scenario(devices, workers, length).changed(outage=outage))
-    begun = time.process_time()
+    start = time.process_time()
     report = run_scenario(prepared, "")
     return {
-        "cpu_seconds": round(time.process_time() - begun, 2),
+        "cpu_seconds": round(time.process_time() - start, 2),
         "peak_mb": round(harness.memory(peak=True) / 1e6, 1),
         "instances": report.instances,
         "offload_rate": report.offload_rate,
@@ -94,14 +96,14 @@ def _scenario(devices: int, workers: int, length: str) -> Scenario:
 
 
 def _prepare(scenario: Scenario) -> Prepared:
-    """Read what the command would read: no more is in memory."""
+    """Read the inputs like the command, so that the memory is that of the command."""
     bundle = (_FOLDER / "bundle").read_text()
     return Job(bundle, str(_FOLDER / "rows.csv"), "label", scenario).prepare()
 
 
 def write_inputs() -> None:
-    """Write the path of the bundle, and its rows as a table."""
-    # Not at the top: a part's memory is that of the command, which loads nothing that trains.
+    """Write the path of the bundle, and its rows as CSV."""
+    # Import it here, because it imports the training packages, which would count as memory.
     from benchmarks.data.fleet_bundles import fleet_bundle
 
     digits = fleet_bundle("digits")
@@ -113,7 +115,7 @@ def write_inputs() -> None:
 
 
 def errors(length: str) -> dict[str, Any]:
-    """Figures of all devices stepped, and of a part of them, in proportion."""
+    """Simulate the whole fleet and a part of it, and collect the figures of both."""
     whole, part = _COMPARED
     prepared = _prepare(_scenario(whole, 2, "1h" if length == "1h" else "3h"))
     results = []
@@ -130,7 +132,7 @@ def errors(length: str) -> dict[str, Any]:
 
 
 def figures(result: PolicyResult) -> dict[str, list[float | None]]:
-    """Figures that are compared, each with its interval."""
+    """Collect the compared figures with their intervals."""
     compared: dict[str, Figure | None] = {
         "accuracy": result.accuracy,
         "offload_rate": result.offload_rate,
@@ -145,9 +147,9 @@ def figures(result: PolicyResult) -> dict[str, list[float | None]]:
 
 
 def document(runs: dict[str, dict[str, Any]], length: str) -> dict[str, Any]:
-    """Figures, whether the targets hold, and the settings to repeat them."""
+    """Collect the figures, the targets that hold, and the environment."""
     compared = runs.pop("error")
-    off = {
+    errors_percent = {
         name: round(100 * (compared["part"][name][0] / values[0] - 1), 2)
         for name, values in compared["whole"].items()
     }
@@ -155,7 +157,7 @@ def document(runs: dict[str, dict[str, Any]], length: str) -> dict[str, Any]:
         "cpu_seconds": runs["100,000 devices"]["cpu_seconds"],
         "million_cpu_seconds": runs["1,000,000 devices"]["cpu_seconds"],
         "peak_mb": max(run["peak_mb"] for run in runs.values()),
-        "largest_error": max(map(abs, off.values())),
+        "largest_error": max(map(abs, errors_percent.values())),
     }
     return {
         "benchmark": "fleet",
@@ -165,35 +167,35 @@ def document(runs: dict[str, dict[str, Any]], length: str) -> dict[str, Any]:
         "holds": harness.holds(TARGETS, reached),
         "runs": runs,
         "compared": compared,
-        "errors_percent": off,
+        "errors_percent": errors_percent,
     }
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """Make the page."""
+def markdown(results: dict[str, Any]) -> str:
+    """Make the page of the results."""
     runs = (
         (name, f"{run['cpu_seconds']:.1f}", f"{run['peak_mb']:.0f}", run["policies"]["system"])
-        for name, run in found["runs"].items()
+        for name, run in results["runs"].items()
     )
-    compared = found["compared"]
+    compared = results["compared"]
     whole, part = _COMPARED
     rows = (
         (name, f"{values[0]:.4g}", f"{compared['part'][name][0]:.4g}", f"{error:+.2f} %")
         for (name, values), error in zip(
-            compared["whole"].items(), found["errors_percent"].values(), strict=True
+            compared["whole"].items(), results["errors_percent"].values(), strict=True
         )
     )
     lines = [
         "# A simulated fleet",
         "",
-        f"{found['length']} of one instance a minute a device, 4G, digits and extra trees; the "
-        "system and five other policies. `make bench-fleet` writes this page.",
+        f"{results['length']} with one instance per minute and device, 4G, digits and extra trees; "
+        "the system and five other policies. `make bench-fleet` writes this page.",
         "",
-        *harness.targets_table(TARGETS, found),
+        *harness.targets_table(TARGETS, results),
         "",
         *harness.table_lines(("run", "CPU s", "MB", "the system's run"), runs),
         "",
-        f"All {whole:,} devices stepped, and {part} of them in proportion:",
+        f"All {whole:,} devices, and a simulation of {part} of them:",
         "",
         *harness.table_lines(("figure", "all", "a part", "error"), rows),
     ]

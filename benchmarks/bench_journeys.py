@@ -1,8 +1,8 @@
 """Count calls, files and moves between files in four journeys through the code by a profiler.
 
-A call is one of a function of the project. A move is a call of, or a return to, a function in
-another file, where a reader has to change files too. The journeys are a local answer of four
-stages, opening a bundle and making a device, training a bundle from a table, and the simulation of
+A call is a call of a function of the project. A move is a call of, or a return to, a function in
+another file, so that a reader must change files. The four journeys are a local answer of four
+stages, opening a bundle and making a device, training a bundle from a table, and a simulation of
 1,000 devices. ``--code FOLDER`` counts them in another checkout of the project.
 """
 
@@ -37,7 +37,7 @@ JOURNEYS = {
 
 
 class CallCounter:
-    """Count calls, files and moves within a ``with`` block, on its thread and those it starts."""
+    """Counter of calls, files and moves in a ``with`` block, on its thread and on new threads."""
 
     def __init__(self) -> None:
         self.n_calls = 0
@@ -72,7 +72,7 @@ class CallCounter:
         return {"calls": self.n_calls, "files": len(self.files), "moves": self.n_moves}
 
 
-def pack_digits(place: Path) -> Path:
+def pack_digits(work_folder: Path) -> Path:
     """Pack a cascade of four linear stages that answers all rows of digits on the device."""
     import gatewise as gw
 
@@ -85,14 +85,14 @@ def pack_digits(place: Path) -> Path:
         offload_rate=0.0,
         random_state=0,
     ).fit(X[:1200], y[:1200])
-    gw.pack(system, place / "digits", sample=X[:32])
-    return place / "digits"
+    gw.pack(system, work_folder / "digits", sample=X[:32])
+    return work_folder / "digits"
 
 
-def write_wine(place: Path) -> Path:
+def write_wine(work_folder: Path) -> Path:
     """Write the table of wines as CSV."""
     data = load_wine()
-    path = place / "wine.csv"
+    path = work_folder / "wine.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(name.replace("/", "_") for name in data.feature_names), "label"])
@@ -100,12 +100,12 @@ def write_wine(place: Path) -> Path:
     return path
 
 
-def count_answer(place: Path) -> dict[str, int]:
+def count_answer(work_folder: Path) -> dict[str, int]:
     """Count the answer to a row that the last of four stages answers."""
     import gatewise as gw
 
     rows = np.asarray(load_digits().data[1200:], np.float32)
-    with gw.Device(pack_digits(place)) as device:
+    with gw.Device(pack_digits(work_folder)) as device:
         answers = [device.answer(row) for row in rows]
         row = next(row for row, a in zip(rows, answers, strict=True) if a.stage == 3)
         with CallCounter() as counter:
@@ -113,37 +113,37 @@ def count_answer(place: Path) -> dict[str, int]:
     return counter.figures()
 
 
-def count_open(place: Path) -> dict[str, int]:
+def count_open(work_folder: Path) -> dict[str, int]:
     """Count opening a bundle of 64 features and making a device of it."""
     import gatewise as gw
 
-    path = pack_digits(place)
-    gw.Device(gw.Bundle.open(path)).close()  # so that all modules are imported
+    path = pack_digits(work_folder)
+    gw.Device(gw.Bundle.open(path)).close()  # imports all modules
     with CallCounter() as counter:
         device = gw.Device(gw.Bundle.open(path))
     device.close()
     return counter.figures()
 
 
-def count_train(place: Path) -> dict[str, int]:
+def count_train(work_folder: Path) -> dict[str, int]:
     """Count the command that trains a bundle from a table."""
     from gatewise import cli
 
-    table = write_wine(place)
+    table = write_wine(work_folder)
     with CallCounter() as counter:
-        assert cli.main(["train", str(table), "--out", str(place / "wine")]) == 0
+        assert cli.main(["train", str(table), "--out", str(work_folder / "wine")]) == 0
     return counter.figures()
 
 
-def count_simulate(place: Path) -> dict[str, int]:
+def count_simulate(work_folder: Path) -> dict[str, int]:
     """Count the command that simulates 1,000 devices for 10 minutes."""
     from gatewise import cli
 
     X, y = load_digits(return_X_y=True)
-    rows = place / "rows.npz"
+    rows = work_folder / "rows.npz"
     np.savez(rows, X=X[1200:], y=y[1200:])
-    command = ["simulate", str(pack_digits(place)), "--data", str(rows), "--devices", "1000"]
-    command += ["--time", "10min", "--out", str(place / "out")]
+    command = ["simulate", str(pack_digits(work_folder)), "--data", str(rows), "--devices", "1000"]
+    command += ["--time", "10min", "--out", str(work_folder / "out")]
     with CallCounter() as counter:
         assert cli.main(command) == 0
     return counter.figures()
@@ -171,7 +171,7 @@ def count(name: str, code: Path) -> dict[str, Any]:
     return figures
 
 
-def page(results: dict[str, dict[str, Any]]) -> str:
+def results_page(results: dict[str, dict[str, Any]]) -> str:
     """Make the table of journeys, with the figures of each labelled checkout side by side."""
     lines = ["# Four journeys through the code", "", "`make bench-journeys` counts them.", ""]
     lines += ["| journey | code | calls | files | moves |", "| --- | --- | --- | --- | --- |"]
@@ -184,11 +184,11 @@ def page(results: dict[str, dict[str, Any]]) -> str:
 
 def main() -> int:
     """Count all journeys and write the figures; those of other labels do not change."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    options.add_argument("--code", type=Path, default=ROOT, help="checkout whose code is counted")
-    options.add_argument("--label", default="now", help="name of the figures in the table")
-    options.add_argument("--part", choices=JOURNEYS, help=argparse.SUPPRESS)
-    arguments = options.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--code", type=Path, default=ROOT, help="checkout whose code is counted")
+    parser.add_argument("--label", default="now", help="name of the figures in the table")
+    parser.add_argument("--part", choices=JOURNEYS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
     if arguments.part:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(COUNTS[arguments.part](Path(folder))))
@@ -196,8 +196,8 @@ def main() -> int:
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results[arguments.label] = {name: count(name, arguments.code.resolve()) for name in JOURNEYS}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(page(results))
-    print(page(results))
+    RESULTS.with_suffix(".md").write_text(results_page(results))
+    print(results_page(results))
     return 0
 
 
