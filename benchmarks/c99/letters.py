@@ -184,8 +184,8 @@ def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
     x, y = fold.test
     cascade = cascade_of(system, sample=x, lean=small)
     stages = [
-        type(stage.model).__name__ if holds else "left out"
-        for stage, holds in zip(cascade.stages, cascade.holds, strict=True)
+        type(stage.model).__name__ if has_model else "left out"
+        for stage, has_model in zip(cascade.stages, cascade.has_model, strict=True)
     ]
     figures = {
         "stages": stages,

@@ -1,4 +1,4 @@
-"""A bundle's C as a library that the build of a board takes as it is."""
+"""Write a bundle's C99 as a library for Arduino, Zephyr, ESP-IDF or CMake."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ from gatewise_export.c99.writer import CSource, to_c
 BoardBuild = Literal["arduino", "zephyr", "esp-idf", "cmake"]
 BUILDS: tuple[str, ...] = get_args(BoardBuild)
 
-#: Files of a build, and of a build's sketch for bundles that offload, by their paths.
+#: Paths of the files that each build system needs, in addition to sources and headers.
 BUILD_FILES: dict[str, tuple[str, ...]] = {
     "arduino": ("library.properties",),
     "zephyr": ("zephyr/module.yml", "Kconfig", "CMakeLists.txt"),
     "esp-idf": ("CMakeLists.txt", "idf_component.yml"),
     "cmake": ("CMakeLists.txt",),
 }
+#: Example programs of a build system for bundles that offload: template section to path.
 SKETCHES: dict[str, dict[str, str]] = {
     "arduino": {"offload.ino": "examples/offload/offload.ino"},
     "esp-idf": {"offload.c": "examples/offload.c"},
 }
 DESKTOP_FILES = ("main.c", "Makefile")
-"""Files that run the self-test on a computer, which no board builds."""
+"""Files that run the self-test on a computer; a board's library leaves them out."""
 
 
 def write_library(
     bundle: Bundle, folder: Path, build: str, **options: Any
 ) -> tuple[CSource, str | None]:
-    """Write a library of C for a build of boards, with a client of the cloud.
+    """Write a bundle as a C library for a build system, with a client of the cloud.
 
     Parameters
     ----------
     bundle : Bundle
-        The bundle, at its active operating point.
+        Written at its active operating point.
     folder : Path
-        Becomes the library: headers, sources and the files of the build.
+        Gets the headers, the sources and the files of the build system.
     build : {"arduino", "zephyr", "esp-idf", "cmake"}
-        The build that takes it.
+        The build system.
     **options
-        As for :func:`.to_c`.
+        Keyword arguments of :func:`.to_c`.
 
     Returns
     -------
     tuple of CSource and str or None
-        The files and sizes, and the reason for which there is no client, if there is none.
+        The files and their sizes, and why the library has no client; None if it has one.
     """
     if build not in BUILD_FILES:
-        raise InputError(f"no build {build!r}; there are {', '.join(BUILDS)}")
+        raise InputError(f"unknown build system {build!r}: choose one of {', '.join(BUILDS)}")
     # to_c checks the bundle and writes the model's files
     with tempfile.TemporaryDirectory() as scratch:
         source = to_c(bundle, scratch, **options)
@@ -63,7 +64,7 @@ def write_library(
     reason = no_client(bundle.manifest)
     if reason is None:
         texts |= wire_files(bundle, source.name)
-    # headers go to the folder where the build looks for them
+    # put headers where the build system looks for them
     includes = "src" if build == "arduino" else "include"
     files = {
         f"{includes if name.endswith('.h') else 'src'}/{name}": text
@@ -88,7 +89,7 @@ def write_library(
 
 
 def _library_version(version: str) -> str:
-    """Make a version of three numbers, which package managers need, from a bundle's version.
+    """Make the three-number version that package managers need from a bundle's version.
 
     >>> _library_version("7"), _library_version("v1.2-rc")
     ('7.0.0', '1.2.0')

@@ -1,4 +1,4 @@
-"""Text of C: filled templates, names, numbers, constant tables and files."""
+"""Write C text: fill templates, format names, numbers and constant tables, and save files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 from gatewise.models.leaf_tables import width
 
 WIDTH = 96
-#: Bytes of C's types.
+#: Sizes of C types in bytes.
 SIZES = {
     "int8_t": 1,
     "int16_t": 2,
@@ -29,9 +29,9 @@ SIZES = {
     "uint32_t": 4,
     "float": 4,
 }
-#: Text in the first line of every file; a file without it is never replaced.
+#: Text in the first line of every generated file; a file without it is never replaced.
 MARK = "Written by gatewise"
-#: Keywords of C99 (6.4.1) and ``main``, which the example's program defines.
+#: Keywords of C99 (6.4.1), and ``main``, which the example program defines.
 RESERVED_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -40,18 +40,18 @@ RESERVED_WORDS = frozenset(
         "typedef union unsigned void volatile while",
     )
 )
-#: Beginning of a line of a template that names the section after it.
+#: Start of a template line that names the section below it.
 SECTION = "//// "
 
 
 def filled(file: str, section: str = "", **values: object) -> str:
-    """Fill the blanks ``${name}`` of a file of the folder ``templates``, or of a section of it."""
+    """Fill the placeholders ``${name}`` in a template, or in one section of it."""
     return Template(sections(file)[section]).substitute(values)
 
 
 @functools.cache
 def sections(file: str) -> dict[str, str]:
-    """Sections of a file of the folder ``templates`` by name; ``""`` names the lines before."""
+    """Read the sections of a template by name; ``""`` is the text before the first section."""
     text = (resources.files(__package__) / "templates" / file).read_text("ascii")
     head, *bodies = ("\n" + text.removesuffix("\n")).split("\n" + SECTION)
     named = dict(body.split("\n", 1) for body in bodies)
@@ -59,7 +59,7 @@ def sections(file: str) -> dict[str, str]:
 
 
 def needed(texts: Mapping[str, str], calls: str) -> dict[str, str]:
-    """Select the functions and types of C that occur in `calls`, or in a text that is needed.
+    """Select the C functions and types that `calls` uses, directly or through each other.
 
     >>> needed({"one": "one() {}", "two": "two() { one(); }", "three": "three() {}"}, "two();")
     {'one': 'one() {}', 'two': 'two() { one(); }'}
@@ -75,12 +75,12 @@ def needed(texts: Mapping[str, str], calls: str) -> dict[str, str]:
 
 
 def unsigned(largest: int) -> str:
-    """Name C's smallest type of unsigned integers up to `largest`; estimates count its `width`."""
+    """Name the smallest unsigned C type that holds `largest`; size estimates use its `width`."""
     return f"uint{8 * width(largest)}_t"
 
 
 def number(value: float) -> str:
-    """A float32 value as a constant of C, exact to the bit (hexadecimal, C99 6.4.4.2).
+    """Format a float32 value as a C constant, exact to the bit (hexadecimal, C99 6.4.4.2).
 
     >>> number(0.5), number(-3.0), number(float("-inf"))
     ('0x1p-1f', '-0x1.8p+1f', '-INFINITY')
@@ -96,12 +96,12 @@ def number(value: float) -> str:
 
 
 def safe(value: object) -> str:
-    """A label or name with only letters, digits and ``_``."""
+    """Replace all characters but ASCII letters and digits by ``_``."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(value))
 
 
 def enumerated(prefix: str, values: Sequence[object]) -> str:
-    """Lines of an enum: a constant for each value, numbered from 0, with distinct names.
+    """Write the lines of an enum: one constant per value, numbered from 0, with distinct names.
 
     >>> print(enumerated("M_CLASS", ["hot-dog", "hot dog"]))
         M_CLASS_HOT_DOG = 0,
@@ -117,7 +117,7 @@ def enumerated(prefix: str, values: Sequence[object]) -> str:
 
 
 def quoted(value: object) -> str:
-    r"""A text as a string constant of C, in UTF-8; all but plain ASCII in octal.
+    r"""Format a text as a C string constant in UTF-8, with octal escapes for non-ASCII bytes.
 
     >>> print(quoted('a "b" é'))
     "a \042b\042 \303\251"
@@ -128,9 +128,9 @@ def quoted(value: object) -> str:
 
 
 class Tables:
-    """Tables of one C file, in the order in which they were added.
+    """Constant tables of one C file, in the order in which they were added.
 
-    `aliases` are types by other names; `nbytes` is the size of the arrays.
+    `aliases` maps typedef names to C types; `nbytes` is the total size of the arrays.
     """
 
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
@@ -139,7 +139,7 @@ class Tables:
         self.nbytes = 0
 
     def add(self, name: str, values: NDArray[Any], kind: str, about: str = "") -> None:
-        """Add an array of floats or whole numbers; C has no empty arrays: one gets a 0."""
+        """Add an array of floats or integers; an empty one gets a 0, as C needs one element."""
         if about:
             self._parts.append(f"/* {about} */\n")
         flat = np.asarray(values).ravel()
@@ -160,16 +160,16 @@ class Tables:
         )
 
     def struct(self, declaration: str, fields: str) -> None:
-        """Add a struct of flash with these fields."""
+        """Add a constant struct with these fields."""
         self.text(f"static const {declaration} IN_FLASH = {{{fields}}};\n")
 
     def define(self, aliases: Mapping[str, str]) -> None:
-        """Define types by other names."""
+        """Add a typedef for each alias."""
         self._aliases |= aliases
         self.text("".join(f"typedef {plain} {alias};\n" for alias, plain in aliases.items()))
 
     def text(self, code: str) -> None:
-        """Add C text between the tables."""
+        """Add C text after the last table."""
         self._parts.append(code)
 
     def __str__(self) -> str:
@@ -177,23 +177,23 @@ class Tables:
 
 
 def template_names(prefix: str) -> dict[str, str]:
-    """Fill-ins of all templates: mark, version, prefix of names, rules of floats, flash."""
+    """Values of the placeholders that all templates share."""
     names = {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
     return names | {key: sections(f"{key}.c")[""] for key in ("float_rules", "flash")}
 
 
 def identifier(name: str) -> str:
-    """Check that a name can begin names of C."""
+    """Check that a name can begin C identifiers, and return it."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in RESERVED_WORDS:
         raise InputError(
-            f"name {name!r} cannot begin names of C: take small letters, digits and '_', "
-            "beginning with a letter, and no word of the language"
+            f"name {name!r} cannot begin C identifiers: use lowercase letters, digits and '_', "
+            "start with a letter, and avoid C keywords"
         )
     return name
 
 
 def identifier_from(title: str) -> str:
-    """Make an identifier of a bundle's name."""
+    """Make a C identifier from a bundle's name."""
     word = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:40]
     return (
         word
@@ -203,13 +203,15 @@ def identifier_from(title: str) -> str:
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write files; InputError if one would replace a file that Gatewise did not write."""
+    """Write files; raise InputError if one would replace a file that Gatewise did not write."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: name a folder")
+        raise InputError(f"{folder} is a file: give a folder")
     for file in files:
         path = folder / file
         if path.exists() and MARK not in path.read_text(errors="replace")[:200]:
-            raise InputError(f"{path} exists and is not of Gatewise: choose another folder")
+            raise InputError(
+                f"{path} exists and was not written by Gatewise: choose another folder"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A cascade at its active operating point: the form that C is written from."""
+"""The cascade that C is written from: a system's or bundle's stages at the operating point."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """Answers to n rows that C must give.
+    """Answers to n rows that the C must reproduce.
 
     Attributes
     ----------
     outputs : tuple of ndarray, each of shape (n, n_outputs)
-        Outputs of each stage; without columns where its model is left out.
+        Outputs of each stage; zero columns for a stage whose model is left out.
     exits : ndarray of shape (n,)
-        The stage that stops; the number of stages where none stops and the cloud follows.
+        The stage that stops; the number of stages for a row that is offloaded.
     labels : ndarray of shape (n,)
-        Class indices; where no stage stops, those of the last stage with a model, or else -1.
+        Class indices. If no stage stops, the label of the last stage with a model, or -1 if no
+        stage has one.
     acquired : ndarray of bool, shape (n, n_features)
-        Features acquired until then.
+        Features that the stages acquired up to the exit.
     """
 
     outputs: tuple[Matrix, ...]
@@ -39,31 +40,31 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
-    """The stages that a device runs, one after another, at the active operating point.
+    """The stages that a device runs in turn, at the active operating point.
 
     Attributes
     ----------
     title : str
     stages : tuple of Stage
     thresholds : tuple of float or None
-        Stop threshold of each stage; None for one that never stops.
+        Stop threshold of each stage; None if the stage never stops.
     feature_names : tuple of str
     classes : tuple
     takes_missing, cloud_takes_missing : bool
-        Whether NaN is a value to the stages, and to the cloud.
+        Whether the stages, and the cloud, accept NaN as a value.
     offloads : bool
-        Whether the cloud answers an instance for which no stage stops.
+        Whether an instance that no stage stops for goes to the cloud.
     rows : ndarray of shape (n, n_features)
-        The sample.
+        Sample rows for the self-test.
     lean : bool
-        Whether models of stages that never stop, and blocks that only a request reads, are left
-        out.
+        Whether to leave out the models of stages that never stop, and blocks that only a request
+        reads.
     request : ndarray of int or None
-        Features of a request; None for all.
+        Features that a request holds; None for all.
     signal : SignalInput or None
-        Blocks that compute the features from windows.
+        Blocks that compute the features from windows, if any.
     windows : ndarray or None
-        Windows of the sample.
+        The sample's windows.
     """
 
     title: str
@@ -81,10 +82,11 @@ class Cascade:
     windows: NDArray[Any] | None = None
 
     def within_reach(self) -> Cascade:
-        """Leave out the stages after one that always stops, which no instance reaches.
+        """Leave out the stages that no instance reaches, because an earlier one always stops.
 
-        The score of such a stage is NaN, which does not stop, only where its float32 sums overflow:
-        Python then runs the next stage, and C offloads, or answers if nothing is offloaded.
+        The score of a stage that always stops is NaN only if its float32 sums overflow. A NaN score
+        does not stop: Python then runs the next stage, and C offloads, or answers if the cascade
+        does not offload.
         """
         always = (s for s, t in enumerate(self.thresholds) if t is not None and t <= ALWAYS_STOP)
         n_stages = next(always, len(self.stages)) + 1
@@ -98,44 +100,45 @@ class Cascade:
 
     @property
     def needed_features(self) -> set[int]:
-        """Features that stages read, and features of a request, if one may be sent."""
+        """Features that stages read, and the features of a request if one may be sent."""
         features = {int(f) for stage in self.stages for f in stage.features}
         if self.always_stops or self.lean:
             return features
-        everything = range(len(self.feature_names))
-        return features.union(everything if self.request is None else self.request.tolist())
+        all_features = range(len(self.feature_names))
+        return features.union(all_features if self.request is None else self.request.tolist())
 
     @property
-    def holds(self) -> tuple[bool, ...]:
-        """Whether the C has a stage's model; without it the stage only acquires its features."""
-        answering = -1 if self.offloads else len(self.stages) - 1  # the stage that always answers
+    def has_model(self) -> tuple[bool, ...]:
+        """Whether the C contains each stage's model; without it a stage only acquires features."""
+        # without offloading, the last stage answers every instance that reaches it
+        answering_stage = -1 if self.offloads else len(self.stages) - 1
         return tuple(
             not self.lean
             or threshold is not None
             or stage.acquisition == "node"  # its trees decide which features it acquires
-            or s == answering
+            or s == answering_stage
             for s, (stage, threshold) in enumerate(zip(self.stages, self.thresholds, strict=True))
         )
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Number of outputs of each stage; 0 where its model is left out."""
+        """Number of outputs of each stage; 0 if its model is left out."""
         return tuple(
-            stage.model.n_outputs if has_model else 0
-            for stage, has_model in zip(self.stages, self.holds, strict=True)
+            stage.model.n_outputs if is_included else 0
+            for stage, is_included in zip(self.stages, self.has_model, strict=True)
         )
 
     def expected(self, x: Matrix) -> Expected:
-        """Compute in Python what C must answer to the rows `x`, shape (n, n_features)."""
-        with np.errstate(over="ignore", invalid="ignore"):  # extremes may overflow, in C as here
+        """Compute the answers that C must give to the rows `x`, shape (n, n_features)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # extreme values overflow, also in C
             outputs = tuple(stage.margins(x) for stage in self.stages)
             split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
         exits = exit_stages([score for _, score in split_outputs], self.thresholds)
         last_run = np.minimum(exits, len(self.stages) - 1)
         answers = np.full((len(self.stages) + 1, len(x)), -1)
-        # row s + 1: the label of the last stage up to s that has a model; row 0: none, -1
+        # row s + 1: label of the last stage up to s that has a model; row 0: -1, no stage ran
         for s, (margins, _) in enumerate(split_outputs):
-            answers[s + 1] = labels(margins) if self.holds[s] else answers[s]
+            answers[s + 1] = labels(margins) if self.has_model[s] else answers[s]
         acquired = np.zeros(x.shape, np.bool_)
         for s, stage in enumerate(self.stages):
             acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (last_run >= s)[:, None]

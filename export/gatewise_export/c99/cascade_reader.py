@@ -1,4 +1,4 @@
-"""Read the cascade to write as C from a fitted system or a bundle."""
+"""Read a fitted system or a bundle as the cascade that C is written from."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gatewise_export.bundle.errors import BundleError, ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_signals.signal_input import SignalInput
 
-_GIVEN = (
-    "has a stage that was given as a graph, which has no form in C; give trees or LightGBM, "
-    "or run it with onnxruntime"
+_GRAPH_PROBLEM = (
+    "has a stage whose model is an ONNX graph, which cannot be written in C: use a tree model "
+    "such as LightGBM for this stage, or run the stage with onnxruntime"
 )
 
 
@@ -39,12 +39,12 @@ def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = Fal
 def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
     if not hasattr(system, "classes_"):
         raise ConversionError(
-            f"{type(system).__name__} cannot be written as C: only what classifies can"
+            f"{type(system).__name__} cannot be written in C: it is not a classifier"
         )
     last_exit = system.last_exit_
     stages = system.stages_[: last_exit + 1]
     if any(isinstance(stage.model, GraphModel) for stage in stages):
-        raise ConversionError(f"{type(system).__name__} {_GIVEN}")
+        raise ConversionError(f"{type(system).__name__} {_GRAPH_PROBLEM}")
     f0 = system.high_cost_model_
     signal = getattr(system, "signal_input_", None)
     rows, windows = _sample(sample, len(system.feature_names_), signal)
@@ -68,13 +68,13 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
     manifest = bundle.manifest
     if manifest.task != "classify":
         raise ConversionError(
-            f"bundle {bundle.path} is of task {manifest.task!r}: only what classifies can be "
-            "written as C"
+            f"bundle {bundle.path} cannot be written in C: its task is {manifest.task!r}, "
+            "not 'classify'"
         )
     last_exit = manifest.last_exit
     n_stages = min(len(manifest.stages), last_exit + 1)
     if any(spec.kind == "graph" for spec in manifest.stages[:n_stages]):
-        raise ConversionError(f"bundle {bundle.path} {_GIVEN}")
+        raise ConversionError(f"bundle {bundle.path} {_GRAPH_PROBLEM}")
     stages = tuple(bundle.read_stage(s) for s in range(n_stages))
     rows, windows = _sample(sample, len(manifest.features), manifest.signal)
     if sample is None:
@@ -101,18 +101,20 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
 
 
 def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
-    """Compare the outputs of the models with the sample's, computed at packing."""
+    """Compare the models' outputs for the sample with the outputs that packing recorded."""
     sample = bundle.sample()
     for s, outputs in enumerate(cascade.expected(sample["X"]).outputs):
         if not np.array_equal(outputs, sample[f"stage_{s}"], equal_nan=True):
             file = bundle.manifest.stages[s].arrays
-            raise BundleError(f"bundle {bundle.path}: {file} does not give its sample's outputs")
+            raise BundleError(
+                f"bundle {bundle.path}: outputs of {file} differ from those recorded at packing"
+            )
 
 
 def _sample(
     sample: ArrayLike | None, n_features: int, signal: SignalInput | None
 ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
-    """Rows of features for the self-test, and the windows that they are computed from."""
+    """Get the rows of features for the self-test, and the windows they are computed from."""
     if sample is None:
         return np.zeros((0, n_features), np.float32), None
     if signal is not None:

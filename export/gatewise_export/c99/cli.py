@@ -1,4 +1,4 @@
-"""The sub-commands ``gatewise c99`` and ``calibrate``: a bundle's stages as C99, and its prices."""
+"""The sub-commands ``gatewise c99``, which writes a bundle as C99, and ``gatewise calibrate``."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ if TYPE_CHECKING:
 
 def c99(
     bundle: BundlePath,
-    out: Annotated[Path, typer.Option(help="The folder that gets the C files.")],
+    out: Annotated[Path, typer.Option(help="Folder for the C files.")],
     coded: Annotated[
         str | None,
-        typer.Option(help="Thresholds: ranks of 8 or 16 bits, or float; by default the smallest."),
+        typer.Option(
+            metavar="8|16|float",
+            help="Form of thresholds: ranks of 8 or 16 bits, or float; by default the smallest.",
+        ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Prefix of public names; by default the bundle's name.")
+        str | None, typer.Option(help="Prefix of public C names; by default the bundle's name.")
     ] = None,
     lean: Annotated[
         bool,
         typer.Option(
             "--lean",
-            help="Leave out models of stages that never stop, and blocks that only requests read.",
+            help="Omit the models of stages that never stop, and blocks that only requests read.",
         ),
     ] = False,
     build: Annotated[
@@ -43,17 +46,17 @@ def c99(
         typer.Option(
             "--as",
             metavar="arduino|zephyr|esp-idf|cmake",
-            help="Write a library for this build, with a client of the cloud.",
+            help="Build system to write a library for, with a client of the cloud.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a bundle's device stages as C99, for a microcontroller.
+    """Write a bundle's device stages as C99 for a microcontroller.
 
-    At the active operating point. No heap, tables in flash, one callback to acquire features;
-    decisions equal the bundle's, bit for bit. `make test` in the folder runs the sample. With --as
-    the folder is a library that the board's build takes as it is; NAME_wire.h in it encodes
-    requests and decodes responses, for instances that no stage answers.
+    The C runs the active operating point. It uses no heap, keeps its tables in flash and acquires
+    features through one callback; its decisions equal the bundle's bit for bit. `make test` in the
+    folder runs the sample. With --as the folder is a library for the board's build system, and its
+    NAME_wire.h encodes requests and decodes responses for instances that are offloaded.
 
     Example:
 
@@ -63,7 +66,7 @@ def c99(
     """
     forms: dict[str | None, Form | None] = {None: None, "8": 8, "16": 16, "float": "float"}
     if coded not in forms:
-        raise InputError(f"--coded {coded}: choose 8, 16 or float, or leave it out")
+        raise InputError(f"--coded {coded}: choose 8, 16 or float, or omit the option")
     from gatewise_export.c99.board_libraries import write_library
     from gatewise_export.c99.writer import to_c
 
@@ -86,44 +89,44 @@ def c99(
         return
     table(f"{source.name}.c in {out}", ("", "figure"), _figures(source))
     if build is not None:
-        print(f"{out} is a library for {build}: {', '.join(source.files)}")
+        print(f"wrote a library for {build} to {out}: {', '.join(source.files)}")
         if no_client is not None:
-            print(f"without {source.name}_wire.h: {no_client}")
+            print(f"it has no {source.name}_wire.h, because {no_client}")
         return
-    print("the code takes flash as well: `make size` in the folder measures it")
+    print("the code also takes flash: `make size` in the folder measures it")
     if encoded_columns:
         print(
-            f"the C takes encoded features: the firmware encodes {', '.join(encoded_columns)} as "
-            "the manifest's `encoder` says (docs/tables.md)"
+            f"the C reads encoded features: the firmware must encode {', '.join(encoded_columns)} "
+            "as the manifest's `encoder` defines (docs/tables.md)"
         )
     print(f"run the self-test with: make -C {shlex.quote(str(out))} test")
 
 
 def calibrate(
     bundle: BundlePath,
-    out: Annotated[Path, typer.Option(help="The JSON file that gets the prices.")],
+    out: Annotated[Path, typer.Option(help="JSON file for the prices.")],
     in_c: Annotated[
-        bool, typer.Option("--c", help="Run the blocks' generated C, not numpy.")
+        bool, typer.Option("--c", help="Time the blocks' generated C instead of numpy.")
     ] = False,
     target: Annotated[
         str,
         typer.Option(
             "--on",
             metavar="host|cortex-m0plus|cortex-m4|rv32",
-            help="Machine of the C: this computer, or a chip in qemu.",
+            help="Machine that runs the C: this computer, or a chip in qemu.",
         ),
     ] = "host",
-    mhz: Annotated[float, typer.Option(help="Clock of the chip, in MHz.")] = 64.0,
+    mhz: Annotated[float, typer.Option(help="Clock of the chip in MHz.")] = 64.0,
     watts: Annotated[
-        float | None, typer.Option(help="Power of the processor at work, for joules.")
+        float | None, typer.Option(help="Power of the busy processor in W, to price in joules.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Price the blocks of a bundle by the time of each step for one window of its sample.
+    """Measure the time that each step of a bundle's blocks takes for one window.
 
-    With --c the blocks run as the C that a board runs, compiled for this computer or for a chip in
-    qemu; an emulator counts instructions, of which the chip is taken to run one per cycle. Without
-    --c they run in numpy on this machine, which is right for devices that run Python.
+    With --c the blocks run as the C that a board runs, compiled for this computer or a chip in
+    qemu. An emulator counts instructions, and the price assumes one instruction per cycle. Without
+    --c the blocks run in numpy on this machine, which suits devices that run Python.
     `gatewise_signals.priced(blocks, FILE)` gives the prices to blocks for the next training.
 
     Example:
@@ -137,20 +140,20 @@ def calibrate(
     signal = opened.manifest.signal
     windows = opened.sample().get("windows")
     if signal is None or windows is None:
-        raise InputError(f"{bundle} computes no features from windows: there is nothing to price")
+        raise InputError(f"{bundle} has no blocks to price: its features are not of windows")
     if in_c:
         prices = price_table_in_c(signal, windows, target, mhz=mhz, watts=watts)
     elif target == "host":
         prices = price_table(signal.graph.blocks, windows, watts=watts)
     else:
-        raise InputError(f"--on {target} needs --c: numpy runs on this machine alone")
+        raise InputError(f"--on {target} needs --c, because numpy runs only on this machine")
     prices.write(out)
     if as_json:
         emit({"out": str(out), "machine": prices.machine, "microseconds": prices.microseconds})
         return
     rows = [(label, f"{us:.1f}") for label, us in prices.microseconds.items()]
     table(f"prices in {out}", ("step", "us"), rows)
-    print(f"measured on {prices.windows} windows: {prices.machine}")
+    print(f"measured with {prices.windows} windows on {prices.machine}")
 
 
 commands: dict[str, Callable[..., None]] = {"c99": c99, "calibrate": calibrate}
@@ -168,23 +171,26 @@ def _encoded_columns(manifest: Manifest) -> list[str]:
 
 
 def _figures(source: CSource) -> list[tuple[str, object]]:
-    """Lines of the printed table."""
+    """Name and value of each line of the printed table."""
     figures: list[tuple[str, object]] = [
         ("stages on the device", source.n_stages),
-        ("features they may acquire", f"{source.n_slots} of {source.n_features}"),
+        ("features that stages may acquire", f"{source.n_slots} of {source.n_features}"),
         ("classes", source.n_classes),
         ("thresholds", "float" if source.coded is None else f"{source.coded}-bit ranks"),
-        ("flash, bytes of tables", source.flash_bytes),
+        ("flash for tables, bytes", source.flash_bytes),
         ("RAM, bytes", source.ram_bytes),
         ("stack, bytes at most", source.stack_bytes),
-        ("rows in the self-test", f"{source.sample_rows} of the sample, {source.made_rows} made"),
+        (
+            "rows in the self-test",
+            f"{source.sample_rows} of the sample, {source.made_rows} generated",
+        ),
     ]
     blocks = source.signals
     if blocks is not None:
         figures += [
             ("steps of blocks", blocks.n_steps),
-            ("their part of the flash", blocks.table_bytes),
-            ("their part of the RAM", blocks.struct_bytes),
+            ("flash for blocks, bytes", blocks.table_bytes),
+            ("RAM for blocks, bytes", blocks.struct_bytes),
             ("windows in the self-test", blocks.sample_windows),
         ]
     return figures

@@ -1,15 +1,15 @@
-"""The memory per instance, trees in the form that C walks, and codes of thresholds.
+"""Lay out a cascade for C: memory per instance, packed trees and threshold codes.
 
-A *slot* holds a feature that some stage may acquire.
+A *slot* holds one feature that a stage may acquire.
 
-Trees: a node is a slot, a threshold and the number of inner nodes of its left part. The left child
-comes next, the right child after the left part, and a leaf is where a part is empty. A tree of n
-inner nodes has n + 1 leaves, so leaves need no links. An inner node takes 3 to 7 bytes; a node of
-the flat arrays takes 21.
+Trees: an inner node stores a slot, a threshold and the number of inner nodes in its left subtree.
+The left subtree follows the node, and the right subtree follows the left one. A leaf is stored as
+an empty subtree. A tree of n inner nodes has n + 1 leaves, so leaves need no links. An inner node
+takes 3 to 7 bytes; a node of the flat arrays takes 21.
 
-Codes: the distinct thresholds of a slot, sorted, are its *edges*. The code of a value is the number
-of edges below it, so ``value <= edges[i]`` exactly where ``code <= i``. A value is coded once, when
-it is acquired; nodes then hold a rank of a byte or two instead of a float.
+Codes: the sorted distinct thresholds of a slot are its *edges*. The code of a value is the number
+of edges below it, so ``value <= edges[i]`` exactly if ``code <= i``. A value is coded once, when it
+is acquired, and nodes store ranks of one or two bytes instead of floats.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from gatewise_export.c99.c_text import unsigned
 from gatewise_export.c99.cascade import Cascade
 
 Coded = Literal[8, 16]
-#: How C holds thresholds.
+#: Form of thresholds in C.
 Form = Coded | Literal["float"]
 
-#: Bytes of stack that calls may take; `make test-c` measures the use of real compilers.
+#: Bytes of stack for calls; `make test-c` measures the real use with several compilers.
 FRAMES = 512
 
 
 @dataclass(frozen=True, eq=False)
 class PackedTrees:
-    """An ensemble's trees, packed.
+    """An ensemble's trees, packed for C.
 
     Attributes
     ----------
     start : ndarray of shape (n_trees + 1,)
-        The first inner node of each tree and, last, the number of inner nodes.
+        The first inner node of each tree; the last element is the number of inner nodes.
     slot, threshold, code : ndarray of shape (n_inner,)
-        The slot that a node tests, its threshold, and the threshold's code, if coded.
+        The slot that each node tests, its threshold, and the threshold's code if coded.
     nan_left : ndarray of bool, shape (n_inner,)
-        Whether NaN goes to the left; False where it is no value.
+        Whether NaN goes to the left; False if NaN is not a value.
     skip : ndarray of shape (n_inner,)
-        Inner nodes of the left part.
+        Number of inner nodes in the left subtree.
     leaves : LeafTables
-        In the order of the walk; the first leaf of tree t is ``start[t] + t``.
+        Leaves in depth-first order; the first leaf of tree t is ``start[t] + t``.
     output : ndarray of shape (n_trees,) or None
-        The output that a tree adds to; None if trees add to all.
+        The output that each tree adds to; None if every tree adds to all outputs.
     base : ndarray of shape (n_outputs,)
     """
 
@@ -73,9 +73,9 @@ class PackedTrees:
 def pack_trees(
     trees: TreeEnsemble, slots: NDArray[np.int64], *, takes_missing: bool
 ) -> PackedTrees:
-    """Pack an ensemble; the sums, in tree order and the base last, keep their bits.
+    """Pack an ensemble; sums keep their bits, because trees stay in order and the base is last.
 
-    `slots`, (n_features,), holds the slot of each column.
+    `slots`, shape (n_features,), maps each column to its slot.
 
     >>> tree = TreeEnsemble(
     ...     feature=np.array([3, -1, 0, -1, -1]), threshold=np.array([0.5, 0, 2, 0, 0], np.float32),
@@ -104,19 +104,19 @@ def pack_trees(
 
 @dataclass(frozen=True, eq=False)
 class StageLayout:
-    """A stage in C.
+    """One stage of the layout.
 
     Attributes
     ----------
     slots : ndarray of int
-        Slots of its inputs, in their order.
+        Slots of its inputs, in input order.
     model : LinearModel, KernelModel, PackedTrees or None
-        None where it only acquires features.
+        None if the stage only acquires features.
     n_margins : int
     lazy : bool
-        Whether it acquires node by node.
+        Whether the stage acquires features node by node.
     score : {"margin", "column"} or None
-        Rule of its stop score; None where it never stops.
+        Rule of its stop score; None if the stage never stops.
     """
 
     slots: NDArray[np.int64]
@@ -128,12 +128,12 @@ class StageLayout:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The memory per instance, and sizes in bytes.
+    """Slots, stages and codes of a cascade in C, and its sizes in bytes.
 
     Attributes
     ----------
     columns : ndarray of shape (n_slots,)
-        The feature that each slot holds, ascending.
+        The feature of each slot, ascending.
     stages : tuple of StageLayout
     n_outputs : int
         Largest number of outputs of a stage.
@@ -151,22 +151,22 @@ class Layout:
 
     @property
     def n_slots(self) -> int:
-        """Features that some stage may acquire."""
+        """Number of features that the stages may acquire."""
         return len(self.columns)
 
     @property
     def n_values(self) -> int:
-        """Length of an instance's arrays of values: C has no empty arrays."""
+        """Length of an instance's value array; at least 1, because C has no empty arrays."""
         return max(self.n_slots, 1)
 
     @property
     def forests(self) -> tuple[PackedTrees, ...]:
-        """All trees, stage by stage."""
+        """Packed trees of all stages, in stage order."""
         return tuple(stage.model for stage in self.stages if isinstance(stage.model, PackedTrees))
 
     @property
     def nan_flag(self) -> int:
-        """Bit of a test that sends NaN to the left; 0 if none does."""
+        """Bit of a node's slot number that sends NaN to the left; 0 if no node does."""
         if not any(forest.nan_left.any() for forest in self.forests):
             return 0
         # the highest bit of the smallest type that holds a slot and this bit
@@ -174,12 +174,12 @@ class Layout:
 
     @property
     def nan_code(self) -> int:
-        """The code of NaN, above all others."""
+        """The code of NaN, which is larger than all other codes."""
         return (1 << (self.coded or 0)) - 1
 
     @property
     def types(self) -> dict[str, str]:
-        """C's types of the numbers in the tables: the smallest that hold all stages' numbers."""
+        """C type of each kind of table number: the smallest that fits the tables of all stages."""
         forests = self.forests
         code = f"uint{self.coded or 8}_t"
 
@@ -206,41 +206,41 @@ class Layout:
 
     @property
     def n_flags(self) -> int:
-        """Number of flags per instance, including padding to a whole word of 4 bytes."""
+        """Number of flags per instance, padded to a whole word of 4 bytes."""
         code_bytes = 0 if self.coded is None else self.n_values * self.coded // 8
         return self.n_values + -(code_bytes + self.n_values) % 4
 
     @property
     def instance_bytes(self) -> int:
-        """Bytes of the struct that the caller holds: values, outputs, codes, and flags."""
-        # 4 bytes per value, per output and for the refused feature; then codes and a flag per value
+        """Bytes of the caller's instance struct: values, outputs, codes and flags."""
+        # 4 bytes per value, per output and for the refused feature, then the codes and the flags
         n_words = self.n_values + self.n_outputs + 1
         code_bytes = 0 if self.coded is None else self.n_values * self.coded // 8
         return 4 * n_words + code_bytes + self.n_flags
 
     @property
     def stack_bytes(self) -> int:
-        """Largest use of the stack by all calls, without the callback and the instance."""
+        """Upper bound on the stack of all calls, without the callback and the instance."""
         return FRAMES + 4 * self.widest_kernel
 
     @property
     def widest_kernel(self) -> int:
-        """Most inputs of a kernel machine."""
-        widest = [len(s.slots) for s in self.stages if isinstance(s.model, KernelModel)]
-        return max(widest, default=0)
+        """Largest number of inputs of a kernel machine."""
+        n_inputs = [len(s.slots) for s in self.stages if isinstance(s.model, KernelModel)]
+        return max(n_inputs, default=0)
 
 
 def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
-    """Give every feature its slot, and with `coded` every threshold its code."""
+    """Assign a slot to every feature and, if `coded`, a code to every threshold."""
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     stages = []
     for s, stage in enumerate(cascade.stages):
         slots = np.searchsorted(columns, stage.features).astype(np.int64)
-        if not cascade.holds[s]:
+        if not cascade.has_model[s]:
             stages.append(StageLayout(slots, None, 0, lazy=False, score=None))
             continue
         model = stage.model
-        assert not isinstance(model, GraphModel)  # refused where the stages were read
+        assert not isinstance(model, GraphModel)  # `cascade_of` refuses graphs
         packed_model = (
             pack_trees(model, slots, takes_missing=cascade.takes_missing)
             if isinstance(model, TreeEnsemble)
@@ -260,27 +260,27 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
 
 
 def with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
-    """Give every threshold of a layout its code; a layout without thresholds stays as it is."""
+    """Assign a code to every threshold; a layout without thresholds is returned unchanged."""
     if not sum(len(forest.slot) for forest in layout.forests):
         return layout
     slot = np.concatenate([forest.slot for forest in layout.forests])
     threshold = np.concatenate([forest.threshold for forest in layout.forests])
     edges = tuple(np.unique(threshold[slot == i]) for i in range(layout.n_slots))
-    # n edges have n + 1 codes, and NaN has the largest code of all
+    # n edges need n + 1 codes, and NaN takes the largest code
     limit = (1 << coded) - (2 if cascade.takes_missing else 1)
     for column, slot_edges in zip(layout.columns.tolist(), edges, strict=True):
         if len(slot_edges) > limit:
-            better = "coded=16, or coded='float'" if coded == 8 else "coded='float'"
+            remedy = "coded=16, or coded='float'" if coded == 8 else "coded='float'"
             raise ConversionError(
                 f"feature {cascade.feature_names[column]!r} has {len(slot_edges)} distinct "
-                f"thresholds, {coded}-bit codes tell {limit} apart: use {better}"
+                f"thresholds, but {coded}-bit codes distinguish only {limit}: use {remedy}"
             )
 
     def with_ranks(forest: PackedTrees) -> PackedTrees:
         code = np.zeros(len(forest.slot), np.int64)
         for i in np.unique(forest.slot).tolist():
             tests = forest.slot == i
-            # value <= edges[i] exactly where code(value) <= i
+            # value <= edges[i] exactly if code(value) <= i
             code[tests] = np.searchsorted(edges[i], forest.threshold[tests])
         return replace(forest, code=code)
 

@@ -1,9 +1,9 @@
-"""``<name>.h``, ``<name>.c``, ``<name>_names.c``: interface, tables, engine, stages, names.
+"""Write a model's C files: ``<name>.h``, ``<name>.c`` and ``<name>_names.c``.
 
-The engine runs tables: trees, linear models, kernel machines; only the functions that a cascade
-needs are written. Every sum is in float32 and in the order of :mod:`gatewise.models`: trees one
-after another and the base last; terms feature by feature, or landmark by landmark, and the bias
-last. Sums begin as 0, so that adding -0 to nothing gives 0, as in numpy.
+The engine evaluates tables of trees, linear models and kernel machines; functions that a cascade
+does not need are left out. Every sum is in float32 and in the order of :mod:`gatewise.models`:
+trees in turn and the base last, or features or landmarks in turn and the bias last. Sums begin as
+0, so that a sum of -0 alone gives 0, as in numpy.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout, PackedTrees
 
-#: Template of the functions that run tables.
+#: Template of the functions that evaluate tables.
 ENGINE = "engine.c"
 LEAF_CODE = {
-    "small": "t->step * (float)READ(int8_t, t->small + place)",
-    "pick": "READ_FLOAT(t->value + READ(pick_type, t->pick + place))",
-    "value": "READ_FLOAT(t->value + place)",
+    "small": "trees->step * (float)READ(int8_t, trees->small + i)",
+    "pick": "READ_FLOAT(trees->value + READ(pick_type, trees->pick + i))",
+    "value": "READ_FLOAT(trees->value + i)",
 }
-"""C that reads a number of the leaves, by the table that it is read from first."""
+"""C expression that reads leaf number i, by the table that stores the numbers."""
 
 
 def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[str, str], int]:
-    """Write a model's three files, and count the bytes of its tables.
+    """Write a model's three files and count the bytes of its tables.
 
-    `prefix`, an identifier of C, begins every public name.
+    `prefix` is a C identifier that begins every public name.
     """
     aliases = layout.types
     tables = c_text.Tables(aliases)
@@ -39,10 +39,10 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     n_margins = np.array([stage.n_margins for stage in layout.stages])
     tables.add("margins", n_margins, "uint16_t", "Class margins of each stage.")
     required = _required(cascade, layout)
-    # a refused value goes on to the cloud only if the cloud can do without it
+    # an instance with a missing value is offloaded only if the cloud does not need the value
     passes_missing = cascade.offloads and not cascade.takes_missing and not required.all()
     if passes_missing and required.any():
-        tables.add("required", required, "uint8_t", "Values that the cloud cannot do without.")
+        tables.add("required", required, "uint8_t", "1: the cloud needs the value of this slot.")
     if layout.coded is not None:
         starts = np.cumsum([0, *map(len, layout.edges)])
         tables.add("edge_start", starts, "edge_start_type", "Thresholds, feature by feature.")
@@ -50,7 +50,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     stages = c_text.Tables(aliases)
     cases = "".join(_stage_case(stages, cascade, layout, s) for s in range(len(layout.stages)))
     fill = _values(cascade, layout, prefix, tables.nbytes + stages.nbytes)
-    label = c_text.filled("model.c", "label" if any(cascade.holds) else "no label", **fill)
+    label = c_text.filled("model.c", "label" if any(cascade.has_model) else "no label", **fill)
     offload = c_text.filled("model.c", "offload missing", **fill) if passes_missing else ""
     bottom = c_text.filled(
         "model.c",
@@ -83,7 +83,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
 
 
 def _required(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
-    """Mark the slots of a request that may not be missing, shape (n_slots,)."""
+    """Mark the slots of values that the cloud needs, shape (n_slots,)."""
     if cascade.cloud_takes_missing:
         return np.zeros(layout.n_slots, np.bool_)
     if cascade.request is None:
@@ -92,7 +92,7 @@ def _required(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
 
 
 def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:
-    """Fill-ins of the model's templates."""
+    """Values of the placeholders in the model's templates."""
     code = f"    {layout.types['code_type']} code[{layout.n_values}];\n"
     numbers = {
         "n_features": len(cascade.feature_names),
@@ -119,7 +119,7 @@ def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> 
             "class_names": ",\n".join(f"    {c_text.quoted(c)}" for c in cascade.classes),
             "feature_names": ",\n".join(f"    {c_text.quoted(f)}" for f in cascade.feature_names),
             "code": code if layout.coded is not None else "",
-            "lean": "" if all(cascade.holds) else left_out,
+            "lean": "" if all(cascade.has_model) else left_out,
             "or_missing": "" if cascade.takes_missing else " or missing",
         }
     )
@@ -128,17 +128,18 @@ def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> 
 def _engine(
     layout: Layout, calls: str, fill: dict[str, str], *, takes_missing: bool
 ) -> dict[str, str]:
-    """Write the functions of the engine that `calls` need, with the tests that the tables need."""
-    # expressions that depend on the tables' form: codes or floats, with NaN or without
+    """Write the engine's functions that `calls` needs, adapted to the form of the tables."""
+    # expressions that depend on the form of the tables: codes or floats, with or without NaN
     coded = layout.coded is not None
-    x = "it->code[slot]" if coded else "it->value[slot]"
-    key = "READ(key_type, t->key + node)" if coded else "READ_FLOAT(t->key + node)"
+    x = "instance->code[slot]" if coded else "instance->value[slot]"
+    key = "READ(key_type, trees->key + node)" if coded else "READ_FLOAT(trees->key + node)"
     is_nan = f"{x} == {layout.nan_code}" if coded else f"{x} != {x}"
     or_nan = f" || ((test & NAN_LEFT) && {is_nan})" if layout.nan_flag else ""
     code_nan = f"    if (value != value)\n        return {layout.nan_code};\n"
-    lazy = any(stage.lazy for stage in layout.stages)
-    take = (
-        "            if (acquire && !take(it, slot, acquire, context))\n                return 0;\n"
+    is_lazy = any(stage.lazy for stage in layout.stages)
+    acquire_node = (
+        "            if (acquire && !acquire_slot(instance, slot, acquire, context))\n"
+        "                return 0;\n"
     )
     shares_rows = any(forest.leaves.rows is not None for forest in layout.forests)
     has_sparse_rows = any(forest.leaves.starts is not None for forest in layout.forests)
@@ -148,18 +149,20 @@ def _engine(
         if takes_missing
         else "value - value != 0.0f",
         "refused_values": "infinite" if takes_missing else "missing or infinite",
-        "store_code": "    it->code[slot] = code_of(value, slot);\n" if coded else "",
+        "store_code": "    instance->code[slot] = code_of(value, slot);\n" if coded else "",
         "leaf_number": _leaf_number(layout),
-        "leaf_row": "t->row ? READ(row_type, t->row + leaf) : leaf" if shares_rows else "leaf",
+        "leaf_row": "trees->row ? READ(row_type, trees->row + leaf) : leaf"
+        if shares_rows
+        else "leaf",
         "sparse_rows": c_text.sections(ENGINE)["sparse rows"] if has_sparse_rows else "",
         "slot_of_test": "test & ~(uint32_t)NAN_LEFT" if layout.nan_flag else "test",
-        "take_in_walk": take if lazy else "",
+        "acquire_node": acquire_node if is_lazy else "",
         "goes_left": f"{x} <= {key}{or_nan}",
         "squarings": SQUARINGS,
         "exponent": 2**SQUARINGS,
         "widest_kernel": max(layout.widest_kernel, 1),
     }
-    # all functions, of which only those that are called are written
+    # fill all functions, then select those that are called
     texts = {
         name: c_text.filled(ENGINE, name, **fill, **variants)
         for name in c_text.sections(ENGINE)
@@ -170,10 +173,10 @@ def _engine(
 
 
 def _leaf_number(layout: Layout) -> str:
-    """Write the body of the function that reads a number of the leaves."""
-    used = {_leaf_form(forest) for forest in layout.forests}
-    forms = [form for form in LEAF_CODE if form in used] or ["value"]
-    tests = (f"    if (t->{form})\n        return {LEAF_CODE[form]};\n" for form in forms[:-1])
+    """Write the body of the function that reads one leaf number."""
+    forest_forms = {_leaf_form(forest) for forest in layout.forests}
+    forms = [form for form in LEAF_CODE if form in forest_forms] or ["value"]
+    tests = (f"    if (trees->{form})\n        return {LEAF_CODE[form]};\n" for form in forms[:-1])
     return f"{''.join(tests)}    return {LEAF_CODE[forms[-1]]};\n"
 
 
@@ -186,34 +189,37 @@ def _leaf_form(forest: PackedTrees) -> str:
 
 
 def _stage_case(tables: c_text.Tables, cascade: Cascade, layout: Layout, s: int) -> str:
-    """Add a stage's tables; write the case that acquires, runs and compares with the threshold."""
+    """Add a stage's tables; write the case that acquires features, runs the model and compares.
+
+    The case returns whether the stage stops, or -1 if a value was refused.
+    """
     stage = layout.stages[s]
     name = f"stage_{s}"
     lines = [f"    case {s}:"]
     tables.text(f"\n/* stage {s} */\n")
     if not stage.lazy:
         tables.add(f"{name}_inputs", stage.slots, "list_type")
-        acquired = f"take_all(it, {name}_inputs, {len(stage.slots)}, acquire, context)"
+        acquired = f"acquire_slots(instance, {name}_inputs, {len(stage.slots)}, acquire, context)"
         lines += [f"        if (!{acquired})", "            return -1;"]
     if isinstance(stage.model, PackedTrees):
         _add_forest(tables, layout, name, stage.model)
         if stage.lazy:
             lines += [
-                f"        if (!walk(it, &{name}, acquire, context))",
+                f"        if (!add_trees(instance, &{name}, acquire, context))",
                 "            return -1;",
             ]
         else:
-            lines.append(f"        walk(it, &{name}, 0, 0);")
+            lines.append(f"        add_trees(instance, &{name}, 0, 0);")
     elif stage.model is not None:
         _add_sums(tables, name, stage.model)
         sums = "terms" if isinstance(stage.model, LinearModel) else "kernels"
-        lines.append(f"        add_{sums}(it, &{name});")
+        lines.append(f"        add_{sums}(instance, &{name});")
     else:
-        lines.append("        /* its model is left out, as it never stops */")
+        lines.append("        /* the model is left out, because this stage never stops */")
     threshold = cascade.thresholds[s]
     stops = "0"
     if threshold is not None:
-        score = f"{stage.score}_score(it->output, {stage.n_margins})"
+        score = f"{stage.score}_score(instance->output, {stage.n_margins})"
         stops = f"{score} >= {c_text.number(float(np.float32(threshold)))}"
     return "\n".join([*lines, f"        return {stops};\n"])
 

@@ -1,4 +1,4 @@
-"""Machines that run generated C: this computer, and chips that qemu emulates."""
+"""Build and run generated C on this computer, or on chips that qemu emulates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from gatewise.errors import InputError
 from gatewise_export.c99 import c_text
 
 HEADER, LINKER_SCRIPT = "target.h", "target.ld"
-#: Seconds after which a program is stopped.
-PATIENCE = 600
+#: Longest run of a program.
+RUN_TIMEOUT_SECONDS = 600
+#: Longest run of a compiler.
+BUILD_TIMEOUT_SECONDS = 120
 #: Flags of gcc for a chip without an operating system.
 FREESTANDING = ("-Os", "-ffunction-sections", "-fdata-sections", "-nostartfiles")
 LINK = ("-Wl,--gc-sections", "-T", LINKER_SCRIPT)
@@ -34,15 +36,15 @@ class BuildTarget:
     ----------
     name : str
     compiler : tuple of str
-        Command and flags.
+        Command and flags of the compiler.
     package : str
-        Packages of Debian with compiler and emulator.
+        Debian packages with the compiler and the emulator.
     emulator : tuple of str
         Command that runs a program; empty for this computer.
     memory : tuple of str
         Origin and size of flash, then of RAM.
     per_tick : float
-        Nanoseconds per tick of the program's clock; on an emulator instructions per tick.
+        Nanoseconds per tick of the program's clock; on an emulator, instructions per tick.
     """
 
     name: str
@@ -58,16 +60,16 @@ class BuildTarget:
         return bool(self.emulator)
 
     def missing(self) -> str | None:
-        """Say which program of the target is not installed; None if it is complete."""
+        """Explain which program is not installed; None if all are."""
         for program in (self.compiler[0], *self.emulator[:1]):
             if shutil.which(program) is None:
                 return f"{program} is not installed (apt install {self.package})"
         return None
 
     def build(self, folder: Path, files: Sequence[str], *flags: str) -> Path:
-        """Compile files of `folder`, of which one includes :data:`HEADER`, to a program.
+        """Compile files of `folder` to a program; one of them must include :data:`HEADER`.
 
-        Raises InputError if the target is incomplete or the compiler refuses the files.
+        Raises InputError if a program is not installed or the compiler fails.
         """
         if (missing := self.missing()) is not None:
             raise InputError(f"{self.name}: {missing}")
@@ -82,12 +84,13 @@ class BuildTarget:
             link = LINK
         output = f"{self.name}.elf"
         flags = ("-std=c99", "-ffp-contract=off", *flags)
-        _run(folder, [*self.compiler, *flags, *files, *link, "-o", output, "-lm"], 120)
+        command = [*self.compiler, *flags, *files, *link, "-o", output, "-lm"]
+        _run(folder, command, BUILD_TIMEOUT_SECONDS)
         return folder / output
 
     def run(self, program: Path) -> str:
-        """Run a program in its folder and get its output."""
-        return _run(program.parent, [*self.emulator, str(program.resolve())], PATIENCE)
+        """Run a program in its folder and return its output."""
+        return _run(program.parent, [*self.emulator, str(program.resolve())], RUN_TIMEOUT_SECONDS)
 
 
 def _run(folder: Path, command: Sequence[str], seconds: int) -> str:
@@ -102,10 +105,10 @@ def _run(folder: Path, command: Sequence[str], seconds: int) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(f"{command[0]} did not end within {seconds} s") from None
+        raise InputError(f"{command[0]} did not finish within {seconds} s") from None
     if process.returncode:
         output = (process.stderr.strip() or process.stdout.strip())[-500:]
-        raise InputError(f"{command[0]} ended with status {process.returncode}: {output}")
+        raise InputError(f"{command[0]} exited with status {process.returncode}: {output}")
     # semihosting prints to standard error
     return process.stdout + process.stderr
 

@@ -1,7 +1,7 @@
-"""``<name>_wire.h`` and ``.c``: a client of the cloud in C for the instances that offload.
+"""Write ``<name>_wire.h`` and ``.c``, a C client that sends offloaded instances to the cloud.
 
-The parts that are equal in every request are constants in flash. The C puts them together with the
-id, the time to live and the values, in CBOR and in JSON.
+The parts that every request shares are constants in flash. The C joins them with the id, the time
+to live and the values, in CBOR or in JSON.
 """
 
 from __future__ import annotations
@@ -17,36 +17,39 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.c99 import c_text
 
-MOST_COLUMNS = 4096
-"""Largest number of columns of a request: more do not fit a microcontroller's memory."""
+MAX_COLUMNS = 4096
+"""Largest number of columns of a request that fits a microcontroller's memory."""
 ID_BYTES = 16
 CRC_BYTES = 4
 LONGEST_TTL = "86400000"
-"""The largest time to live in ms, a day."""
+"""Text of the largest time to live in ms, which is one day."""
 LONGEST_NUMBER = "-123456789e-38"
-"""The longest text that the C writes for a float32."""
+"""Example of the longest text that the C writes for a float32."""
 
 
 def no_client(manifest: Manifest) -> str | None:
-    """Say why a bundle has no client in C; None if it has one."""
+    """Explain why a bundle can have no C client; None if it can have one."""
     if manifest.cloud is None or manifest.last_exit < len(manifest.stages):
-        return "no instance is offloaded at its operating point"
+        return "the bundle offloads no instance at its operating point"
     if manifest.signal is not None or manifest.instance is not None:
-        return "its requests hold windows or arrays, not columns"
+        return "the bundle's requests hold windows or arrays instead of columns"
     n_columns = len(manifest.cloud_inputs())
-    if n_columns > MOST_COLUMNS:
-        return f"its requests hold {n_columns} columns, more than {MOST_COLUMNS}"
+    if n_columns > MAX_COLUMNS:
+        return f"the bundle's requests hold {n_columns} columns, more than {MAX_COLUMNS}"
     return None
 
 
 def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
-    """Write the client's two files; InputError if the bundle's name cannot stand in them."""
+    """Write the client's two files.
+
+    Raises InputError if the bundle's name or version is not plain ASCII.
+    """
     manifest = bundle.manifest
     for word in (manifest.name, manifest.version):
         if not word.isascii() or not word.isprintable() or '"' in word or "\\" in word:
             raise InputError(
-                f"name and version must be plain ASCII for a client in C, not {word!r}: pack with "
-                "--name and --bundle-version"
+                f"{word!r} is not plain ASCII, as a C client needs for the bundle's name and "
+                "version: pack again with --name and --bundle-version"
             )
     columns = manifest.cloud_inputs().astype(np.int64)
     column_type = c_text.unsigned(int(columns.max(initial=0)))
@@ -88,14 +91,14 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
 
 
 def _pieces(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
-    """Get the parts of a request that are always the same, in their order, and the names alone."""
+    """Encode the parts that all requests share, in order, and the model's name and version."""
     text = cbor2.dumps
 
     def entries(**values: object) -> bytes:
         return b"".join(text(key) + text(value) for key, value in values.items())
 
     n_bytes = 4 * n_columns
-    # heads of a map of 9 entries, of an array of float32 (tag 85), and of byte strings
+    # 0xa9 begins a map of 9 entries; cutting the data off a value leaves its CBOR head
     values_head = text(cbor2.CBORTag(85, bytes(n_bytes)))[:-n_bytes]
     quoted = {"m": json.dumps(manifest.name), "mv": json.dumps(manifest.version)}
     return {

@@ -1,4 +1,4 @@
-"""``to_c``: a system or a bundle as a folder of C99."""
+"""Write a system or a bundle as a folder of C99."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CSource:
-    """Files of C that were written, and their sizes.
+    """Generated C files and their sizes.
 
     Attributes
     ----------
     folder : Path
     name : str
-        Prefix of every public name.
+        Prefix of every public C name.
     files : tuple of str
     coded : {8, 16} or None
         Bits of a threshold's code; None for thresholds in float32.
     n_stages, n_features, n_classes : int
     n_slots : int
-        Features that the stages may acquire.
+        Number of features that the stages may acquire.
     flash_bytes : int
-        All const arrays, without code.
+        Size of all const arrays, without the code.
     ram_bytes : int
-        The structs that the firmware holds.
+        Size of the structs that the firmware allocates.
     stack_bytes : int
-        A bound on the stack.
+        Upper bound on the stack.
     table_bytes, instance_bytes : int
-        The model's part of flash and of RAM.
+        The model's share of `flash_bytes` and of `ram_bytes`, without the blocks.
     sample_rows, made_rows : int
-        Rows of the self-test, from the sample and made from the model.
+        Number of self-test rows from the sample, and of rows generated from the model.
     signals : SignalSource or None
-        The blocks that compute the features from windows.
+        The blocks that compute the features from windows, if any.
     """
 
     folder: Path
@@ -82,34 +82,35 @@ def to_c(
     sample: ArrayLike | None = None,
     lean: bool = False,
 ) -> CSource:
-    """Write the device's stages, at the active operating point, as C99.
+    """Write the device's stages as C99, at the active operating point.
 
     Exit stage, label, acquired features and margins equal Python's, bit for bit. The C needs no
-    heap, and from the library only ``fabsf`` (which compilers know); all tables lie in flash, also
-    on AVR. Stages that no instance reaches are left out, and blocks that only they read.
+    heap, and of the C library only ``fabsf``, which compilers inline. All tables lie in flash, also
+    on AVR. Stages that no instance reaches are left out, and so are blocks that only they read.
 
     Parameters
     ----------
     source : fitted system, Bundle, or path of a bundle
-        The caller of the C offloads an instance that no stage stops for.
+        The system to write. Code that calls the C must offload instances that no stage stops for.
     folder : str or Path
         Gets ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``, ``main.c`` and
-        ``Makefile``; files that were written by this before are replaced, no others. Where features
-        are computed from windows also ``<name>_signals.h``, ``.c`` and ``_selftest.c``: the steps
-        that features of stages and of requests need.
+        ``Makefile``. A system with blocks also gets ``<name>_signals.h``, ``.c`` and
+        ``_selftest.c``, with the steps that stages and requests need. Only files that Gatewise
+        wrote are replaced.
     coded : {8, 16, "float"}, optional
-        Hold thresholds as ranks of that many bits, and code each feature once, when it is
-        acquired. Smaller where many nodes share few thresholds, as boosted trees do; decisions
-        stay the same. By default the form with the smallest tables.
+        Form of thresholds: ranks of 8 or 16 bits, or floats. With ranks each feature is coded once,
+        when it is acquired. Ranks are smaller if many nodes share few thresholds, as in boosted
+        trees; decisions stay the same. By default the form with the smallest tables.
     name : str, optional
-        An identifier of C that begins every public name; the bundle's, or ``model``, by default.
+        C identifier that begins every public name; by default the bundle's name, or ``model``.
     sample : array-like of shape (n, n_features), optional
-        Rows for the self-test, windows where features are computed from them; a bundle has its own.
-        Rows made from the model are added: values at and next to its thresholds, and extremes.
+        Rows for the self-test, or windows for a system with blocks; by default a bundle's sample.
+        Rows generated from the model are added, with extreme values and values at and next to its
+        thresholds.
     lean : bool, default False
-        Leave out the models of stages that never stop at this operating point, and blocks that only
-        a request reads. These stages acquire the same features as before, but the label of an
-        instance that goes to the cloud is then of the last stage that may stop.
+        Whether to leave out the models of stages that never stop at this operating point, and
+        blocks that only a request reads. These stages still acquire the same features, but the
+        label of an offloaded instance is then the label of the last stage that may stop.
 
     Returns
     -------
@@ -118,17 +119,17 @@ def to_c(
     Raises
     ------
     InputError
-        If C does not allow the name, the folder holds other files of these names, or the source
-        is neither a system nor a bundle.
+        If C does not allow the name, the folder holds files of these names that Gatewise did not
+        write, or the source is neither a system nor a bundle.
     ConversionError
-        If it does not classify, a feature has too many distinct thresholds for `coded`, or a stage
-        reads a block that C cannot compute, which is named.
+        If the source is not a classifier, a feature has too many distinct thresholds for `coded`,
+        or a stage reads a block that C cannot compute.
     BundleError
         If the bundle cannot be read.
 
     Examples
     --------
-    ``to_c("bundle", "firmware/model", coded=8).table_bytes`` is the flash that the tables take.
+    ``to_c("bundle", "firmware/model", coded=8).table_bytes`` is the size of the tables in flash.
     """
     cascade = cascade_of(source, sample=sample, lean=lean)
     default = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
@@ -157,7 +158,7 @@ def write_cascade(
         "main.c": c_text.filled(
             "main.c",
             n_rows=n_sample + len(probes),
-            tried=f"{n_sample} of the sample, {len(probes)} made from the model",
+            tested_rows=f"{n_sample} of the sample, {len(probes)} generated from the model",
             **names,
             **_main(signals, names),
         ),
@@ -188,7 +189,7 @@ def write_cascade(
 def _smallest(
     cascade: Cascade, coded: Form | None, name: str
 ) -> tuple[Layout, dict[str, str], int]:
-    """Lay out and write a cascade in the wanted form, by default in the smallest."""
+    """Lay out and write a cascade in the form `coded`, by default in the smallest form."""
     layouts = [lay_out(cascade, None if coded == "float" else coded)]
     for ranks in (8, 16) if coded is None else ():
         with suppress(ConversionError):  # too many thresholds of a feature
@@ -200,7 +201,7 @@ def _smallest(
 def _signals(
     cascade: Cascade, layout: Layout, name: str
 ) -> tuple[SignalSource | None, dict[str, str]]:
-    """Write the blocks that stages read, and the blocks of a request that C can compute."""
+    """Write the blocks that stages read, and the blocks for requests that C can compute."""
     signal = cascade.signal
     if signal is None or not layout.n_slots:
         return None, {}
@@ -220,7 +221,7 @@ def _signals(
 
 
 def _main(signals: SignalSource | None, names: dict[str, str]) -> dict[str, str]:
-    """Parts of the example's program that test the blocks."""
+    """Fill the parts of the example program that test the blocks."""
     if signals is None:
         return {"declared": "", "signals_test": ""}
     text = c_text.filled("signals_main.c", "test", n_windows=signals.sample_windows, **names)
@@ -242,20 +243,22 @@ def _makefile(signals: SignalSource | None, name: str) -> str:
 def _selftest(
     cascade: Cascade, layout: Layout, probes: NDArray[np.float32], names: dict[str, str]
 ) -> str:
-    """Write a function that answers rows and counts answers that differ from Python's."""
+    """Write the self-test, which counts rows with answers that differ from Python's."""
     x = np.concatenate([cascade.rows, probes])
     expected = cascade.expected(x)
     tables = c_text.Tables()
-    tables.add("column", layout.columns, "int32_t", "Features, in the order of the rows' numbers.")
+    tables.add("column", layout.columns, "int32_t", "The feature of each value of a row.")
     tables.add("rows", x[:, layout.columns], "float")
-    tables.add("exits", expected.exits, "uint16_t", "The stage that stops, or the number of them.")
+    comment = "The stage that stops; the number of stages if none does."
+    tables.add("exits", expected.exits, "uint16_t", comment)
     tables.add("labels", expected.labels, "int32_t")
     bits = np.packbits(expected.acquired[:, layout.columns], axis=1, bitorder="little")
-    tables.add("acquired", bits, "uint8_t", "Acquired features, a bit each.")
+    tables.add("acquired", bits, "uint8_t", "One bit per slot: whether it was acquired.")
     flat = np.concatenate([np.zeros((len(x), 0), np.float32), *expected.outputs], axis=1)
-    tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", "As bits.")
+    comment = "Outputs of the stages, as the bits of floats."
+    tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", comment)
     sizes = np.array([out.shape[1] for out in expected.outputs])
-    tables.add("n_outputs", sizes, "uint16_t", "Of each stage.")
+    tables.add("n_outputs", sizes, "uint16_t", "Number of outputs of each stage.")
     return c_text.filled(
         "selftest.c",
         **names,

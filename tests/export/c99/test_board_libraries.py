@@ -1,4 +1,4 @@
-"""Libraries for boards: they compile strictly, keep tables in flash, and are small."""
+"""Libraries for boards compile without warnings, keep tables in flash and are small."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_libraries_compile_strictly_as_c_and_as_cpp(bundle, tmp_path, build):
+def test_libraries_compile_without_warnings_as_c_and_cpp(bundle, tmp_path, build):
     source, reason = write_library(bundle, tmp_path / build, build, name="m")
     assert reason is None
     folder = tmp_path / build
     assert all((folder / file).exists() for file in source.files)
     headers = next(folder.rglob("m_wire.h")).parent
     for file in (folder / "src").glob("*.c"):
-        for words in COMPILERS:
-            if shutil.which(words[0]) is None:
+        for command in COMPILERS:
+            if shutil.which(command[0]) is None:
                 continue
-            command = [*words, *STRICT, "-Os", "-I", headers, "-c", "-o", "/dev/null", file]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            options = [*STRICT, "-Os", "-I", headers, "-c", "-o", "/dev/null", file]
+            done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
-def test_no_table_takes_ram_on_avr(bundle, tmp_path):
+def test_tables_take_no_ram_on_avr(bundle, tmp_path):
     write_library(bundle, tmp_path, "arduino", name="m")
     for name in ("m", "m_wire"):
         command = ["avr-gcc", "-mmcu=atmega328p", "-Os", "-std=c99", *STRICT, "-c"]
@@ -65,12 +65,12 @@ def test_no_table_takes_ram_on_avr(bundle, tmp_path):
         ).stdout
         sizes = dict(re.findall(r" (\.\S+) +([0-9a-f]{8}) ", sections))
         in_ram = [name for name in sizes if name.startswith((".data", ".bss", ".rodata"))]
-        strings = sum(int(sizes[name], 16) for name in in_ram)
-        assert strings <= 16, sizes  # texts of two codes
+        ram_bytes = sum(int(sizes[name], 16) for name in in_ram)
+        assert ram_bytes <= 16, sizes  # the texts of two error codes
         assert int(sizes.get(".progmem.data", "0"), 16) > 0 or ".progmem" in sections
 
 
-def test_cmake_builds_the_library_and_what_uses_it(bundle, tmp_path):
+def test_cmake_builds_the_library_and_a_program_that_uses_it(bundle, tmp_path):
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
     write_library(bundle, tmp_path / "m", "cmake", name="m")
@@ -80,13 +80,15 @@ def test_cmake_builds_the_library_and_what_uses_it(bundle, tmp_path):
         "cmake_minimum_required(VERSION 3.13)\nproject(user LANGUAGES C CXX)\nadd_subdirectory(m)\n"
         "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE gatewise::m)\n"
     )
-    for words in (("-S", ".", "-B", "build"), ("--build", "build")):
-        done = subprocess.run(["cmake", *words], cwd=tmp_path, capture_output=True, text=True)
+    for options in (("-S", ".", "-B", "build"), ("--build", "build")):
+        done = subprocess.run(["cmake", *options], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
 
 CORTEX = ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-Os", "-std=c99")
-LINKED = ("-ffunction-sections", "-Wl,--gc-sections", "--specs=nano.specs", "--specs=nosys.specs")
+LINK_FLAGS = (
+    "-ffunction-sections", "-Wl,--gc-sections", "--specs=nano.specs", "--specs=nosys.specs",
+)  # fmt: skip
 FIRMWARE = """\
 #include "m_wire.h"
 m_wire wire;
@@ -113,15 +115,16 @@ int main(void)
 @pytest.mark.skipif(shutil.which(CORTEX[0]) is None, reason="arm-none-eabi-gcc is not installed")
 @pytest.mark.parametrize("json", [0, 1])
 def test_the_client_is_small_on_a_cortex_m0(bundle, tmp_path, json):
-    """At most 8 KB of flash with the library's functions, and 2 KB of RAM for 64 features."""
+    """With the library's functions it takes at most 8 KB of flash, and 2 KB of RAM."""
     write_library(bundle, tmp_path, "cmake", name="m")
     header = tmp_path / "include/m_wire.h"
-    wide = re.sub(r"(M_WIRE_JSON_BYTES) \d+", rf"\1 {130 + 15 * 64}", header.read_text())
-    header.write_text(re.sub(r"(M_WIRE_CBOR_BYTES) \d+", rf"\1 {70 + 4 * 64}", wide))
+    # enlarge the message buffers to those of 64 features
+    text = re.sub(r"(M_WIRE_JSON_BYTES) \d+", rf"\1 {130 + 15 * 64}", header.read_text())
+    header.write_text(re.sub(r"(M_WIRE_CBOR_BYTES) \d+", rf"\1 {70 + 4 * 64}", text))
     (tmp_path / "main.c").write_text(FIRMWARE)
     sizes = {}
     for has_client in (0, 1):
-        flags = (f"-DCLIENT={has_client}", f"-DM_WIRE_JSON={json}", "-I", "include", *LINKED)
+        flags = (f"-DCLIENT={has_client}", f"-DM_WIRE_JSON={json}", "-I", "include", *LINK_FLAGS)
         command = [*CORTEX, *flags, "main.c", "src/m_wire.c", "src/m.c", "-lm", "-o", "out.elf"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
         measured = subprocess.run(
@@ -137,17 +140,17 @@ def test_the_client_is_small_on_a_cortex_m0(bundle, tmp_path, json):
 def test_bundles_that_never_offload_have_no_client(tmp_path):
     bundle = small_bundle.write_bundle(tmp_path / "bundle", cloud=False)
     source, reason = write_library(bundle, tmp_path / "c", "arduino", name="m")
-    assert reason == "no instance is offloaded at its operating point"
+    assert reason == "the bundle offloads no instance at its operating point"
     assert not [file for file in source.files if "wire" in file or "offload" in file]
 
 
-def test_what_cannot_be_written_is_refused(tmp_path, bundle):
-    with pytest.raises(InputError, match="there are arduino, zephyr"):
+def test_unknown_builds_unusable_names_and_foreign_files_are_refused(tmp_path, bundle):
+    with pytest.raises(InputError, match="choose one of arduino, zephyr"):
         write_library(bundle, tmp_path / "c", "make")
     odd = small_bundle.write_bundle(tmp_path / "odd", name='a"b')
     with pytest.raises(InputError, match="plain ASCII"):
         write_library(odd, tmp_path / "d", "cmake", name="m")
     (tmp_path / "e").mkdir()
     (tmp_path / "e/CMakeLists.txt").write_text("mine")
-    with pytest.raises(InputError, match="not of Gatewise"):
+    with pytest.raises(InputError, match="not written by Gatewise"):
         write_library(bundle, tmp_path / "e", "cmake", name="m")

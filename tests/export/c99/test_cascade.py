@@ -1,4 +1,4 @@
-"""A cascade at its operating point: the stages, models and features that C needs."""
+"""The stages, models and features that C needs at an operating point."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def test_stages_after_one_that_always_stops_are_left_out():
         assert cascade.always_stops == (n_stages < 3)
 
 
-def test_lean_holds_the_models_of_stages_that_may_answer():
+def test_lean_keeps_only_models_of_stages_that_may_answer():
     stage = steps(3, takes_missing=False).stages[0]
     lean = replace(
         steps(3, takes_missing=False), stages=(stage,) * 3, thresholds=(None, 0.5, None), lean=True
     )
-    assert lean.holds == (False, True, True)  # the last one answers what no other does
-    assert replace(lean, offloads=True).holds == (False, True, False)
-    assert replace(lean, lean=False).holds == (True, True, True)
+    assert lean.has_model == (False, True, True)  # the last stage answers the rest
+    assert replace(lean, offloads=True).has_model == (False, True, False)
+    assert replace(lean, lean=False).has_model == (True, True, True)
     assert replace(lean, thresholds=(None,) * 3).outputs == (0, 0, 1)
 
 
-def test_features_that_only_a_request_needs():
-    one = replace(
+def test_needed_features_include_those_of_a_possible_request():
+    cascade = replace(
         steps(3, takes_missing=False), feature_names=("x", "y", "z"), request=np.array([0, 2]),
         thresholds=(0.5,), offloads=True,
     )  # fmt: skip
-    assert one.needed_features == {0, 2}
-    assert replace(one, request=None).needed_features == {0, 1, 2}
-    assert replace(one, lean=True).needed_features == {0}
-    assert replace(one, offloads=False).needed_features == {0}
-    assert replace(one, thresholds=(ALWAYS_STOP,)).needed_features == {0}
+    assert cascade.needed_features == {0, 2}
+    assert replace(cascade, request=None).needed_features == {0, 1, 2}
+    assert replace(cascade, lean=True).needed_features == {0}
+    assert replace(cascade, offloads=False).needed_features == {0}
+    assert replace(cascade, thresholds=(ALWAYS_STOP,)).needed_features == {0}

@@ -1,4 +1,4 @@
-"""The layout of a cascade in C: slots, types, codes of thresholds, sizes."""
+"""The layout of a cascade in C: slots, types, threshold codes and sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.c_cascades import steps
 
 
 def stump(feature: int, threshold: float, *, nan_left: bool = False, output: int = 0) -> Tree:
-    """A tree of one test: 0 to the left, 1 to the right."""
+    """Make a tree with one inner node."""
     return Tree([feature, -1, -1], [threshold, 0, 0], [1, -1, -1], [2, -1, -1], nan_left, output)
 
 
@@ -40,18 +40,18 @@ def ensemble(*trees: Tree, n_features: int, n_outputs: int = 1) -> TreeEnsemble:
     sizes = [len(tree.feature) for tree in trees]
     roots = np.cumsum([0, *sizes[:-1]])
 
-    def below(side: str) -> NDArray[np.int32]:
+    def joined_children(side: str) -> NDArray[np.int32]:
         children = [np.array(getattr(tree, side)) for tree in trees]
-        moved = [np.where(c < 0, -1, c + root) for c, root in zip(children, roots, strict=True)]
-        return np.concatenate(moved).astype(np.int32)
+        shifted = [np.where(c < 0, -1, c + root) for c, root in zip(children, roots, strict=True)]
+        return np.concatenate(shifted).astype(np.int32)
 
     feature = np.concatenate([tree.feature for tree in trees]).astype(np.int32)
     nan_left = np.repeat([tree.nan_left for tree in trees], sizes) & (feature >= 0)
     return TreeEnsemble(
         feature=feature,
         threshold=np.concatenate([tree.threshold for tree in trees]).astype(np.float32),
-        left=below("left"),
-        right=below("right"),
+        left=joined_children("left"),
+        right=joined_children("right"),
         nan_left=nan_left,
         value=np.arange(sum(sizes), dtype=np.float32)[:, None],
         roots=roots.astype(np.int32),
@@ -69,7 +69,7 @@ def cascade_of_trees(*stages: Stage, **changes: Any) -> Cascade:
     )
 
 
-#: Tests feature 1; to the left feature 0 at 2.0, whose right child is a test of feature 1 again.
+#: Tests feature 1, then on the left feature 0, then on its right feature 1 again.
 DEEP = Tree(
     [1, 0, -1, 1, -1, -1, -1],
     [4.0, 2.0, 0, 1.0, 0, 0, 0],
@@ -91,8 +91,8 @@ def test_packed_trees_count_the_inner_nodes_to_the_left():
     assert (packed.leaves.small * packed.leaves.step).ravel().tolist() == [2, 4, 5, 6, 8, 9]
     assert packed.base.tolist() == [0]
     assert packed.code is None
-    refused = pack_trees(trees, np.array([5, 3, 4]), takes_missing=False)
-    assert not refused.nan_left.any()
+    without_missing = pack_trees(trees, np.array([5, 3, 4]), takes_missing=False)
+    assert not without_missing.nan_left.any()
 
 
 def test_slots_are_the_features_of_all_stages_in_order():
@@ -109,7 +109,7 @@ def test_slots_are_the_features_of_all_stages_in_order():
     assert (layout.coded, layout.edges, layout.n_outputs) == (None, (), 1)
 
 
-def test_a_stage_without_its_model_acquires_its_features():
+def test_a_stage_whose_model_is_left_out_still_acquires_its_features():
     stage = Stage(ensemble(stump(0, 1.0), n_features=1), np.array([3]), "sigmoid")
     cascade = cascade_of_trees(stage, stage, thresholds=(None, 0.5), lean=True, offloads=True)
     left_out, present = lay_out(cascade, 8).stages
@@ -142,10 +142,10 @@ def test_a_layout_without_thresholds_has_no_codes():
     assert {layout.types[name] for name in names} == {"uint8_t"}
 
 
-def test_more_thresholds_than_codes_are_refused_with_a_form_that_holds_them():
-    more = steps(65536, takes_missing=False)
-    with pytest.raises(ConversionError, match=r"'x' has 65536 .* tell 65535 apart: use coded='fl"):
-        lay_out(more, 16)
+def test_the_error_for_too_many_thresholds_names_a_larger_form():
+    cascade = steps(65536, takes_missing=False)
+    with pytest.raises(ConversionError, match=r"'x' has 65536 .* only 65535: use coded='float'"):
+        lay_out(cascade, 16)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_outputs_are_numbered_from_0(n_outputs, kind):
 
 
 @pytest.mark.parametrize(("n_edges", "kind"), [(255, "uint8_t"), (256, "uint16_t")])
-def test_the_number_of_all_edges_is_a_place_among_them(n_edges, kind):
+def test_the_type_of_edge_starts_holds_the_number_of_all_edges(n_edges, kind):
     assert lay_out(steps(n_edges, takes_missing=False), 16).types["edge_start_type"] == kind
 
 
@@ -270,6 +270,6 @@ def test_codes_of_a_byte_leave_one_for_nan(takes_missing, most):
     layout = lay_out(steps(most, takes_missing=takes_missing), 8)
     assert layout.forests[0].code.tolist() == list(range(most))
     more = steps(most + 1, takes_missing=takes_missing)
-    with pytest.raises(ConversionError, match=f"8-bit codes tell {most} apart: use coded=16"):
+    with pytest.raises(ConversionError, match=f"8-bit codes distinguish only {most}: use coded=16"):
         lay_out(more, 8)
     assert lay_out(more, 16).coded == 16

@@ -98,7 +98,7 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
             outcome = OFFLOAD if passed_on else FALLBACK if last >= 0 else ERROR
             return Answer(outcome, n, label, last, refused, bought)
         margins, score = split(stage.margins(row[None]), stage.score)
-        if cascade.holds[s]:
+        if cascade.has_model[s]:
             label, last = int(labels(margins)[0]), s
         if stops(score, threshold)[0] or (s == n - 1 and not cascade.offloads):
             return Answer(STOPPED, s, label, last, -1, bought)
@@ -132,7 +132,7 @@ def test_the_random_cascades_are_of_all_kinds(compiled):
         forests = [forest for c, _ in compiled for forest in lay_out(c, None).forests]
         assert {getattr(forest.leaves, name) is None for forest in forests} == {False, True}
     assert {stage.acquisition for stage in stages} == {"stage", "node"}
-    assert {all(c.holds) for c, _ in compiled} == {False, True}
+    assert {all(c.has_model) for c, _ in compiled} == {False, True}
     assert {(c.takes_missing, c.offloads) for c, _ in compiled} == {
         (a, b) for a in (False, True) for b in (False, True)
     }
@@ -175,7 +175,7 @@ def check_rows(cascade: Cascade, c: Compiled, x: Matrix) -> None:
             int(said.refused[i]), set(columns[said.bought[i]].tolist()),
         )  # fmt: skip
         assert got == expected
-    for stage, held, outputs in zip(cascade.stages, cascade.holds, said.outputs, strict=True):
+    for stage, held, outputs in zip(cascade.stages, cascade.has_model, said.outputs, strict=True):
         if not held:
             assert outputs.shape[1] == 0
             continue
@@ -293,7 +293,7 @@ def test_rows_made_from_the_model_find_a_comparison_that_is_off(tmp_path, coded)
     ]
     assert (sources[0].sample_rows, sources[0].made_rows) == (0, 256)
     code = (tmp_path / "wrong" / "wrong.c").read_text()
-    wrong = re.sub(r"if \(it->(value|code)\[slot\] <=", r"if (it->\1[slot] <", code)
+    wrong = re.sub(r"if \(instance->(value|code)\[slot\] <=", r"if (instance->\1[slot] <", code)
     assert wrong != code
     (tmp_path / "wrong" / "wrong.c").write_text(wrong)
     libraries = build([(source, cascade.outputs) for source in sources], flags=("-O0",))

@@ -1,4 +1,4 @@
-"""Trained systems of every kind as C: decisions, purchases, sizes, files, the command line."""
+"""Trained systems of every kind as C: decisions, acquired features, sizes, files and command."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
-    """Every system, and its bundle as C in float and 16-bit form: all in one library."""
+    """Every system and its bundle, as C with float and with 16-bit thresholds."""
     folder = tmp_path_factory.mktemp("systems")
     systems: dict[str, tuple[Any, Any]] = {}
     for name in FITTED:
@@ -78,7 +78,7 @@ def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [*FITTED, *MODELS])
-def test_c_decides_and_buys_as_the_system(made, name):
+def test_c_decides_and_acquires_as_the_system(made, name):
     system, rows, bundle, libraries = made[name]
     stages = system.stages_
     columns = np.unique(np.concatenate([stage.features for stage in stages]))
@@ -102,7 +102,7 @@ def test_c_decides_and_buys_as_the_system(made, name):
 
 
 @pytest.mark.parametrize("name", [*FITTED, *MODELS])
-def test_c_refuses_and_pays_as_a_device_in_python(made, name):
+def test_c_refuses_values_and_acquires_as_a_device_in_python(made, name):
     _, rows, bundle, (c, _) = made[name]
     draw = np.random.default_rng(3)
     rows = np.array(rows[:60], np.float32)
@@ -134,20 +134,20 @@ def test_a_system_and_its_bundle_give_the_same_tables(made, tmp_path):
             assert out.sample_rows == 9
             text = (out.folder / "same.c").read_text()
             texts.append(re.sub(r"-?0\.0f", "0.0f", text.split("\n", 1)[1]))
-        # a graph holds 0 where the system has -0; no sum tells them apart
+        # a bundle stores 0 for -0, which changes no sum
         assert texts[0] == texts[1]
 
 
-def test_the_header_tells_the_sizes(made, tmp_path):
+def test_the_header_states_the_sizes(made, tmp_path):
     _, _, bundle, _ = made["gated-trees"]
     out = to_c(bundle, tmp_path, coded=16, name="gate")
     header = (tmp_path / "gate.h").read_text()
-    told = dict(re.findall(r"#define (GATE_\w+) (\d+)", header))
-    assert int(told["GATE_TABLE_BYTES"]) == out.table_bytes
-    assert int(told["GATE_INSTANCE_BYTES"]) == out.instance_bytes
-    assert int(told["GATE_STACK_BYTES"]) == out.stack_bytes
-    assert (int(told["GATE_FEATURES"]), int(told["GATE_CLASSES"])) == (30, 2)
-    # what the tables hold is what the compiler puts there
+    constants = dict(re.findall(r"#define (GATE_\w+) (\d+)", header))
+    assert int(constants["GATE_TABLE_BYTES"]) == out.table_bytes
+    assert int(constants["GATE_INSTANCE_BYTES"]) == out.instance_bytes
+    assert int(constants["GATE_STACK_BYTES"]) == out.stack_bytes
+    assert (int(constants["GATE_FEATURES"]), int(constants["GATE_CLASSES"])) == (30, 2)
+    # the compiler's stack use stays within the stated bound
     command = [*compiler(), *STRICT, "-c", "-Os", "-fstack-usage", "gate.c"]
     subprocess.run(command, cwd=tmp_path, check=True)
     used = [int(line.split()[1]) for line in (tmp_path / "gate.su").read_text().splitlines()]
@@ -160,10 +160,10 @@ def test_make_builds_and_runs_the_self_test(made, tmp_path):
     assert out.name == "gated_lines"
     done = subprocess.run(["make", "-s", "test"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "0 of 304 rows differ (48 of the sample, 256 made from the model)" in done.stdout
+    assert "0 of 304 rows differ (48 of the sample, 256 generated from the model)" in done.stdout
 
 
-def test_the_self_test_finds_a_bit_that_is_off(made, tmp_path):
+def test_the_self_test_finds_one_wrong_bit(made, tmp_path):
     _, _, bundle, _ = made["kernels"]
     cascade = cascade_of(bundle)
     out = to_c(bundle, tmp_path, name="m")
@@ -177,10 +177,10 @@ def test_the_self_test_finds_a_bit_that_is_off(made, tmp_path):
     assert c.selftest() > 0
 
 
-# -- what is refused -----------------------------------------------------------------------
+# -- refused sources -----------------------------------------------------------------------
 
 
-def test_too_many_thresholds_for_the_code(made, tmp_path):
+def test_more_thresholds_than_codes_are_refused(made, tmp_path):
     system, _, _, _ = made["gated-trees"]
     cascade = cascade_of(system)
     stage = cascade.stages[0]
@@ -188,12 +188,12 @@ def test_too_many_thresholds_for_the_code(made, tmp_path):
     many = replace(trees, threshold=np.arange(len(trees.threshold), dtype=np.float32))
     wide = replace(cascade, stages=(replace(stage, model=replace(many, feature=many.feature * 0 +
                    np.where(many.feature >= 0, 0, -1).astype(np.int32))),))  # fmt: skip
-    with pytest.raises(ConversionError, match=r"distinct thresholds, 8-bit codes tell 255 apart"):
+    with pytest.raises(ConversionError, match="8-bit codes distinguish only 255"):
         lay_out(wide, 8)
     assert lay_out(wide, 16).coded == 16
 
 
-def test_by_default_the_smaller_form_is_written(made, tmp_path):
+def test_by_default_the_smallest_form_is_written(made, tmp_path):
     for name, (_, _, bundle, _) in made.items():
         sizes = {None: to_c(bundle, tmp_path / name, name="m").table_bytes}
         for coded in ("float", 8):
@@ -202,9 +202,9 @@ def test_by_default_the_smaller_form_is_written(made, tmp_path):
         assert sizes.pop(None) == min(sizes.values())
 
 
-def test_what_cannot_be_written_is_refused_and_nothing_is_overwritten(made, tmp_path):
+def test_unusable_sources_and_names_are_refused_and_files_are_kept(made, tmp_path):
     model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, Y)
-    with pytest.raises(ConversionError, match="only what classifies"):
+    with pytest.raises(ConversionError, match="it is not a classifier"):
         to_c(model, tmp_path)
     with pytest.raises(InputError, match="fitted system or a bundle, not int"):
         to_c(3, tmp_path)
@@ -212,37 +212,38 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_overwritten(made, tmp_
         to_c(StagedCascade(), tmp_path)
     bundle = made["kernels"][2]
     for name in ("", "main", "while", "9lives", "a-b", "Model", "x" * 50):
-        with pytest.raises(InputError, match="cannot begin names of C"):
+        with pytest.raises(InputError, match="cannot begin C identifiers"):
             to_c(bundle, tmp_path, name=name)
     (tmp_path / "main.c").write_text("int main(void) { return 1; }\n")
-    with pytest.raises(InputError, match=r"main\.c exists and is not of Gatewise"):
+    with pytest.raises(InputError, match=r"main\.c exists and was not written by Gatewise"):
         to_c(bundle, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["main.c"]
     (tmp_path / "main.c").unlink()
     to_c(bundle, tmp_path)
-    assert to_c(bundle, tmp_path).files  # its own it replaces
+    assert to_c(bundle, tmp_path).files  # files that Gatewise wrote are replaced
 
 
 # -- the command line ----------------------------------------------------------------------
 
 
-def test_the_command(made, tmp_path, capsys):
+def test_the_command_writes_the_folder_and_prints_sizes(made, tmp_path, capsys):
     bundle = made["lazy"][2]
     for number in (0, len(bundle.manifest.operating_points) - 1):
-        moved = bundle.with_active(number)
-        assert cascade_of(moved).thresholds == tuple(moved.manifest.active_point.thresholds)
+        switched = bundle.with_active(number)
+        thresholds = tuple(switched.manifest.active_point.thresholds)
+        assert cascade_of(switched).thresholds == thresholds
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "8",
                  "--json"]) == 0  # fmt: skip
-    told = json.loads(capsys.readouterr().out)
-    assert told["coded"] == 8
-    assert min(told["flash_bytes"], told["ram_bytes"], told["stack_bytes"]) > 0
-    assert told["files"][0] == "lazy.h"
+    document = json.loads(capsys.readouterr().out)
+    assert document["coded"] == 8
+    assert min(document["flash_bytes"], document["ram_bytes"], document["stack_bytes"]) > 0
+    assert document["files"][0] == "lazy.h"
     assert (tmp_path / "c" / "lazy.c").is_file()
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "a b")]) == 0
     assert f"make -C '{tmp_path / 'a b'}' test\n" in capsys.readouterr().out
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c")]) == 0
     printed = capsys.readouterr().out
-    assert all(f"{size}, bytes" in printed for size in ("flash", "RAM", "stack"))
+    assert all(f"{size}, bytes" in printed for size in ("flash for tables", "RAM", "stack"))
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "12"]) == 2
     assert "choose 8, 16 or float" in capsys.readouterr().err
     assert main(["c99", str(tmp_path / "none"), "--out", str(tmp_path / "c")]) == 2

@@ -78,7 +78,7 @@ def test_no_function_of_its_own_is_called_as_one_of_a_model_may_be():
     text = "\n".join(file.read_text() for file in templates)
     public = tuple(f"_{name}" for name in re.findall(r"\$\{p\}_(\w+)", text))
     own = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", text, re.MULTILINE)
-    assert {"take_all", "leaf_number", "fft"} < set(own)
+    assert {"acquire_slots", "leaf_number", "fft"} < set(own)
     assert not [name for name in own if name.endswith(public)]
 
 

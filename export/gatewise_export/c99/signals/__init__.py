@@ -1,1 +1,1 @@
-"""Blocks of signals as C99: fixed memory, steps computed when a feature is acquired."""
+"""Write signal blocks as C99 that uses fixed memory and computes a step on first use."""

@@ -1,4 +1,4 @@
-"""The call of each kind of step; its C is a section of ``templates/signal_steps.c``."""
+"""Write the C call of each kind of step; ``templates/signal_steps.c`` holds the functions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gatewise_export.c99.signals.step_code import StepCode
 from gatewise_signals.blocks import images, sound, spectra, time_domain
 from gatewise_signals.steps import LUMINANCE, Channels, Pixels, Step
 
-#: Most terms that numpy, and C, add up without halving them first.
-PART = 128
+#: Largest number of terms that numpy, and the C, sum without splitting them in halves.
+SUM_BLOCK = 128
 
 # -- the window ----------------------------------------------------------------------------
 
@@ -45,8 +45,8 @@ def _frame(code: StepCode, step: images.Frame) -> None:
 def _quantiles(code: StepCode, step: time_domain.Quantiles) -> None:
     # quantile = sorted[lower] + fraction * (sorted[lower + 1] - sorted[lower])
     lower, _, fraction = time_domain.quantile_positions(step.at, code.length)
-    indices = code.table(lower, "Sorted samples below")
-    fractions = code.floats(fraction, "Part of the way")
+    indices = code.table(lower, "Index of the sorted sample below each quantile")
+    fractions = code.floats(fraction, "Fraction of the way to the next sample")
     work = code.scratch_or_input(code.length)
     code.call_of_rows("quantiles", indices, fractions, len(fraction), work)
 
@@ -56,7 +56,7 @@ def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
 
 
 def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
-    detail = code.scratch(PART)
+    detail = code.scratch(SUM_BLOCK)
     work = code.scratch_or_input(code.length)
     code.call_of_rows("wavelet", float(time_domain.ROOT_HALF), step.levels, detail, work)
 
@@ -65,12 +65,12 @@ def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
 
 
 def _transform(code: StepCode, samples: int, work: str) -> tuple[str | int | float, ...]:
-    """Arguments that describe the power spectrum of that many `samples`, and where it works."""
+    """List the C arguments for a power spectrum of `samples` values with working memory `work`."""
     window, squares = spectra.weighted_hann(samples)
     size = spectra.fft_size(samples)
-    turn = code.tables.transform(size)
+    twiddles = code.tables.transform(size)
     half = code.floats(window[: samples // 2 + 1], "First half of a Hann window")
-    return half, float(squares), size, turn, work
+    return half, float(squares), size, twiddles, work
 
 
 def _spectrum(code: StepCode, step: spectra.Spectrum) -> None:
@@ -100,16 +100,16 @@ def _spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
 def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
     bins, weights, starts = step.filters()
     first_bins = code.table(bins[starts], "First bins of mel bands")
-    weight = code.floats(weights, "Their bins' weights")
-    bounds = code.table([*starts, len(bins)], "Where a band's weights begin")
+    weight = code.floats(weights, "Weights of the bins of mel bands")
+    bounds = code.table([*starts, len(bins)], "Start of each band's weights")
     filters = first_bins, weight, bounds, step.bands
     if len(code.input_shapes[0]) == 3:
         code.call_of_rows("mel_bands", *filters)
         return
-    # the spectrogram has no result: the mel bands of each frame are computed from its spectrum
+    # the plan left out the spectrogram, so compute the mel bands of each frame from its spectrum
     source = step.source
     work = code.scratch(spectra.fft_size(source.frame))
-    if step.bands <= source.hop:  # then no band is written over samples of a later frame
+    if step.bands <= source.hop:  # no band overwrites samples of a later frame
         code.put_result_in_input()
     transform = _transform(code, source.frame, work)
     code.call_of_rows("mel_of_frames", source.frame, source.hop, *filters, *transform)
@@ -151,11 +151,11 @@ def _edges(code: StepCode, step: images.Edges) -> None:
 
 
 def _plain(function: str, *settings: str) -> Callable[[StepCode, Any], None]:
-    """A step with the channels of its input and these settings as arguments."""
+    """Make a writer of calls with the input's channels and these settings as arguments."""
     return lambda code, step: code.call_of_rows(function, *(getattr(step, s) for s in settings))
 
 
-#: Writers of the steps that C can compute.
+#: Call writers of the steps that C can compute.
 KINDS: dict[type[Step], Callable[[StepCode, Any], None]] = {
     Channels: _channels,
     Pixels: _pixels,

@@ -1,4 +1,4 @@
-"""Memory of steps: results that are never needed at the same time share it."""
+"""Place the buffers of steps so that buffers never needed at the same time share memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of `size` floats, needed while `steps` run; other steps may write over it.
+    """A buffer of `size` floats that is needed while `steps` run; other steps may overwrite it.
 
-    It begins where the buffer called `host` does, if it has one.
+    If `host` is set, the buffer begins at the offset of the buffer with that name.
     """
 
     name: str
@@ -20,11 +20,11 @@ class Buffer:
 
 
 def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, int], int]:
-    """Place buffers from `start` on; get their offsets, and the end of the last one.
+    """Place buffers from `start` on; return their offsets and the end of the last one.
 
-    The largest buffer comes first, with its guests, each at the lowest offset where it overlaps no
-    buffer that is needed at the same time. (Greedy by size; the least memory is a problem of bin
-    packing.)
+    Buffers are placed in order of size, largest first and together with the buffers that they host.
+    Each goes to the lowest offset at which it overlaps no buffer that is needed at the same time.
+    The result is not always minimal, because minimal memory is a bin-packing problem.
 
     >>> from dataclasses import replace
     >>> channels, power = Buffer("channels", 64, {0, 1}), Buffer("power", 33, {1, 2, 3})
@@ -38,14 +38,14 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
     hosts = [buffer for buffer in buffers if buffer.host is None]
     for host in sorted(hosts, key=lambda b: (-b.size, min(b.steps))):
         group = [host, *(b for b in buffers if b.host == host.name)]
-        rivals = [(b.size, r) for b in group for r in placed if r.steps & b.steps]
+        conflicts = [(b.size, r) for b in group for r in placed if r.steps & b.steps]
         offset = start
-        while rival_ends := [
+        while conflict_ends := [
             offsets[r.name] + r.size
-            for size, r in rivals
+            for size, r in conflicts
             if offset < offsets[r.name] + r.size and offsets[r.name] < offset + size
         ]:
-            offset = min(rival_ends)
+            offset = min(conflict_ends)
         offsets |= dict.fromkeys((b.name for b in group), offset)
         placed += group
     return offsets, max((offsets[b.name] + b.size for b in placed), default=start)

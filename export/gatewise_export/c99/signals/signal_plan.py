@@ -1,4 +1,4 @@
-"""Steps of a graph that C computes: their order, calls and memory, for windows of one shape."""
+"""Plan the steps that C computes for windows of one shape: their order, calls and memory."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from gatewise_signals.steps import Step
 
 @dataclass(frozen=True, eq=False)
 class SignalPlan:
-    """Blocks in the order in which stages read them, and their steps in the resulting order.
+    """Blocks in the order in which stages read them, and the steps that the blocks need.
 
     Attributes
     ----------
     spans : list of slice
         The features of each block.
     block_steps : list of int
-        The number of each block among the steps.
+        The step that computes each block.
     codes : list of StepCode
-        The steps.
+        The calls of the steps, in order.
     tables : SignalTables
+        Constant tables of the steps.
     offsets : dict
-        Places of the steps' results and work in a memory of `n_floats`.
+        Offset of each result and each working memory, in floats.
     n_floats : int
+        Size of the memory in floats.
     """
 
     spans: list[slice]
@@ -54,22 +56,22 @@ class SignalPlan:
 def plan_signals(
     graph: SignalGraph, window: NDArray[Any], features: Iterable[int] | None = None
 ) -> SignalPlan:
-    """Plan the blocks that compute `features` (by default all), which are acquired in this order.
+    """Plan the blocks that compute `features`, by default all, in their order of acquisition.
 
-    `window`: zeros of the windows' shape and dtype. ConversionError names steps that C cannot
-    compute; InputError if windows do not fit.
+    `window` holds zeros in the shape and dtype of the windows. Raises ConversionError if C cannot
+    compute a step, and InputError if the windows do not fit the blocks.
     """
     numbers = range(len(graph.feature_names)) if features is None else features
     blocks = list(dict.fromkeys(int(graph.block_of[feature]) for feature in numbers))
     if not blocks:
-        raise InputError("features: give at least one feature of a block")
-    # each step stands where the first block needs it
+        raise InputError("features is empty: give at least one feature of a block")
+    # each step comes before the first block that needs it
     steps = list(dict.fromkeys(s for b in blocks for s in _in_order(graph, graph.blocks[b])))
     unsupported = [step.label for step in steps if type(step) not in KINDS]
     if unsupported:
         raise ConversionError(
             f"cannot write {', '.join(unsupported)} in C: Python functions, networks and "
-            "user-defined steps have no C form; leave these blocks out, or run the bundle with "
+            "user-defined steps have no C form. Leave out their blocks, or run the bundle with "
             "Python"
         )
     inner_steps = _inner_spectrograms(steps)
@@ -83,7 +85,7 @@ def plan_signals(
 
 
 def computable(graph: SignalGraph) -> set[int]:
-    """Get the features that C can compute."""
+    """Find the features that C can compute."""
     return {
         feature
         for b, block in enumerate(graph.blocks)
@@ -93,7 +95,7 @@ def computable(graph: SignalGraph) -> set[int]:
 
 
 def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
-    """List a block and the steps that it needs; each step follows the steps that it reads."""
+    """List a block and all steps that it needs, each after the steps that it reads."""
     needed = set()
     unvisited = [block]
     while unvisited:
@@ -104,9 +106,9 @@ def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
 
 
 def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
-    """Find spectrograms that have one mel spectrogram as their only reader.
+    """Find spectrograms that only one mel spectrogram reads.
 
-    The mel spectrogram computes each frame's spectrum itself, so that one frame is in memory.
+    The mel spectrogram computes each frame's spectrum, so that memory holds only one frame.
     """
     readers = {s: [r for r in steps if s in r.inputs] for s in steps if type(s) is Spectrogram}
     return {s for s, steps in readers.items() if [type(r) for r in steps] == [MelSpectrogram]}
@@ -115,7 +117,7 @@ def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
 def _codes(
     graph: SignalGraph, steps: Sequence[Step], window: NDArray[Any], tables: SignalTables
 ) -> list[StepCode]:
-    """Write the calls of steps; a `window` of zeros gives the shapes of their results."""
+    """Write the calls of steps; the shapes of results come from running a `window` of zeros."""
     values = graph.start(window)
     try:
         shapes = {step: values.of_step(step).shape[1:] for step in steps}
@@ -126,7 +128,7 @@ def _codes(
     codes = []
     for number, step in enumerate(steps):
         inputs = [s for i in step.inputs for s in ([i] if i in shapes else i.inputs)]
-        # if the spectrogram of a mel spectrogram was left out above, it is the reader of the source
+        # a spectrogram that was left out above counts as the reader of its own input
         reader = step if all(i in shapes for i in step.inputs) else step.inputs[0]
         code = StepCode(
             step=step,
@@ -143,7 +145,10 @@ def _codes(
 
 
 def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
-    """Whether no block needs both `step` and another reader of `source`, a part of the window."""
+    """Whether `source` reads only the window, and no block needs another reader of it than `step`.
+
+    `step` may then overwrite the result of `source`.
+    """
     steps_of_blocks = (_in_order(graph, block) for block in graph.blocks)
     return not source.inputs and all(
         [s for s in needed if source in s.inputs] == [step]
@@ -153,10 +158,10 @@ def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
 
 
 def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[dict[str, int], int]:
-    """Place the results and the work of steps in memory, features first; count all floats.
+    """Place the results and working memory of steps, features first; count all floats.
 
-    A result is needed from its step to its last reader. A step that reads the window alone can run
-    again for each block: its result is needed until its last reader among the steps of the block.
+    A result is needed from its step to its last reader. A step that reads only the window can run
+    again for each block, so its result is needed only until its last reader within the block.
     """
     needed_steps = [{i} for i in range(len(codes))]
     for block in block_steps:
@@ -176,7 +181,7 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
     for i, code in enumerate(codes):
         host = code.input_steps[0] if code.result_in_input else None
         if host is not None and not needed_steps[host] & needed_steps[i] <= {i}:
-            host = None  # the input is computed again while the result is needed
+            host = None  # the input is recomputed while the result is still needed
         results.append(
             Buffer(
                 name=f"RESULT_{i}",
@@ -185,7 +190,7 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
                 host=None if host is None else f"RESULT_{host}",
             )
         )
-    # features stay valid to the end: no other buffer may share their memory
+    # features stay valid to the end, so no other buffer may share their memory
     all_steps = frozenset(range(len(codes)))
     features = [replace(results[i], steps=all_steps, host=None) for i in sorted(block_steps)]
     offsets, n_floats = place_buffers(features)
@@ -200,14 +205,14 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
 
 
 def _ancestors(codes: Sequence[StepCode], number: int) -> set[int]:
-    """Numbers of a step and of all that it needs."""
+    """Numbers of a step and of all steps that it needs."""
     return {number}.union(*(_ancestors(codes, i) for i in codes[number].input_steps))
 
 
 def _mark_overwritten(
     codes: Sequence[StepCode], offsets: dict[str, int], shared: Sequence[Buffer]
 ) -> None:
-    """Record for each step the results that it overwrites, of steps that read only the window."""
+    """Record for each step which results of steps that read only the window it overwrites."""
     spans = {b.name: range(offsets[b.name], offsets[b.name] + b.size) for b in shared}
     for source in codes:
         if source.input_steps:

@@ -1,4 +1,4 @@
-"""``write_signals``: the blocks of windows as files of C99, with a self-test."""
+"""Write the blocks of a signal graph as C99 files with a self-test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gatewise_export.c99.signals.step_code import Shape, StepCode
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.steps import Step
 
-#: C's types of a window's values, by numpy's names.
+#: C type of a window's values for each numpy type.
 ELEMENTS = {
     "int8": "int8_t",
     "uint8": "uint8_t",
@@ -31,17 +31,17 @@ ELEMENTS = {
 }
 STEPS = "signal_steps.c"
 SELFTEST = "signals_selftest.c"
-#: Bytes of stack that calls may take, without the C library's; tests measure their real use.
+#: Bytes of stack for calls, without the C library's; tests measure the real use.
 FRAMES = 768
-#: Largest difference of a feature, relative to its largest absolute value in the sample.
+#: Largest allowed difference of a feature, relative to its largest absolute value in the sample.
 BOUND = 1e-5
-#: Bytes of the self-test's windows.
+#: Largest total size of the self-test's windows in bytes.
 MAX_SAMPLE_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
 class SignalSource:
-    """Files of blocks that were written, and their sizes.
+    """Generated files of signal blocks and their sizes.
 
     Attributes
     ----------
@@ -49,19 +49,19 @@ class SignalSource:
     shape : tuple of int
         Shape of a window.
     dtype : str
-        Type of its values.
+        Numpy type of its values.
     n_steps, n_features : int
-        Steps that are computed, and features that can be acquired.
+        Number of steps, and of features that can be acquired.
     table_bytes : int
-        The const arrays, in flash.
+        Size of the const arrays, which lie in flash.
     struct_bytes : int
-        The struct of the steps' results in RAM, on a machine of 32 bits.
+        Size in RAM of the struct with the steps' results, on a 32-bit machine.
     stack_bytes : int
-        A bound on the stack.
+        Upper bound on the stack.
     sample_windows : int
-        Windows of the self-test.
+        Number of windows in the self-test.
     labels : tuple of str
-        Labels of the steps, in their order in C.
+        Labels of the steps, in the order of their numbers in C.
     """
 
     files: tuple[str, ...]
@@ -87,25 +87,25 @@ def write_signals(
     features: Iterable[int] | None = None,
     rate_hz: float | None = None,
 ) -> SignalSource:
-    """Write the blocks of `graph` as C99; :func:`to_c` does so for a system with blocks.
+    """Write the blocks of `graph` as C99; for a whole system with blocks use :func:`to_c`.
 
     Parameters
     ----------
     graph : SignalGraph
     shape : tuple of int
-        Of a window: (samples,), (samples, channels), or a picture's.
+        Shape of a window: (samples,), (samples, channels), or a picture's shape.
     dtype : dtype
-        int8, uint8, int16, uint16 or float32.
+        Type of a window's values: int8, uint8, int16, uint16 or float32.
     folder : str or Path
         Gets ``<name>_signals.h``, ``.c`` and ``_selftest.c``.
     name : str, default "model"
-        Begins every public name of C.
+        Prefix of every public C name.
     sample : array-like of shape (n, ...), optional
-        Windows for the self-test, of which it holds 128 KiB; by default noise.
+        Windows for the self-test, which uses the first 128 KiB; by default noise.
     features : iterable of int, optional
-        Features that are acquired, in this order: only the steps that they need are written.
+        Features to acquire, in this order; steps that they do not need are left out.
     rate_hz : float, optional
-        Samples per second, for the header's constant that firmware compares with its sensor's rate.
+        Samples per second. The header states it, so that firmware can check its sensor's rate.
 
     Returns
     -------
@@ -114,15 +114,15 @@ def write_signals(
     Raises
     ------
     ConversionError
-        If C cannot compute a step, which is named, or windows of this type.
+        If C cannot compute a step or read windows of this type.
     InputError
-        For a name that C does not take, a folder that holds other files of these names, or windows
-        that do not fit the blocks.
+        If C does not allow the name, the folder holds files of these names that Gatewise did not
+        write, or the windows do not fit the blocks.
 
     Examples
     --------
-    ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the memory
-    that a window's results take.
+    ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the RAM
+    that the results of one window take.
     """
     source, files = signal_files(
         graph, shape, dtype, c_text.identifier(name), sample, features, rate_hz=rate_hz
@@ -142,10 +142,15 @@ def signal_files(
     rate_hz: float | None = None,
     decides: bool = False,
 ) -> tuple[SignalSource, dict[str, str]]:
-    """Write the files' texts; `decides`: there is a model of this prefix to compare with."""
+    """Write the text of each file.
+
+    With `decides` the self-test also compares decisions with the model of the same prefix.
+    """
     kind = np.dtype(dtype).name
     if kind not in ELEMENTS:
-        raise ConversionError(f"windows of {kind} have no form in C: give {', '.join(ELEMENTS)}")
+        raise ConversionError(
+            f"the C cannot read windows of {kind}: use one of {', '.join(ELEMENTS)}"
+        )
     windows = probe_windows(shape, dtype) if sample is None else np.ascontiguousarray(sample)
     if windows.shape[1:] != tuple(shape) or windows.dtype != np.dtype(dtype):
         raise InputError(
@@ -156,8 +161,8 @@ def signal_files(
     plan = plan_signals(graph, np.zeros(shape, dtype), features)
     tables = _tables(plan)
     n_words = len(_bits([], len(plan.codes)))
-    # the struct: a pointer to the window, floats, bits and the number of steps that ran; a pointer
-    # of 64 bits aligns it to 8 bytes
+    # the struct holds a pointer to the window, the floats, the bits and the number of steps that
+    # ran; an even number of words keeps it a multiple of 8 bytes, as a 64-bit pointer needs
     n_floats = plan.n_floats + (plan.n_floats + n_words + 1) % 2
     own_bytes = 4 * (n_floats + n_words + 1)
     fill = c_text.template_names(prefix) | {
@@ -193,7 +198,7 @@ def signal_files(
 
 
 def _tables(plan: SignalPlan) -> c_text.Tables:
-    """Add the tables of steps and of blocks to the tables of the calls."""
+    """Add the tables of steps and blocks to the tables of the calls."""
     tables = plan.tables.finished()
     inputs = [code.input_steps for code in plan.codes]
     starts = np.array([span.start for span in plan.spans])
@@ -220,14 +225,14 @@ def _tables(plan: SignalPlan) -> c_text.Tables:
 
 
 def _bits(numbers: Collection[int], n: int) -> NDArray[np.uint32]:
-    """Words of 32 bits in which the bits of these `numbers`, of `n`, are set."""
+    """Pack `n` bits into words of 32 bits, with the bits in `numbers` set."""
     bits = np.zeros(-(-n // 32) * 32, np.uint8)
     bits[list(numbers)] = 1
     return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
 
 
 def _source(plan: SignalPlan, tables: c_text.Tables, fill: dict[str, str]) -> str:
-    """Write the tables, the functions that the steps need, and the calls of the steps."""
+    """Write the C file: tables, the functions that the steps need, and the steps' calls."""
     cases = "".join(_case(code) for code in plan.codes)
     fill = fill | {
         "listing": "".join(f"   {c.number} {_comment(c.step)}\n" for c in plan.codes),
@@ -241,16 +246,18 @@ def _source(plan: SignalPlan, tables: c_text.Tables, fill: dict[str, str]) -> st
 
 
 def _case(code: StepCode) -> str:
-    """Write the case that runs a step, and marks the steps that it overwrites."""
+    """Write the case that runs a step and marks the results that it overwrites."""
     lines = [f"    case {code.number}:", f"        {code.text.rstrip()}"]
     for word in sorted({step // 32 for step in code.overwritten}):
         bits = sum(1 << step % 32 for step in code.overwritten if step // 32 == word)
-        lines.append(f"        it->computed[{word}] &= ~(uint32_t){bits:#x}u; /* overwritten */")
+        lines.append(
+            f"        signals->computed[{word}] &= ~(uint32_t){bits:#x}u; /* overwritten */"
+        )
     return "\n".join([*lines, "        break;\n"])
 
 
 def _comment(step: Step) -> str:
-    """A step's label, as far as a comment may hold it."""
+    """Format a step's label for a C comment."""
     return re.sub(r"[^\w(), .:+-]", "_", step.label, flags=re.ASCII)
 
 
@@ -261,7 +268,7 @@ def _selftest(
     fill: dict[str, str],
     decides: bool,
 ) -> str:
-    """Write a function that counts windows with features that differ from Python's."""
+    """Write the self-test, which counts windows with features that differ from Python's."""
     expected = graph.transform(windows)[:, features]
     element = fill["element"]
     tables = c_text.Tables()
@@ -273,9 +280,7 @@ def _selftest(
     fill = fill | {
         "include": f'#include "{fill["p"]}.h"\n' if decides else "",
         "tables": str(tables),
-        "read": "READ_FLOAT(numbers + i)"
-        if element == "float"
-        else f"READ({element}, numbers + i)",
+        "read": "READ_FLOAT(source + i)" if element == "float" else f"READ({element}, source + i)",
         "bound": c_text.number(BOUND),
         "n_windows": str(len(windows)),
         "n_features": str(len(features)),

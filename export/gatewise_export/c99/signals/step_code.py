@@ -1,4 +1,4 @@
-"""The C code of one step: its call, its constant tables and its working memory."""
+"""The C call of one step, with its constant tables and its working memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class SignalTables:
-    """Constant tables of all steps; equal tables are written once.
+    """Constant tables of all steps; equal tables are stored once.
 
-    The cosines and sines of Fourier transforms are one table, of the longest transform.
+    All Fourier transforms share one table of twiddle factors, which fits the longest transform.
     """
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, bytes], str] = {}
         self._tables = Tables()
-        self._longest = 0
+        self._fft_size = 0
 
     def add(self, values: NDArray[Any] | Sequence[int], kind: str, comment: str) -> str:
         """Add a table unless an equal one exists; return its name."""
@@ -39,29 +39,28 @@ class SignalTables:
         return self._names[key]
 
     def transform(self, size: int) -> str:
-        """Make the cosine table long enough for a transform of `size`.
+        """Make the table of twiddle factors long enough for a transform of `size`.
 
         Returns the C arguments for the table and its stride.
         """
-        self._longest = max(self._longest, size)
-        return f"turns, LONGEST / {size}u"
+        self._fft_size = max(self._fft_size, size)
+        return f"twiddles, MAX_FFT_SIZE / {size}u"
 
     def finished(self) -> Tables:
-        """Add the cosine table, and return all tables."""
-        if self._longest:
-            angle = 2 * np.pi * np.arange(self._longest // 2) / self._longest
-            turns = np.stack([np.cos(angle), -np.sin(angle)], axis=-1).astype(np.float32)
-            turns[turns == 0] = 0  # without the sign
-            self._tables.text(f"#define LONGEST {self._longest}u\n")
-            self._tables.add(
-                "turns", turns, "float", "Cosine and negative sine of 2 pi k / LONGEST"
-            )
+        """Add the table of twiddle factors, and return all tables."""
+        if self._fft_size:
+            angle = 2 * np.pi * np.arange(self._fft_size // 2) / self._fft_size
+            twiddles = np.stack([np.cos(angle), -np.sin(angle)], axis=-1).astype(np.float32)
+            twiddles[twiddles == 0] = 0  # turn -0 into 0
+            comment = "Cosine and negative sine of 2 pi k / MAX_FFT_SIZE"
+            self._tables.text(f"#define MAX_FFT_SIZE {self._fft_size}u\n")
+            self._tables.add("twiddles", twiddles, "float", comment)
         return self._tables
 
 
 @dataclass
 class StepCode:
-    """The call that computes a step for one window.
+    """The C call that computes one step for one window.
 
     Attributes
     ----------
@@ -73,19 +72,19 @@ class StepCode:
     input_steps : list of int
         Numbers of the steps that it reads; empty if it reads the window.
     input_shapes : list of tuple of int
-        Shapes of their results.
+        Shapes of the results that it reads.
     tables : SignalTables
     may_overwrite : bool
-        Whether it may overwrite its input, because other steps can read that input from the window
-        again.
+        Whether the call may overwrite its input, because the input can be computed again from the
+        window.
     inputs : list of str
-        Its inputs in C.
+        C expressions of its inputs.
     work, input_floats : int
-        Floats of working memory outside the input, and inside it.
+        Size of its working memory outside the input and inside it, in floats.
     result_in_input : bool
-        Whether the result begins where the input does.
+        Whether the result begins at the start of the input.
     overwritten : set of int
-        Steps that read only the window and whose results the call overwrites.
+        Steps whose results the call overwrites; all of them read only the window.
     text : str
         The call.
     """
@@ -105,22 +104,23 @@ class StepCode:
     text: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        self.inputs = [f"it->memory + RESULT_{i}" for i in self.input_steps] or ["it->window"]
+        results = [f"signals->memory + RESULT_{i}" for i in self.input_steps]
+        self.inputs = results or ["signals->window"]
 
     @property
     def rows(self) -> int:
-        """Channels of the first input: all its axes but the last."""
+        """Number of channels of the first input: the product of all axes but the last."""
         return math.prod(self.input_shapes[0][:-1])
 
     @property
     def length(self) -> int:
-        """Samples or bins of a channel of the first input."""
+        """Number of samples or bins in a channel of the first input."""
         return self.input_shapes[0][-1]
 
     def call(self, function: str, *arguments: int | float | np.float32 | str) -> None:
         """Write ``function(inputs, arguments, result)``."""
         words = [_c_argument(a) for a in arguments]
-        result = f"it->memory + RESULT_{self.number}"
+        result = f"signals->memory + RESULT_{self.number}"
         self.text += f"{function}({', '.join([*self.inputs, *words, result])});\n"
 
     def call_of_rows(self, function: str, *arguments: int | float | np.float32 | str) -> None:
@@ -128,15 +128,15 @@ class StepCode:
         self.call(function, self.rows, self.length, *arguments)
 
     def scratch(self, floats: int) -> str:
-        """Further memory to work in, of that many floats."""
+        """Reserve working memory of that many floats; return its C expression."""
         offset = self.work
         self.work += floats
-        return f"it->memory + WORK_{self.number} + {offset}"
+        return f"signals->memory + WORK_{self.number} + {offset}"
 
     def scratch_or_input(self, floats: int) -> str:
-        """Memory to work in, of that many floats: the input's, if it may be overwritten.
+        """Reserve working memory of that many floats, inside the input if it may be overwritten.
 
-        With a single channel the input's memory can be enlarged as far as necessary.
+        The memory of an input with one channel can grow to that size.
         """
         if not self.may_overwrite or (floats > self.length and self.rows > 1):
             return self.scratch(floats)
@@ -145,9 +145,10 @@ class StepCode:
         return self.inputs[0]
 
     def put_result_in_input(self) -> None:
-        """Let the result begin where the input does, if that may be overwritten.
+        """Place the result at the start of the input, if the input may be overwritten.
 
-        Not where a second channel comes behind the first, over which the result could reach.
+        An input with several channels stays, because the first channel's result could overwrite
+        the second channel.
         """
         self.result_in_input = self.may_overwrite and self.rows == 1
 

@@ -1,4 +1,4 @@
-"""Prices of blocks from the generated C, measured on this computer or on an emulated chip."""
+"""Price blocks by timing their generated C on this computer or on an emulated chip."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gatewise_signals.price_table import PriceTable
 from gatewise_signals.signal_input import SignalInput
 
 PREFIX = "m"
-#: Bytes of the windows that a program holds: the micro:bit has 256 KiB of flash.
+#: Largest total size of a program's windows in bytes; the micro:bit has 256 KiB of flash.
 MAX_WINDOW_BYTES = 1 << 16
 HOST_REPEATS = 20
-CALL = "            run(it, step);\n"
-"""The line of the template that runs a step; the program counts its ticks instead."""
+CALL = "            run(signals, step);\n"
+"""Template line that runs a step; here a call that also counts ticks replaces it."""
 
 
 def price_table_in_c(
@@ -40,32 +40,32 @@ def price_table_in_c(
     signal : SignalInput
         Blocks, and the shape and type of their windows.
     windows : ndarray of shape (n, ...)
-        Windows to compute. The program holds 64 KiB of them; the others are not used.
+        Windows to compute. The program uses the first 64 KiB of them.
     target : {"host", "cortex-m0plus", "cortex-m4", "rv32"}, default "host"
-        The machine. On this computer a step's time is the least of 20 runs; an emulator counts
+        The machine. On this computer a step's time is the shortest of 20 runs; an emulator counts
         instructions.
     mhz : float, default 64
-        Clock of an emulated chip in MHz. A chip is taken to run one instruction per cycle.
+        Clock of an emulated chip in MHz. The price assumes one instruction per cycle.
     watts : float, optional
-        Power of the processor at work.
+        Power of the busy processor in W.
 
     Returns
     -------
     PriceTable
-        Microseconds of each step, the median over the windows. A spectrogram that only mel bands
-        read is computed with them, so that its own time is 0.
+        Median time of each step over the windows, in microseconds. A spectrogram that only a mel
+        spectrogram reads has the time 0, because the mel spectrogram computes it.
 
     Raises
     ------
     InputError
         If the target is unknown, or its compiler or emulator is not installed or fails.
     ConversionError
-        If a block has no form in C.
+        If C cannot compute a block.
     """
     if target not in TARGETS:
-        raise InputError(f"no target {target!r}; choose one of {', '.join(TARGETS)}")
+        raise InputError(f"unknown target {target!r}; choose one of {', '.join(TARGETS)}")
     if mhz <= 0:
-        raise InputError(f"mhz is {mhz}; give the chip's clock")
+        raise InputError(f"mhz is {mhz}: give the chip's clock as a positive number")
     machine = TARGETS[target]
     n_windows = max(1, MAX_WINDOW_BYTES // max(windows[:1].nbytes, 1))
     windows = np.ascontiguousarray(windows[:n_windows])
@@ -74,12 +74,12 @@ def price_table_in_c(
         printed = machine.run(machine.build(Path(folder), ["calibrate.c"]))
     ticks = np.array([line.split() for line in printed.splitlines() if line.strip()], np.float64)
     per_window = np.median(ticks, axis=0) * machine.per_tick
-    # instructions over instructions per microsecond, or nanoseconds
+    # an emulator counts instructions, at `mhz` per microsecond; this computer counts nanoseconds
     microseconds = per_window / (mhz if machine.counts_instructions else 1000.0)
-    table = dict.fromkeys((step.label for step in signal.graph.steps), 0.0)
-    table |= dict(zip(plan_labels, microseconds.tolist(), strict=True))
+    times = dict.fromkeys((step.label for step in signal.graph.steps), 0.0)
+    times |= dict(zip(plan_labels, microseconds.tolist(), strict=True))
     return PriceTable(
-        microseconds=table,
+        microseconds=times,
         shape=tuple(signal.shape),
         machine=_description(machine, mhz),
         windows=len(windows),
@@ -90,7 +90,7 @@ def price_table_in_c(
 def _write_program(
     folder: Path, signal: SignalInput, windows: NDArray[Any], machine: BuildTarget
 ) -> list[str]:
-    """Write the blocks and the program that times them; return the labels of the C's steps."""
+    """Write the blocks and a program that times them; return the labels of the steps."""
     source, files = signal_files(signal.graph, signal.shape, signal.dtype, PREFIX, windows)
     header, code = files[f"{PREFIX}_signals.h"], files[f"{PREFIX}_signals.c"]
     assert code.count(CALL) == 1

@@ -1,4 +1,4 @@
-/* ${mark} ${version}: prints the ticks that each step takes for each window. */
+/* ${mark} ${version}: prints the clock ticks of each step, one line per window. */
 #define _POSIX_C_SOURCE 199309L
 #include "target.h"
 
@@ -19,27 +19,27 @@ static void run_step(uint32_t step)
 ${tables}
 static void copy_window(uint32_t number, ${element} *window)
 {
-    const ${element} *numbers = windows + number * ${size}u;
+    const ${element} *source = windows + number * ${size}u;
     uint32_t i;
     for (i = 0; i < ${size}u; i++)
-        window[i] = numbers[i];
+        window[i] = source[i];
 }
 
 int main(void)
 {
     static ${element} window[${size}];
-    static uint32_t least[${n_steps}];
-    uint32_t number, repeat, i, begin, took;
-    uint32_t overhead = UINT32_MAX; /* ticks that a measurement itself takes */
+    static uint32_t min_ticks[${n_steps}];
+    uint32_t number, repeat, i, begin, elapsed;
+    uint32_t overhead = UINT32_MAX; /* ticks of a measurement without a step */
     for (repeat = 0; repeat < ${repeats}u; repeat++) {
         begin = ticks();
-        took = ticks_since(begin);
-        if (took < overhead)
-            overhead = took;
+        elapsed = ticks_since(begin);
+        if (elapsed < overhead)
+            overhead = elapsed;
     }
     for (number = 0; number < ${n_windows}u; number++) {
         for (i = 0; i < ${n_steps}u; i++)
-            least[i] = UINT32_MAX;
+            min_ticks[i] = UINT32_MAX;
         for (repeat = 0; repeat < ${repeats}u; repeat++) {
             copy_window(number, window);
             ${p}_signals_start(&signals, window);
@@ -48,11 +48,11 @@ int main(void)
             for (i = 0; i < ${n_features}u; i++)
                 ${p}_signals_acquire((int)feature[i], &signals);
             for (i = 0; i < ${n_steps}u; i++)
-                if (n_ticks[i] < least[i])
-                    least[i] = n_ticks[i];
+                if (n_ticks[i] < min_ticks[i])
+                    min_ticks[i] = n_ticks[i];
         }
         for (i = 0; i < ${n_steps}u; i++)
-            print_number(least[i] > overhead ? least[i] - overhead : 0);
+            print_number(min_ticks[i] > overhead ? min_ticks[i] - overhead : 0);
         print("\n");
     }
     return 0;

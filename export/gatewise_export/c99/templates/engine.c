@@ -1,17 +1,17 @@
 //// trees_type
 
 typedef struct {
-    const start_type *start; /* first inner node of each tree, and their number */
+    const start_type *start; /* first inner node of each tree; last, the number of inner nodes */
     const slot_type *slot;   /* slot that a node tests */
     const key_type *key;     /* threshold of a node, or its code */
-    const skip_type *skip;   /* inner nodes of its left part, which come next */
-    const row_type *row;     /* row of numbers of each leaf; 0: in the order of the walk */
-    const bound_type *bound; /* first number of each row; 0: a row has one for each output */
-    const output_type *member; /* output of each number, if rows have bounds */
-    const pick_type *pick;     /* place in `value` of each number; 0: in order */
-    const int8_t *small;       /* numbers as multiples of `step`; 0: `value` holds them */
+    const skip_type *skip;   /* number of inner nodes in the left subtree, which follows the node */
+    const row_type *row;     /* row of leaf numbers of each leaf; null: leaf i has row i */
+    const bound_type *bound; /* first number of each row; null: a row has one number per output */
+    const output_type *member; /* output of each number, if `bound` is not null */
+    const pick_type *pick;     /* index in `value` of each number; null: number i is value[i] */
+    const int8_t *small;       /* numbers as multiples of `step`; null: `value` holds them */
     const float *value;
-    const output_type *output; /* output that a tree adds to; 0: to all */
+    const output_type *output; /* output that a tree adds to; null: it adds to all */
     const float *base;         /* added last */
     float step;                /* a power of two */
     uint32_t n_trees;
@@ -44,8 +44,8 @@ typedef struct {
 } kernel_type;
 //// code_of
 
-/* Number of thresholds below a value. `value <= threshold` exactly where the value's code is at
-   most the rank of the threshold, so nodes hold ranks. */
+/* Count the thresholds below a value. `value <= threshold` exactly if this code is at most the rank
+   of the threshold, so nodes store ranks. */
 static code_type code_of(float value, uint32_t slot)
 {
     uint32_t start = READ(edge_start_type, edge_start + slot);
@@ -60,31 +60,31 @@ ${nan_code}    while (low < high) {
     }
     return (code_type)low;
 }
-//// take
+//// acquire_slot
 
-/* Acquire a feature unless its value is known; return 0 if the value is refused. */
-static int take(${p}_instance *it, uint32_t slot, ${p}_acquire acquire, void *context)
+/* Acquire the feature of a slot unless its value is known; return 0 if the value is refused. */
+static int acquire_slot(${p}_instance *instance, uint32_t slot, ${p}_acquire acquire, void *context)
 {
     int feature = (int)READ(column_type, columns + slot);
     float value;
-    if (it->known[slot])
-        return it->known[slot] == KNOWN;
+    if (instance->known[slot])
+        return instance->known[slot] == KNOWN;
     value = acquire(feature, context);
-    it->value[slot] = value;
+    instance->value[slot] = value;
     if (${refused}) { /* ${refused_values} */
-        it->known[slot] = REFUSED;
-        it->refused = feature;
+        instance->known[slot] = REFUSED;
+        instance->refused = feature;
         return 0;
     }
-    it->known[slot] = KNOWN;
+    instance->known[slot] = KNOWN;
 ${store_code}    return 1;
 }
-//// take_all
+//// acquire_slots
 
-/* Acquire all features of a stage, even after a refused one; return 0 if one was refused. As
-   everywhere in Gatewise, `refused` names the first infinite value, or else the first missing one. */
-static int take_all(${p}_instance *it, const list_type *slots, uint32_t n, ${p}_acquire acquire,
-                    void *context)
+/* Acquire all features of a stage, even after a refused one; return 0 if one was refused. `refused`
+   names the first infinite value, or the first missing one if all values are finite. */
+static int acquire_slots(${p}_instance *instance, const list_type *slots, uint32_t n,
+                         ${p}_acquire acquire, void *context)
 {
     int32_t missing = -1;
     int32_t infinite = -1;
@@ -93,9 +93,9 @@ static int take_all(${p}_instance *it, const list_type *slots, uint32_t n, ${p}_
         uint32_t slot = READ(list_type, slots + i);
         int32_t feature = (int32_t)READ(column_type, columns + slot);
         float value;
-        if (take(it, slot, acquire, context))
+        if (acquire_slot(instance, slot, acquire, context))
             continue;
-        value = it->value[slot];
+        value = instance->value[slot];
         if (value != value && missing < 0)
             missing = feature;
         if (value == value && infinite < 0)
@@ -103,76 +103,79 @@ static int take_all(${p}_instance *it, const list_type *slots, uint32_t n, ${p}_
     }
     if (missing < 0 && infinite < 0)
         return 1;
-    it->refused = infinite < 0 ? missing : infinite;
+    instance->refused = infinite < 0 ? missing : infinite;
     return 0;
 }
 //// leaf_number
 
-/* A number of the leaves. */
-static float leaf_number(const trees_type *t, uint32_t place)
+/* Read leaf number i. */
+static float leaf_number(const trees_type *trees, uint32_t i)
 {
 ${leaf_number}}
 //// add_leaf
 
-static void add_leaf(const trees_type *t, uint32_t tree, uint32_t leaf, float *out)
+static void add_leaf(const trees_type *trees, uint32_t tree, uint32_t leaf, float *out)
 {
     uint32_t row = ${leaf_row};
     uint32_t m;
-    if (t->output) {
-        out[READ(output_type, t->output + tree)] += leaf_number(t, row);
+    if (trees->output) {
+        out[READ(output_type, trees->output + tree)] += leaf_number(trees, row);
         return;
     }
-${sparse_rows}    for (m = 0; m < t->n_outputs; m++)
-        out[m] += leaf_number(t, row * t->n_outputs + m);
+${sparse_rows}    for (m = 0; m < trees->n_outputs; m++)
+        out[m] += leaf_number(trees, row * trees->n_outputs + m);
 }
 //// sparse rows
-    if (t->bound) { /* numbers that are 0 are left out */
-        for (m = READ(bound_type, t->bound + row); m < READ(bound_type, t->bound + row + 1); m++)
-            out[READ(output_type, t->member + m)] += leaf_number(t, m);
+    if (trees->bound) { /* the rows leave out zeros */
+        for (m = READ(bound_type, trees->bound + row); m < READ(bound_type, trees->bound + row + 1); m++)
+            out[READ(output_type, trees->member + m)] += leaf_number(trees, m);
         return;
     }
-//// walk
+//// add_trees
 
-/* Sum the leaves of an instance in float32, tree after tree and the base last, as in training. The
-   inner nodes of a tree are stored before their left part, then their right part. A tree of n inner
-   nodes has n + 1 leaves, so a leaf's number counts the nodes passed and needs no link. */
-static int walk(${p}_instance *it, const trees_type *in_flash, ${p}_acquire acquire, void *context)
+/* Sum the leaves that an instance reaches, in float32, tree by tree and the base last, as in
+   training. The left subtree follows its node, and the right subtree follows the left one. A tree of
+   n inner nodes has n + 1 leaves, so counting the skipped nodes gives a leaf's number without a
+   link. Return 0 if a value was refused. */
+static int add_trees(${p}_instance *instance, const trees_type *table, ${p}_acquire acquire,
+                     void *context)
 {
     trees_type copy;
-    const trees_type *t = &copy;
-    float *out = it->output;
+    const trees_type *trees = &copy;
+    float *out = instance->output;
     uint32_t tree, m;
-    READ_STRUCT(&copy, in_flash);
-    for (m = 0; m < t->n_outputs; m++)
+    READ_STRUCT(&copy, table);
+    for (m = 0; m < trees->n_outputs; m++)
         out[m] = 0.0f;
-    for (tree = 0; tree < t->n_trees; tree++) {
-        uint32_t node = READ(start_type, t->start + tree);
+    for (tree = 0; tree < trees->n_trees; tree++) {
+        uint32_t node = READ(start_type, trees->start + tree);
         uint32_t leaf = node + tree;
-        uint32_t n_left = READ(start_type, t->start + tree + 1) - node; /* inner nodes from here on */
-        while (n_left) {
-            uint32_t skip = READ(skip_type, t->skip + node);
-            uint32_t test = READ(slot_type, t->slot + node);
+        /* inner nodes of the subtree that begins at `node` */
+        uint32_t n_inner = READ(start_type, trees->start + tree + 1) - node;
+        while (n_inner) {
+            uint32_t skip = READ(skip_type, trees->skip + node);
+            uint32_t test = READ(slot_type, trees->slot + node);
             uint32_t slot = ${slot_of_test};
-${take_in_walk}            if (${goes_left}) {
+${acquire_node}            if (${goes_left}) {
                 node += 1;
-                n_left = skip;
+                n_inner = skip;
             } else {
                 node += skip + 1;
                 leaf += skip + 1;
-                n_left -= skip + 1;
+                n_inner -= skip + 1;
             }
         }
-        add_leaf(t, tree, leaf, out);
+        add_leaf(trees, tree, leaf, out);
     }
-    for (m = 0; m < t->n_outputs; m++)
-        out[m] += READ_FLOAT(t->base + m);
+    for (m = 0; m < trees->n_outputs; m++)
+        out[m] += READ_FLOAT(trees->base + m);
     (void)acquire;
     (void)context;
     return 1;
 }
 //// scaled
 
-/* z = (x - mean) * scale of a model's input */
+/* z = (x - mean) * scale, the standardised value of a model's input */
 static float scaled(float value, const float *mean, const float *scale)
 {
     return (value - READ_FLOAT(mean)) * READ_FLOAT(scale);
@@ -191,59 +194,60 @@ static void add_weighted(float factor, const float *weights, uint32_t n, float *
 //// add_terms
 
 /* out = sum_j z_j weights_j + bias, feature by feature */
-static void add_terms(${p}_instance *it, const linear_type *in_flash)
+static void add_terms(${p}_instance *instance, const linear_type *table)
 {
     linear_type copy;
-    const linear_type *t = &copy;
-    float *out = it->output;
+    const linear_type *model = &copy;
+    float *out = instance->output;
     uint32_t j, m;
-    READ_STRUCT(&copy, in_flash);
-    for (m = 0; m < t->n_outputs; m++)
+    READ_STRUCT(&copy, table);
+    for (m = 0; m < model->n_outputs; m++)
         out[m] = 0.0f;
-    for (j = 0; j < t->n_inputs; j++) {
-        float value = it->value[READ(list_type, t->slot + j)];
-        float z = scaled(value, t->mean + j, t->scale + j);
-        add_weighted(z, t->weights + j * t->n_outputs, t->n_outputs, out);
+    for (j = 0; j < model->n_inputs; j++) {
+        float value = instance->value[READ(list_type, model->slot + j)];
+        float z = scaled(value, model->mean + j, model->scale + j);
+        add_weighted(z, model->weights + j * model->n_outputs, model->n_outputs, out);
     }
-    add_weighted(1.0f, t->bias, t->n_outputs, out);
+    add_weighted(1.0f, model->bias, model->n_outputs, out);
 }
 //// add_kernels
 
 /* out = sum_i (1 + rate |z - landmark_i|^2)^-${exponent} weights_i + bias, landmark by landmark */
-static void add_kernels(${p}_instance *it, const kernel_type *in_flash)
+static void add_kernels(${p}_instance *instance, const kernel_type *table)
 {
     kernel_type copy;
-    const kernel_type *t = &copy;
+    const kernel_type *model = &copy;
     const float *landmark;
-    float *out = it->output;
+    float *out = instance->output;
     float z[${widest_kernel}];
     uint32_t i, j, m;
-    READ_STRUCT(&copy, in_flash);
-    landmark = t->landmarks;
+    READ_STRUCT(&copy, table);
+    landmark = model->landmarks;
     z[0] = 0.0f; /* gcc warns of a machine without inputs */
-    for (m = 0; m < t->n_outputs; m++)
+    for (m = 0; m < model->n_outputs; m++)
         out[m] = 0.0f;
-    for (j = 0; j < t->n_inputs; j++)
-        z[j] = scaled(it->value[READ(list_type, t->slot + j)], t->mean + j, t->scale + j);
-    for (i = 0; i < t->n_landmarks; i++, landmark += t->n_inputs) {
+    for (j = 0; j < model->n_inputs; j++)
+        z[j] = scaled(instance->value[READ(list_type, model->slot + j)], model->mean + j, model->scale + j);
+    for (i = 0; i < model->n_landmarks; i++, landmark += model->n_inputs) {
         float distance = 0.0f;
         float power;
-        for (j = 0; j < t->n_inputs; j++) {
+        for (j = 0; j < model->n_inputs; j++) {
             float gap = z[j] - READ_FLOAT(landmark + j);
             float square = gap * gap;
             distance += square;
         }
-        power = distance * t->rate;
+        power = distance * model->rate;
         power = 1.0f / (power + 1.0f);
         for (j = 0; j < ${squarings}; j++)
             power = power * power;
-        add_weighted(power, t->weights + i * t->n_outputs, t->n_outputs, out);
+        add_weighted(power, model->weights + i * model->n_outputs, model->n_outputs, out);
     }
-    add_weighted(1.0f, t->bias, t->n_outputs, out);
+    add_weighted(1.0f, model->bias, model->n_outputs, out);
 }
 //// best_class
 
-/* The class of the largest margin, the first of equals; a NaN comes first, as in numpy. */
+/* Find the class with the largest margin. The first of equal margins wins, and NaN wins over
+   numbers, as in numpy. */
 static int best_class(const float *margin, int n)
 {
     int best = 0;

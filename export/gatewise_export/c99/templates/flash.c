@@ -1,4 +1,4 @@
-/* AVR reads constants in flash with instructions of its own, from its lower 64 KiB. */
+/* AVR needs special instructions to read constants in flash, which must be in its lower 64 KiB. */
 #ifdef __AVR__
 #include <avr/pgmspace.h>
 #define IN_FLASH PROGMEM

@@ -14,15 +14,15 @@ enum { UNKNOWN, KNOWN, REFUSED };
 ${types}${nan_left}
 //// bottom
 
-void ${p}_begin(${p}_instance *it)
+void ${p}_begin(${p}_instance *instance)
 {
     int i;
-    for (i = 0; i < (int)sizeof it->known; i++)
-        it->known[i] = UNKNOWN;
-    it->refused = -1;
+    for (i = 0; i < (int)sizeof instance->known; i++)
+        instance->known[i] = UNKNOWN;
+    instance->refused = -1;
 }
 
-int ${p}_stage(${p}_instance *it, int stage, ${p}_acquire acquire, void *context)
+int ${p}_stage(${p}_instance *instance, int stage, ${p}_acquire acquire, void *context)
 {
     switch (stage) {
 ${cases}    default:
@@ -30,47 +30,47 @@ ${cases}    default:
     }
 }
 
-int ${p}_label(const ${p}_instance *it, int stage)
+int ${p}_label(const ${p}_instance *instance, int stage)
 {
 ${label}}
 
-const float *${p}_value(const ${p}_instance *it, int feature)
+const float *${p}_value(const ${p}_instance *instance, int feature)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if ((int)READ(column_type, columns + i) == feature && it->known[i] == KNOWN)
-            return &it->value[i];
+        if ((int)READ(column_type, columns + i) == feature && instance->known[i] == KNOWN)
+            return &instance->value[i];
     return 0;
 }
 
-int ${p}_acquired(const ${p}_instance *it, int feature)
+int ${p}_acquired(const ${p}_instance *instance, int feature)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
         if ((int)READ(column_type, columns + i) == feature)
-            return it->known[i] != UNKNOWN;
+            return instance->known[i] != UNKNOWN;
     return 0;
 }
 
-void ${p}_decide(${p}_instance *it, ${p}_acquire acquire, void *context, ${p}_answer *answer)
+void ${p}_decide(${p}_instance *instance, ${p}_acquire acquire, void *context, ${p}_answer *answer)
 {
     int stage;
-    ${p}_begin(it);
+    ${p}_begin(instance);
     answer->outcome = ${none_stops};
     answer->exit = ${P}_STAGES;
     answer->stage = -1;
     answer->label = -1;
     answer->refused = -1;
     for (stage = 0; stage < ${P}_STAGES; stage++) {
-        int stops = ${p}_stage(it, stage, acquire, context);
+        int stops = ${p}_stage(instance, stage, acquire, context);
         if (stops < 0) {
-            answer->refused = (int)it->refused;
+            answer->refused = (int)instance->refused;
             answer->outcome = answer->stage < 0 ? ${P}_ERROR : ${P}_FALLBACK;
 ${offload_missing}            return;
         }
-        if (READ(uint16_t, margins + stage)) { /* a stage without its model has no label */
+        if (READ(uint16_t, margins + stage)) { /* a stage whose model is left out has no label */
             answer->stage = stage;
-            answer->label = ${p}_label(it, stage);
+            answer->label = ${p}_label(instance, stage);
         }
         if (stops > 0${last_stops}) {
             answer->outcome = ${P}_STOPPED;
@@ -80,22 +80,22 @@ ${offload_missing}            return;
     }
 }
 //// label
-    return best_class(it->output, (int)READ(uint16_t, margins + stage));
+    return best_class(instance->output, (int)READ(uint16_t, margins + stage));
 //// no label
-    (void)it;
+    (void)instance;
     (void)stage;
     return -1;
 //// offload missing
-            if (only_missing(it)) /* the cloud takes missing values, or does without these */
+            if (only_missing(instance)) /* the cloud accepts missing values, or does not need these */
                 answer->outcome = ${P}_OFFLOAD;
 //// only_missing
 
-/* Whether all refused values are missing ones that the cloud can do without. */
-static int only_missing(const ${p}_instance *it)
+/* Whether all refused values are missing values that the cloud does not need. */
+static int only_missing(const ${p}_instance *instance)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if (it->known[i] == REFUSED && (${required}it->value[i] == it->value[i]))
+        if (instance->known[i] == REFUSED && (${required}instance->value[i] == instance->value[i]))
             return 0;
     return 1;
 }

@@ -1,16 +1,17 @@
-/* ${mark} ${version} from ${title}. Do not edit: write it again for another operating point.
+/* ${mark} ${version} from ${title}. Do not edit: generate again for another operating point.
 
-   The firmware holds a ${p}_instance and gives a callback that acquires a feature:
+   The firmware allocates a ${p}_instance and passes a callback that acquires a feature:
 
-       static float acquire(int feature, void *context) { ... }   NaN: it cannot be had
+       static float acquire(int feature, void *context) { ... }   return NaN if the sensor fails
 
        ${p}_instance instance;
        ${p}_answer answer;
        ${p}_decide(&instance, acquire, context, &answer);
 
-   acquire is called at most once per feature and instance, and only for features that the stages need.
-   Nothing is allocated, and all state is in the instance. Float32 throughout; compile with
-   -ffp-contract=off, and decisions, margins and acquired features are those of training, bit for bit. */
+   `acquire` is called at most once per feature and instance, and only for features that the stages
+   need. The code allocates no memory and keeps all state in the instance. It computes in float32;
+   compiled with -ffp-contract=off, it gives the decisions, margins and acquired features of training,
+   bit for bit. */
 #ifndef ${P}_H
 #define ${P}_H
 
@@ -20,19 +21,19 @@
 extern "C" {
 #endif
 
-#define ${P}_FEATURES ${n_features} /* columns of an instance */
-#define ${P}_SLOTS ${n_slots} /* columns that the stages may acquire */
+#define ${P}_FEATURES ${n_features} /* features of an instance */
+#define ${P}_SLOTS ${n_slots} /* features that the stages may acquire */
 #define ${P}_CLASSES ${n_classes}
 #define ${P}_STAGES ${n_stages}
 #define ${P}_OUTPUTS ${n_outputs} /* largest number of outputs of a stage */
-#define ${P}_OFFLOADS ${offloads} /* 1: the cloud answers what no stage stops for */
-#define ${P}_CODED ${coded} /* bits of a code; 0: nodes hold float thresholds */
+#define ${P}_OFFLOADS ${offloads} /* 1: instances that no stage stops for go to the cloud */
+#define ${P}_CODED ${coded} /* bits of a threshold's code; 0: thresholds are floats */
 
-#define ${P}_TABLE_BYTES ${table_bytes} /* flash: the const arrays; the code comes on top */
-#define ${P}_INSTANCE_BYTES ${instance_bytes} /* RAM: a ${p}_instance */
-#define ${P}_STACK_BYTES ${stack_bytes} /* bound on the stack, without instance and callback */
+#define ${P}_TABLE_BYTES ${table_bytes} /* flash for the const arrays, without the code */
+#define ${P}_INSTANCE_BYTES ${instance_bytes} /* RAM for a ${p}_instance */
+#define ${P}_STACK_BYTES ${stack_bytes} /* upper bound on the stack, without instance and callback */
 
-/* Features and classes by name; their texts are in ${p}_names.c, which a device need not link. */
+/* Numbers of the features and classes. Their names are in ${p}_names.c, which is optional. */
 enum {
 ${feature_enum}
 };
@@ -42,44 +43,45 @@ ${class_enum}
 extern const char *const ${p}_feature_names[${P}_FEATURES]; /* UTF-8 */
 extern const char *const ${p}_class_names[${P}_CLASSES];
 
-/* The value of a feature; NaN if it is missing. */
+/* Return the value of a feature; NaN if it is missing. */
 typedef float (*${p}_acquire)(int feature, void *context);
 
 typedef struct {
-    float value[${n_values}];   /* of the slots */
-    float output[${n_outputs}];  /* of the stage that ran last: margins, and a gate's score */
+    float value[${n_values}];   /* values of the slots */
+    float output[${n_outputs}];  /* outputs of the stage that ran last: margins, and a gate's score */
     int32_t refused; /* feature whose value was refused, or -1 */
-${code}    uint8_t known[${n_flags}]; /* the last ones may be padding */
+${code}    uint8_t known[${n_flags}]; /* state of each slot, padded to a whole word */
 } ${p}_instance;
 
 enum {
     ${P}_STOPPED,  /* stage `exit` answers */
-    ${P}_OFFLOAD,  /* no stage stops: to the cloud; `label` is the fallback */
-    ${P}_FALLBACK, /* a value was refused: the last finished stage's label is the best there is */
-    ${P}_ERROR     /* a value that the first stage needs was refused: there is no answer */
+    ${P}_OFFLOAD,  /* no stage stopped: send the instance to the cloud; `label` is the fallback */
+    ${P}_FALLBACK, /* a value was refused: `label` is the answer of the last finished stage */
+    ${P}_ERROR     /* the first stage needs a value that was refused: no answer */
 };
 
 typedef struct {
-    int outcome; /* one of the four above */
-    int exit;    /* the stage that stopped; ${P}_STAGES: none */
-    int stage;   /* the last stage that finished; -1: none */
-    int label;   /* class number of that stage's answer; -1: none${lean} */
-    int refused; /* feature whose value was refused: infinite${or_missing}; -1: none */
+    int outcome; /* ${P}_STOPPED, ${P}_OFFLOAD, ${P}_FALLBACK or ${P}_ERROR */
+    int exit;    /* the stage that stopped; ${P}_STAGES if no stage did */
+    int stage;   /* the last stage that finished; -1 if no stage did */
+    int label;   /* class number that `stage` answers; -1: no answer${lean} */
+    int refused; /* feature with an infinite${or_missing} value, which was refused; -1: no feature */
 } ${p}_answer;
 
-/* Classify an instance: stage after stage, until one stops. */
+/* Classify an instance: run the stages in turn until one stops. */
 void ${p}_decide(${p}_instance *instance, ${p}_acquire acquire, void *context,
                  ${p}_answer *answer);
 
-/* The same, step by step. Stages in turn: 1 it stops, 0 go on, -1 a value was refused. */
+/* Classify step by step: begin, then run stages in turn. A stage returns 1 if it stops, 0 if the
+   next stage must run, and -1 if a value was refused. */
 void ${p}_begin(${p}_instance *instance);
 int ${p}_stage(${p}_instance *instance, int stage, ${p}_acquire acquire, void *context);
 int ${p}_label(const ${p}_instance *instance, int stage);
 
-/* The value of a feature that was acquired, or a null pointer. */
+/* The value of a feature, or a null pointer if it was not acquired or was refused. */
 const float *${p}_value(const ${p}_instance *instance, int feature);
 
-/* Whether a feature was acquired, and so is paid for: its value may have been refused. */
+/* Whether a feature was acquired, and therefore paid for, even if its value was refused. */
 int ${p}_acquired(const ${p}_instance *instance, int feature);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* ${mark} ${version}: names of the features and classes of ${title}, UTF-8. */
+/* ${mark} ${version}: names of the features and classes of ${title}, in UTF-8. */
 #include "${p}.h"
 
 const char *const ${p}_feature_names[${P}_FEATURES] = {

@@ -1,5 +1,5 @@
-/* ${mark} ${version}: rows and the bits that ${p}.c must answer. The first ${n_sample} rows are the
-   sample; ${n_made} are made from the model, at its thresholds and the neighbouring floats. */
+/* ${mark} ${version}: rows, and the answers that ${p}.c must give to the bit. The first ${n_sample} rows
+   are the sample; the other ${n_made} have values at and next to the model's thresholds. */
 #include "${p}.h"
 
 #include <math.h>
@@ -29,12 +29,13 @@ static float acquire(int feature, void *context)
     return NAN;
 }
 
-static int same(float got, uint32_t expected)
+static int is_same(float actual_value, uint32_t expected_bits)
 {
-    word a, b;
-    a.value = got;
-    b.bits = expected;
-    return a.bits == b.bits || (a.value != a.value && b.value != b.value);
+    word actual, expected;
+    actual.value = actual_value;
+    expected.bits = expected_bits;
+    return actual.bits == expected.bits ||
+           (actual.value != actual.value && expected.value != expected.value);
 }
 
 static int row_agrees(uint32_t row)
@@ -43,7 +44,7 @@ static int row_agrees(uint32_t row)
     ${p}_answer answer;
     source_type source;
     const uint32_t *expected = outputs + row * ${all_outputs}u;
-    const uint8_t *marks = acquired + row * ${acquired_bytes}u;
+    const uint8_t *acquired_bits = acquired + row * ${acquired_bytes}u;
     int i, s, n_known = 0;
     source.row = rows + row * ${width}u;
     source.calls = 0;
@@ -53,7 +54,7 @@ static int row_agrees(uint32_t row)
     for (i = 0; i < ${P}_SLOTS; i++) {
         int known = ${p}_value(&instance, (int)READ(int32_t, column + i)) != 0;
         n_known += known;
-        if (known != ((READ(uint8_t, marks + i / 8) >> i % 8) & 1))
+        if (known != ((READ(uint8_t, acquired_bits + i / 8) >> i % 8) & 1))
             return 0;
     }
     if (source.calls != n_known)
@@ -63,18 +64,18 @@ static int row_agrees(uint32_t row)
         if (${p}_stage(&instance, s, acquire, &source) < 0)
             return 0;
         for (i = 0; i < (int)READ(uint16_t, n_outputs + s); i++, expected++)
-            if (!same(instance.output[i], READ(uint32_t, expected)))
+            if (!is_same(instance.output[i], READ(uint32_t, expected)))
                 return 0;
     }
     return 1;
 }
 
-/* Number of the ${n_rows} rows that are answered differently than in training: 0. */
+/* Count those of the ${n_rows} rows whose answers differ from training's; 0 is right. */
 int ${p}_selftest(void)
 {
     uint32_t row;
-    int wrong = 0;
+    int n_wrong = 0;
     for (row = 0; row < ${n_rows}; row++)
-        wrong += !row_agrees(row);
-    return wrong;
+        n_wrong += !row_agrees(row);
+    return n_wrong;
 }

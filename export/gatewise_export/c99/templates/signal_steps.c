@@ -1,6 +1,6 @@
 //// channels
 
-/* Chosen columns of the window, one after another, in their unit. */
+/* Copy the chosen columns of the window, one after another, scaled to their unit. */
 static void channels(const ${element} *x, uint32_t samples, uint32_t width, const uint32_t *index,
                      uint32_t n, float scale, float *out)
 {
@@ -19,7 +19,7 @@ static void pixels(const ${element} *x, uint32_t n, float scale, float *out)
 }
 //// grey
 
-/* Red, green and blue counts of each pixel as one value. */
+/* Grey value of each pixel: the weighted sum of red, green and blue. */
 static void grey(const ${element} *x, uint32_t n, float scale, float red, float green, float blue,
                  float *out)
 {
@@ -40,8 +40,8 @@ static void difference(const float *before, const float *after, uint32_t n, floa
 
 enum { PLAIN, SIZE, SQUARE, CUBE, FOURTH, PRODUCT, CHANGE, WEIGHTED, SPREAD };
 
-/* One term of a sum. d is the distance of x from the mean, which is `centre` above a first sample.
-   WEIGHTED reads y from a table, SPREAD reads x from a table, all others read memory. */
+/* One term of a sum. d = x - mean, and the mean is first + centre. WEIGHTED reads y from a table in
+   flash, SPREAD reads x from one, and all others read memory. */
 static float term(const float *x, const float *y, float first, float centre, int kind)
 {
     float value = kind == SPREAD ? READ_FLOAT(x) : *x;
@@ -70,7 +70,7 @@ static float term(const float *x, const float *y, float first, float centre, int
 }
 //// total_of_few
 
-/* Of up to 128 terms: eight running sums. */
+/* Sum of up to 128 terms, in eight running sums as in numpy. */
 static float total_of_few(const float *x, const float *y, uint32_t n, float first, float centre,
                           int kind)
 {
@@ -90,34 +90,36 @@ static float total_of_few(const float *x, const float *y, uint32_t n, float firs
 }
 //// halves_type
 
-/* Halves of a sum that were added up or wait, in the order of numpy's sums. */
+/* State of a sum that is split in halves, as numpy does: sums of left halves whose right half is not
+   yet added. */
 typedef struct {
     float left[16];
-    uint32_t later[16]; /* length of the right half, until it begins */
+    uint32_t n_right[16]; /* length of the right half; 0 after it has begun */
     uint32_t depth;
 } halves_type;
 //// first_part
 
-/* Halve n terms, and the first half again, down to 128; return the length of the first part. */
+/* Split n terms in halves, and the first half again, down to at most 128; return its length. */
 static uint32_t first_part(halves_type *halves, uint32_t n)
 {
     for (; n > 128; n = n / 2 - n / 2 % 8)
-        halves->later[halves->depth++] = n - (n / 2 - n / 2 % 8);
+        halves->n_right[halves->depth++] = n - (n / 2 - n / 2 % 8);
     return n;
 }
 //// next_part
 
-/* Add the sum of a part to those before; return the length of the next part, 0 behind the last. */
+/* Add the sum of a part to the sums of earlier parts; return the length of the next part, or 0 after
+   the last part. */
 static uint32_t next_part(halves_type *halves, float *sum)
 {
     uint32_t n;
-    while (halves->depth && !halves->later[halves->depth - 1])
+    while (halves->depth && !halves->n_right[halves->depth - 1])
         *sum = halves->left[--halves->depth] + *sum;
     if (!halves->depth)
         return 0;
     halves->left[halves->depth - 1] = *sum;
-    n = halves->later[halves->depth - 1];
-    halves->later[halves->depth - 1] = 0;
+    n = halves->n_right[halves->depth - 1];
+    halves->n_right[halves->depth - 1] = 0;
     return first_part(halves, n);
 }
 //// total
@@ -145,14 +147,14 @@ static float mean_of(const float *x, uint32_t n)
 }
 //// centre_of
 
-/* The mean, counted from the first number: that of equal numbers is exact. */
+/* Mean distance from the first value. It is exact if all values are equal. */
 static float centre_of(const float *x, uint32_t n)
 {
     return total(x, x, n, x[0], 0.0f, PLAIN) / (float)n;
 }
 //// segment
 
-/* Sum of terms as numpy adds those of a part of an array: the first, and the total of the rest. */
+/* Sum of terms in the order of numpy's `reduceat`: the first term plus the total of the rest. */
 static float segment(const float *x, uint32_t n, float centre, int kind)
 {
     float sum = term(x, x, 0.0f, centre, kind);
@@ -248,14 +250,14 @@ static void statistics(const float *x, uint32_t rows, uint32_t n, float *out)
 }
 //// before
 
-/* The order of a sort: NaN behind all numbers. */
+/* Whether a sorts before b; NaN sorts after all numbers. */
 static int before(float a, float b)
 {
     return a < b || (b != b && a == a);
 }
 //// sort
 
-/* In place, by a heap. */
+/* Sort in place (heap sort). */
 static void sort(float *x, uint32_t n)
 {
     uint32_t begin = n / 2, end = n;
@@ -280,7 +282,7 @@ static void sort(float *x, uint32_t n)
 }
 //// quantiles
 
-/* It may work in x. */
+/* Quantiles by linear interpolation between sorted values. `work` may be x. */
 static void quantiles(const float *x, uint32_t rows, uint32_t n, const uint32_t *lower,
                       const float *part, uint32_t count, float *work, float *out)
 {
@@ -327,8 +329,8 @@ static void autocorrelation(const float *x, uint32_t rows, uint32_t n, const uin
 }
 //// split_level
 
-/* Replace 2 n samples by n means; return the sum of the squares of the details, which are in memory
-   part by part. */
+/* One level of a Haar wavelet: replace 2 n samples by n means, and return the sum of the squared
+   details. Only one part of the details is in memory at a time. */
 static float split_level(float *x, uint32_t n, float root_half, float *detail)
 {
     halves_type halves;
@@ -349,7 +351,7 @@ static float split_level(float *x, uint32_t n, float root_half, float *detail)
 }
 //// wavelet
 
-/* Logarithmic powers of the details of each level, and of the last means. It may work in x. */
+/* Logarithm of the mean power of the details of each level, and of the last means. `work` may be x. */
 static void wavelet(const float *x, uint32_t rows, uint32_t n, float root_half, uint32_t levels,
                     float *detail, float *work, float *out)
 {
@@ -381,9 +383,9 @@ static void tilt(const float *x, uint32_t n, float *out)
 }
 //// fft
 
-/* Discrete Fourier transform of n complex numbers in place, n a power of 2; turn holds cosine and
-   negative sine of 2 pi k / (n * pace) for k < n * pace / 2. */
-static void fft(float *z, uint32_t n, const float *turn, uint32_t pace)
+/* Discrete Fourier transform of n complex numbers in place, where n is a power of 2. `twiddle` holds
+   the cosine and negative sine of 2 pi k / (n * stride) for k < n * stride / 2. */
+static void fft(float *z, uint32_t n, const float *twiddle, uint32_t stride)
 {
     uint32_t i, j, k, half;
     for (i = 1, j = 0; i < n; i++) {
@@ -400,10 +402,10 @@ static void fft(float *z, uint32_t n, const float *turn, uint32_t pace)
         }
     }
     for (half = 1; half < n; half *= 2) {
-        uint32_t step = n / (2 * half) * pace;
+        uint32_t step = n / (2 * half) * stride;
         for (k = 0; k < half; k++) {
-            float c = READ_FLOAT(turn + 2 * k * step);
-            float s = READ_FLOAT(turn + 2 * k * step + 1);
+            float c = READ_FLOAT(twiddle + 2 * k * step);
+            float s = READ_FLOAT(twiddle + 2 * k * step + 1);
             for (i = k; i < n; i += 2 * half) {
                 float *a = z + 2 * i, *b = a + 2 * half;
                 float re = b[0] * c - b[1] * s, im = b[0] * s + b[1] * c;
@@ -417,12 +419,12 @@ static void fft(float *z, uint32_t n, const float *turn, uint32_t pace)
 }
 //// bin_power
 
-/* Squared magnitude of bin k of 2 m real numbers, from their transform as m complex ones. */
-static float bin_power(const float *z, uint32_t m, uint32_t k, const float *turn, uint32_t pace)
+/* Squared magnitude of bin k of 2 m real numbers, from their transform as m complex numbers. */
+static float bin_power(const float *z, uint32_t m, uint32_t k, const float *twiddle, uint32_t stride)
 {
     const float *a = z + 2 * (k % m), *b = z + 2 * ((m - k) % m);
-    float c = k < m ? READ_FLOAT(turn + 2 * k * pace) : -1.0f;
-    float s = k < m ? READ_FLOAT(turn + 2 * k * pace + 1) : 0.0f;
+    float c = k < m ? READ_FLOAT(twiddle + 2 * k * stride) : -1.0f;
+    float s = k < m ? READ_FLOAT(twiddle + 2 * k * stride + 1) : 0.0f;
     float even = 0.5f * (a[0] + b[0]), even_im = 0.5f * (a[1] - b[1]);
     float odd = 0.5f * (a[1] + b[1]), odd_im = 0.5f * (b[0] - a[0]);
     float re = even + (c * odd - s * odd_im), im = even_im + (c * odd_im + s * odd);
@@ -430,18 +432,18 @@ static float bin_power(const float *z, uint32_t m, uint32_t k, const float *turn
 }
 //// power
 
-/* Squared magnitudes of the transform of 2 m real numbers, in place: the first m; the last one is
-   returned. */
-static float power(float *z, uint32_t m, const float *turn, uint32_t pace)
+/* Squared magnitudes of the transform of 2 m real numbers: write the first m in place, and return the
+   last one. */
+static float power(float *z, uint32_t m, const float *twiddle, uint32_t stride)
 {
     float last;
     uint32_t k;
-    fft(z, m, turn, 2 * pace);
-    last = bin_power(z, m, m, turn, pace);
-    z[0] = bin_power(z, m, 0, turn, pace);
-    for (k = 1; 2 * k <= m; k++) { /* bins k and m - k are made of the same two numbers */
-        float low = bin_power(z, m, k, turn, pace);
-        z[2 * (m - k)] = bin_power(z, m, m - k, turn, pace);
+    fft(z, m, twiddle, 2 * stride);
+    last = bin_power(z, m, m, twiddle, stride);
+    z[0] = bin_power(z, m, 0, twiddle, stride);
+    for (k = 1; 2 * k <= m; k++) { /* bins k and m - k depend on the same two numbers */
+        float low = bin_power(z, m, k, twiddle, stride);
+        z[2 * (m - k)] = bin_power(z, m, m - k, twiddle, stride);
         z[2 * k] = low;
     }
     for (k = 1; k < m; k++)
@@ -450,11 +452,11 @@ static float power(float *z, uint32_t m, const float *turn, uint32_t pace)
 }
 //// spectrum_of
 
-/* Power spectrum of n centred samples under a window, padded to `size`. The window is symmetric:
-   hann[i] = hann[n - i], and the table holds its first half. It works in `size` floats,
-   which may be those of x and of out. */
+/* Power spectrum of n centred and windowed samples, padded to `size`. The window is symmetric,
+   hann[i] = hann[n - i], so the table holds only its first half. `work` has `size` floats and may
+   overlap x and out. */
 static void spectrum_of(const float *x, uint32_t n, const float *hann, float squares, uint32_t size,
-                        const float *turn, uint32_t pace, float *work, float *out)
+                        const float *twiddle, uint32_t stride, float *work, float *out)
 {
     float first = x[0];
     float centre = centre_of(x, n);
@@ -464,7 +466,7 @@ static void spectrum_of(const float *x, uint32_t n, const float *hann, float squ
         work[i] = ((x[i] - first) - centre) * READ_FLOAT(hann + (i <= n / 2 ? i : n - i));
     for (; i < size; i++)
         work[i] = 0.0f;
-    last = power(work, size / 2, turn, pace);
+    last = power(work, size / 2, twiddle, stride);
     for (i = 0; i < size / 2; i++)
         out[i] = work[i] / squares;
     out[size / 2] = last / squares;
@@ -472,15 +474,15 @@ static void spectrum_of(const float *x, uint32_t n, const float *hann, float squ
 //// spectrum
 
 static void spectrum(const float *x, uint32_t rows, uint32_t n, const float *hann, float squares,
-                     uint32_t size, const float *turn, uint32_t pace, float *work, float *out)
+                     uint32_t size, const float *twiddle, uint32_t stride, float *work, float *out)
 {
     uint32_t c;
     for (c = 0; c < rows; c++)
-        spectrum_of(x + c * n, n, hann, squares, size, turn, pace, work, out + c * (size / 2 + 1));
+        spectrum_of(x + c * n, n, hann, squares, size, twiddle, stride, work, out + c * (size / 2 + 1));
 }
 //// band_powers
 
-/* Logarithm of the mean of the bins from each start to the next; 0 of none. */
+/* Logarithm of the mean power of each band's bins; 0 for a band without bins. */
 static void band_powers(const float *x, uint32_t rows, uint32_t bins, const uint32_t *start,
                         uint32_t n, float *out)
 {
@@ -529,17 +531,18 @@ static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const
 //// spectrogram
 
 static void spectrogram(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
-                        const float *hann, float squares, uint32_t size, const float *turn,
-                        uint32_t pace, float *work, float *out)
+                        const float *hann, float squares, uint32_t size, const float *twiddle,
+                        uint32_t stride, float *work, float *out)
 {
     uint32_t c, first;
     for (c = 0; c < rows; c++, x += n)
         for (first = 0; first + frame <= n; first += hop, out += size / 2 + 1)
-            spectrum_of(x + first, frame, hann, squares, size, turn, pace, work, out);
+            spectrum_of(x + first, frame, hann, squares, size, twiddle, stride, work, out);
 }
 //// mel_bands
 
-/* Logarithm of each band's weighted bins, frame by frame; the bands' weights follow each other. */
+/* Logarithm of each band's weighted sum of bins, frame by frame. `weight` holds the weights of all
+   bands, one band after another. */
 static void mel_bands(const float *x, uint32_t frames, uint32_t bins, const uint32_t *first,
                       const float *weight, const uint32_t *start, uint32_t bands, float *out)
 {
@@ -556,23 +559,24 @@ static void mel_bands(const float *x, uint32_t frames, uint32_t bins, const uint
 }
 //// mel_of_frames
 
-/* The same from the samples, over which the bands of their frames may be written. */
+/* Mel bands of each frame, computed from the samples. `out` may be x: a frame's bands may overwrite
+   samples that no later frame reads. */
 static void mel_of_frames(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
                           const uint32_t *first, const float *weight, const uint32_t *start,
                           uint32_t bands, const float *hann, float squares, uint32_t size,
-                          const float *turn, uint32_t pace, float *work, float *out)
+                          const float *twiddle, uint32_t stride, float *work, float *out)
 {
     uint32_t c, begin;
     for (c = 0; c < rows; c++, x += n)
         for (begin = 0; begin + frame <= n; begin += hop, out += bands) {
-            spectrum_of(x + begin, frame, hann, squares, size, turn, pace, work, work);
+            spectrum_of(x + begin, frame, hann, squares, size, twiddle, stride, work, work);
             mel_bands(work, 1, size / 2 + 1, first, weight, start, bands, out);
         }
 }
 //// over_frames
 
-/* Means, then standard deviations, of each of `width` values over the frames; of several parts the
-   means over the frames of each follow. */
+/* Mean and standard deviation over the frames of each of `width` values. If `parts` is more than 1,
+   the means over the frames of each part follow. */
 static void over_frames(const float *x, uint32_t frames, uint32_t width, uint32_t parts,
                         float *work, float *out)
 {
@@ -615,7 +619,7 @@ static void mfcc(const float *x, uint32_t rows, uint32_t frames, uint32_t bands,
 }
 //// cell_sum
 
-/* Sum of terms over a cell of a picture, row by row; it works in `height` floats. */
+/* Sum of terms over a cell of a picture, row by row; `work` has `height` floats. */
 static float cell_sum(const float *x, uint32_t width, uint32_t n, uint32_t height, float centre,
                       int kind, float *work)
 {
@@ -668,16 +672,16 @@ static void histogram(const float *x, uint32_t n, uint32_t bins, float low, floa
     for (i = 0; i < bins; i++)
         out[i] = 0.0f;
     for (i = 0; i < n; i++) {
-        float at = (x[i] - low) * factor, last = (float)(bins - 1);
-        out[at > last ? bins - 1 : at > 0.0f ? (uint32_t)at : 0] += 1.0f;
+        float bin = (x[i] - low) * factor, last = (float)(bins - 1);
+        out[bin > last ? bins - 1 : bin > 0.0f ? (uint32_t)bin : 0] += 1.0f;
     }
     for (i = 0; i < bins; i++)
         out[i] /= (float)n;
 }
 //// nearest
 
-/* The nearest whole number, of two the even one, of |x| < 2^22. The sum with 1.5 * 2^23 is rounded
-   so. (rintf is not in every C library.) */
+/* Round |x| < 2^22 to the nearest integer, ties to even: adding 1.5 * 2^23 does that. Not every C
+   library has rintf. */
 static int32_t nearest(float x)
 {
     float sum = x + 12582912.0f;
@@ -685,11 +689,12 @@ static int32_t nearest(float x)
 }
 //// edge_cell
 
-/* Sums of the lengths of a cell's edges, by their direction; each row apart, which rounds less. */
+/* Sums of the gradient lengths in a cell by their direction. Each row is summed separately, which
+   loses less precision. */
 static void edge_cell(const float *x, uint32_t width, uint32_t n, uint32_t height, float factor,
                       uint32_t directions, float *out)
 {
-    float row[16], most = (float)directions;
+    float row[16], last_direction = (float)directions;
     uint32_t r, i, k;
     for (k = 0; k < directions; k++)
         out[k] = 0.0f;
@@ -697,10 +702,10 @@ static void edge_cell(const float *x, uint32_t width, uint32_t n, uint32_t heigh
         for (k = 0; k < directions; k++)
             row[k] = 0.0f;
         for (i = 0; i < n; i++) {
-            float dx = x[i + 1] - x[i], dy = x[i + width] - x[i], turn = atan2f(dy, dx) * factor;
-            turn = turn < most ? turn : most; /* NaN is the last direction, which is the first */
-            turn = turn > -most ? turn : -most;
-            row[(uint32_t)nearest(turn) & (directions - 1)] += sqrtf(dx * dx + dy * dy);
+            float dx = x[i + 1] - x[i], dy = x[i + width] - x[i], direction = atan2f(dy, dx) * factor;
+            direction = direction < last_direction ? direction : last_direction; /* NaN counts as the last direction, which equals the first */
+            direction = direction > -last_direction ? direction : -last_direction;
+            row[(uint32_t)nearest(direction) & (directions - 1)] += sqrtf(dx * dx + dy * dy);
         }
         for (k = 0; k < directions; k++)
             out[k] += row[k];

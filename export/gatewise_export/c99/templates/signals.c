@@ -11,16 +11,16 @@ ${float_rules}
 ${flash}
 typedef char signals_have_their_declared_size[sizeof(${p}_signals) == ${P}_SIGNALS_BYTES ? 1 : -1];
 
-/* Offsets of the steps' results and of their work in `memory`. Results that are not needed at the
-   same time, if features are acquired in the order of the steps, share memory. Parts of the window
-   may be overwritten between two blocks, and are then read again. */
+/* Offsets of the steps' results and working memory in `memory`. Results share memory if they are not
+   needed at the same time when features are acquired in the order of the steps. Values copied from
+   the window may be overwritten between two blocks; they are then read from the window again. */
 enum {
 ${offsets}
 };
 
 //// bottom
 
-static void run(${p}_signals *it, uint32_t step)
+static void run(${p}_signals *signals, uint32_t step)
 {
     switch (step) {
 ${cases}    default:
@@ -38,8 +38,8 @@ static void set_bit(uint32_t *bits, uint32_t i)
     bits[i / 32] |= (uint32_t)1 << (i % 32);
 }
 
-/* Mark a step and the steps that must run before it; return the first one to run. */
-static uint32_t mark_needed(const ${p}_signals *it, uint32_t target, uint32_t *needed)
+/* Mark a step and the steps that must run before it; return the first step to run. */
+static uint32_t mark_needed(const ${p}_signals *signals, uint32_t target, uint32_t *needed)
 {
     uint32_t first = target;
     uint32_t step, end, i;
@@ -47,63 +47,63 @@ static uint32_t mark_needed(const ${p}_signals *it, uint32_t target, uint32_t *n
         needed[i] = 0;
     set_bit(needed, target);
     for (step = target + 1; step-- > 0;) {
-        if (!has_bit(needed, step) || has_bit(it->computed, step))
+        if (!has_bit(needed, step) || has_bit(signals->computed, step))
             continue;
         end = READ(input_start_type, input_start + step + 1);
         for (i = READ(input_start_type, input_start + step); i < end; i++) {
-            first = step; /* a step that reads the window alone can run again at any time */
+            first = step; /* not a step that reads only the window: it can run again at any time */
             set_bit(needed, READ(input_type, input + i));
         }
     }
     return first;
 }
 
-/* Compute a step, and before it the steps that it needs, unless their results are in memory. */
-static void compute(${p}_signals *it, uint32_t target)
+/* Compute a step after the steps that it needs, unless their results are in memory. */
+static void compute(${p}_signals *signals, uint32_t target)
 {
     uint32_t needed[${n_words}];
     uint32_t step, i;
-    if (has_bit(it->computed, target))
+    if (has_bit(signals->computed, target))
         return;
-    if (mark_needed(it, target, needed) < it->n_reached) {
-        /* out of order: later steps may have written over results that are needed now */
+    if (mark_needed(signals, target, needed) < signals->n_reached) {
+        /* out of order: later steps may have overwritten results that are needed now */
         for (i = 0; i < ${n_words}; i++)
-            it->computed[i] &= READ(uint32_t, is_feature + i);
-        mark_needed(it, target, needed);
+            signals->computed[i] &= READ(uint32_t, is_feature + i);
+        mark_needed(signals, target, needed);
     }
     for (step = 0; step <= target; step++)
-        if (has_bit(needed, step) && !has_bit(it->computed, step)) {
-            run(it, step);
-            set_bit(it->computed, step);
+        if (has_bit(needed, step) && !has_bit(signals->computed, step)) {
+            run(signals, step);
+            set_bit(signals->computed, step);
         }
-    it->n_reached = target + 1;
+    signals->n_reached = target + 1;
 }
 
-void ${p}_signals_start(${p}_signals *it, const ${element} *window)
+void ${p}_signals_start(${p}_signals *signals, const ${element} *window)
 {
     int i;
-    it->window = window;
-    it->n_reached = 0;
+    signals->window = window;
+    signals->n_reached = 0;
     for (i = 0; i < ${n_words}; i++)
-        it->computed[i] = 0;
+        signals->computed[i] = 0;
 }
 
-int ${p}_signals_computed(const ${p}_signals *it, int step)
+int ${p}_signals_computed(const ${p}_signals *signals, int step)
 {
-    return has_bit(it->computed, (uint32_t)step);
+    return has_bit(signals->computed, (uint32_t)step);
 }
 
 float ${p}_signals_acquire(int feature, void *context)
 {
-    ${p}_signals *it = (${p}_signals *)context;
+    ${p}_signals *signals = (${p}_signals *)context;
     uint32_t number = (uint32_t)feature;
     uint32_t block;
     for (block = 0; block < ${n_blocks}; block++) {
         uint32_t first = READ(feature_type, first_feature + block);
         if (number < first || number >= READ(feature_type, end_feature + block))
             continue;
-        compute(it, READ(input_type, block_step + block));
-        return it->memory[READ(offset_type, block_offset + block) + (number - first)];
+        compute(signals, READ(input_type, block_step + block));
+        return signals->memory[READ(offset_type, block_offset + block) + (number - first)];
     }
     return NAN;
 }

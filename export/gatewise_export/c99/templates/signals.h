@@ -1,14 +1,14 @@
 /* ${mark} ${version}: features of a window, computed when they are read. Do not edit.
 
-       static ${p}_signals signals;               beside the instance, in static memory
+       static ${p}_signals signals;               in static memory, as the instance
        ${p}_signals_start(&signals, window);
        ${p}_decide(&instance, ${p}_signals_acquire, &signals, &answer);
 
-   A feature's step runs when the feature is first acquired: the window must stay until then. Each
-   step runs once per window if features are acquired in the order of the stages, as ${p}_decide
-   does; in another order some run again. Nothing is allocated. Float32; compile with -ffp-contract=off. Sums are in
-   numpy's order; what goes through the Fourier transform, logarithms or cosines differs from Python
-   in its last digits: ${p}_signals_selftest.c holds it to a bound. */
+   A feature's step runs when the feature is first acquired, so the window must stay valid until then.
+   Each step runs once per window if features are acquired in the order of the stages, as ${p}_decide
+   does; in another order some steps run again. The code allocates no memory. It computes in float32;
+   compile with -ffp-contract=off. Sums are in numpy's order. Results of Fourier transforms, logarithms
+   and cosines differ from Python's in their last digits; ${p}_signals_selftest.c checks a bound. */
 #ifndef ${P}_SIGNALS_H
 #define ${P}_SIGNALS_H
 
@@ -18,31 +18,31 @@
 extern "C" {
 #endif
 
-/* Samples per 1,000 seconds and channel, 0 if training was not told. Compare it with the sensor's:
+/* Samples per channel in 1,000 seconds; 0 if unknown in training. Compare it with the sensor's rate:
        #if ${P}_SIGNALS_MILLIHERTZ != SENSOR_MILLIHERTZ
        #error "the windows must have the rate of training"
        #endif */
 #define ${P}_SIGNALS_MILLIHERTZ ${millihertz}
 #define ${P}_SIGNALS_STEPS ${n_steps}
-#define ${P}_SIGNALS_TABLE_BYTES ${table_bytes} /* flash: the const arrays; the code comes on top */
-#define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${own_bytes}) /* RAM: a ${p}_signals */
-#define ${P}_SIGNALS_STACK_BYTES ${stack_bytes} /* bound on the stack, without the C library's */
+#define ${P}_SIGNALS_TABLE_BYTES ${table_bytes} /* flash for the const arrays, without the code */
+#define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${own_bytes}) /* RAM for a ${p}_signals */
+#define ${P}_SIGNALS_STACK_BYTES ${stack_bytes} /* upper bound, without the C library's stack */
 
 typedef struct {
     const ${element} *window;
-    float memory[${n_floats}]; /* results of steps */
-    uint32_t computed[${n_words}]; /* a bit for each step */
-    uint32_t n_reached; /* steps up to the last one that ran */
+    float memory[${n_floats}]; /* results and working memory of the steps */
+    uint32_t computed[${n_words}]; /* one bit per step: whether its result is in memory */
+    uint32_t n_reached; /* number of the last step that ran, plus 1 */
 } ${p}_signals;
 
-/* Begin with a window of ${shape} numbers, in C's order. */
+/* Begin with a window of ${shape} values in row-major order. */
 void ${p}_signals_start(${p}_signals *signals, const ${element} *window);
 
-/* A feature by its number, as ${p}_decide acquires it; context is a ${p}_signals. NaN for a feature
-   that no stage here reads. */
+/* Compute a feature by its number; pass this function to ${p}_decide, with a ${p}_signals as context.
+   Returns NaN for a feature that this file does not compute. */
 float ${p}_signals_acquire(int feature, void *context);
 
-/* Whether a step was computed for this window, by its place in the list of ${p}_signals.c. */
+/* Whether a step was computed for this window; ${p}_signals.c lists the numbers of the steps. */
 int ${p}_signals_computed(const ${p}_signals *signals, int step);
 
 #ifdef __cplusplus

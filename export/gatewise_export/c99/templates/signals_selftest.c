@@ -1,14 +1,14 @@
 //// test
-/* ${mark} ${version}: windows, and the features that Python computes of them. */
+/* ${mark} ${version}: windows, and the features that Python computes from them. */
 #include "${p}_signals.h"
 ${include}
 #include <math.h>
 
 ${flash}
-int ${p}_signals_selftest(float *farthest, int *n_other);
+int ${p}_signals_selftest(float *largest_distance, int *n_other);
 
 ${tables}
-/* Distance of a feature from Python's, as a part of its scale. */
+/* Distance of a feature from Python's value, relative to the feature's scale. */
 static float distance(float value, float expected_value, float size)
 {
     float gap = fabsf(value - expected_value);
@@ -19,14 +19,14 @@ static float distance(float value, float expected_value, float size)
 
 static void copy_window(uint32_t number, ${element} *window)
 {
-    const ${element} *numbers = windows + number * ${size}u;
+    const ${element} *source = windows + number * ${size}u;
     uint32_t i;
     for (i = 0; i < ${size}u; i++)
         window[i] = ${read};
 }
 
-/* Largest distance of a window's features from Python's. */
-static float largest_distance(${p}_signals *signals, uint32_t number)
+/* Largest distance of a window's features from Python's values. */
+static float window_distance(${p}_signals *signals, uint32_t number)
 {
     const float *of_python = expected + number * ${n_features}u;
     float largest = 0.0f;
@@ -39,27 +39,27 @@ static float largest_distance(${p}_signals *signals, uint32_t number)
     return largest;
 }
 ${decisions}
-/* Number of the ${n_windows} windows with a feature farther than ${bound} from Python's, as a part of its
-   scale, which is its largest absolute value in these windows: 0. `farthest` is the largest distance.
-   `n_other` counts windows within the bound that are decided differently than with Python's features,
-   because a threshold lies between. */
-int ${p}_signals_selftest(float *farthest, int *n_other)
+/* Count those of the ${n_windows} windows with a feature whose distance from Python's value exceeds
+   ${bound} of its scale; 0 is right. The scale of a feature is its largest absolute value in these
+   windows. `n_other` counts windows within the bound whose decision still differs from the one with
+   Python's features, because a threshold lies between the two values. */
+int ${p}_signals_selftest(float *largest_distance, int *n_other)
 {
     static ${p}_signals signals; /* not on the stack */
     static ${element} window[${size}];
     uint32_t number;
-    int wrong = 0;
-    *farthest = 0.0f;
+    int n_wrong = 0;
+    *largest_distance = 0.0f;
     *n_other = 0;
     for (number = 0; number < ${n_windows}u; number++) {
         float gap;
         copy_window(number, window);
         ${p}_signals_start(&signals, window);
-        gap = largest_distance(&signals, number);
-        wrong += gap > ${bound};
-        *farthest = gap > *farthest ? gap : *farthest;
+        gap = window_distance(&signals, number);
+        n_wrong += gap > ${bound};
+        *largest_distance = gap > *largest_distance ? gap : *largest_distance;
 ${compare}    }
-    return wrong;
+    return n_wrong;
 }
 //// decisions
 

@@ -1,9 +1,9 @@
-/* ${mark} ${version}: start, clock and output of a program on this computer or an emulated chip. */
+/* ${mark} ${version}: start-up, clock and output for this computer or an emulated chip. */
 #include <stdint.h>
 
 #if defined(__arm__) || defined(__riscv)
 
-/* A request to the emulator (semihosting). */
+/* Call the emulator (semihosting). */
 static long request(long operation, const void *parameters)
 {
 #ifdef __arm__
@@ -40,9 +40,9 @@ void start(void)
         *to = 0;
 #ifdef __arm__
 #ifdef __ARM_FP
-    *(volatile uint32_t *)0xe000ed88 |= 0xf00000; /* the floating-point unit */
+    *(volatile uint32_t *)0xe000ed88 |= 0xf00000; /* enable the floating-point unit */
 #endif
-    *(volatile uint32_t *)0xe000e014 = 0xffffff; /* SysTick counts down from there */
+    *(volatile uint32_t *)0xe000e014 = 0xffffff; /* SysTick counts down from this value */
     *(volatile uint32_t *)0xe000e018 = 0;
     *(volatile uint32_t *)0xe000e010 = 5;
 #endif
@@ -105,11 +105,11 @@ static uint32_t ticks_since(uint32_t begin)
 static void print_number(uint32_t number)
 {
     char text[12];
-    int at = 11;
-    text[at] = 0;
-    text[--at] = ' ';
+    int start_of_text = 11;
+    text[start_of_text] = 0;
+    text[--start_of_text] = ' ';
     do
-        text[--at] = (char)('0' + number % 10);
+        text[--start_of_text] = (char)('0' + number % 10);
     while (number /= 10);
-    print(text + at);
+    print(text + start_of_text);
 }

@@ -6,32 +6,32 @@
 
 ${flash}
 ${tables}
-#define SHORTEST_RETRY_MS 20
-#define LONGEST_HOLD_MS 30000u
-#define MOST_ENTRIES 32u
+#define MIN_RETRY_MS 20
+#define MAX_HOLD_MS 30000u
+#define MAX_ENTRIES 32u
 
-/* The letters of a short key as one number. */
+/* A key of up to three letters as one number. */
 #define KEY(a, b, c) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16)
 
 /* -- writing ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    uint8_t *to;
-    size_t room, size; /* a size above the room: it did not fit */
+    uint8_t *bytes;
+    size_t room, size; /* size > room: the message did not fit */
 } writer_type;
 
-static void put(writer_type *w, uint8_t byte)
+static void put(writer_type *writer, uint8_t byte)
 {
-    if (w->size < w->room)
-        w->to[w->size] = byte;
-    w->size++;
+    if (writer->size < writer->room)
+        writer->bytes[writer->size] = byte;
+    writer->size++;
 }
 
-static void put_piece(writer_type *w, const uint8_t *piece, size_t size)
+static void put_piece(writer_type *writer, const uint8_t *piece, size_t size)
 {
     size_t i;
     for (i = 0; i < size; i++)
-        put(w, READ(uint8_t, piece + i));
+        put(writer, READ(uint8_t, piece + i));
 }
 
 static uint32_t crc32_of(const uint8_t *bytes, size_t size)
@@ -49,38 +49,38 @@ static uint32_t crc32_of(const uint8_t *bytes, size_t size)
 size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
                              const float *row)
 {
-    writer_type w;
+    writer_type writer;
     uint32_t crc;
     int i, shift;
-    w.to = message;
-    w.room = room;
-    w.size = 0;
-    put_piece(&w, cbor_head, sizeof cbor_head);
+    writer.bytes = message;
+    writer.room = room;
+    writer.size = 0;
+    put_piece(&writer, cbor_head, sizeof cbor_head);
     for (i = 0; i < 16; i++)
-        put(&w, id[i]);
-    put_piece(&w, cbor_names, sizeof cbor_names);
-    put(&w, 0x1a); /* an unsigned number of 4 bytes */
+        put(&writer, id[i]);
+    put_piece(&writer, cbor_names, sizeof cbor_names);
+    put(&writer, 0x1a); /* an unsigned number of 4 bytes */
     for (shift = 24; shift >= 0; shift -= 8)
-        put(&w, (uint8_t)(ttl_ms >> shift));
-    put_piece(&w, cbor_shape, sizeof cbor_shape);
+        put(&writer, (uint8_t)(ttl_ms >> shift));
+    put_piece(&writer, cbor_shape, sizeof cbor_shape);
     for (i = 0; i < ${P}_WIRE_COLUMNS; i++) {
         uint32_t bits;
         if (isinf(row[i]))
             return 0;
         memcpy(&bits, row + i, 4);
         for (shift = 0; shift < 32; shift += 8)
-            put(&w, (uint8_t)(bits >> shift));
+            put(&writer, (uint8_t)(bits >> shift));
     }
-    put_piece(&w, cbor_tail, sizeof cbor_tail);
-    if (w.size + 4 > room)
+    put_piece(&writer, cbor_tail, sizeof cbor_tail);
+    if (writer.size + 4 > room)
         return 0;
-    crc = crc32_of(message, w.size);
+    crc = crc32_of(message, writer.size);
     for (shift = 24; shift >= 0; shift -= 8)
-        put(&w, (uint8_t)(crc >> shift));
-    return w.size;
+        put(&writer, (uint8_t)(crc >> shift));
+    return writer.size;
 }
 
-/* The float nearest to digits * 10^power. */
+/* Compute the float nearest to digits * 10^power. */
 static float scaled(uint64_t digits, int power)
 {
     int exponent = 0;
@@ -107,7 +107,7 @@ static float scaled(uint64_t digits, int power)
     return ldexpf((float)mantissa, exponent + 40);
 }
 
-static void put_digits(writer_type *w, uint64_t number)
+static void put_digits(writer_type *writer, uint64_t number)
 {
     uint8_t digits[20];
     int n = 0;
@@ -116,21 +116,21 @@ static void put_digits(writer_type *w, uint64_t number)
         number /= 10u;
     } while (number);
     while (n)
-        put(w, digits[--n]);
+        put(writer, digits[--n]);
 }
 
-/* The shortest digits, at most 9 of them, that are read as the same float. */
-static void put_number(writer_type *w, float value)
+/* Write the shortest decimal number, of at most 9 digits, that reads back as the same float. */
+static void put_number(writer_type *writer, float value)
 {
     uint32_t bits;
     uint64_t digits, rounded;
     int exponent, power = 0, n_digits, rounded_power;
     memcpy(&bits, &value, 4);
     if (bits >> 31)
-        put(w, '-');
+        put(writer, '-');
     bits &= 0x7fffffffu;
     memcpy(&value, &bits, 4);
-    /* value = digits * 2^exponent, then digits * 10^power */
+    /* split into value = digits * 2^exponent, then convert to digits * 10^power */
     digits = bits & 0x7fffffu;
     exponent = (int)(bits >> 23);
     if (exponent)
@@ -155,7 +155,7 @@ static void put_number(writer_type *w, float value)
     }
     for (; digits && digits % 10u == 0u; power++)
         digits /= 10u;
-    /* 9 digits are always enough, 6 often; `scaled` rounds subnormal numbers twice, so they get 9 */
+    /* 9 digits always suffice, and 6 often do; subnormal numbers get 9, as `scaled` rounds them twice */
     for (n_digits = bits >> 23 ? 6 : 9; digits >= 1000000000u && n_digits <= 9; n_digits++) {
         uint64_t limit = 1;
         int i;
@@ -176,53 +176,53 @@ static void put_number(writer_type *w, float value)
     }
     for (; digits && digits % 10u == 0u; power++)
         digits /= 10u;
-    put_digits(w, digits);
+    put_digits(writer, digits);
     if (digits && power) {
-        put(w, 'e');
+        put(writer, 'e');
         if (power < 0)
-            put(w, '-');
-        put_digits(w, (uint64_t)(power < 0 ? -power : power));
+            put(writer, '-');
+        put_digits(writer, (uint64_t)(power < 0 ? -power : power));
     }
 }
 
 size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
                              const float *row)
 {
-    writer_type w;
+    writer_type writer;
     int i, nibble;
-    w.to = message;
-    w.room = room;
-    w.size = 0;
-    put_piece(&w, json_head, sizeof json_head);
+    writer.bytes = message;
+    writer.room = room;
+    writer.size = 0;
+    put_piece(&writer, json_head, sizeof json_head);
     for (i = 0; i < 32; i++) {
         nibble = i % 2 ? id[i / 2] & 15 : id[i / 2] >> 4;
-        put(&w, (uint8_t)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10));
+        put(&writer, (uint8_t)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10));
     }
-    put_piece(&w, json_names, sizeof json_names);
-    put_digits(&w, ttl_ms);
-    put_piece(&w, json_shape, sizeof json_shape);
+    put_piece(&writer, json_names, sizeof json_names);
+    put_digits(&writer, ttl_ms);
+    put_piece(&writer, json_shape, sizeof json_shape);
     for (i = 0; i < ${P}_WIRE_COLUMNS; i++) {
         if (isinf(row[i]))
             return 0;
         if (i)
-            put(&w, ',');
+            put(&writer, ',');
         if (isnan(row[i]))
-            put_piece(&w, json_null, sizeof json_null);
+            put_piece(&writer, json_null, sizeof json_null);
         else
-            put_number(&w, row[i]);
+            put_number(&writer, row[i]);
     }
-    put(&w, ']');
-    put(&w, '}');
-    return w.size > room ? 0 : w.size;
+    put(&writer, ']');
+    put(&writer, '}');
+    return writer.size > room ? 0 : writer.size;
 }
 
 /* -- reading ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    const uint8_t *at, *end;
+    const uint8_t *next, *end;
 } reader_type;
 
-/* Flags of the entries that were read; a response may have each entry once. */
+/* Flags of the entries that a response had; each entry may occur once. */
 enum {
     HAS_LAYOUT = 1, HAS_ID = 2, HAS_MODEL = 4, HAS_VERSION = 8, HAS_ROWS = 16, HAS_CLASSES = 32,
     HAS_LABEL = 64, HAS_SHARES = 128, HAS_TIME = 256, HAS_ERROR = 512, HAS_WAIT = 1024,
@@ -271,8 +271,8 @@ static void clear(${p}_wire_response *response)
     response->label = -1;
 }
 
-/* Whether the entries that were read are a whole answer, or a refusal. */
-static int is_whole(int entries, ${p}_wire_response *response)
+/* Whether the entries form a complete answer or a refusal. */
+static int is_complete(int entries, ${p}_wire_response *response)
 {
     if ((entries & (HAS_LAYOUT | HAS_ID)) != (HAS_LAYOUT | HAS_ID))
         return 0;
@@ -284,30 +284,30 @@ static int is_whole(int entries, ${p}_wire_response *response)
 }
 
 typedef struct {
-    uint8_t kind; /* major type: 0 number, 2 bytes, 3 text */
-    uint8_t tag;  /* 0: none */
+    uint8_t kind; /* CBOR major type: 0 number, 2 bytes, 3 text */
+    uint8_t tag;  /* CBOR tag; 0 if the item has no tag */
     uint32_t number;
-    const uint8_t *bytes; /* of bytes and texts, `size` of them */
+    const uint8_t *bytes; /* contents of a byte string or a text, of length `size` */
     size_t size;
 } item_type;
 
-static int read_item(reader_type *r, item_type *item)
+static int read_item(reader_type *reader, item_type *item)
 {
     int has_tag = 0;
     item->tag = 0;
     for (;;) {
         unsigned low, more;
-        if (r->at >= r->end)
+        if (reader->next >= reader->end)
             return 0;
-        item->kind = (uint8_t)(*r->at >> 5);
-        low = *r->at++ & 31u;
-        if (low > 26u) /* more than 32 bits, or of indefinite length */
+        item->kind = (uint8_t)(*reader->next >> 5);
+        low = *reader->next++ & 31u;
+        if (low > 26u) /* a number of more than 32 bits, or an indefinite length */
             return 0;
         more = low < 24u ? 0u : 1u << (low - 24u);
-        if (more > (size_t)(r->end - r->at))
+        if (more > (size_t)(reader->end - reader->next))
             return 0;
         for (item->number = more ? 0u : low; more; more--)
-            item->number = item->number << 8 | *r->at++;
+            item->number = item->number << 8 | *reader->next++;
         if (item->kind != 6)
             break;
         if (has_tag || item->number > 255u)
@@ -315,18 +315,18 @@ static int read_item(reader_type *r, item_type *item)
         has_tag = 1;
         item->tag = (uint8_t)item->number;
     }
-    item->bytes = r->at;
+    item->bytes = reader->next;
     item->size = 0;
     if (item->kind == 2 || item->kind == 3) {
-        if (item->number > (size_t)(r->end - r->at))
+        if (item->number > (size_t)(reader->end - reader->next))
             return 0;
         item->size = (size_t)item->number;
-        r->at += item->size;
+        reader->next += item->size;
     }
     return item->kind == 0 || item->kind == 2 || item->kind == 3;
 }
 
-static uint32_t little(const uint8_t *bytes)
+static uint32_t little_endian(const uint8_t *bytes)
 {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
            (uint32_t)bytes[3] << 24;
@@ -338,7 +338,7 @@ static int read_shares(const item_type *item, float *probability)
     if (item->kind != 2 || item->tag != 85 || item->size != 4u * ${P}_CLASSES)
         return 0;
     for (i = 0; i < ${P}_CLASSES; i++) {
-        uint32_t bits = little(item->bytes + 4 * i);
+        uint32_t bits = little_endian(item->bytes + 4 * i);
         memcpy(probability + i, &bits, 4);
         if (!is_share(probability[i]))
             return 0;
@@ -346,7 +346,8 @@ static int read_shares(const item_type *item, float *probability)
     return HAS_SHARES;
 }
 
-/* The flag of an entry; 0: it is wrong or of another request; HAS_NOTHING: it is not read. */
+/* Read an entry and return its flag. Return 0 if it is invalid or answers another request, and
+   HAS_NOTHING if its key is unknown and ignored. */
 #define HAS_NOTHING 2048
 static int read_entry(const item_type *key, const item_type *item, const uint8_t *id,
                       ${p}_wire_response *response)
@@ -391,7 +392,7 @@ static int read_entry(const item_type *key, const item_type *item, const uint8_t
 int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id,
                           ${p}_wire_response *response)
 {
-    reader_type r;
+    reader_type reader;
     unsigned n_entries;
     uint32_t crc = 0;
     size_t i;
@@ -403,86 +404,88 @@ int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id
     if (crc != crc32_of(message, size - 4))
         return 0;
     clear(response);
-    r.at = message + 1;
-    r.end = message + size;
+    reader.next = message + 1;
+    reader.end = message + size;
     n_entries = *message & 31u;
     if (n_entries == 24u)
-        n_entries = *r.at++;
-    if (n_entries > MOST_ENTRIES)
+        n_entries = *reader.next++;
+    if (n_entries > MAX_ENTRIES)
         return 0;
     for (; n_entries; n_entries--) {
         item_type key, item;
         int entry;
-        if (!read_item(&r, &key) || key.kind != 3 || key.tag || !read_item(&r, &item))
+        if (!read_item(&reader, &key) || key.kind != 3 || key.tag || !read_item(&reader, &item))
             return 0;
         entry = read_entry(&key, &item, id, response);
         if (!entry || (entries & entry & ~HAS_NOTHING))
             return 0;
         entries |= entry;
     }
-    return r.at == r.end && is_whole(entries, response);
+    return reader.next == reader.end && is_complete(entries, response);
 }
 
 /* -- JSON: objects without escapes in their keys and names, as workers write them ---------------- */
 
-static uint8_t next(reader_type *r) /* the next character that is no space; 0 at the end */
+/* Skip white space and return the next character; 0 at the end. */
+static uint8_t peek(reader_type *reader)
 {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
-        r->at++;
-    return r->at < r->end ? *r->at : 0;
+    while (reader->next < reader->end && (*reader->next == ' ' || *reader->next == '\t' ||
+                                          *reader->next == '\n' || *reader->next == '\r'))
+        reader->next++;
+    return reader->next < reader->end ? *reader->next : 0;
 }
 
-static int skip_mark(reader_type *r, char mark)
+static int skip_mark(reader_type *reader, char mark)
 {
-    if (next(r) != (uint8_t)mark)
+    if (peek(reader) != (uint8_t)mark)
         return 0;
-    r->at++;
+    reader->next++;
     return 1;
 }
 
-static int read_text(reader_type *r, const uint8_t **bytes, size_t *size)
+static int read_text(reader_type *reader, const uint8_t **bytes, size_t *size)
 {
-    if (!skip_mark(r, '"'))
+    if (!skip_mark(reader, '"'))
         return 0;
-    for (*bytes = r->at; r->at < r->end && *r->at != '"'; r->at++)
-        if (*r->at == '\\' && r->end - r->at > 1)
-            r->at++;
-    *size = (size_t)(r->at - *bytes);
-    return skip_mark(r, '"');
+    for (*bytes = reader->next; reader->next < reader->end && *reader->next != '"'; reader->next++)
+        if (*reader->next == '\\' && reader->end - reader->next > 1)
+            reader->next++;
+    *size = (size_t)(reader->next - *bytes);
+    return skip_mark(reader, '"');
 }
 
-static int is_digit(const reader_type *r)
+static int is_digit(const reader_type *reader)
 {
-    return r->at < r->end && *r->at >= '0' && *r->at <= '9';
+    return reader->next < reader->end && *reader->next >= '0' && *reader->next <= '9';
 }
 
-static int read_float(reader_type *r, float *value)
+static int read_float(reader_type *reader, float *value)
 {
     uint64_t digits = 0;
     int power = 0, is_negative, n_digits = 0, has_point = 0;
-    next(r);
-    is_negative = r->at < r->end && *r->at == '-';
-    r->at += is_negative;
-    for (; is_digit(r) || (!has_point && r->at < r->end && *r->at == '.'); r->at++) {
-        if (*r->at == '.') {
+    peek(reader);
+    is_negative = reader->next < reader->end && *reader->next == '-';
+    reader->next += is_negative;
+    for (; is_digit(reader) || (!has_point && reader->next < reader->end && *reader->next == '.'); reader->next++) {
+        if (*reader->next == '.') {
             has_point = 1;
             continue;
         }
         n_digits++;
         if (digits < UINT64_MAX / 100u) {
-            digits = digits * 10u + (uint64_t)(*r->at - '0');
+            digits = digits * 10u + (uint64_t)(*reader->next - '0');
             power -= has_point;
         } else {
             power += !has_point;
         }
     }
-    if (n_digits && r->at < r->end && (*r->at == 'e' || *r->at == 'E')) {
+    if (n_digits && reader->next < reader->end && (*reader->next == 'e' || *reader->next == 'E')) {
         int exponent = 0, falls;
-        r->at++;
-        falls = r->at < r->end && *r->at == '-';
-        r->at += falls || (r->at < r->end && *r->at == '+');
-        for (; is_digit(r); r->at++)
-            exponent = exponent < 1000 ? exponent * 10 + (*r->at - '0') : exponent;
+        reader->next++;
+        falls = reader->next < reader->end && *reader->next == '-';
+        reader->next += falls || (reader->next < reader->end && *reader->next == '+');
+        for (; is_digit(reader); reader->next++)
+            exponent = exponent < 1000 ? exponent * 10 + (*reader->next - '0') : exponent;
         power += falls ? -exponent : exponent;
     }
     if (power < -400 || power > 400)
@@ -491,33 +494,33 @@ static int read_float(reader_type *r, float *value)
     return n_digits > 0;
 }
 
-static int read_unsigned(reader_type *r, uint32_t *number)
+static int read_unsigned(reader_type *reader, uint32_t *number)
 {
-    next(r);
-    if (!is_digit(r))
+    peek(reader);
+    if (!is_digit(reader))
         return 0;
-    for (*number = 0; is_digit(r) && *number < 400000000u; r->at++)
-        *number = *number * 10u + (uint32_t)(*r->at - '0');
-    return !is_digit(r);
+    for (*number = 0; is_digit(reader) && *number < 400000000u; reader->next++)
+        *number = *number * 10u + (uint32_t)(*reader->next - '0');
+    return !is_digit(reader);
 }
 
-/* Skip a value that is not read: brackets until they close, texts whole. */
-static int skip_over(reader_type *r)
+/* Skip a value of an unknown key: brackets up to their closing bracket, and whole strings. */
+static int skip_over(reader_type *reader)
 {
     int depth = 0;
     const uint8_t *bytes;
     size_t size;
     for (;;) {
-        uint8_t c = next(r);
+        uint8_t c = peek(reader);
         if (!c || (!depth && (c == ',' || c == '}')))
             return c != 0;
         if (c == '"') {
-            if (!read_text(r, &bytes, &size))
+            if (!read_text(reader, &bytes, &size))
                 return 0;
             continue;
         }
         depth += (c == '[' || c == '{') - (c == ']' || c == '}');
-        r->at++;
+        reader->next++;
     }
 }
 
@@ -534,19 +537,19 @@ static int is_hex(const uint8_t *text, size_t size, const uint8_t *id)
     return 1;
 }
 
-static int read_json_shares(reader_type *r, float *probability)
+static int read_json_shares(reader_type *reader, float *probability)
 {
     int i;
-    if (!skip_mark(r, '[') || !skip_mark(r, '['))
+    if (!skip_mark(reader, '[') || !skip_mark(reader, '['))
         return 0;
     for (i = 0; i < ${P}_CLASSES; i++)
-        if ((i && !skip_mark(r, ',')) || !read_float(r, probability + i) ||
+        if ((i && !skip_mark(reader, ',')) || !read_float(reader, probability + i) ||
             !is_share(probability[i]))
             return 0;
-    return skip_mark(r, ']') && skip_mark(r, ']') ? HAS_SHARES : 0;
+    return skip_mark(reader, ']') && skip_mark(reader, ']') ? HAS_SHARES : 0;
 }
 
-static int read_json_entry(reader_type *r, uint32_t key, const uint8_t *id,
+static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
                            ${p}_wire_response *response)
 {
     const uint8_t *text = 0;
@@ -556,7 +559,7 @@ static int read_json_entry(reader_type *r, uint32_t key, const uint8_t *id,
                   key == KEY('e', 0, 0);
     int is_number = key == KEY('v', 0, 0) || key == KEY('n', 0, 0) || key == KEY('c', 0, 0) ||
                     key == KEY('u', 's', 0) || key == KEY('w', 0, 0);
-    if ((is_text && !read_text(r, &text, &size)) || (is_number && !read_unsigned(r, &number)))
+    if ((is_text && !read_text(reader, &text, &size)) || (is_number && !read_unsigned(reader, &number)))
         return 0;
     switch (key) {
     case KEY('v', 0, 0):
@@ -572,12 +575,12 @@ static int read_json_entry(reader_type *r, uint32_t key, const uint8_t *id,
     case KEY('c', 0, 0):
         return number == ${P}_CLASSES ? HAS_CLASSES : 0;
     case KEY('y', 0, 0):
-        if (!skip_mark(r, '[') || !read_unsigned(r, &number) || !skip_mark(r, ']'))
+        if (!skip_mark(reader, '[') || !read_unsigned(reader, &number) || !skip_mark(reader, ']'))
             return 0;
         response->label = (int32_t)number;
         return HAS_LABEL;
     case KEY('p', 0, 0):
-        return read_json_shares(r, response->probability);
+        return read_json_shares(reader, response->probability);
     case KEY('u', 's', 0):
         response->worker_us = number;
         return HAS_TIME;
@@ -587,39 +590,40 @@ static int read_json_entry(reader_type *r, uint32_t key, const uint8_t *id,
     case KEY('e', 0, 0):
         return put_error(response, text, size);
     default:
-        return skip_over(r) ? HAS_NOTHING : 0;
+        return skip_over(reader) ? HAS_NOTHING : 0;
     }
 }
 
 int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id,
                           ${p}_wire_response *response)
 {
-    reader_type r;
+    reader_type reader;
     int entries = 0;
     clear(response);
-    r.at = message;
-    r.end = message + size;
-    if (!skip_mark(&r, '{'))
+    reader.next = message;
+    reader.end = message + size;
+    if (!skip_mark(&reader, '{'))
         return 0;
     do {
         const uint8_t *key;
         size_t key_size;
         int entry;
-        if (!read_text(&r, &key, &key_size) || !skip_mark(&r, ':'))
+        if (!read_text(&reader, &key, &key_size) || !skip_mark(&reader, ':'))
             return 0;
-        entry = read_json_entry(&r, key_of(key, key_size), id, response);
+        entry = read_json_entry(&reader, key_of(key, key_size), id, response);
         if (!entry || (entries & entry & ~HAS_NOTHING))
             return 0;
         entries |= entry;
-    } while (skip_mark(&r, ','));
-    return skip_mark(&r, '}') && !next(&r) && is_whole(entries, response);
+    } while (skip_mark(&reader, ','));
+    return skip_mark(&reader, '}') && !peek(&reader) && is_complete(entries, response);
 }
 
 /* -- one request at a time ---------------------------------------------------------------------- */
 
 #define SIXTEENTHS 16u
 
-static int is_due(uint32_t now_ms, uint32_t time) /* also after the clock wrapped around */
+/* Whether `time` has come; this also holds after the clock wrapped around. */
+static int is_due(uint32_t now_ms, uint32_t time)
 {
     return (int32_t)(now_ms - time) >= 0;
 }
@@ -647,18 +651,20 @@ int ${p}_wire_row(${p}_instance *instance, ${p}_acquire acquire, void *context, 
     return 1;
 }
 
-static uint32_t expected_ms(const ${p}_wire *wire) /* a quarter of the time at first */
+/* Expected round trip; before the first response, a quarter of the time to the deadline. */
+static uint32_t expected_ms(const ${p}_wire *wire)
 {
     return wire->has_round_trip ? wire->round_trip / SIXTEENTHS : (wire->deadline - wire->sent_at) / 4u;
 }
 
-static uint32_t patience_ms(const ${p}_wire *wire)
+/* Time after which a request without a response is sent again. */
+static uint32_t retry_timeout_ms(const ${p}_wire *wire)
 {
     uint32_t expected = expected_ms(wire);
     uint32_t usual = 2u * expected;
     uint32_t slow = expected + 4u * (wire->deviation / SIXTEENTHS);
     uint32_t longest = usual > slow ? usual : slow;
-    return wire->backoff * (longest > SHORTEST_RETRY_MS ? longest : SHORTEST_RETRY_MS);
+    return wire->backoff * (longest > MIN_RETRY_MS ? longest : MIN_RETRY_MS);
 }
 
 static void plan_retry(${p}_wire *wire, uint32_t when)
@@ -682,7 +688,7 @@ static void measure(${p}_wire *wire, uint32_t ms) /* RFC 6298, with beta = 1/4 a
     wire->round_trip = wire->round_trip - wire->round_trip / 8u + sample / 8u;
 }
 
-static void measure_reply(${p}_wire *wire, uint32_t now_ms)
+static void measure_response(${p}_wire *wire, uint32_t now_ms)
 {
     uint32_t since_first = now_ms - wire->sent_at;
     uint32_t since_retry = now_ms - wire->resent_at;
@@ -691,11 +697,11 @@ static void measure_reply(${p}_wire *wire, uint32_t now_ms)
     uint32_t longest = 2u * usual > slow ? 2u * usual : slow;
     if (!wire->was_resent)
         measure(wire, since_first);
-    else if (wire->was_refused) /* the first copy was refused, so this is the second one's */
+    else if (wire->was_refused) /* the first copy was refused, so the second copy was answered */
         measure(wire, since_retry);
     else if (!wire->has_round_trip || since_retry < usual / 2u || since_retry > longest)
         measure(wire, since_first);
-    else if (wire->backoff < 4) /* it may be to either copy */
+    else if (wire->backoff < 4) /* either copy may have been answered */
         wire->backoff = (uint8_t)(2 * wire->backoff);
 }
 
@@ -722,7 +728,7 @@ int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32
     wire->was_resent = 0;
     wire->was_refused = 0;
     clear(&wire->response);
-    plan_retry(wire, now_ms + patience_ms(wire));
+    plan_retry(wire, now_ms + retry_timeout_ms(wire));
     return wire->state;
 }
 
@@ -746,14 +752,14 @@ int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint
     if (!is_response)
         return wire->state;
     if (response->label >= 0) {
-        measure_reply(wire, now_ms);
+        measure_response(wire, now_ms);
         wire->state = ${P}_WIRE_ANSWERED;
         return wire->state;
     }
     wire->was_refused = 1;
     wire->n_copies_out--;
     if (may_be_retried(response->error)) {
-        wait = response->wait_ms < LONGEST_HOLD_MS ? response->wait_ms : LONGEST_HOLD_MS;
+        wait = response->wait_ms < MAX_HOLD_MS ? response->wait_ms : MAX_HOLD_MS;
         if (wait) {
             wire->holds = 1;
             wire->hold_until = now_ms + wait;

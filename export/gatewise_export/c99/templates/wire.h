@@ -1,6 +1,6 @@
-/* ${mark} ${version} from ${title}: a client of the cloud, for instances that no stage answers.
+/* ${mark} ${version} from ${title}: a client of the cloud for offloaded instances.
 
-   The firmware gives the model's columns, two functions and the time in ms of a steady clock:
+   The firmware passes the row, two callbacks and the time of a steady clock in ms:
 
        static ${p}_wire wire;
        ${p}_wire_begin(&wire, publish, random_bytes, context);
@@ -9,9 +9,10 @@
        if (answer.outcome == ${P}_OFFLOAD && ${p}_wire_row(&instance, acquire, context, row))
            ${p}_wire_offload(&wire, row, now_ms, 500);
 
-   Subscribe to gw/v1/<device>/rsp, hand every message from there to ${p}_wire_receive, and call
-   ${p}_wire_poll until it is no longer ${P}_WIRE_WAITING. With -D${P}_WIRE_JSON=1 messages are JSON, on
-   .../req/json and .../rsp/json. Nothing is allocated; there is no state but the struct. */
+   Subscribe to gw/v1/<device>/rsp, pass every message from that topic to ${p}_wire_receive, and call
+   ${p}_wire_poll until it no longer returns ${P}_WIRE_WAITING. With -D${P}_WIRE_JSON=1 messages are
+   JSON, on the topics .../req/json and .../rsp/json. The code allocates no memory and keeps all state
+   in the struct. */
 #ifndef ${P}_WIRE_H
 #define ${P}_WIRE_H
 
@@ -25,7 +26,7 @@ extern "C" {
 
 #define ${P}_WIRE_MODEL ${model}
 #define ${P}_WIRE_VERSION ${model_version}
-#define ${P}_WIRE_COLUMNS ${n_columns} /* numbers of a request */
+#define ${P}_WIRE_COLUMNS ${n_columns} /* values in a request */
 
 /* Bytes of the largest request and response; the MQTT client's buffer must hold them. */
 #define ${P}_WIRE_CBOR_BYTES ${cbor_bytes}
@@ -46,40 +47,40 @@ extern "C" {
 
 /* A response: a label and probabilities in the order of the classes, or a refusal. */
 typedef struct {
-    int32_t label;      /* class number; -1: a refusal */
+    int32_t label;      /* class number; -1 in a refusal */
     uint32_t worker_us; /* time in the worker */
-    uint32_t wait_ms;   /* of a refusal: time until the next request may be sent */
-    char error[33];     /* of a refusal: its code, such as "busy" */
+    uint32_t wait_ms;   /* in a refusal: time until the next request may be sent */
+    char error[33];     /* in a refusal: its code, such as "busy" */
     float probability[${P}_CLASSES];
 } ${p}_wire_response;
 
-/* Messages alone. They return the bytes written, or 0 where `room` is too small or a value infinite;
-   NaN is a missing value. */
+/* Encode a request without sending it. Return the number of bytes written, or 0 if `room` is too small
+   or a value is infinite. NaN is a missing value. */
 size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
                              const float *row);
 size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
                              const float *row);
 
-/* Return 1 for a response to the request `id` of 16 bytes; 0 for another message: ignore it. */
+/* Decode a response. Return 1 if it answers the request with this `id` of 16 bytes, else 0. */
 int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id,
                           ${p}_wire_response *response);
 int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id,
                           ${p}_wire_response *response);
 
-/* -- one request at a time: ids, deadline, the one retry ---------------------------------------- */
+/* -- one request at a time, with its id, deadline and retry -------------------------------------- */
 
-/* Publish a message on gw/v1/<device>/req with QoS 1; return 1 if the client took it, else 0. */
+/* Publish a message on gw/v1/<device>/req with QoS 1; return 1 if the client accepted it, else 0. */
 typedef int (*${p}_wire_publish)(const uint8_t *message, size_t size, void *context);
-/* Draw random bytes from the chip or the operating system. */
+/* Fill `bytes` with random bytes from the chip or the operating system. */
 typedef void (*${p}_wire_random)(uint8_t *bytes, size_t size, void *context);
 
 enum {
-    ${P}_WIRE_IDLE,     /* no request was made */
-    ${P}_WIRE_WAITING,  /* for a response: poll again */
+    ${P}_WIRE_IDLE,     /* no request was sent */
+    ${P}_WIRE_WAITING,  /* no response yet: poll again */
     ${P}_WIRE_ANSWERED, /* `response` holds the answer */
-    ${P}_WIRE_REFUSED,  /* `response` holds the code; the fallback answers */
-    ${P}_WIRE_TIMEOUT,  /* no response came before the deadline; the fallback answers */
-    ${P}_WIRE_UNSENT    /* not sent: no connection, workers busy, or an infinite value; likewise */
+    ${P}_WIRE_REFUSED,  /* `response` holds the error code: use the fallback */
+    ${P}_WIRE_TIMEOUT,  /* no response arrived before the deadline: use the fallback */
+    ${P}_WIRE_UNSENT    /* no connection, busy workers, or an infinite value: use the fallback */
 };
 
 typedef struct {
@@ -87,23 +88,25 @@ typedef struct {
     ${p}_wire_random random;
     void *context;
     uint32_t sent_at, resent_at, retry_at, deadline; /* ms */
-    uint32_t hold_until; /* workers are busy until then */
-    uint32_t round_trip, deviation; /* in sixteenths of a ms, smoothed */
+    uint32_t hold_until; /* ms; workers asked for no request before that time */
+    uint32_t round_trip, deviation; /* smoothed, in sixteenths of a ms */
     uint16_t size;
     uint8_t state, backoff, n_copies_out;
     uint8_t plans_retry, was_resent, was_refused, holds, has_round_trip;
     uint8_t id[16];
     ${p}_wire_response response;
-    uint8_t message[${P}_WIRE_BYTES]; /* the request, kept for its retry */
+    uint8_t message[${P}_WIRE_BYTES]; /* the request, which a retry sends again */
 } ${p}_wire;
 
 void ${p}_wire_begin(${p}_wire *wire, ${p}_wire_publish publish, ${p}_wire_random random,
                      void *context);
 
-/* Collect a request's values; acquire those that no stage acquired. Return 0 if one is refused. */
+/* Collect a request's values in `row`; acquire the values that no stage acquired. Return 0 if one is
+   refused. */
 int ${p}_wire_row(${p}_instance *instance, ${p}_acquire acquire, void *context, float *row);
 
-/* Send a row; a request that still waits is given up. All three return the state. */
+/* Send a row; a request that is still waiting is abandoned. Then pass messages and the time. All three
+   functions return the state. */
 int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32_t deadline_ms);
 int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint32_t now_ms);
 int ${p}_wire_poll(${p}_wire *wire, uint32_t now_ms);
