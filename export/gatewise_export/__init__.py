@@ -1,4 +1,4 @@
-"""From a fitted system to a bundle: ONNX graphs, a manifest, and the proof that they agree."""
+"""Write fitted systems as bundles, ONNX graphs and C99, and check their decisions."""
 
 import lazy_loader
 

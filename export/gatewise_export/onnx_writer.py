@@ -1,19 +1,18 @@
-"""ONNX graphs written from flat arrays, byte for byte the same everywhere.
+"""Write flat arrays as ONNX graphs, with the same bytes on every machine.
 
-This module encodes protocol buffers, so that a device can write a stage's graph from its arrays and
-compare the hash, without the ``onnx`` package and without trust in the file. The field numbers are
-those in ``onnx.proto3``.
+The module encodes protocol buffers without the ``onnx`` package, so that a device can write a
+stage's graph from its checked arrays instead of trusting a file. Field numbers are from
+``onnx.proto3``.
 
-A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs). The
-runtime computes labels, probabilities and decisions from them. The margins have the same bits as
-the model's own evaluation:
+A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs), from
+which the runtime computes labels, probabilities and decisions. The margins equal those of the
+model's ``run`` method bit for bit:
 
-- Trees become one ``TreeEnsembleRegressor`` with all outputs as targets. onnxruntime adds leaves in
-  the order of the trees and the base last, in float32 (with ``intra_op_num_threads = 1``).
-- Linear models add their terms one after another with ``CumSum``, because the order of the sums in
-  ``Gemm`` is not defined.
-- Kernel machines add squared gaps feature by feature, then landmark by landmark, also with
-  ``CumSum``; division and squaring are rounded in the same way everywhere.
+- Trees become one ``TreeEnsembleRegressor`` with all outputs as targets. With
+  ``intra_op_num_threads = 1`` onnxruntime sums leaves in tree order and the base last, in float32.
+- Linear models sum their terms in order with ``CumSum``, because ``Gemm`` defines no order.
+- Kernel machines sum squared differences in feature order, then kernel values in landmark order,
+  also with ``CumSum``. Division and squaring round the same way on every machine.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ AttributeValue: TypeAlias = int | str | NDArray[Any]
 # -- protocol buffers --------------------------------------------------------------------------
 
 
-@lru_cache(4096)  # lengths, tags and short names repeat
+@lru_cache(4096)  # lengths and tags repeat
 def _varint(value: int) -> bytes:
-    """Encode a whole number of at least 0: 7 bits per byte, the lowest first."""
+    """Encode a non-negative integer with 7 bits per byte, lowest bits first."""
     content = bytearray()
     while value > 0x7F:
         content.append(value & 0x7F | 0x80)
@@ -58,7 +57,7 @@ def _varint(value: int) -> bytes:
 
 
 def _varints(values: NDArray[np.int64]) -> bytes:
-    """Encode an array of whole numbers of at least 0, each as :func:`_varint` does."""
+    """Encode an array of non-negative integers, each as :func:`_varint` does."""
     largest = int(values.max(initial=0))
     if largest < 0x80:
         return values.astype(np.uint8).tobytes()
@@ -73,7 +72,7 @@ def _varints(values: NDArray[np.int64]) -> bytes:
 
 def _words(field: int, words: NDArray[np.bytes_]) -> bytes:
     """Encode an array of short words, each as :func:`_texts` does."""
-    # numpy pads words with zero bytes, and tags, lengths and letters are never zero
+    # tags, lengths and letters are never zero, so zero bytes are numpy's padding
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
     heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
     heads[:, 1] = (letters != 0).sum(axis=1)
@@ -96,7 +95,7 @@ def _texts(field: int, *texts: str) -> bytes:
 
 
 def _attribute(name: str, value: AttributeValue) -> bytes:
-    """Encode an AttributeProto: its name, its value in the field of its type, and the type."""
+    """Encode an AttributeProto: the name, the value in the field for its type, and the type."""
     if isinstance(value, int):
         content = _number(3, value) + _number(20, 2)
     elif isinstance(value, str):
@@ -133,7 +132,7 @@ def _value_info(name: str, kind: int, n_columns: int | None) -> bytes:
 
 
 class Output(NamedTuple):
-    """An output of a graph: name, ONNX element type, and columns (None: shape (n,))."""
+    """An output of a graph: name, ONNX element type and columns; None for shape (n,)."""
 
     name: str
     kind: int = FLOAT
@@ -141,7 +140,7 @@ class Output(NamedTuple):
 
 
 class GraphWriter:
-    """Writer of a graph from nodes and constants, in the order of their addition."""
+    """Collects nodes and constants, and encodes them as a graph in the order of their addition."""
 
     def __init__(self) -> None:
         self._nodes: list[bytes] = []
@@ -156,13 +155,13 @@ class GraphWriter:
         domain: str = "",
         **attributes: AttributeValue,
     ) -> None:
-        """Add a node; the names of its inputs, and of its outputs, are separated by blanks."""
+        """Add a node; `inputs` and `outputs` are names separated by spaces."""
         node = _texts(1, *inputs.split()) + _texts(2, *outputs.split()) + _texts(4, kind)
         node += b"".join([_bytes(5, _attribute(*item)) for item in attributes.items()])
         self._nodes.append(node + (_texts(7, domain) if domain else b""))
 
     def value(self, name: str, array: ArrayLike) -> str:
-        """Add a constant, and return its name."""
+        """Add a constant and return its name."""
         self._constants.append(_tensor(name, np.asarray(array)))
         return name
 
@@ -198,7 +197,7 @@ def write_graph(model: FlatModel) -> bytes:
 
 
 def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> None:
-    """Add the nodes of a model from its input, the value `rows`, to ``margins``."""
+    """Add the nodes of a model from the value `rows` to ``margins``."""
     if model.n_features == 0:
         _append_constant(writer, rows, model.run(np.zeros((1, 0), np.float32))[0])
     elif isinstance(model, TreeEnsemble):
@@ -211,7 +210,7 @@ def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> No
 
 
 def _append_constant(writer: GraphWriter, rows: str, margins: NDArray[np.float32]) -> None:
-    """Add the same margins for every row of a matrix without columns."""
+    """Add nodes that give every row the same margins, for a model without inputs."""
     writer.value("columns", np.array([1]))
     writer.value("value", margins)
     writer.add("ReduceSum", f"{rows} columns", "zero", keepdims=1)
@@ -219,7 +218,7 @@ def _append_constant(writer: GraphWriter, rows: str, margins: NDArray[np.float32
 
 
 def _append_scaling(writer: GraphWriter, rows: str, model: LinearModel | KernelModel) -> None:
-    """Add ``z = (x - mean) * scale``, and the axis of the sums."""
+    """Add nodes for ``z = (x - mean) * scale``, and a constant for the axis of sums."""
     writer.value("mean", model.mean)
     writer.value("scale", model.scale)
     writer.value("columns", np.array(1))
@@ -228,7 +227,7 @@ def _append_scaling(writer: GraphWriter, rows: str, model: LinearModel | KernelM
 
 
 def _append_kernels(writer: GraphWriter, rows: str, model: KernelModel) -> None:
-    """Add squared distances, kernel values, and their weighted sum."""
+    """Add nodes for squared distances, kernel values and their weighted sum."""
     _append_scaling(writer, rows, model)
     writer.value("landmarks", model.landmarks.T)
     writer.value("rate", model.rate)
@@ -251,12 +250,12 @@ def _append_kernels(writer: GraphWriter, rows: str, model: KernelModel) -> None:
 def _append_weighted_sum(
     writer: GraphWriter, values: str, weights: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> None:
-    """Add ``margins = sum_t values_t weights_t + bias``, summed in the order of the terms t."""
+    """Add nodes for ``margins = sum_t values_t weights_t + bias``, summed in the order of t."""
     n_terms, n_outputs = weights.shape
-    # for a single output a list of one index, so that the sums stay a column
+    # for a single output, gather a list of one index, so that the sums stay a column
     writer.value("last", np.array([n_terms - 1] if n_outputs == 1 else n_terms - 1))
     writer.value("weights", weights[:, 0] if n_outputs == 1 else weights)
-    writer.value("bias", bias + np.float32(0))  # -0 becomes 0, as in numpy's sum from 0
+    writer.value("bias", bias + np.float32(0))  # turn -0 into 0, as numpy's sums start from 0
     if n_outputs > 1:
         writer.value("output_axis", np.array([2]))
         writer.add("Unsqueeze", f"{values} output_axis", "value_column")

@@ -1,4 +1,4 @@
-"""Fixtures of the bundle made by hand, and of fitted systems."""
+"""Fixtures of the hand-made bundle and of fitted systems."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.support.once import MakeOnce
 
 @pytest.fixture(scope="session")
 def pristine() -> Document:
-    """A good manifest, as the JSON document that it is; not to be changed."""
+    """A valid manifest as a JSON document, which tests must not change."""
     return complete(DOCUMENT, FILES)
 
 
 @pytest.fixture
 def document(pristine: Document) -> Document:
-    """A good manifest to change."""
+    """A valid manifest that tests may change."""
     return copy.deepcopy(pristine)
 
 
 @pytest.fixture
 def write_bundle(tmp_path: Path) -> Callable[..., Path]:
-    """A function that writes a bundle's directory; the graphs are not graphs."""
+    """Function that writes a bundle's directory; its graph files hold plain text."""
 
     def write_here(document: Document = DOCUMENT, files: dict[str, bytes] = FILES) -> Path:
         return write(tmp_path / "bundle", complete(document, files), files)
@@ -43,25 +43,25 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def fit_system(make_once: MakeOnce) -> Callable[[str], Fitted]:
-    """A function that gives a fitted system by name; each is fitted once."""
+    """Function that returns a fitted system by name; each system is fitted once."""
     return functools.cache(lambda name: make_once(f"fitted-{name}", lambda _: MAKERS[name]()))
 
 
 @pytest.fixture(scope="session", params=MAKERS)
 def system_name(request: pytest.FixtureRequest) -> str:
-    """Names of the fitted systems in turn."""
+    """Name of each fitted system in turn."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def fitted(system_name: str, fit_system: Callable[[str], Fitted]) -> Fitted:
-    """Each of the fitted systems in turn."""
+    """Each fitted system in turn."""
     return fit_system(system_name)
 
 
 @pytest.fixture(scope="session")
 def packed(system_name: str, fitted: Fitted, make_once: MakeOnce) -> Bundle:
-    """Each of them as a bundle, not to be changed."""
+    """Each fitted system as a bundle, which tests must not change."""
 
     def make(folder: Path) -> Bundle:
         path = folder / "bundle"
@@ -81,7 +81,7 @@ def heart(fit_system: Callable[[str], Fitted]) -> Fitted:
 
 @pytest.fixture
 def run() -> Callable[..., tuple[int, str, str]]:
-    """A function that runs the command line: exit status, standard output, standard error."""
+    """Function that runs a command and returns exit status, standard output and standard error."""
 
     def call(*args: object) -> tuple[int, str, str]:
         done = processes.run_here(*args)
@@ -92,5 +92,5 @@ def run() -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def refused() -> Callable[..., str]:
-    """Give :func:`tests.support.processes.refused`."""
+    """The function :func:`tests.support.processes.refused`."""
     return processes.refused

@@ -1,4 +1,4 @@
-"""Arrays, numpy, onnxruntime and the file in between give the same bits: `==`, no tolerance."""
+"""Training, numpy and onnxruntime give the same margins for flat models, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.processes import run_python
 from tests.support.trees import Form, make_trees
 
 Floats = NDArray[np.float32]
-F = np.float32
-MARKS = np.round(np.linspace(-2, 2, 41), 1).astype(F)
+F32 = np.float32
+THRESHOLDS = np.round(np.linspace(-2, 2, 41), 1).astype(F32)
 
 
 def assert_same_bits(model: FlatModel, x: Floats) -> None:
-    """Compare training's margins with a device's, of the model as it comes back from its file."""
+    """Compare training's margins with a device's margins of the model read from its file."""
     expected = model.margins(x)
     content = write_model(canonical(model))
     sizes = {"n_inputs": model.n_features, "n_outputs": model.n_outputs}
@@ -42,25 +42,26 @@ def assert_same_bits(model: FlatModel, x: Floats) -> None:
     outputs = run_onnx(graph, x)
     assert list(outputs) == ["margins"]
     runner = FlatRunner(read)
-    few = x[:20]
-    singly = np.array([runner.run_row(row) for row in few], F).reshape(len(few), -1)
-    for margins, wanted in (
+    first_rows = x[:20]
+    row_by_row = np.array([runner.run_row(row) for row in first_rows], F32)
+    row_by_row = row_by_row.reshape(len(first_rows), -1)
+    for margins, expected_margins in (
         (outputs["margins"], expected),
         (runner.run(x), expected),
-        (singly, expected[: len(few)]),
+        (row_by_row, expected[: len(first_rows)]),
     ):
         assert margins.dtype == np.float32
-        assert margins.shape == wanted.shape == (len(margins), model.n_outputs)
-        nan = np.isnan(wanted)
-        assert (np.isnan(margins) == nan).all()
-        same = np.ascontiguousarray(margins).view(np.uint32) == wanted.view(np.uint32)
-        assert same[~nan].all()
+        assert margins.shape == expected_margins.shape == (len(margins), model.n_outputs)
+        is_nan = np.isnan(expected_margins)
+        assert (np.isnan(margins) == is_nan).all()
+        bits = np.ascontiguousarray(margins).view(np.uint32)
+        assert (bits == expected_margins.view(np.uint32))[~is_nan].all()
 
 
 def neighbours(values: Floats) -> Floats:
-    """Values, the float32 numbers beside them, zeros of both signs, and denormal numbers."""
-    beside = [np.nextafter(values, F(side)) for side in (-np.inf, np.inf)]
-    return np.concatenate([values, *beside, F([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])])
+    """List values, their neighbouring float32 numbers, both zeros and subnormal numbers."""
+    adjacent = [np.nextafter(values, F32(side)) for side in (-np.inf, np.inf)]
+    return np.concatenate([values, *adjacent, F32([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])])
 
 
 @pytest.mark.slow
@@ -78,7 +79,7 @@ def test_trees_give_the_same_bits(
     seed: int, n_trees: int, n_features: int, n_outputs: int, rows: int, form: Form, strange: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    trees = make_trees(rng, n_trees, n_features, n_outputs, form=form, marks=MARKS)
+    trees = make_trees(rng, n_trees, n_features, n_outputs, form=form, marks=THRESHOLDS)
     assert_same_bits(trees, random_rows(rng, rows, n_features, strange=strange))
 
 
@@ -88,31 +89,32 @@ def test_rows_at_thresholds_and_their_neighbours_give_the_same_bits(
     seed: int, missing: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    trees = make_trees(rng, 10, 3, 2, form="mixed", marks=MARKS)
+    trees = make_trees(rng, 10, 3, 2, form="mixed", marks=THRESHOLDS)
     values = neighbours(trees.threshold[trees.feature >= 0])
     if missing:
-        values = np.append(values, F(np.nan))
-    assert_same_bits(trees, rng.choice(values, (300, 3)).astype(F))
+        values = np.append(values, F32(np.nan))
+    assert_same_bits(trees, rng.choice(values, (300, 3)).astype(F32))
 
 
 @pytest.mark.parametrize("rows", [1, 50, 3000])
 @pytest.mark.parametrize("form", ["one", "all"])
 def test_many_trees_and_outputs_give_the_same_bits(rows: int, form: Form) -> None:
     rng = np.random.default_rng(rows)
-    trees = make_trees(rng, 300, 16, 27, form=form, marks=MARKS)
+    trees = make_trees(rng, 300, 16, 27, form=form, marks=THRESHOLDS)
     assert_same_bits(trees, random_rows(rng, rows, 16, strange=True))
 
 
 @pytest.mark.parametrize("n_features", [0, 1, 3])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_trees_of_a_single_leaf_give_the_same_bits(n_features: int, rows: int) -> None:
-    none = np.full(2, -1, np.int32)
-    value, base = np.array([[0.25, 0, 1e-9], [0, 0, 0]], F), np.array([-0.0, 0.1, 0.2], F)
+    leaf = np.full(2, -1, np.int32)
+    value = np.array([[0.25, 0, 1e-9], [0, 0, 0]], F32)
+    base = np.array([-0.0, 0.1, 0.2], F32)
     roots = np.arange(2, dtype=np.int32)
     trees = TreeEnsemble(
-        none, np.zeros(2, F), none, none, np.zeros(2, bool), value, roots, none, base, n_features
+        leaf, np.zeros(2, F32), leaf, leaf, np.zeros(2, bool), value, roots, leaf, base, n_features
     )
-    assert_same_bits(trees, np.full((rows, n_features), np.nan, F))
+    assert_same_bits(trees, np.full((rows, n_features), np.nan, F32))
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,17 +153,17 @@ def test_kernel_machines_give_the_same_bits(
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_a_fitted_kernel_machine_gives_the_same_bits(offset: float) -> None:
     x, y = load_wine(return_X_y=True)
-    x = (x + offset).astype(F)
+    x = (x + offset).astype(F32)
     model, _ = fit_kernel(x[::2], y[::2], 3, n_landmarks=60)
     assert_same_bits(model, x)
     assert np.mean(model.margins(x[1::2]).argmax(axis=1) == y[1::2]) > 0.9
 
 
-# -- the files -----------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 2**35 - 1), max_size=20))
-def test_many_numbers_are_encoded_as_protobuf_does(values: list[int]) -> None:
+def test_arrays_of_integers_are_encoded_as_protobuf_does(values: list[int]) -> None:
     message = onnx.AttributeProto(ints=values)
     packed = _varints(np.array(values, np.int64))
     # field 8, length-delimited: the packed form of the same field
@@ -175,7 +177,7 @@ def _length(value: int) -> bytes:
 
 def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
     rng = np.random.default_rng(2)
-    trees = write_graph(make_trees(rng, 20, 4, 3, form="all", marks=MARKS))
+    trees = write_graph(make_trees(rng, 20, 4, 3, form="all", marks=THRESHOLDS))
     linear = write_graph(random_linear(rng, 5, 3))
     kernel = write_graph(random_kernel(rng, 5, 4, 1))
     models = [onnx.load_model_from_string(content) for content in (trees, linear, kernel)]
@@ -201,22 +203,22 @@ for kind in ("trees", "linear", "kernel"):
     content = open(f"{sys.argv[1]}/{kind}.npz", "rb").read()
     graph = write_graph(read_model(content, kind, kind, n_inputs=4, n_outputs=3))
     digests[kind] = hashlib.sha256(graph).hexdigest()
-strange = [n for n in ("onnx", "onnxruntime", "numba", "scipy", "sklearn") if n in sys.modules]
-print(json.dumps([digests, strange]))
+heavy = [n for n in ("onnx", "onnxruntime", "numba", "scipy", "sklearn") if n in sys.modules]
+print(json.dumps([digests, heavy]))
 """
 
 
 def test_a_device_writes_the_same_graph_without_other_packages(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     models = {
-        "trees": make_trees(rng, 12, 4, 3, form="mixed", marks=MARKS).canonical(),
+        "trees": make_trees(rng, 12, 4, 3, form="mixed", marks=THRESHOLDS).canonical(),
         "linear": random_linear(rng, 4, 3),
         "kernel": random_kernel(rng, 4, 5, 3),
     }
     for kind, model in models.items():
         (tmp_path / f"{kind}.npz").write_bytes(write_model(model))
-    digests, strange = json.loads(run_python(WRITE, tmp_path))
-    assert strange == []
+    digests, heavy = json.loads(run_python(WRITE, tmp_path))
+    assert heavy == []
     assert digests == {
         kind: hashlib.sha256(write_graph(model)).hexdigest() for kind, model in models.items()
     }

@@ -14,7 +14,7 @@ from gatewise_edge.device.stages import DeviceStage, StageOutput, load_stages
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import unlike_features
+from gatewise_export.bundle.decisions import differing_windows
 
 #: Relative and absolute tolerance for the margins of a given graph on another kind of machine.
 MARGIN_TOLERANCE: Final = 1e-3
@@ -75,7 +75,7 @@ def self_test(
     differences: dict[str, int] = {}
     has_equal_margins = np.ones(len(X), np.bool_)
     if blocks:
-        differences["features"] = int(unlike_features(bundle.manifest, sample).sum())
+        differences["features"] = int(differing_windows(bundle.manifest, sample).sum())
     for s, stage in enumerate(stages):
         margins = np.array([output.outputs for output in runs[s].outputs], np.float32)
         expected = sample[f"stage_{s}"]

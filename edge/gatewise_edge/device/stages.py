@@ -278,7 +278,7 @@ def _load_given_graph(bundle: Bundle, spec: StageSpec, runner: Runner, provider:
     file = f"stage file {spec.graph}"
     if not _uses_onnxruntime(runner):
         raise BundleError(f"{file} is a given graph and needs onnxruntime: install it")
-    content = bundle.read(spec.graph, most=MAX_BYTES)
+    content = bundle.read(spec.graph, max_bytes=MAX_BYTES)
     x = np.zeros((1, len(spec.inputs)), np.float32)
     try:
         check_loads(content, x, bundle.manifest.loading)

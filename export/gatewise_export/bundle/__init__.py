@@ -1,1 +1,1 @@
-"""The bundle format: manifest, files, signature; read without trust."""
+"""The bundle format: manifest, files and signature. Readers treat every bundle as untrusted."""

@@ -1,7 +1,7 @@
-"""Reproducible npz files, and a reader that does not trust them.
+"""Write reproducible npz files, and read untrusted ones.
 
-It loads no pickle, and reserves no memory for bytes that a file lacks. Devices use this module, so
-that it needs the standard library and numpy alone.
+The reader loads no pickle and allocates no memory for bytes that a file lacks. This module needs
+only the standard library and numpy, because devices use it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gatewise.errors import one_line
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_zip, zip_bytes
 
-MOST_ARRAYS = 2048
-MOST_BYTES = 64 << 20
+MAX_ARRAYS = 2048
+MAX_BYTES = 64 << 20
 #: Largest size of an array's entry in the zip file's list, in bytes.
-MOST_ENTRY_BYTES = 512
-MOST_HEADER_BYTES = 1 << 16
+MAX_ENTRY_BYTES = 512
+MAX_HEADER_BYTES = 1 << 16
 CHUNK = 1 << 20
-#: Header of an npy file as numpy writes it (numpy.lib.format): no other text is interpreted.
+#: Header of an npy file exactly as numpy writes it (numpy.lib.format).
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<>|][biuf][1248])', "
     rb"'fortran_order': (?P<by_column>False|True), "
@@ -36,7 +36,7 @@ _HEADER = re.compile(
     re.DOTALL,
 )
 
-#: Errors of zipfile and numpy on damaged or hostile files.
+#: Errors that zipfile and numpy raise for damaged or hostile files.
 _READING_ERRORS = (
     ValueError,
     TypeError,
@@ -54,11 +54,11 @@ _READING_ERRORS = (
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Make an npz file; the same arrays give the same bytes."""
+    """Write an npz file; equal arrays give equal bytes."""
     members = {}
     for name, array in arrays.items():
         content = io.BytesIO()
-        # ascontiguousarray adds a dimension to an array without any; reshape removes it
+        # ascontiguousarray turns a 0-d array into a 1-d array; reshape reverts that
         plain = np.ascontiguousarray(array).reshape(array.shape)
         np.lib.format.write_array(content, plain, allow_pickle=False)
         members[f"{name}.npy"] = content.getvalue()
@@ -69,25 +69,28 @@ def read_arrays(
     content: bytes,
     file: str = "sample.npz",
     *,
-    most_arrays: int = MOST_ARRAYS,
-    most_bytes: int = MOST_BYTES,
+    max_arrays: int = MAX_ARRAYS,
+    max_bytes: int = MAX_BYTES,
 ) -> dict[str, NDArray[Any]]:
-    """Read an untrusted npz file of at most `most_bytes` bytes of arrays, which are read-only."""
+    """Read an untrusted npz file with at most `max_bytes` bytes of arrays.
+
+    The arrays are read-only.
+    """
     arrays: dict[str, NDArray[Any]] = {}
     n_bytes = 0
     try:
-        check_entry_list(content, most_arrays * MOST_ENTRY_BYTES)
+        check_entry_list(content, max_arrays * MAX_ENTRY_BYTES)
         with open_zip(io.BytesIO(content)) as members:
             entries = members.infolist()
-            if len(entries) > most_arrays:
-                raise ValueError(f"more than {most_arrays} arrays")
+            if len(entries) > max_arrays:
+                raise ValueError(f"more than {max_arrays} arrays")
             for entry in entries:
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
                     raise ValueError(f"the array {name[:64]!r} is listed twice")
-                data = _inflate(members, entry, most_bytes - n_bytes)
+                data = _inflate(members, entry, max_bytes - n_bytes)
                 if data is None:
-                    raise ValueError(f"arrays larger than {most_bytes} B")
+                    raise ValueError(f"arrays larger than {max_bytes} B")
                 n_bytes += data.nbytes
                 arrays[name] = _array(data)
     except _READING_ERRORS as error:
@@ -107,15 +110,15 @@ def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int) -> me
 
 
 def _array(data: memoryview) -> NDArray[Any]:
-    """Read an npy file, version 1.0, of plain numbers; no memory is reserved for missing bytes."""
-    head = bytes(data[:MOST_HEADER_BYTES])
+    """Read an npy file of version 1.0 with plain numbers, without copying its data."""
+    head = bytes(data[:MAX_HEADER_BYTES])
     match = _HEADER.match(head)
     if match is None or match.end() != 10 + int.from_bytes(head[8:10], "little"):
-        raise ValueError("an array that is not plain numbers, or in an unknown format")
+        raise ValueError("an array has an unknown format, or holds other values than numbers")
     dtype = np.dtype(match["dtype"].decode())
     shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())
     body = data[match.end() :]
     if math.prod(shape) * dtype.itemsize != len(body):
-        raise ValueError("an array that is cut off")
+        raise ValueError("an array is truncated")
     order: Literal["F", "C"] = "F" if match["by_column"] == b"True" else "C"
     return np.frombuffer(body, dtype).reshape(shape, order=order)

@@ -1,10 +1,10 @@
-"""Open and check a bundle: a directory, or the same files in one ``.gwb`` zip file.
+"""Open and check a bundle, which is a directory or the same files in one ``.gwb`` zip file.
 
-Nothing in a bundle is trusted. Only the files that its manifest lists are read. Names are plain
-file names and links are refused, so that no path leaves the bundle. Sizes are bounded, every hash
-is checked before the file is used, and no pickle and no code is loaded. With a public key the
-signature (:mod:`.signing`) is checked before the manifest is read. Devices use this module, so that
-it needs the standard library, msgspec and numpy alone, and ``cryptography`` only with a key.
+Bundles are untrusted. Only files that the manifest lists are read. Names must be plain file names
+and links are refused, so that no path leaves the bundle. Sizes are bounded, each hash is checked
+before its file is used, and neither pickle nor code is loaded. If the caller gives a public key,
+the signature (:mod:`.signing`) is checked before the manifest is parsed. This module needs only the
+standard library, msgspec and numpy, because devices use it; a key also needs ``cryptography``.
 """
 
 from __future__ import annotations
@@ -49,27 +49,28 @@ from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_SAMPLE_BYTES = 64 << 20
 MAX_BLOCK_BYTES = 32 << 20
-#: Bytes read at a time from a large file.
+#: Bytes per read of a large file.
 CHUNK = 1 << 16
-#: Largest file that stays in memory after the check; a larger file is hashed again on reading.
-MAX_HELD_BYTES = 4 << 20
-ATTEMPTS = 3
+#: Largest file that stays in memory after the check; a larger file is hashed again when read.
+MAX_CACHED_BYTES = 4 << 20
+#: Largest number of attempts to read a manifest together with its signature.
+MAX_ATTEMPTS = 3
 
 
 class Bundle:
-    """A bundle that was read and checked. :meth:`open` makes one from its `storage`.
+    """A checked bundle and its `storage`; :meth:`open` reads one from a path.
 
     Attributes
     ----------
     path : Path
     manifest : Manifest
     signed_by : str or None
-        Id of the key with the checked signature; None without a key.
+        Id of the key whose signature was checked; None if no key was given.
 
     Examples
     --------
-    ``bundle = Bundle.open("bundle")``, then ``bundle.read(bundle.manifest.stages[0].arrays)``
-    gives the first stage's model as bytes.
+    After ``bundle = Bundle.open("bundle")``,
+    ``bundle.read(bundle.manifest.stages[0].arrays)`` returns the first stage's model as bytes.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Bundle:
         self.manifest = manifest
         self.signed_by = signed_by
         self._storage = storage
-        # contents that were checked on opening, until they are read, so that each is hashed once
+        # contents that opening checked, kept until they are read, so that each is hashed once
         self._checked: dict[str, bytes] = {}
 
     @classmethod
@@ -97,20 +98,20 @@ class Bundle:
         path : str or Path
             A directory, or a ``.gwb`` file.
         public_key : str, Path or bytes, optional
-            Public Ed25519 key: a PEM file, or its content. The bundle must be signed by it.
+            Public Ed25519 key that must have signed the bundle: a PEM file or its content.
         for_device : bool, default False
-            Allow the high-cost model's file to be absent, because devices do not need it.
+            Whether the high-cost model's file may be absent, because devices do not need it.
 
         Raises
         ------
         BundleError
-            If the bundle is missing, or needs a newer Gatewise.
+            If the bundle does not exist, or needs a newer Gatewise.
         SignatureError
-            If the bundle is not signed by the key.
+            If the key has not signed the bundle.
         ManifestError
             If the manifest is malformed.
         DamagedFileError
-            If a file is missing, leaves the bundle, or differs in size or hash.
+            If a file is missing, is not a plain file, or differs in size or hash.
         InputError
             If the key cannot be used.
         """
@@ -129,7 +130,7 @@ class Bundle:
         return bundle
 
     def absent(self) -> tuple[str, ...]:
-        """Names of the files that a bundle for devices may lack, and that are missing."""
+        """Names of missing files that a bundle for devices may lack."""
         cloud = self.manifest.cloud
         if cloud is None or self._storage.has(cloud.file):
             return ()
@@ -138,7 +139,8 @@ class Bundle:
     def claimed_keys(self) -> tuple[str, ...]:
         """Ids of the keys in the SIGNATURE file; the signatures are not checked.
 
-        Empty without the file. Raises SignatureError if it is malformed, or of another manifest.
+        The result is empty if the bundle is not signed. Raises SignatureError if the file is
+        malformed or signs another manifest.
         """
         signatures = read_signature_file(self._storage)
         if signatures is None:
@@ -147,86 +149,88 @@ class Bundle:
             text = file.read(MAX_MANIFEST_BYTES)
         covering = tuple(s.key_id for s in signatures if s.covers(text))
         if not covering:
-            raise SignatureError(f"bundle {self.path}: {SIGNATURE} is of another manifest")
+            raise SignatureError(f"bundle {self.path}: {SIGNATURE} signs another manifest")
         return covering
 
-    def read(self, name: str, *, most: int | None = None) -> bytes:
-        """Read the listed file `name`, and check its size and hash.
+    def read(self, name: str, *, max_bytes: int | None = None) -> bytes:
+        """Read the file `name`, which the manifest must list, and check its size and hash.
 
-        Raises DamagedFileError if the file is not listed, is missing, differs from the packed one,
-        or has more than `most` bytes.
+        Raises DamagedFileError if the file is not listed, is missing, differs from the packed file,
+        or has more than `max_bytes` bytes.
         """
         spec = self.manifest.files.get(name)
         if spec is None:
             raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
-        if most is not None and spec.size > most:
+        if max_bytes is not None and spec.size > max_bytes:
             raise DamagedFileError(
-                name, f"bundle {self.path}: {name} has {spec.size} B, more than {most} B"
+                name, f"bundle {self.path}: {name} has {spec.size} B, more than {max_bytes} B"
             )
         content = self._checked.pop(name, None)
         return self._checked_content(name, spec) if content is None else content
 
     def sample(self) -> dict[str, NDArray[Any]]:
-        """Rows for the self-test and their expected outputs at the active operating point.
+        """Read the self-test's rows, with the expected outputs at the active operating point.
 
         Returns
         -------
         dict of ndarray
-            ``X`` float32 (n, n_features), all columns in the manifest's order; ``stage_<i>``
-            float32 (n, outputs) for stage i of the active operating point and, if it is lazy,
-            ``bought_<i>`` bool (n, inputs), the inputs that it acquires; ``exit`` int64 (n,), the
-            stage that answers (the number of stages: the cloud); ``label`` int64 (n,), class index;
-            ``cost`` float64 (n,); with a high-cost model ``cloud_label`` int64 (n,) and
-            ``cloud_probabilities`` float32 (n, n_classes).
+            - ``X``, float32 (n, n_features): all columns in the manifest's order;
+            - ``stage_<i>``, float32 (n, outputs): outputs of stage i of the active operating point;
+            - ``bought_<i>``, bool (n, inputs), for a lazy stage: the inputs that it acquires;
+            - ``exit``, int64 (n,): the stage that answers, or the number of stages for the cloud;
+            - ``label``, int64 (n,): the class index;
+            - ``cost``, float64 (n,);
+            - ``cloud_label``, int64 (n,), and ``cloud_probabilities``, float32 (n, n_classes), with
+              a high-cost model.
 
         Raises
         ------
         BundleError
-            If an array is missing or of another shape or type than the manifest says.
+            If an array is missing, or its shape or type does not fit the manifest.
         """
-        arrays = read_arrays(self.read(SAMPLE, most=MAX_SAMPLE_BYTES))
+        arrays = read_arrays(self.read(SAMPLE, max_bytes=MAX_SAMPLE_BYTES))
         return expected_sample(self.manifest, arrays)
 
     def ranges(self) -> TrainingRanges | None:
-        """Ranges of the training rows, if the bundle has them."""
+        """Read the ranges of the training rows, if the bundle has them."""
         manifest = self.manifest
         if RANGES not in manifest.files:
             return None
         signal = manifest.signal
-        # an array has one range for all values, a raw window a range per channel
+        # an array has one range for all values, and a raw window has one range per channel
         n_features = 1 if manifest.instance is not None else len(manifest.features)
         n_channels = 0
         if signal is not None:
             n_features = len(signal.graph.feature_names)
             n_channels = len(signal.range_names)
-        arrays = read_arrays(self.read(RANGES, most=MAX_SAMPLE_BYTES), RANGES)
+        arrays = read_arrays(self.read(RANGES, max_bytes=MAX_SAMPLE_BYTES), RANGES)
         try:
             return TrainingRanges.from_arrays(arrays, n_features, n_channels)
         except InputError as error:
             raise BundleError(f"bundle {self.path}: {RANGES}: {error}") from None
 
     def read_model(self, spec: StageSpec) -> FlatModel:
-        """Read and check the flat model of the stage `spec`, which is no given graph."""
+        """Read and check the flat model of the stage `spec`, which must not be a given graph."""
         assert spec.kind != "graph"
         assert spec.arrays is not None
-        content = self.read(spec.arrays, most=MAX_BYTES)
+        content = self.read(spec.arrays, max_bytes=MAX_BYTES)
         sizes = {"n_inputs": len(spec.inputs), "n_outputs": spec.outputs}
         return read_model(content, spec.kind, spec.arrays, **sizes)
 
     def read_stage(self, stage: int) -> Stage:
-        """Read the stage at index `stage` of the active operating point as training has it."""
+        """Read the stage at index `stage` of the active operating point."""
         spec = self.manifest.stages[stage]
         features = self.manifest.stage_inputs(stage)
         acquisition: Acquisition = "node" if spec.kind == "lazy" else "stage"
         return Stage(self.read_model(spec), features, spec.link, spec.score, acquisition)
 
     def read_block_models(self) -> None:
-        """Read the networks that are blocks into the manifest's signal."""
+        """Load the networks of blocks into the manifest's signal."""
         signal = self.manifest.signal
         if signal is None or all(signal.models.values()):
             return
         blocks = [block for block in signal.graph.blocks if isinstance(block, OnnxBlock)]
-        models = {block.file: self.read(block.file, most=MAX_BLOCK_BYTES) for block in blocks}
+        models = {block.file: self.read(block.file, max_bytes=MAX_BLOCK_BYTES) for block in blocks}
         try:
             signal = signal.with_models(models)
         except InputError as error:
@@ -234,11 +238,14 @@ class Bundle:
         self.manifest = msgspec.structs.replace(self.manifest, signal=signal)
 
     def with_active(self, point: int) -> Bundle:
-        """Get the same bundle at the operating point with index `point`; nothing is written."""
+        """Return the bundle at the operating point with index `point`, without writing it."""
         return self._with_manifest(self.manifest.with_active(point))
 
     def with_functions(self, functions: Mapping[str, Callable[..., Any]]) -> Bundle:
-        """Get the same bundle with `functions` of its blocks by name; InputError if one lacks."""
+        """Return the bundle with the `functions` of its blocks, by name.
+
+        Raises InputError if a function is missing.
+        """
         signal = self.manifest.signal
         if signal is None or not any(isinstance(b, FunctionBlock) for b in signal.graph.blocks):
             return self
@@ -247,7 +254,7 @@ class Bundle:
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Functions of blocks by the block's name."""
+        """The functions of blocks by block name."""
         signal = self.manifest.signal
         return {} if signal is None else signal.functions
 
@@ -260,35 +267,35 @@ class Bundle:
         return bundle
 
     def _check_files(self, *, for_device: bool) -> None:
-        """Check every file, and keep the contents of small ones for the next reading."""
+        """Check every file, and keep the contents of small files for the next read."""
         manifest = self.manifest
         absent = self.absent()
         if absent and not for_device:
             raise DamagedFileError(
                 absent[0],
-                f"bundle {self.path}: {absent[0]} is missing: a bundle for devices cannot be used "
-                "here",
+                f"bundle {self.path}: {absent[0]} is missing, as in a bundle for devices: give the "
+                "full bundle",
             )
-        # a device writes the graphs of flat arrays itself
+        # devices write the graphs of flat arrays themselves, and do not read them
         hash_only = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
         hash_only |= {manifest.cloud.file} if manifest.cloud is not None else set()
         for name, spec in manifest.files.items():
             if name in absent:
                 continue
-            if name in hash_only or spec.size > MAX_HELD_BYTES:
+            if name in hash_only or spec.size > MAX_CACHED_BYTES:
                 self._check_hash(name, spec)
             else:
                 self._checked[name] = self._checked_content(name, spec)
 
     def _checked_content(self, name: str, spec: FileSpec) -> bytes:
-        """Read a file whole; raise DamagedFileError if it is not the packed one."""
+        """Read a whole file; raise DamagedFileError if it differs from the packed file."""
         with self._storage.reading(name) as file:
             content = file.read(spec.size + 1)
         self._compare(name, spec, len(content), hashlib.sha256(content).hexdigest())
         return content
 
     def _check_hash(self, name: str, spec: FileSpec) -> None:
-        """Read a file in chunks; raise DamagedFileError if it is not the packed one."""
+        """Hash a file in chunks; raise DamagedFileError if it differs from the packed file."""
         digest = hashlib.sha256()
         size = 0
         with self._storage.reading(name) as file:
@@ -322,28 +329,28 @@ def set_operating_point(
     point : int
         Index into the manifest's operating points.
     sign : str or Path, optional
-        Private key, NAME.key; a signed bundle needs it.
+        Private key, NAME.key; required for a signed bundle.
     bounds : pair of sequences, optional
-        Minimum recall and precision by class of the point; by default those of the manifest.
+        Minimum recall and precision by class; by default the manifest's bounds stay.
 
     Returns
     -------
     Bundle
-        The bundle at this point, opened again.
+        The reopened bundle.
 
     Raises
     ------
     BundleError
-        If the bundle cannot be read, lacks this point, or is signed and `sign` is None.
+        If the bundle cannot be read, has no such point, or is signed and `sign` is None.
     SignatureError
-        If its present signature by this key is wrong.
+        If its current signature by this key is invalid.
     """
     bundle, signer = open_to_sign(path, sign, for_device=True)
     claimed = bundle.claimed_keys()
     if signer is None and claimed:
         raise BundleError(
-            f"bundle {path} is signed by key {claimed[0]}: give the key, which must sign the "
-            "other operating point as well (--sign NAME.key)"
+            f"bundle {path} is signed by key {claimed[0]}, which must also sign the new operating "
+            "point: give the key (--sign NAME.key)"
         )
     manifest = bundle.manifest.with_active(point)
     if bounds is not None:
@@ -359,9 +366,9 @@ def set_operating_point(
 def open_to_sign(
     path: str | Path, sign: str | Path | None, *, for_device: bool
 ) -> tuple[Bundle, Signer | None]:
-    """Open a bundle that the key `sign` will sign, if it is not None.
+    """Open a bundle that the key `sign` will sign; None for a bundle that stays unsigned.
 
-    A present signature by that key is checked, so that an altered bundle gets no valid one.
+    A current signature by that key is checked first, so that an altered bundle is not signed.
     """
     signer = None if sign is None else Signer(sign)
     bundle = Bundle.open(path, for_device=for_device)
@@ -371,8 +378,8 @@ def open_to_sign(
 
 
 def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes:
-    """Read the manifest's bytes; with a key, demand its signature."""
-    for attempt in range(ATTEMPTS):
+    """Read the manifest's bytes; with a key, require and check its signature."""
+    for attempt in range(MAX_ATTEMPTS):
         with storage.reading(MANIFEST) as file:
             text = file.read(MAX_MANIFEST_BYTES + 1)
         if len(text) > MAX_MANIFEST_BYTES:
@@ -382,14 +389,14 @@ def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes
         signatures = read_signature_file(storage)
         if signatures is None:
             raise SignatureError(
-                f"bundle {path} is not signed, and must be signed by key {key.key_id}"
+                f"bundle {path} is not signed, but must be signed by key {key.key_id}"
             )
         try:
             key.check(signatures, MANIFEST_CONTEXT, text, f"bundle {path}")
             break
         except SignatureError:
-            # read again, because the operating point may have changed between the two readings
-            if attempt == ATTEMPTS - 1:
+            # retry, because the operating point may have changed between the two reads
+            if attempt == MAX_ATTEMPTS - 1:
                 raise
     return text
 
@@ -400,5 +407,6 @@ def _check_runtime(path: Path, min_version: str) -> None:
 
     if numbers(min_version) > numbers(__version__):
         raise BundleError(
-            f"bundle {path} needs gatewise {min_version} or newer; this is {__version__}: update it"
+            f"bundle {path} needs gatewise {min_version} or newer: update gatewise, which is "
+            f"{__version__}"
         )

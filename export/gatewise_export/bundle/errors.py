@@ -1,14 +1,14 @@
-"""Errors of writing and reading bundles.
+"""Errors raised when bundles are written or read.
 
 ::
 
     GatewiseError
-    ├── BundleError             a bundle that cannot be used
-    │   ├── ManifestError       a field of its manifest is wrong        (.field)
-    │   ├── DamagedFileError    a file missing, altered or out of place (.file)
-    │   └── SignatureError      not signed, or not by the key asked for
-    ├── ConversionError         a model that cannot be written as a graph
-    └── VerifyError             graphs with other decisions than the system (.report)
+    ├── BundleError             the bundle cannot be used
+    │   ├── ManifestError       a field of its manifest is wrong            (.field)
+    │   ├── DamagedFileError    a file is missing, altered or not a file    (.file)
+    │   └── SignatureError      it is not signed by the required key
+    ├── ConversionError         a model cannot be converted to ONNX or C
+    └── VerifyError             graphs decide differently than the system   (.report)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class DamagedFileError(BundleError):
-    """A `file` of a bundle that is missing, leaves the bundle, or differs from the packed one."""
+    """A `file` of a bundle is missing, is not a plain file, or differs from the packed file."""
 
     def __init__(self, file: str, message: str) -> None:
         super().__init__(message)
@@ -37,11 +37,11 @@ class DamagedFileError(BundleError):
 
 
 class SignatureError(BundleError):
-    """A signature that is missing, malformed, by another key, or of something else."""
+    """A signature is missing, malformed, by another key, or for other content."""
 
 
 class ConversionError(GatewiseError):
-    """A model that cannot be written as an ONNX graph; the message says why."""
+    """A model cannot be converted to ONNX or C; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class VerifyReport:
     rows : int
         Rows compared.
     differing_decisions, differing_labels, differing_costs : int
-        Rows with another exit, another label, another cost.
+        Rows whose exit, label or cost differs.
     max_margin_difference : float
         Largest difference of a stage's outputs.
     cloud_label_differences : int
-        Rows with another label of the high-cost model, offloaded or not.
+        Rows whose high-cost model label differs, including rows that are not offloaded.
     cloud_probability_max_difference : float
-        Largest difference of its probabilities.
+        Largest difference of the high-cost model's probabilities.
     """
 
     rows: int
@@ -77,7 +77,7 @@ class VerifyReport:
 
 
 class VerifyError(GatewiseError):
-    """Graphs with other decisions than the system that they were made from; see `report`."""
+    """Graphs decide differently than the system they were written from; see `report`."""
 
     def __init__(self, message: str, report: VerifyReport) -> None:
         super().__init__(message)

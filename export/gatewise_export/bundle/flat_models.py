@@ -1,8 +1,8 @@
-"""``stage_<i>.npz``: a stage's model as flat arrays, from which all other forms are made.
+"""Read and write ``stage_<i>.npz``, a stage's model as flat arrays.
 
-The classes in :mod:`gatewise.models` define the arrays' types and dimensions. Files are not
-trusted: the checks ensure that a walk through trees ends for any row, with finite margins. Devices
-use this module, so that it needs the standard library and numpy alone.
+Graphs and C are written from these arrays. The classes in :mod:`gatewise.models` define their types
+and dimensions. Files are untrusted: checks ensure that a walk through trees ends for any row, with
+finite margins. This module needs only the standard library and numpy, because devices use it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ MAX_BYTES: Final = 64 << 20
 
 
 def kind_of(model: FlatModel, *, lazy: bool) -> FlatKind:
-    """Get the kind of a stage with this model; `lazy` trees acquire node by node."""
+    """Name the kind of a stage with this model; `lazy` trees acquire features node by node."""
     if isinstance(model, TreeEnsemble):
         return "lazy" if lazy else "trees"
     return "kernel" if isinstance(model, KernelModel) else "linear"
 
 
 def canonical(model: FlatModel) -> FlatModel:
-    """Get the one form of a model in which it is written; its margins have the same bits."""
+    """Return the model in the form that is written; its margins keep their bits."""
     return model.canonical() if isinstance(model, TreeEnsemble) else model
 
 
 def write_model(model: FlatModel) -> bytes:
-    """Write a canonical model as an npz file; the same model gives the same bytes."""
+    """Write a canonical model as an npz file; equal models give equal bytes."""
     arrays = {
         name: np.asarray(getattr(model, name)).astype(kind)
         for name, (kind, _) in model.ARRAYS.items()
@@ -59,14 +59,14 @@ def write_model(model: FlatModel) -> bytes:
 def read_model(
     content: bytes, kind: FlatKind, file: str, *, n_inputs: int, n_outputs: int
 ) -> FlatModel:
-    """Read and check an npz file of a model of this kind, inputs and outputs."""
+    """Read and check a model of this kind and size from an npz file."""
     cls = CLASSES[kind]
-    arrays = read_arrays(content, file, most_arrays=len(cls.ARRAYS), most_bytes=MAX_BYTES)
+    arrays = read_arrays(content, file, max_arrays=len(cls.ARRAYS), max_bytes=MAX_BYTES)
     unexpected = set(arrays) ^ set(cls.ARRAYS)
     if unexpected:
         name = min(unexpected)
-        word = "lacks" if name in cls.ARRAYS else "has an unknown array"
-        raise BundleError(f"{file} {word} {name[:64]!r}")
+        problem = "lacks the array" if name in cls.ARRAYS else "has an unknown array"
+        raise BundleError(f"{file} {problem} {name[:64]!r}")
     lengths = {"inputs": n_inputs, "outputs": n_outputs}
     for name, (dtype, dimensions) in cls.ARRAYS.items():
         _check_array(file, name, arrays[name], dtype, dimensions, lengths)
@@ -87,19 +87,19 @@ def _check_array(
     dimensions: tuple[str, ...],
     lengths: dict[str, int],
 ) -> None:
-    """Check an array's type, shape and finiteness; new dimensions are added to `lengths`."""
+    """Check an array's type, shape and finiteness; record the lengths of new dimensions."""
     if array.dtype != dtype or array.ndim != len(dimensions):
         raise BundleError(
-            f"{file}: {name!r} is {array.dtype} of {array.ndim} dimensions, "
-            f"not {np.dtype(dtype)} of {len(dimensions)}"
+            f"{file}: {name!r} is {array.dtype} with {array.ndim} dimensions, "
+            f"not {np.dtype(dtype)} with {len(dimensions)}"
         )
     for dimension, length in zip(dimensions, array.shape, strict=True):
         if lengths.setdefault(dimension, length) != length:
             raise BundleError(
-                f"{file}: {name!r} is of {length} {dimension}, not {lengths[dimension]}"
+                f"{file}: {name!r} has {length} {dimension}, not {lengths[dimension]}"
             )
     if dtype is np.float32 and not np.isfinite(array).all():
-        raise BundleError(f"{file}: {name!r} is not finite everywhere")
+        raise BundleError(f"{file}: {name!r} holds values that are not finite")
 
 
 # -- trees -----------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def _check_trees(trees: TreeEnsemble, file: str) -> None:
         raise BundleError(f"{file}: {name!r} {why}")
 
     if (trees.nan_left.view(np.uint8) > 1).any():
-        fail("nan_left", "holds other bytes than true and false")
+        fail("nan_left", "holds bytes other than true and false")
     if (trees.feature < -1).any() or (trees.feature >= trees.n_features).any():
         fail("feature", f"points outside the stage's {trees.n_features} inputs")
     if (trees.output < -1).any() or (trees.output >= trees.n_outputs).any():
@@ -121,25 +121,25 @@ def _check_trees(trees: TreeEnsemble, file: str) -> None:
     if trees.value.shape[1] != n_values:
         fail("value", f"has {trees.value.shape[1]} columns, not {n_values}")
     if not trees.n_trees and not trees.n_nodes:
-        return  # the base alone
+        return  # the model is only its base
     problem = _structure_problem(trees)
     if problem is not None:
         fail(*problem)
     largest = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
     if not np.abs(trees.base).max() + largest.sum(dtype=np.float64) < FLOAT32_MAX / 2:
-        fail("value", "is so large that margins could leave float32")
+        fail("value", "is so large that margins could overflow float32")
 
 
 def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
-    """Name the array that breaks the form of trees, and the reason; None if none does.
+    """Return the array that breaks the form of trees and the reason; None if the trees are valid.
 
-    Every node but the roots must be the child of one earlier node of the same tree.
+    Every node except the roots must be the child of exactly one earlier node of its tree.
     """
     n_nodes = trees.n_nodes
     roots = trees.roots
     ascending = len(roots) and roots[0] == 0 and (roots[1:] > roots[:-1]).all()
     if not ascending or roots[-1] >= n_nodes:
-        return "roots", "must ascend from 0, inside the array"
+        return "roots", "must ascend from 0 and stay inside the array"
     nodes = np.arange(n_nodes)
     inner = trees.feature >= 0
     tree = np.searchsorted(roots, nodes, side="right")

@@ -1,8 +1,8 @@
-"""The manifest of a bundle, and the figures that follow from it.
+"""The manifest of a bundle, with the values that follow from it.
 
-:class:`Manifest` extends :class:`~.manifest_records.ManifestDocument`: it lists every value of an
-array as a feature, has a signal that can compute, and has the stages, inputs and costs of its
-active operating point. :mod:`.manifest_reader` makes it from text.
+:class:`Manifest` extends :class:`~.manifest_records.ManifestDocument`. It lists every value of an
+array as a feature, its signal can compute features, and it gives the stages, inputs and costs of
+the active operating point. :mod:`.manifest_reader` reads it from text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ModelSpec = TypeVar("ModelSpec", StageSpec, CloudSpec)
 
 
 class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
-    """A manifest that names every value of an array, with a signal that can compute.
+    """A manifest that lists every value of an array and can compute the signal's features.
 
     It has the attributes of :class:`~.manifest_records.ManifestDocument`.
     """
@@ -45,7 +45,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     signal: SignalInput | None = None  # type: ignore[assignment]
 
     def to_json(self) -> bytes:
-        """Write the manifest as JSON text; the same manifest gives the same bytes."""
+        """Write the manifest as JSON; equal manifests give equal bytes."""
         listed = msgspec.structs.replace(
             self,
             features=self._listed_features(),
@@ -55,11 +55,11 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         )
         return encode_json(listed, indent=1)
 
-    # -- of the bundle -----------------------------------------------------------------------
+    # -- bundle ------------------------------------------------------------------------------
 
     @property
     def title(self) -> str:
-        """Name and version, for people."""
+        """Name and version in the form ``digits 8``, for messages."""
         return f"{self.name} {self.version}"
 
     @property
@@ -69,20 +69,20 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def total_bytes(self) -> int:
-        """Size of all files that the manifest lists."""
+        """Total size of the listed files."""
         return sum([file.size for file in self.files.values()])
 
     @property
     def answers_values(self) -> bool:
-        """Whether answers are values instead of classes: the task is regress or rank."""
+        """Whether answers are values instead of classes, as in the tasks regress and rank."""
         return self.task != "classify"
 
     @property
     def n_classes(self) -> int:
-        """Number of classes; 0 where answers are values."""
+        """Number of classes; 0 if answers are values."""
         return len(self.classes)
 
-    # -- of the active operating point -------------------------------------------------------
+    # -- active operating point --------------------------------------------------------------
 
     @property
     def active_point(self) -> OperatingPoint:
@@ -96,14 +96,17 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def last_exit(self) -> int:
-        """Index of the last exit that an instance may take, among the stages and the cloud."""
+        """Index of the last exit that an instance may take; the cloud is the exit after the stages.
+
+        `max_instance_cost` can exclude later exits.
+        """
         n_exits = len(self.stages) + (self.cloud is not None)
         if self.max_instance_cost is None:
             return n_exits - 1
         return min(n_exits - 1, last_exit_within(self.exit_costs(), self.max_instance_cost))
 
     def with_active(self, point: int) -> Manifest:
-        """Get the same manifest with the operating point at index `point` active."""
+        """Return the manifest with the operating point at index `point` active."""
         if not 0 <= point < len(self.operating_points):
             raise ManifestError(
                 "active", f"must be 0 to {len(self.operating_points) - 1}, not {point}"
@@ -111,18 +114,18 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, active=point)
 
     def with_bounds(self, min_recall: ByClass, min_precision: ByClass) -> Manifest:
-        """Get the same manifest under other bounds.
+        """Return the manifest with other bounds.
 
         Parameters
         ----------
         min_recall, min_precision : sequence of float or None
-            Bound of each class, in the order of `classes`; None for a class without one.
+            Bound of each class, in the order of `classes`; None for a class without a bound.
         """
         bounds = {"min_recall": min_recall, "min_precision": min_precision}
         stated = {name: b if any(s is not None for s in b) else None for name, b in bounds.items()}
         return msgspec.structs.replace(self, **stated)
 
-    # -- of an instance ----------------------------------------------------------------------
+    # -- instance ----------------------------------------------------------------------------
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
@@ -131,19 +134,19 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Names of an instance's columns in sensors and tables: raw, if there is an encoder."""
+        """Column names in sensors and tables: raw columns with an encoder, else features."""
         return self.feature_names if self.encoder is None else self.encoder.names
 
     @cached_property
     def names_of_columns(self) -> tuple[str, ...]:
-        """Name of each feature's raw column, or of the feature itself without an encoder."""
+        """Name of each feature's raw column; without an encoder, the feature's own name."""
         if self.encoder is None:
             return self.feature_names
         return tuple(self.encoder.names[c] for c in self.encoder.column_of)
 
     @property
     def acquired_names(self) -> tuple[str, ...]:
-        """Names that a device must provide: columns, or a window and the functions of blocks."""
+        """Names of the inputs that a device must provide: columns, or a window and functions."""
         if self.signal is None:
             return self.column_names
         blocks = [b for b in self.signal.graph.blocks if isinstance(b, FunctionBlock)]
@@ -152,7 +155,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def request_dtype(self) -> np.dtype[np.generic]:
-        """Type of a request's values: of the array or the raw window, else float32."""
+        """Type of a request's values: the type of the array or raw window, else float32."""
         if self.instance is not None:
             return np.dtype(self.instance.dtype)
         if self.signal is not None and self.signal.raw:
@@ -160,18 +163,18 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return np.dtype("float32")
 
     def stage_inputs(self, stage: int) -> NDArray[np.intp]:
-        """Columns that the stage at index `stage` reads, in its order."""
+        """Columns that the stage at index `stage` reads, in the order of its inputs."""
         return self._indices(self.stages[stage].inputs)
 
     def cloud_inputs(self) -> NDArray[np.intp]:
-        """Columns that the high-cost model reads, in its order; none without one."""
+        """Columns that the high-cost model reads, in the order of its inputs; empty without one."""
         return self._indices(() if self.cloud is None else self.cloud.inputs)
 
     def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
-        """Features that `stage`, an index, acquires: all its inputs, bool (n_features,).
+        """Features that the stage at index `stage` acquires: all its inputs, bool (n_features,).
 
-        With `columns`, bool (n, n_inputs), the inputs that n instances acquire, the result is bool
-        (n, n_features).
+        If `columns`, bool (n, n_inputs), marks the inputs that n instances acquire, the result is
+        bool (n, n_features).
         """
         inputs = self.stage_inputs(stage)
         shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
@@ -179,10 +182,10 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         acquired[..., inputs] = True if columns is None else columns
         return acquired
 
-    # -- of costs ----------------------------------------------------------------------------
+    # -- costs -------------------------------------------------------------------------------
 
     def feature_costs(self) -> FeatureCosts:
-        """Prices of the features, with their names."""
+        """Prices of the features by name."""
         return self._feature_costs
 
     def cloud_prices(self) -> CloudPrices:
@@ -196,19 +199,20 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         )
 
     def exit_costs(self, acquired: Sequence[Mask] | None = None) -> NDArray[np.float64]:
-        """Cost of an instance at each exit: float64 (n_exits,) or (n_exits, n).
+        """Cost of an instance at each exit, float64 (n_exits,) or (n_exits, n).
 
-        `acquired` has the features that each stage acquires, bool (n_features,) or (n, n_features).
-        By default a stage acquires all its inputs, which is an upper bound for a lazy one.
+        `acquired` marks the features that each stage acquires, bool (n_features,) or
+        (n, n_features). By default a stage acquires all its inputs, which is an upper bound for a
+        lazy stage.
         """
         costs = self.feature_costs()
         if acquired is None:
             acquired = [self.acquired(s) for s in range(len(self.stages))]
         if self.cloud is None:
             return exit_costs(costs, acquired)[:-1]
-        carried = self.cloud_inputs()
-        request = self.cloud_prices().of_offload(len(carried))
-        return exit_costs(costs, acquired, costs.mask(carried), request=request)
+        request_columns = self.cloud_inputs()
+        request = self.cloud_prices().of_offload(len(request_columns))
+        return exit_costs(costs, acquired, costs.mask(request_columns), request=request)
 
     # -- parts -------------------------------------------------------------------------------
 
@@ -233,14 +237,14 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def _arrays(self) -> dict[str, tuple[str, ...]]:
-        """Names of the values of an array, by the name that replaces all of them."""
-        # the values of a raw window follow the features of blocks
+        """Names of the values of each array, by the name that stands for all of them."""
+        # a raw window's values come after the features of blocks
         arrays = {} if self.instance is None else {INSTANCE: tuple(self.instance.names)}
         window = () if self.signal is None else self.signal.window_names
         return arrays | ({WINDOW: window} if window else {})
 
     def _listed_features(self) -> tuple[FeatureSpec, ...]:
-        """Features as a document lists them: one for all values of an array with the same price."""
+        """Features as the document lists them: an array with equal prices is a single entry."""
         features = list(self.features)
         for array, names in self._arrays.items():
             values = features[-len(names) :]
@@ -253,7 +257,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return tuple(features)
 
     def _with_listed_inputs(self, model: ModelSpec) -> ModelSpec:
-        """Get a model with the array's name as its input, if it reads all values of the array."""
+        """Return the model with the array's name as its input, if it reads the whole array."""
         for array, names in self._arrays.items():
             if model.inputs == names:
                 return msgspec.structs.replace(model, inputs=(array,))

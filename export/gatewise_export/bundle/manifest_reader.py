@@ -1,4 +1,4 @@
-"""Reader of ``manifest.json``: its types, then the rules between its fields.
+"""Read ``manifest.json`` and check its types, then the rules between its fields.
 
 Every error is a ManifestError that names the field.
 """
@@ -32,21 +32,21 @@ from gatewise_export.bundle.signing import SIGNATURE
 from gatewise_signals.document import read_signal
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
-#: Largest number of files: two for each stage, one for each network that is a block.
+#: Largest number of files: two per stage, and one per network of a block.
 MAX_FILES: Final = 4096
-#: Largest size of all files in bytes (2 GiB), because opening reads all of them.
+#: Largest total size of the files in bytes (2 GiB), because opening reads all of them.
 MAX_BYTES: Final = 2 << 30
 
 
 def read_manifest(text: bytes) -> Manifest:
     """Read and check the text of a manifest."""
-    # types and bounds of single values
+    # check types and bounds of single values
     try:
         document = decode_json(text, ManifestDocument, MANIFEST)
     except DocumentError as error:
         raise ManifestError(error.field or "the document", error.why) from None
     values = {name: getattr(document, name) for name in document.__struct_fields__}
-    # rules between classes, groups and the signal
+    # check classes, groups and the signal
     _check_classes(document)
     _check_created(document.created)
     _check_groups(document)
@@ -57,11 +57,11 @@ def read_manifest(text: bytes) -> Manifest:
             signal = read_signal(document.signal, names)
         except DocumentError as error:
             raise ManifestError(f"signal.{error.field}", error.why) from None
-    # all values of arrays as features and inputs
+    # expand arrays into features and inputs
     features = _all_features(document, signal)
     names = tuple([f.name for f in features])
     if document.encoder is not None and document.encoder.feature_names != names:
-        _fail("encoder.columns", "their features are not those of the manifest, in its order")
+        _fail("encoder.columns", "must give the manifest's features in the same order")
     values |= {
         "features": features,
         "every_stage": tuple(
@@ -72,7 +72,7 @@ def read_manifest(text: bytes) -> Manifest:
         "signal": signal,
     }
     manifest = Manifest(**values)
-    # references between stages, files, chains and points
+    # check references between stages, files, chains and points
     for i, stage in enumerate(manifest.every_stage):
         _check_stage_files(f"stages[{i}]", stage)
     _check_files(manifest)
@@ -90,21 +90,23 @@ def _fail(field: str, why: str) -> NoReturn:
     raise ManifestError(field, why)
 
 
-def _check_unique(field: str, values: Sequence[Any], what: str) -> None:
+def _check_unique(
+    field: str, values: Sequence[Any], noun: str, problem: str = "is listed twice"
+) -> None:
     if len(set(values)) == len(values):
         return
     earlier: set[Any] = set()
     for value in values:
         if value in earlier:
-            _fail(field, f"{what} {value!r} stands twice")
+            _fail(field, f"{noun} {value!r} {problem}")
         earlier.add(value)
 
 
-# -- an instance and its answer ----------------------------------------------------------------
+# -- instances and answers ---------------------------------------------------------------------
 
 
 def _check_classes(document: ManifestDocument) -> None:
-    """Check that labels have one type, and that there are none if answers are values."""
+    """Check that all labels have one type, or that the list is empty if answers are values."""
     classes = document.classes
     if document.task != "classify":
         if classes:
@@ -114,7 +116,7 @@ def _check_classes(document: ManifestDocument) -> None:
         _fail("classes", f"must have at least 2 entries, not {len(classes)}")
     for i, label in enumerate(classes):
         if type(label) is not type(classes[0]):
-            _fail(f"classes[{i}]", "is of another type than the first class")
+            _fail(f"classes[{i}]", "has a different type than the first class")
     _check_unique("classes", classes, "class")
 
 
@@ -124,24 +126,24 @@ def _check_created(text: str) -> None:
     except ValueError:
         offset = None
     if offset != timedelta(0):
-        _fail("created", f"{text!r} is not a time in ISO 8601, UTC")
+        _fail("created", f"{text!r} is not an ISO 8601 time in UTC")
 
 
 def _check_groups(document: ManifestDocument) -> None:
-    """Check that groups are listed and used, and that none requires itself."""
+    """Check that every group is listed and used, and that requirements have no cycle."""
     groups = document.groups
     _check_unique("groups", [g.name for g in groups], "group")
     group_names = {g.name for g in groups}
     for i, feature in enumerate(document.features):
         if feature.group is not None and feature.group not in group_names:
-            _fail(f"features[{i}].group", f"{feature.group!r} is not among the groups")
+            _fail(f"features[{i}].group", f"{feature.group!r} is not a listed group")
     _check_unique("features", [f.name for f in document.features], "feature")
     required = {name for group in groups for name in group.requires}
     if required - group_names:
         _fail("groups", f"{min(required - group_names)!r} is required, but not listed")
     empty = group_names - {f.group for f in document.features} - required
     if empty:
-        _fail("groups", f"no feature is in {min(empty)!r}")
+        _fail("groups", f"group {min(empty)!r} has no features")
     try:
         TopologicalSorter({g.name: g.requires for g in groups}).prepare()
     except CycleError as error:
@@ -151,7 +153,7 @@ def _check_groups(document: ManifestDocument) -> None:
 def _all_features(
     document: ManifestDocument, signal: SignalInput | None
 ) -> tuple[FeatureSpec, ...]:
-    """List the features, with all values of an array instead of its name."""
+    """List the features, and replace an array by its values."""
     features: list[FeatureSpec] = list(document.features)
     instance: InstanceSpec | None = document.instance
     values: Iterable[str] = () if signal is None else signal.window_names
@@ -169,7 +171,7 @@ def _all_features(
     if instance is not None and len(features) != instance.n_values:
         _fail(
             "features",
-            f"lists {len(features)}, an instance of shape {list(instance.shape)} has "
+            f"lists {len(features)} features, but an instance of shape {list(instance.shape)} has "
             f"{instance.n_values} values",
         )
     return tuple(features)
@@ -179,7 +181,7 @@ def _all_features(
 
 
 def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
-    """Check the inputs of a model; list all values of an array instead of its name."""
+    """Check the inputs of a model, and replace an array by its values."""
     feature_names = set(names)
     for array in (INSTANCE, WINDOW):
         if model.inputs == (array,) and array not in feature_names:
@@ -194,45 +196,46 @@ def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelS
 
 
 def _check_files(manifest: Manifest) -> None:
-    """Check that the manifest lists exactly the files that it uses, each once."""
+    """Check that `files` lists exactly the files that the manifest uses, each once."""
     used = [name for stage in manifest.every_stage for name in stage.files]
     used += [SAMPLE] + ([] if manifest.cloud is None else [manifest.cloud.file])
     used += [RANGES] if RANGES in manifest.files else []
     used += [] if manifest.signal is None else list(manifest.signal.models)
     if len(used) > MAX_FILES:
         _fail("files", f"has {len(used)} entries, more than {MAX_FILES}")
-    # a model with such a name would be overwritten, or read as the document
+    # a model with the name of the manifest or signature would be overwritten, or read as such
     for name in (MANIFEST, SIGNATURE):
         if name in used:
-            _fail("files", f"{name!r} is no name for a model")
-    _check_unique("files", used, "two models share the file")
+            _fail("files", f"{name!r} cannot be the name of a model's file")
+    _check_unique("files", used, "file", "is used by two models")
     differing = set(manifest.files) ^ set(used)
     if differing:
-        _fail("files", f"and what the manifest uses differ in {min(differing)!r}")
+        problem = "is not used" if min(differing) in manifest.files else "is used, but not listed"
+        _fail("files", f"{min(differing)!r} {problem}")
     if manifest.total_bytes > MAX_BYTES:
-        _fail("files", f"of more than {MAX_BYTES} B together")
+        _fail("files", f"have more than {MAX_BYTES} B together")
 
 
 def _check_stages(manifest: Manifest) -> None:
-    """Check the bytes of each stage, and that its outputs fit its link."""
+    """Check that each stage's size fits its files, and its outputs fit its link."""
     for i, stage in enumerate(manifest.every_stage):
         field = f"stages[{i}]"
         size = sum(manifest.files[name].size for name in stage.files)
         if stage.bytes != size:
-            _fail(f"{field}.bytes", f"is {stage.bytes}, but its files have {size}")
+            _fail(f"{field}.bytes", f"is {stage.bytes}, but its files have {size} B")
         margins = stage.outputs - STOP_RULES[stage.score].n_score_outputs
-        fitting = 1 if stage.link == "sigmoid" or not manifest.classes else manifest.n_classes
-        if margins != fitting or (stage.link == "sigmoid" and manifest.n_classes != 2):
+        expected = 1 if stage.link == "sigmoid" or not manifest.classes else manifest.n_classes
+        if margins != expected or (stage.link == "sigmoid" and manifest.n_classes != 2):
             _fail(
                 f"{field}.outputs",
-                f"leaves {margins} margins, which do not fit link {stage.link!r} and "
+                f"gives {margins} margins, which do not fit link {stage.link!r} and "
                 f"{manifest.n_classes} classes",
             )
         if manifest.answers_values and (stage.link, stage.score) != ("identity", "margin"):
             _fail(field, f"must have link 'identity' and score 'margin' for task {manifest.task!r}")
     last_link = manifest.every_stage[-1].link
     if manifest.link != last_link:
-        _fail("link", f"is {manifest.link!r}, the last stage's is {last_link!r}")
+        _fail("link", f"is {manifest.link!r}, but the last stage's link is {last_link!r}")
 
 
 def _check_stage_files(field: str, stage: StageSpec) -> None:
@@ -241,44 +244,44 @@ def _check_stage_files(field: str, stage: StageSpec) -> None:
         ("graph", stage.graph, "lazy"),
     ):
         if (file is None) != (stage.kind == absent_in):
-            word = "must name no file" if stage.kind == absent_in else "must name a file"
-            _fail(f"{field}.{name}", f"{word} for kind {stage.kind!r}")
+            rule = "must be null" if stage.kind == absent_in else "must name a file"
+            _fail(f"{field}.{name}", f"{rule} for kind {stage.kind!r}")
 
 
 def _check_chains(manifest: Manifest) -> None:
-    """Check that the chains contain every stage, and the index of the active point."""
+    """Check that chains use valid stages and every stage, and that the active point exists."""
     n_stages = len(manifest.every_stage)
     for i, chain in enumerate(manifest.chains):
         field = f"chains[{i}]"
         if not chain or max(chain) >= n_stages:
-            _fail(field, f"must hold numbers of stages, 0 to {n_stages - 1}")
+            _fail(field, f"must hold stage numbers from 0 to {n_stages - 1}")
         _check_unique(field, chain, "stage")
         if manifest.answers_values and len(chain) != 1:
             _fail(field, f"must hold one stage for task {manifest.task!r}")
-    idle = set(range(n_stages)).difference(*manifest.chains)
-    if idle:
-        _fail("chains", f"stage {min(idle)} is in no chain")
+    unused = set(range(n_stages)).difference(*manifest.chains)
+    if unused:
+        _fail("chains", f"stage {min(unused)} is in no chain")
     if manifest.answers_values and manifest.cloud is not None:
-        _fail("cloud", f"must be null: there are no classes to offload for task {manifest.task!r}")
+        _fail("cloud", f"must be null, because task {manifest.task!r} cannot offload")
     if manifest.active >= len(manifest.operating_points):
         _fail("active", f"must be 0 to {len(manifest.operating_points) - 1}, not {manifest.active}")
 
 
 def _check_window(manifest: Manifest) -> None:
-    """Check that only the high-cost model reads the values of a listed window."""
+    """Check that only the high-cost model reads the values of a raw window."""
     signal = manifest.signal
     if signal is None or not signal.raw:
         return
     values = set(signal.window_names)
     for i, stage in enumerate(manifest.every_stage):
         if not values.isdisjoint(stage.inputs):
-            _fail(f"stages[{i}].inputs", "holds values of the window: only the cloud may read them")
+            _fail(f"stages[{i}].inputs", "holds window values, which only the cloud may read")
     if manifest.cloud is None or manifest.cloud.inputs != signal.window_names:
-        _fail("features", f"lists {WINDOW!r}, and it is not what the cloud's model reads")
+        _fail("features", f"lists {WINDOW!r}, which the cloud's model must read, and nothing else")
 
 
 def _check_request(manifest: Manifest) -> None:
-    """Check the size of a request with one instance."""
+    """Check the stated size of a request with one instance."""
     size = largest_request(manifest)
     if manifest.largest_request != size:
         _fail("largest_request", f"is {manifest.largest_request}, but a request has {size} B")
@@ -298,7 +301,7 @@ def largest_request(manifest: Manifest) -> int:
 def _check_points(manifest: Manifest) -> None:
     """Check the chain, thresholds and figures of each operating point."""
     n_classes = manifest.n_classes
-    # comparisons instead of calls, because a bundle may have thousands of points
+    # compare inline without calls, because a bundle may have thousands of points
     for i, point in enumerate(manifest.operating_points):
         field = f"operating_points[{i}]"
         if point.chain >= len(manifest.chains):
@@ -310,7 +313,7 @@ def _check_points(manifest: Manifest) -> None:
         if manifest.cloud is None and thresholds[-1] != ALWAYS_STOP:
             _fail(
                 f"{field}.thresholds",
-                f"must end with {ALWAYS_STOP!r} (always stop): there is no cloud model to go on to",
+                f"must end with {ALWAYS_STOP!r} (always stop), because the bundle has no cloud",
             )
         if not 0.0 <= point.accuracy <= 1.0:
             _check_merit(f"{field}.accuracy", point.accuracy, manifest)
@@ -320,11 +323,12 @@ def _check_points(manifest: Manifest) -> None:
             if shares is not None and len(shares) != n_classes:
                 _fail(f"{field}.{key}", f"must have {n_classes} entries, not {len(shares)}")
         if point.interval is not None and point.interval[0] > point.interval[1]:
-            _fail(f"{field}.interval", "goes from {} down to {}".format(*point.interval))
+            low, high = point.interval
+            _fail(f"{field}.interval", f"has a lower end {low} above its upper end {high}")
 
 
 def _check_figures(manifest: Manifest) -> None:
-    """Check the figures of the high-cost model and the figures by class."""
+    """Check the figures of the high-cost model and of the classes."""
     n_classes = manifest.n_classes
     for key in ("reference_recall", "class_rows", "min_recall", "min_precision"):
         values = getattr(manifest, key)
@@ -353,5 +357,5 @@ def _check_highest_costs(manifest: Manifest) -> None:
         if highest > cap:
             _fail(
                 f"operating_points[{i}]",
-                f"may cost {highest:g} an instance, more than max_instance_cost {cap:g}",
+                f"may cost {highest:g} per instance, more than max_instance_cost {cap:g}",
             )

@@ -1,4 +1,4 @@
-"""Records of the document ``manifest.json``, with types that bound its values.
+"""Records of ``manifest.json``, with types that bound its values.
 
 :mod:`.manifest_reader` checks the rules between their fields.
 """
@@ -22,14 +22,14 @@ MANIFEST: Final = "manifest.json"
 SAMPLE: Final = "sample.npz"
 #: Optional file with the ranges of the training rows.
 RANGES: Final = "ranges.npz"
-#: Name of a feature or input that stands for all values of an array.
+#: Feature or input name that stands for all values of an array.
 INSTANCE: Final = "instance"
 
 MAX_FEATURES: Final = 65535
 MAX_CLASSES: Final = 65535
 MAX_STAGES: Final = 1024
 MAX_POINTS: Final = 65536
-#: Bytes of a file (1 GiB).
+#: Largest size of a file in bytes (1 GiB).
 MAX_FILE_BYTES: Final = 1 << 30
 
 ClassLabel: TypeAlias = int | float | str | bool
@@ -50,7 +50,8 @@ TopicLevel = Annotated[
 Version = Annotated[
     str,
     Meta(
-        pattern=rf"^[0-9]{{1,4}}\.[0-9]{{1,4}}\.[0-9]{{1,4}}{END}", description="a version as 1.2.3"
+        pattern=rf"^[0-9]{{1,4}}\.[0-9]{{1,4}}\.[0-9]{{1,4}}{END}",
+        description="a version such as 1.2.3",
     ),
 ]
 Sha256 = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{64}}{END}", description="64 hexadecimal digits")]
@@ -58,7 +59,7 @@ Names = Annotated[tuple[Text, ...], Meta(max_length=MAX_FEATURES)]
 
 
 class FeatureSpec(Record, frozen=True):
-    """A feature: name, own price, and group or None."""
+    """A feature with its own price and, if it has one, its group."""
 
     name: Text
     own: Amount
@@ -66,7 +67,7 @@ class FeatureSpec(Record, frozen=True):
 
 
 class GroupSpec(Record, frozen=True):
-    """A feature group: name, shared price, and the groups that are paid before it."""
+    """A feature group with its shared price and the groups that it requires."""
 
     name: Text
     shared: Amount
@@ -82,34 +83,35 @@ class PriceSpec(Record, frozen=True):
 
 
 class MissingSpec(Record, frozen=True):
-    """Whether NaN is a value to the stages, and to the high-cost model."""
+    """Whether the stages and the high-cost model accept NaN."""
 
     stages: Missing
     cloud: Missing
 
 
 class StageSpec(Record, frozen=True):
-    """A stage: the files of its model, its inputs, and the meaning of its outputs.
+    """A stage: its model's files, its inputs, and the meaning of its outputs.
 
     Attributes
     ----------
     kind : {"trees", "linear", "kernel", "lazy", "graph"}
-        ``trees``, ``linear`` and ``kernel`` acquire all inputs, then run. ``lazy`` trees acquire an
-        input when a node on the instance's path tests it. ``graph`` is a given ONNX file: it needs
-        onnxruntime, and the last bits of its margins may differ between kinds of machines.
+        ``trees``, ``linear`` and ``kernel`` models run after all inputs are acquired. ``lazy``
+        trees acquire an input when a node on the instance's path tests it. A ``graph`` is an ONNX
+        file from the user; it needs onnxruntime, and the last bits of its margins may differ
+        between machines.
     inputs : tuple of str
-        Names of the features that it may acquire, in the order of the model's columns.
+        Names of the features that the stage may acquire, in the order of the model's columns.
     bytes : int
-        Size of its files.
+        Total size of its files.
     link : {"identity", "sigmoid", "softmax"}
         Function from margins to probabilities.
     score : {"margin", "column"}
-        Whether the stop score follows from the margins, or is the last output.
+        Whether the stop score is computed from the margins, or is the last output.
     outputs : int
-        Columns of the model's output.
+        Number of columns of the model's output.
     arrays, graph : str or None
-        Files of its flat arrays and of the ONNX graph written from them. A lazy stage has no graph,
-        and a given graph has no arrays.
+        Files of its flat arrays and of the ONNX graph written from them. A ``lazy`` stage has no
+        graph, and a ``graph`` stage has no arrays.
     """
 
     kind: StageKind
@@ -123,18 +125,18 @@ class StageSpec(Record, frozen=True):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of its files."""
+        """Names of the stage's files."""
         return tuple([name for name in (self.arrays, self.graph) if name is not None])
 
 
 class ProbeSpec(Record, frozen=True):
-    """Rows on which a graph was compared at packing with the model that it was made of.
+    """Rows on which packing compared a model with the file written from it.
 
     Attributes
     ----------
     rows : int
     undecided : int
-        Rows whose label depends on the model's own rounding: it changes with sums in float64.
+        Rows whose label depends on rounding, because it changes if the model sums in float64.
     kinds : dict
         Number of rows of each kind.
     """
@@ -153,17 +155,17 @@ class CloudSpec(Record, frozen=True):
     inputs : tuple of str
         Names of features, in the order of the model's columns.
     kind : {"margins", "classifier", "lightgbm", "xgboost", "catboost"}
-        Outputs of the graph: margins, which `link` turns into probabilities; or the class index,
-        int64 (n,), and the probabilities, float32 (n, n_classes). Else the library that reads the
-        file, a booster in the library's own form.
+        A graph of kind ``margins`` outputs margins, which `link` turns into probabilities. A graph
+        of kind ``classifier`` outputs the class index, int64 (n,), and the probabilities, float32
+        (n, n_classes). Otherwise the library that reads the file.
     link : {"identity", "sigmoid", "softmax"}
     backend : str or None
-        Import path of the model, ``python:module:attribute``, if `file` has no graph. It informs
-        people: a worker runs only the backend that its operator names.
+        Import path of the model, ``python:module:attribute``, if `file` is not a graph. It is only
+        information: a worker runs the backend that its operator names.
     probed : ProbeSpec or None
-        None where nothing was converted.
+        None if the model was not converted.
     graph_problem : str or None
-        Reason for a library's own file instead of a graph.
+        Why the file is a library's model file instead of a graph.
     """
 
     file: FileName
@@ -188,57 +190,57 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     Attributes
     ----------
     schema_version : int
-        Version of this form.
+        Version of the document's format.
     name, version : str
-        Levels of MQTT topics.
+        Name and version of the bundle, which are levels of MQTT topics.
     created : str
-        Time in ISO 8601, UTC.
+        ISO 8601 time in UTC.
     min_runtime_version : str
         The oldest Gatewise that can read the bundle.
     task : {"classify", "regress", "rank"}
-        Whether an answer is a class, a measured value or a document's score. A bundle of values has
-        no cloud, and each chain is one stage whose margin is the answer, with link ``identity``.
+        Whether an answer is a class, a value or a ranking score. A bundle that answers with values
+        or scores has no cloud, and each chain is one stage whose margin is the answer.
     classes : tuple
-        Labels, all of one type; the answers of models are their indices.
+        Labels, all of one type; models answer with their indices.
     link : {"identity", "sigmoid", "softmax"}
-        Link of the last listed stage.
+        Link of the last stage in the list.
     instance : InstanceSpec or None
         Shape and type of an array whose values, in row-major order, are the features; None for a
         row of float32 features.
     features : tuple of FeatureSpec
-        Columns of an instance, in order. One feature called ``instance`` or ``window`` may stand
-        for all values of an array that have the same price.
+        Columns of an instance, in order. A feature named ``instance`` or ``window`` stands for all
+        values of an array with one price.
     groups : tuple of GroupSpec
-        Prices that features share.
+        Groups of features with a shared price.
     prices : PriceSpec
-        Prices of an offload.
+        Prices of an offload in addition to its features.
     missing : MissingSpec
-        Whether NaN is a value.
+        Whether the models accept NaN.
     every_stage : tuple of StageSpec
         Stages of all chains.
     chains : tuple of tuple of int
-        Indices of each chain's stages.
+        Candidate cascades as indices of stages.
     cloud : CloudSpec or None
         The high-cost model.
     largest_request : int
-        Bytes of a request's payload with one instance; 0 without a cloud.
+        Bytes of the payload of a request with one instance; 0 without a cloud.
     loading : LoadLimits or None
-        Memory and time for loading a given graph; None for limits by its size.
+        Memory and time for loading a graph; None for limits that follow from its size.
     operating_points : tuple of OperatingPoint
     active : int
         Index of the active operating point.
     reference_accuracy, reference_weighted_accuracy, reference_recall : float, float, tuple or None
-        Figures of the high-cost model on validation rows; the recall by class.
+        Accuracies and recalls by class of the high-cost model on validation rows.
     class_rows : tuple of int or None
         Validation rows of each class.
     min_recall, min_precision : tuple or None
-        Bounds by class that the active point satisfies.
+        Bounds on recall and precision by class that the active point satisfies.
     max_instance_cost : float or None
-        Largest cost of a single instance at any point. An exit that could cost more is not used.
+        Largest cost of any instance. An exit that could cost more is not used.
     files : dict
-        SHA-256 and size of every file, by name.
+        SHA-256 and size of each file by name.
     encoder : RowEncoder or None
-        Encoder of raw columns into features.
+        Encoder from raw columns to features.
     signal : SignalRecord or None
         Blocks that compute the features from windows. If the high-cost model reads raw windows,
         their values are the last features.

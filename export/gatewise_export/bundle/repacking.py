@@ -1,6 +1,6 @@
-"""Copy bundles as one file, signed or for devices, and replace a bundle by another.
+"""Copy a bundle as a directory or one file, and replace an existing bundle atomically.
 
-A copy has the same manifest, byte for byte, so that a signature of it stays valid.
+A copy has the same manifest, byte for byte, so that its signature stays valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def repack(
     sign: str | Path | None = None,
     for_device: bool = False,
 ) -> Bundle:
-    """Copy a bundle to another place, as a directory or a ``.gwb`` file."""
+    """Copy a bundle to `path`, as a directory or a ``.gwb`` file.
+
+    With `sign` the private key signs the copy. With `for_device` the copy leaves out the high-cost
+    model's file.
+    """
     path = check_destination(path)
     opened, signer = open_to_sign(bundle, sign, for_device=for_device)
     storage = open_storage(opened.path)
@@ -54,9 +58,10 @@ def repack(
 
 @contextmanager
 def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Write a bundle's files next to `path`, and rename them to it if the block raises nothing.
+    """Write a bundle's files next to `path`, and rename them to `path` when the block ends.
 
-    `path` comes from :func:`check_destination`. The block gets the path of the written files.
+    The block gets the path of the written files; if it raises, they are removed and `path` stays
+    unchanged. `path` must come from :func:`check_destination`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -68,12 +73,12 @@ def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
             for name, content in files.items():
                 write_file(fresh / name, content)
         yield fresh
-        _put_in_place(fresh, path)
+        _rename_into_place(fresh, path)
     finally:
         _remove(fresh)
 
 
-def _put_in_place(fresh: Path, path: Path) -> None:
+def _rename_into_place(fresh: Path, path: Path) -> None:
     if not path.is_dir():
         os.replace(fresh, path)
         sync_folder(path.parent)
@@ -82,7 +87,7 @@ def _put_in_place(fresh: Path, path: Path) -> None:
     try:
         os.rename(path, old)
         os.rename(fresh, path)
-    except BaseException:  # an interruption as well
+    except BaseException:  # including KeyboardInterrupt
         if not path.exists():
             os.rename(old, path)
         raise
@@ -98,9 +103,9 @@ def _remove(path: Path) -> None:
 
 
 def check_destination(path: str | Path) -> Path:
-    """Refuse a path that is something else than a bundle, or that cannot be written.
+    """Refuse a path that cannot be written, or that holds anything but a bundle.
 
-    Call it before the work on a new bundle. Returns the path, or the target if it is a link.
+    Call this before building a new bundle. Returns the path, or its target if it is a link.
     """
     path = Path(path)
     if path.name in ("", ".."):
@@ -111,23 +116,29 @@ def check_destination(path: str | Path) -> Path:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
     if path.is_dir() == (path.suffix == ".gwb"):
-        raise BundleError(f"{path} exists and is the other kind of bundle: choose another place")
+        kind = "a directory" if path.is_dir() else "a file"
+        raise BundleError(
+            f"{path} exists and is {kind}, but a path ending in .gwb is a file, and any other a "
+            "directory: choose another path"
+        )
     try:
         with open_storage(path).reading(MANIFEST) as file:
             manifest = read_manifest(file.read())
     except BundleError as error:
         raise BundleError(
-            f"{path} exists and is not a bundle: choose another place, or remove it ({error})"
+            f"{path} exists and is not a bundle: choose another path, or remove it ({error})"
         ) from error
     if path.is_dir():
         foreign = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE})
         if foreign:
-            raise BundleError(f"{path} has a file {foreign[0]!r} beside its bundle: move it away")
+            raise BundleError(
+                f"{path} holds {foreign[0]!r}, which is not part of its bundle: move it elsewhere"
+            )
     return path
 
 
 def _check_writable(path: Path) -> None:
-    """Make and remove a folder next to the path of a bundle, or in the nearest folder above."""
+    """Make and remove a folder next to `path`, or in its nearest existing parent."""
     try:
         folder = path.parent
         while not folder.exists():
@@ -138,5 +149,5 @@ def _check_writable(path: Path) -> None:
         probe.rmdir()
     except OSError as error:
         raise BundleError(
-            f"{path} cannot be written: {error.strerror or error}: choose another place"
+            f"{path} cannot be written: {error.strerror or error}: choose another path"
         ) from error

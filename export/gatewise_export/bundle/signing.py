@@ -5,13 +5,13 @@
     gatewise signature 1
     ed25519 9f86d081884c7d65 <sha256 of the manifest> <base64 of 64 bytes>
 
-The second word is the id of the key: the first 8 bytes of the SHA-256 of the public key's 32 bytes
-(RFC 8032), in hexadecimal. The signed content is a context (:data:`MANIFEST_CONTEXT`), so that the
-signature is valid for nothing else, and the manifest's bytes, which contain the hash of every other
-file. While the manifest of a directory is replaced, the file has a second signature, so that one of
-them is always valid (:meth:`.Storage.write_manifest`).
+The second word is the key's id: the first 8 bytes, in hexadecimal, of the SHA-256 of the public
+key's 32 bytes (RFC 8032). The signed content is a context (:data:`MANIFEST_CONTEXT`) followed by
+the manifest's bytes, which contain the hash of every other file. The context makes the signature
+invalid for any other purpose. While the manifest of a directory is being replaced, the file has two
+signatures, so that one is always valid (:meth:`.Storage.write_manifest`).
 
-Keys are PEM files: NAME.key (PKCS #8, not encrypted, readable by its owner alone) and NAME.pub.
+Keys are PEM files: NAME.key (PKCS #8, not encrypted, readable only by its owner) and NAME.pub.
 The ``cryptography`` library is loaded only when a key is used.
 """
 
@@ -31,24 +31,24 @@ from gatewise_export.bundle.errors import SignatureError
 
 SIGNATURE: Final = "SIGNATURE"
 MANIFEST_CONTEXT: Final = b"gatewise manifest signature, version 1\0"
-MOST_SIGNATURE_BYTES: Final = 512
+MAX_SIGNATURE_BYTES: Final = 512
 
 _HEADER: Final = "gatewise signature 1"
-_MOST_KEY_BYTES: Final = 16 << 10
+_MAX_KEY_BYTES: Final = 16 << 10
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One signature.
+    """One line of a SIGNATURE file.
 
     Attributes
     ----------
     key_id : str
         Id of the key, 16 hexadecimal digits.
     digest : str
-        SHA-256 of the signed content in hexadecimal, as a hint: only `value` is a proof.
+        SHA-256 of the signed content in hexadecimal. It is a hint; only `value` is proof.
     value : bytes
-        The 64 bytes of Ed25519.
+        The 64 bytes of the Ed25519 signature.
     """
 
     key_id: str
@@ -56,7 +56,7 @@ class Signature:
     value: bytes
 
     def covers(self, content: bytes) -> bool:
-        """Whether `content` has its digest."""
+        """Whether the digest is that of `content`; the signature itself is not checked."""
         return self.digest == hashlib.sha256(content).hexdigest()
 
 
@@ -78,7 +78,7 @@ class PublicKey:
     Raises
     ------
     InputError
-        If it is another kind of key, or cannot be read.
+        If the key cannot be read, or is not an Ed25519 public key.
     """
 
     def __init__(self, source: str | Path | bytes) -> None:
@@ -92,19 +92,21 @@ class PublicKey:
         else:
             key = _loaded(load_pem_public_key, content, name, wanted="public", other="private")
         if not isinstance(key, Ed25519PublicKey):
-            raise InputError(f"{name} is not an Ed25519 key: openssl genpkey -algorithm ed25519")
+            raise InputError(
+                f"{name} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
+            )
         self._key = key
         self.raw = key.public_bytes_raw()
         self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
 
-    def check(self, signatures: list[Signature], context: bytes, content: bytes, what: str) -> None:
-        """Check that one of the signatures is valid for this key; messages call it `what`."""
+    def check(self, signatures: list[Signature], context: bytes, content: bytes, name: str) -> None:
+        """Check that this key has signed `content`; `name` is its name in error messages."""
         from cryptography.exceptions import InvalidSignature
 
         by_this_key = [s for s in signatures if s.key_id == self.key_id]
         if not by_this_key:
             signers = ", ".join(s.key_id for s in signatures)
-            raise SignatureError(f"{what} is signed by key {signers}, not by {self.key_id}")
+            raise SignatureError(f"{name} is signed by key {signers}, not by {self.key_id}")
         for signature in by_this_key:
             if signature.covers(content):
                 try:
@@ -113,15 +115,15 @@ class PublicKey:
                     break
                 return
         raise SignatureError(
-            f"{what}: the signature by key {self.key_id} is not valid: it was altered, or signs "
-            "something else"
+            f"{name}: the signature by key {self.key_id} is invalid: it was altered, or signs "
+            "other content"
         )
 
 
 class Signer:
-    """A private key that signs, from the file NAME.key.
+    """A private key from the file NAME.key, which signs content.
 
-    Raises InputError if it is not an Ed25519 private key, is encrypted, or cannot be read.
+    Raises InputError if the file cannot be read, is encrypted, or is not an Ed25519 private key.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -133,20 +135,22 @@ class Signer:
         load = functools.partial(load_pem_private_key, password=None)
         key = _loaded(load, content, label, wanted="private", other="public")
         if not isinstance(key, Ed25519PrivateKey):
-            raise InputError(f"{label} is no Ed25519 key: openssl genpkey -algorithm ed25519")
+            raise InputError(
+                f"{label} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
+            )
         self.key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
 
     def sign(self, context: bytes, content: bytes) -> Signature:
-        """Sign `content` in a context."""
+        """Sign `content` for the purpose that `context` names."""
         digest = hashlib.sha256(content).hexdigest()
         return Signature(self.public.key_id, digest, self.key.sign(context + content))
 
 
 def keygen(name: str | Path) -> tuple[Path, Path]:
-    """Make the keys `name`.key, readable by its owner alone, and `name`.pub; return the paths.
+    """Make a key pair: `name`.key, readable only by its owner, and `name`.pub.
 
-    Raises InputError if a file exists or cannot be written.
+    Returns both paths. Raises InputError if a file exists or cannot be written.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -163,7 +167,7 @@ def keygen(name: str | Path) -> tuple[Path, Path]:
     paths = Path(f"{name}.key"), Path(f"{name}.pub")
     for path in paths:
         if path.exists() or path.is_symlink():
-            raise InputError(f"{path} exists, and keys are not overwritten: choose another name")
+            raise InputError(f"{path} exists and is not overwritten: choose another name")
     for path, content, mode in zip(paths, (secret, public), (0o600, 0o644), strict=True):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -177,25 +181,25 @@ def keygen(name: str | Path) -> tuple[Path, Path]:
 
 
 def write_signatures(*signatures: Signature) -> bytes:
-    """Write the content of a SIGNATURE file: one signature, or two."""
+    """Write the content of a SIGNATURE file with one or two signatures."""
     lines = [
         f"ed25519 {s.key_id} {s.digest} {base64.b64encode(s.value).decode()}" for s in signatures
     ]
     return "\n".join([_HEADER, *lines, ""]).encode()
 
 
-def read_signatures(content: bytes, what: str) -> list[Signature]:
-    """Read the content of a SIGNATURE file, which messages call `what`."""
-    refusal = SignatureError(f"{what} is not a signature in a known format")
+def read_signatures(content: bytes, name: str) -> list[Signature]:
+    """Read the content of a SIGNATURE file; `name` is its name in error messages."""
+    refusal = SignatureError(f"{name} is not a signature file of a known format")
     try:
-        header, *lines, remainder = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
+        header, *lines, remainder = content[: MAX_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
         signatures = [
             Signature(key_id, digest, base64.b64decode(value, validate=True))
             for _, key_id, digest, value in (line.split(" ") for line in lines)
         ]
-    except ValueError:  # UnicodeDecodeError and binascii.Error are such
+    except ValueError:  # also UnicodeDecodeError and binascii.Error
         raise refusal from None
-    # only the exact form is allowed, so that each signature has one file
+    # accept only the exact form, so that a signature has one possible file
     is_formed = header == _HEADER and not remainder and 1 <= len(signatures) <= 2
     is_formed = is_formed and all(
         _is_hex(s.key_id, 16) and _is_hex(s.digest, 64) and len(s.value) == 64 for s in signatures
@@ -210,23 +214,23 @@ def _is_hex(text: str, length: int) -> bool:
 
 
 def _loaded(
-    load: Callable[[bytes], object], content: bytes, shown: str, *, wanted: str, other: str
+    load: Callable[[bytes], object], content: bytes, name: str, *, wanted: str, other: str
 ) -> object:
-    """Read the PEM text of a key."""
+    """Load the PEM text of a key of the kind `wanted`; `name` is its name in error messages."""
     try:
         return load(content)
     except TypeError:
-        raise InputError(f"{shown} is encrypted: give one without a password") from None
-    except Exception:  # the library's own errors share no base
+        raise InputError(f"{name} is encrypted: give a key without a password") from None
+    except Exception:  # the library's errors have no common base class
         if f"{other.upper()} KEY".encode() in content:
             ending = "key" if wanted == "private" else "pub"
-            raise InputError(f"{shown} is a {other} key: give NAME.{ending}") from None
-        raise InputError(f"{shown} is no PEM file of a {wanted} key") from None
+            raise InputError(f"{name} is a {other} key: give NAME.{ending}") from None
+        raise InputError(f"{name} is not a PEM file with a {wanted} key") from None
 
 
 def _key_file(path: str | Path) -> bytes:
     try:
         with Path(path).open("rb") as file:
-            return file.read(_MOST_KEY_BYTES)
+            return file.read(_MAX_KEY_BYTES)
     except OSError as error:
         raise InputError(f"key {path} cannot be read: {error.strerror}") from None

@@ -1,6 +1,6 @@
-"""Storage of a bundle's files: a directory or one zip file, with the same methods.
+"""Read and write a bundle's files, in a directory or in one zip file.
 
-Names are plain file names, from a checked manifest. Links, pipes and directories are refused, so
+Names are plain file names from a checked manifest. Links, pipes and directories are refused, so
 that no path leaves the bundle.
 """
 
@@ -20,7 +20,7 @@ from typing import IO
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
 from gatewise_export.bundle.manifest_records import MANIFEST
 from gatewise_export.bundle.signing import (
-    MOST_SIGNATURE_BYTES,
+    MAX_SIGNATURE_BYTES,
     SIGNATURE,
     Signature,
     read_signatures,
@@ -34,8 +34,8 @@ from gatewise_export.bundle.zip_files import (
     zip_entry,
 )
 
-#: Largest size of a zip file's list of entries, which is read into memory, in bytes.
-MOST_DIRECTORY_BYTES = 1 << 20
+#: Largest size in bytes of a zip file's list of entries, which is read into memory.
+MAX_DIRECTORY_BYTES = 1 << 20
 
 
 def open_storage(path: Path) -> Storage:
@@ -50,19 +50,19 @@ def open_storage(path: Path) -> Storage:
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a new file, and wait until it is on the disk."""
+    """Write a new file and wait until it is on the disk."""
     try:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:  # the error of a full disk names no file
+    except OSError as error:  # the error for a full disk names no file
         error.filename = error.filename or str(path)
         raise
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until a rename in a folder is on the disk."""
+    """Wait until renames in a folder are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,12 +71,12 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace a file by a rename, so that it is never partly written.
+    """Replace a file by renaming a new one, so that it is never partly written.
 
-    With a `mode` the new file has it from its first byte on, and the old file's owner.
+    If `mode` is given, the new file is created with it, and gets the old file's owner.
     """
     fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)  # of a writer that was killed
+    fresh.unlink(missing_ok=True)  # left by a process that was killed
     try:
         write_file(fresh, content, 0o666 if mode is None else mode)
         if mode is not None:
@@ -90,11 +90,11 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 def read_signature_file(storage: Storage) -> list[Signature] | None:
-    """Read the signatures of a manifest; None without a SIGNATURE file."""
+    """Read the signatures of a bundle; None if it has no SIGNATURE file."""
     if not storage.has(SIGNATURE):
         return None
     with storage.reading(SIGNATURE) as file:
-        return read_signatures(file.read(MOST_SIGNATURE_BYTES + 1), SIGNATURE)
+        return read_signatures(file.read(MAX_SIGNATURE_BYTES + 1), SIGNATURE)
 
 
 class _Folder:
@@ -103,7 +103,7 @@ class _Folder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file; DamagedFileError if it is missing or not a plain file."""
+        """Open a file; raise DamagedFileError if it is missing or not a plain file."""
         # a link could leave the bundle, and opening a pipe could block
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
@@ -122,23 +122,24 @@ class _Folder:
             yield file
 
     def has(self, name: str) -> bool:
-        """Whether the name exists."""
+        """Whether the bundle has a file of this name."""
         return os.path.lexists(self.path / name)
 
     def write_manifest(
         self, text: bytes, signature: Signature | None, files: Collection[str]
     ) -> None:
-        """Replace the manifest and its signature; `files` stay.
+        """Replace the manifest and its signature, and keep `files`.
 
-        A signed bundle stays valid if this is interrupted: the new signature is added, the manifest
-        is replaced, and the old signature is removed. Each step is one rename, after which a
-        signature covers the manifest.
+        A signed bundle stays valid if this is interrupted: first the new signature is added, then
+        the manifest is replaced, then the old signature is removed. Each step is one rename, and
+        after each step a signature covers the manifest.
         """
         if signature is not None:
             with self.reading(MANIFEST) as file:
-                present = file.read()
-            before = [s for s in read_signature_file(self) or [] if s.covers(present)]
-            replace_file(self.path / SIGNATURE, write_signatures(*before[:1], signature))
+                old_text = file.read()
+            old_signatures = [s for s in read_signature_file(self) or [] if s.covers(old_text)]
+            content = write_signatures(*old_signatures[:1], signature)
+            replace_file(self.path / SIGNATURE, content)
         replace_file(self.path / MANIFEST, text)
         if signature is not None:
             replace_file(self.path / SIGNATURE, write_signatures(signature))
@@ -209,6 +210,6 @@ def _check_entries(path: Path) -> None:
         file.seek(max(0, size - TAIL_BYTES))
         tail = file.read()
     try:
-        check_entry_list(tail, MOST_DIRECTORY_BYTES)
+        check_entry_list(tail, MAX_DIRECTORY_BYTES)
     except ValueError as error:
         raise BundleError(f"bundle {path}: {error}") from None

@@ -1,4 +1,4 @@
-"""Reproducible zip files, read only after a check of the size of their list of entries."""
+"""Write reproducible zip files, and open untrusted zip files safely."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
 
-#: Allowed compressions; decoders of others may take gigabytes of memory.
+#: Allowed compression methods; decoders of other methods may need gigabytes of memory.
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: Flags of entries that are encrypted or patches, APPNOTE.TXT 4.4.4.
+#: Flags of encrypted entries and of patches (APPNOTE.TXT 4.4.4).
 _NOT_PLAIN: Final = 0x01 | 0x20 | 0x40
 
 _END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
 _ZIP64_LOCATOR: Final = b"PK\x06\x07"
 _LOCATOR_BYTES: Final = 20
-#: Number of last bytes of a zip file that contain the length of its list of entries.
+#: Number of bytes at the end of a zip file that contain the length of its list of entries.
 TAIL_BYTES: Final = _END.size + 65535 + _LOCATOR_BYTES
 
 
 def zip_bytes(files: Mapping[str, bytes]) -> bytes:
-    """Make a zip file that depends on the contents alone: no times, a fixed order."""
+    """Make a zip file that depends only on the contents: it has no times and a fixed order."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as writer:
         for name, data in sorted(files.items()):
@@ -40,29 +40,29 @@ def zip_entry(name: str) -> zipfile.ZipInfo:
 
 
 def open_zip(file: Path | IO[bytes]) -> zipfile.ZipFile:
-    """Open a zip file to read; raise BadZipFile if zipfile cannot read its format."""
+    """Open a zip file for reading; raise BadZipFile if zipfile cannot read its format."""
     try:
         return zipfile.ZipFile(file)
-    except RuntimeError as error:  # of a later version of the format
+    except RuntimeError as error:  # the file needs a later version of the format
         raise zipfile.BadZipFile(str(error)) from error
 
 
 def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
-    """Open an entry; raise BadZipFile unless it is stored or deflated, and not encrypted."""
+    """Open an entry; raise BadZipFile if it is encrypted, or neither stored nor deflated."""
     if entry.compress_type not in _METHODS:
-        raise zipfile.BadZipFile("its compression is not deflate")
+        raise zipfile.BadZipFile("its compression method is neither store nor deflate")
     if entry.flag_bits & _NOT_PLAIN:
         raise zipfile.BadZipFile("it is encrypted or a patch")
     return archive.open(entry)
 
 
 def check_entry_list(tail: bytes, limit: int) -> None:
-    """Refuse a zip file with a list of entries of more than `limit` bytes, by its last bytes."""
+    """Refuse a zip file with more than `limit` bytes of entries in its list, by its last bytes."""
     record = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
     if record < 0 or len(tail) - record < _END.size:
-        raise ValueError("its zip file is cut off")
+        raise ValueError("the zip file is truncated")
     length = _END.unpack_from(tail, record)[5]
-    # a zip64 locator before the end record would replace this length by one of 64 bits
+    # a zip64 locator before the end record would replace this length by a 64-bit one
     locator = tail[max(0, record - _LOCATOR_BYTES) : record]
     if length > limit or locator.startswith(_ZIP64_LOCATOR):
         raise ValueError(f"the zip file's list of entries is larger than {limit} B")

@@ -1,1 +1,1 @@
-"""From a fitted system to a bundle: conversion, probing, verification."""
+"""Write a fitted system as a bundle: convert models, probe them and verify decisions."""

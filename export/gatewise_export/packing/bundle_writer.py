@@ -1,7 +1,7 @@
-"""Writer of bundles: the files of a fitted system, and a check that they decide as it does.
+"""Write a fitted system as a bundle, and check that the bundle decides as the system does.
 
-A bundle is written next to its destination, and renamed to it if its models decide as the system
-does. The same system gives the same files, byte for byte; only `created` differs.
+A bundle is written next to its destination, and renamed only if its models decide as the system
+does. The same system always gives the same files, byte for byte, except for the time `created`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from gatewise_training.data.table_encoder import TableEncoder
     from gatewise_training.learners.high_cost_model import HighCostModel
 
-MOST_SAMPLE_ROWS = 64
-#: Smallest difference of a sample row's two largest probabilities.
-CLOSE = 1e-3
-#: Largest difference of a converted high-cost model's probability on the sample.
+MAX_SAMPLE_ROWS = 64
+#: Smallest allowed difference between the two largest probabilities of a sample row.
+MIN_PROBABILITY_GAP = 1e-3
+#: Largest allowed difference of a converted high-cost model's probability on the sample.
 CLOUD_TOLERANCE = 1e-3
 
 
@@ -72,52 +72,53 @@ def pack(
     max_message: int = MAX_REQUEST_BYTES,
     loading: LoadLimits | None = None,
 ) -> Bundle:
-    """Write a fitted system as a bundle.
+    """Write a fitted system, with all operating points of its frontier, as a bundle.
 
     Parameters
     ----------
     system : fitted system
-        The bundle has all operating points of its frontier.
+        A fitted estimator of Gatewise.
     path : str or Path
-        A directory, or one zip file if it ends in ``.gwb``. An existing bundle is replaced;
-        anything else is refused.
+        A directory, or one zip file if the path ends in ``.gwb``. An existing bundle is replaced;
+        any other file or directory is refused.
     sample : array-like of shape (n, n_features)
-        Real rows for the self-test of devices, of which at most 64 are used; windows, if the system
-        was fitted on blocks.
+        Real rows for the self-test on devices, or windows if the system was fitted on blocks. At
+        most 64 are used.
     name, version : str
-        Name and version of the bundle; as levels of MQTT topics they have no ``/ + #``.
+        Name and version of the bundle. They are levels of MQTT topics, so ``/``, ``+`` and ``#``
+        are not allowed.
     created : datetime, optional
-        Now by default.
+        Time of creation; by default now.
     sign : str or Path, optional
-        Ed25519 key in PEM that signs the bundle.
+        PEM file with the private Ed25519 key that signs the bundle.
     encoder : TableEncoder, optional
-        Fitted encoder that made the features of the fit: devices then read raw columns, and
-        `sample` may be a table of them.
+        Fitted encoder that made the system's features. Devices then read raw columns, and `sample`
+        may be a table of raw columns.
     max_message : int, default 131072
-        Largest message of the broker in bytes, by default that of AWS IoT Core. A system with
-        larger requests is refused.
+        Largest message that the broker accepts, in bytes; the default is the limit of AWS IoT Core.
+        A system whose requests are larger is refused.
     loading : LoadLimits, optional
-        Memory and time for loading a given graph; by default limits by its size.
+        Memory and time for loading a given graph; by default they follow from its size.
 
     Returns
     -------
     Bundle
-        The written bundle, with the system's functions for its blocks.
+        The written bundle, with the functions of its blocks.
 
     Raises
     ------
     BundleError
-        If `path` is something else, or a name cannot be in a manifest.
+        If `path` holds anything but a bundle, or a name is not allowed in a manifest.
     InputError
-        If `system` is not a fitted system, a column's name cannot be in a bundle, a stage is too
-        large for devices, the sample is not of the system, or the key cannot be used.
+        If `system` is not a fitted system, a column name is not allowed in a bundle, a stage is too
+        large for devices, the sample does not fit the system, or the key cannot be used.
     ConversionError
-        If the high-cost model cannot be written as a graph, or its graph gives one of thousands of
-        adversarial rows another answer.
+        If the high-cost model cannot be converted, or the converted model answers any of thousands
+        of adversarial rows differently.
     VerifyError
-        If the graphs do not decide as the system on the sample; `path` is unchanged.
+        If the bundle decides a sample row differently than the system; `path` stays unchanged.
     """
-    # errors of the arguments before any work
+    # check the arguments before any work
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     _check_fitted(system)
@@ -128,9 +129,9 @@ def pack(
     signal: SignalInput | None = getattr(system, "signal_input_", None)
     windows = None
     if signal is not None:
-        windows = signal.checked(sample)[:MOST_SAMPLE_ROWS].astype(signal.dtype)
+        windows = signal.checked(sample)[:MAX_SAMPLE_ROWS].astype(signal.dtype)
         sample, system = signal.features(windows), on_features(system)
-    # graphs of the stages and of the high-cost model
+    # write the stages and the high-cost model
     x = _sample_rows(system, sample)
     stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_stages(system))]
     f0 = system.high_cost_model_
@@ -138,7 +139,7 @@ def pack(
     if f0 is not None and f0.opaque is None:
         cloud = probed_file(f0, x, missing=system.missing_["cloud"] == "allowed")
     files = _model_files(system, stages, cloud, signal)
-    # sample rows for the self-test, without those whose two largest probabilities are close
+    # choose rows for the self-test, without rows whose two largest probabilities are close
     answers = None if f0 is None else _cloud_answers(f0, cloud, x)
     if answers is not None:
         clear = _clear_rows(answers[1])
@@ -170,11 +171,11 @@ def pack(
 
 
 def _check_fitted(system: Any) -> None:
-    """Check that a system is fitted, and that a bundle can have its names of columns."""
+    """Check that a system is fitted, and that its column names are allowed in a bundle."""
     if not hasattr(system, "operating_points_"):
-        advice = "fit StagedCascade or another of its methods"
+        advice = "fit StagedCascade or another estimator"
         if hasattr(system, "steps"):
-            advice = "fit one on the columns themselves; its high_cost_model may be a pipeline"
+            advice = "fit an estimator on the columns; its high_cost_model may be a pipeline"
         raise InputError(
             f"{type(system).__name__} cannot be packed: it is not a fitted estimator of Gatewise; "
             f"{advice}"
@@ -183,25 +184,27 @@ def _check_fitted(system: Any) -> None:
 
 
 def _stages(system: BudgetedClassifier) -> list[Stage]:
-    """Stages of all candidate cascades, with given graphs checked."""
+    """List the stages of all candidate cascades, and check their given graphs."""
     stages = list(dict.fromkeys(stage for chain in chains_of(system) for stage in chain))
     for stage in stages:
         if isinstance(stage.model, GraphModel):
-            _check_given_graph(stage.model.content, "a stage that was given")
+            _check_given_graph(stage.model.content, "a stage's given graph")
     return stages
 
 
-def _check_given_graph(content: bytes, what: str) -> None:
-    """Refuse a malformed graph, or one that has data in other files."""
+def _check_given_graph(content: bytes, name: str) -> None:
+    """Refuse a graph that is malformed or keeps data in other files."""
     try:
         model = onnx.load_model_from_string(content)
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # errors of protobuf and of shape inference share no base
-        raise InputError(f"{what} is not a usable ONNX graph: {one_line(error)}") from error
+    except Exception as error:  # protobuf's and shape inference's errors have no common base class
+        raise InputError(f"{name} is not a usable ONNX graph: {one_line(error)}") from error
     external = onnx.external_data_helper.uses_external_data
     outside = [t.name for t in onnx.external_data_helper._get_all_tensors(model) if external(t)]
     if outside:
-        raise InputError(f"{what} keeps {outside[0]!r} in another file; save it as one")
+        raise InputError(
+            f"{name} keeps {outside[0]!r} in another file: save the graph as a single file"
+        )
 
 
 def _model_files(
@@ -210,7 +213,7 @@ def _model_files(
     cloud: CloudFile | None,
     signal: SignalInput | None,
 ) -> dict[str, bytes]:
-    """Files of stages, of networks that are blocks, and of the high-cost model, by name."""
+    """Collect the files of stages, of blocks' networks and of the high-cost model, by name."""
     files = {name: content for written in stages for name, content in written.contents.items()}
     _check_sizes(files)
     for name, content in ({} if signal is None else signal.models).items():
@@ -225,7 +228,7 @@ def _model_files(
 
 
 def _check_request(manifest: Manifest, max_message: int) -> None:
-    """Refuse requests that are larger than a message of the broker."""
+    """Refuse requests that are larger than the broker's largest message."""
     if manifest.largest_request > max_message:
         raise InputError(
             f"a request would have {manifest.largest_request} bytes, more than max_message="
@@ -234,13 +237,12 @@ def _check_request(manifest: Manifest, max_message: int) -> None:
 
 
 def _check_sizes(files: Mapping[str, bytes]) -> None:
-    """Refuse files of stages that are too large for devices."""
+    """Refuse stages with files that are too large for devices."""
     large = [f"{n} of {byte_size(len(c))}" for n, c in files.items() if len(c) > MAX_BYTES]
     if large:
         raise InputError(
-            f"a device reads stages of {byte_size(MAX_BYTES)} at most, but there would be "
-            f"{' and '.join(large)}: fit with max_bytes=, or give a "
-            "smaller model"
+            f"a device reads files of at most {byte_size(MAX_BYTES)}, but the system has "
+            f"{' and '.join(large)}: fit with max_bytes=, or give a smaller model"
         )
 
 
@@ -264,11 +266,11 @@ def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]
         raise InputError(
             f"sample must have rows of {system.n_features_in_} features, not shape {x.shape}"
         )
-    return x[:MOST_SAMPLE_ROWS]
+    return x[:MAX_SAMPLE_ROWS]
 
 
 def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
-    """Describe the backend of an opaque model; the file informs people, and is never loaded."""
+    """Describe the backend of an opaque model; the file is information, and is never loaded."""
     document = {
         "backend": f0.backend,
         "inputs": len(f0.features),
@@ -281,17 +283,17 @@ def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
 def _cloud_answers(
     f0: HighCostModel, cloud: CloudFile | None, x: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Class indices and probabilities of the sample, by the graph or by the opaque model."""
+    """Get the sample's class indices and probabilities, from the file or the opaque model."""
     if cloud is None:
         return f0.answers(x)
     return cloud.answers(x[:, f0.features])
 
 
-def _clear_rows(chances: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark rows with a label that the last bit of ``exp`` cannot change, or all rows."""
-    two_best = np.sort(chances, axis=1)[:, -2:]
-    is_clear: NDArray[np.bool_] = two_best[:, 1] - two_best[:, 0] > CLOSE
-    return is_clear if is_clear.any() else np.ones(len(chances), np.bool_)
+def _clear_rows(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark rows with a label that the last bits of ``exp`` cannot change; if none, all rows."""
+    two_best = np.sort(probabilities, axis=1)[:, -2:]
+    is_clear: NDArray[np.bool_] = two_best[:, 1] - two_best[:, 0] > MIN_PROBABILITY_GAP
+    return is_clear if is_clear.any() else np.ones(len(probabilities), np.bool_)
 
 
 def _sample_arrays(
@@ -311,14 +313,15 @@ def _sample_arrays(
 
 
 def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
-    """Check that an encoder has the features of the fit."""
+    """Check that an encoder makes the features that the system was fitted on."""
     if not isinstance(encoder, RowEncoder):
         raise InputError("encoder must be a fitted gw.TableEncoder")
     check_column_names(encoder.names)
     if tuple(system.feature_names_) != encoder.feature_names:
         raise InputError(
-            f"the encoder makes {len(encoder.feature_names)} features, and the system was fitted "
-            f"on other ones ({len(system.feature_names_)}): fit it on encoder.transform(X)"
+            f"the encoder makes {len(encoder.feature_names)} features, which differ from the "
+            f"{len(system.feature_names_)} that the system was fitted on: fit it on "
+            "encoder.transform(X)"
         )
 
 
@@ -328,26 +331,27 @@ def _check_decisions(
     x: NDArray[np.float32],
     answers: HighCostAnswers | None,
 ) -> None:
-    """Compare every chain of the bundle with the system; raise VerifyError if they differ."""
+    """Compare each chain of the bundle with the system; raise VerifyError if they differ."""
     if answers is None:
         answers = HighCostAnswers.computed(system, bundle, x)
     points = bundle.manifest.operating_points
     first_points = {point.chain: i for i, point in reversed(list(enumerate(points)))}
     for number in {bundle.manifest.active, *first_points.values()}:
-        system_there = copy.copy(system)
-        system_there.operating_point_ = system.operating_points_[number]
-        report = verify(system_there, bundle.with_active(number), x, high_cost=answers)
+        system_at_point = copy.copy(system)
+        system_at_point.operating_point_ = system.operating_points_[number]
+        report = verify(system_at_point, bundle.with_active(number), x, high_cost=answers)
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(
-                f"the graphs decide {max(report.differing_decisions, report.differing_labels)} of "
-                f"{report.rows} sample rows differently than the system: nothing was packed",
+                f"nothing was packed: the graphs decide "
+                f"{max(report.differing_decisions, report.differing_labels)} of {report.rows} "
+                "sample rows differently than the system",
                 report,
             )
-        off = report.cloud_probability_max_difference
-        if report.cloud_label_differences or off > CLOUD_TOLERANCE:
+        difference = report.cloud_probability_max_difference
+        if report.cloud_label_differences or difference > CLOUD_TOLERANCE:
             raise VerifyError(
-                f"the high-cost model's graph gives {report.cloud_label_differences} of "
-                f"{report.rows} sample rows another label, and probabilities up to {off:.2g} off: "
-                "it does not compute what the model does; give another model or an ONNX file",
+                f"nothing was packed: the high-cost model's graph differs from the model in the "
+                f"labels of {report.cloud_label_differences} of {report.rows} sample rows, and in "
+                f"probabilities by up to {difference:.2g}: give another model or an ONNX file",
                 report,
             )

@@ -1,7 +1,7 @@
-"""Graphs of classifiers with the outputs that a worker expects.
+"""Extend a classifier's graph by the outputs that a worker expects.
 
-The graphs of skl2onnx and of users give their own labels, and those of a bundle give class indices.
-A few nodes at the end convert the first to the second; the graph inside does not change.
+Graphs of skl2onnx and of users output labels, but a bundle's graphs output class indices. Nodes at
+the end of the graph convert one to the other; the nodes before them do not change.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from gatewise_training.learners.given_models.given_graph import GraphForm
 from gatewise_training.learners.given_models.graph_files import GraphTail, inner_graphs
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-#: The graph's own scores as a matrix.
-_SCORES: Final = "own_scores"
+#: Name of the original graph's scores as a matrix.
+_SCORES: Final = "original_scores"
 
 
 def with_class_indices(
-    model: onnx.ModelProto, own: Sequence[Any] | None, f0: HighCostModel, form: GraphForm
+    model: onnx.ModelProto, labels: Sequence[Any] | None, f0: HighCostModel, form: GraphForm
 ) -> bytes:
-    """Add class indices and one column per class at the end of a classifier's graph.
+    """Add nodes that output class indices, and one probability column per class.
 
     Parameters
     ----------
     model : onnx.ModelProto
-    own : sequence or None
-        Values of its label output, int64 or text; None if these are positions of its classes.
+    labels : sequence or None
+        Values of the graph's label output, int64 or text; None if it outputs positions.
     f0 : HighCostModel
     form : GraphForm
-        Meaning of its outputs.
+        Meaning of the graph's outputs.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def with_class_indices(
     graph = tail.model.graph
     columns = None if form.score is None else _add_scores(tail, graph.output[form.score].name, form)
     if form.label is not None:
-        position = _add_positions(tail, graph.output[form.label], own)
+        position = _add_positions(tail, graph.output[form.label], labels)
     elif form.scores == "logits" and form.columns == 1:
         margin = tail.add("Reshape", [_SCORES, tail.value([-1], np.int64)])
         is_second = tail.add("Greater", [margin, tail.value(0.0)])
@@ -68,26 +68,27 @@ def with_class_indices(
 
 
 def _finished(model: onnx.ModelProto, n_features: int, n_classes: int) -> bytes:
-    """Declare the input and the outputs, check the graph, and encode it."""
+    """Declare the graph's input and outputs, check it, and encode it."""
     graph = model.graph
     constants = {t.name for t in graph.initializer}
-    own_input = next(i.name for i in graph.input if i.name not in constants)
+    original_input = next(i.name for i in graph.input if i.name not in constants)
     listed_constants = [i for i in graph.input if i.name in constants]
-    body = [helper.make_node("Identity", [INPUT], [own_input]), *graph.node]
+    body = [helper.make_node("Identity", [INPUT], [original_input]), *graph.node]
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend(body)
     tensor = helper.make_tensor_value_info
     graph.input.extend([tensor(INPUT, TensorProto.FLOAT, ["n", n_features]), *listed_constants])
     graph.output.append(tensor("label", TensorProto.INT64, ["n"]))
     graph.output.append(tensor("probabilities", TensorProto.FLOAT, ["n", n_classes]))
-    model.opset_import.sort(key=lambda opset: opset.domain)  # skl2onnx's order differs between runs
+    # skl2onnx lists opsets in an order that differs between runs
+    model.opset_import.sort(key=lambda opset: opset.domain)
     onnx.checker.check_model(model)
     content: bytes = model.SerializeToString(deterministic=True)
     return content
 
 
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    """Number all values, so that names cannot clash and skl2onnx's counters do not matter."""
+    """Number all values, so that names cannot clash or depend on skl2onnx's counters."""
 
     def fresh(name: str) -> str:
         return names.setdefault(name, f"v{len(names)}") if name else ""
@@ -109,54 +110,56 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
 
 
 def _add_scores(tail: GraphTail, name: str, form: GraphForm) -> str:
-    """Add nodes from the graph's scores to probabilities, a column for each of its own classes."""
+    """Add nodes from the graph's scores to probabilities, one column per class of the graph."""
     scores = tail.add("Cast", [name], to=TensorProto.FLOAT)
     scores = tail.add("Reshape", [scores, tail.value([-1, form.columns], np.int64)], _SCORES)
-    logits = form.scores == "logits"
+    is_logits = form.scores == "logits"
     if form.columns > 1:
-        return tail.add("Softmax", [scores], axis=1) if logits else scores
-    second_class = tail.add("Sigmoid", [scores]) if logits else scores
+        return tail.add("Softmax", [scores], axis=1) if is_logits else scores
+    second_class = tail.add("Sigmoid", [scores]) if is_logits else scores
     first_class = tail.add("Sub", [tail.value([1.0]), second_class])
     return tail.add("Concat", [first_class, second_class], axis=1)
 
 
-def _add_positions(tail: GraphTail, label: onnx.ValueInfoProto, own: Sequence[Any] | None) -> str:
-    """Add nodes from the graph's own labels to their positions among its classes."""
+def _add_positions(
+    tail: GraphTail, label: onnx.ValueInfoProto, labels: Sequence[Any] | None
+) -> str:
+    """Add nodes from the graph's labels to their positions among its classes."""
     flat = tail.add("Reshape", [label.name, tail.value([-1], np.int64)])
-    if own is None or list(own) == list(range(len(own))):
+    if labels is None or list(labels) == list(range(len(labels))):
         return tail.add("Cast", [flat], to=TensorProto.INT64)
     if label.type.tensor_type.elem_type == TensorProto.STRING:
-        words = [str(c) for c in own]
+        words = [str(c) for c in labels]
         versions = {o.domain: o.version for o in tail.model.opset_import}
         table: dict[str, Any] = {"keys_strings": words, "values_int64s": list(range(len(words)))}
         if versions.get(ML_DOMAIN, ML_OPSET) == 1:
             table = {"classes_strings": words}
         return tail.add("LabelEncoder", [flat], domain=ML_DOMAIN, **table)
-    numbers = np.array([int(c) for c in own], np.int64)
-    if numbers.tolist() != list(own):
+    numbers = np.array([int(c) for c in labels], np.int64)
+    if numbers.tolist() != list(labels):
         raise ConversionError(
-            f"high-cost model: class labels {own[:3]!r} are neither whole numbers nor text"
+            f"high-cost model: class labels {labels[:3]!r} are neither whole numbers nor text"
         )
     column = tail.add("Cast", [flat], to=TensorProto.INT64)
     column = tail.add("Reshape", [column, tail.value([-1, 1], np.int64)])
-    is_own = tail.add("Equal", [column, tail.value(numbers[None, :], np.int64)])
-    is_own = tail.add("Cast", [is_own], to=TensorProto.INT64)
-    return tail.add("ArgMax", [is_own], axis=1, keepdims=0)
+    is_label = tail.add("Equal", [column, tail.value(numbers[None, :], np.int64)])
+    is_label = tail.add("Cast", [is_label], to=TensorProto.INT64)
+    return tail.add("ArgMax", [is_label], axis=1, keepdims=0)
 
 
 def _add_columns(tail: GraphTail, columns: str, f0: HighCostModel) -> None:
-    """Add nodes from the graph's own columns to one column per class."""
+    """Add nodes that sort the graph's columns by class index."""
     lookup = f0.lookup
     if lookup is None or np.array_equal(lookup, np.arange(f0.n_classes)):
         tail.add("Identity", [columns], "probabilities")
         return
     permutation = np.zeros((len(lookup), f0.n_classes), np.float32)
-    permutation[np.arange(len(lookup)), lookup] = 1  # sums of one term are exact
+    permutation[np.arange(len(lookup)), lookup] = 1  # each sum has one nonzero term, so it is exact
     tail.add("MatMul", [columns, tail.value(permutation)], "probabilities")
 
 
 def _add_one_hot(tail: GraphTail, label: str, n_classes: int) -> None:
-    """Add nodes from labels to probabilities of 0 and 1, for a classifier without any."""
+    """Add nodes from labels to probabilities of 0 and 1, for a classifier without scores."""
     column = tail.add("Reshape", [label, tail.value([-1, 1], np.int64)])
     classes = tail.value(np.arange(n_classes)[None, :], np.int64)
     is_class = tail.add("Equal", [column, classes])

@@ -1,10 +1,10 @@
-"""High-cost model as a file that a cloud worker runs.
+"""Convert a high-cost model to a file that a cloud worker runs.
 
-Tree ensembles (the built-in boosted model, a given forest or LightGBM model) become flat trees,
-which :mod:`gatewise_export.onnx_writer` writes as a graph with the output ``margins``. Other
-classifiers of scikit-learn are written in its arithmetic, and given ONNX graphs are extended: their
-outputs are ``label``, the class index, and ``probabilities``, a column per class. A booster without
-an exact graph becomes a file of its library, which the worker then needs.
+Tree ensembles (the built-in boosted model, forests and LightGBM models) become flat trees, which
+:mod:`gatewise_export.onnx_writer` writes as a graph with the output ``margins``. Other scikit-learn
+classifiers become graphs that compute as scikit-learn does, and given ONNX graphs are extended.
+Both output ``label``, the class index, and ``probabilities``, one column per class. A booster that
+has no exact graph becomes a model file of its library, which the worker then needs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 #: Largest number of characters of a text in a manifest.
-MOST_PROBLEM_TEXT = 256
-#: Margin of a class that is not among the model's classes.
-NEVER = np.float32(-1e30)
+MAX_PROBLEM_LENGTH = 256
+#: Margin of a class that the model was not fitted on.
+ABSENT_CLASS_MARGIN = np.float32(-1e30)
 
 
 class CloudFile(NamedTuple):
@@ -52,9 +52,9 @@ class CloudFile(NamedTuple):
     link : {"identity", "sigmoid", "softmax"}
     n_classes : int
     probed : ProbeSpec or None
-        Rows on which it was compared with the model.
+        Rows on which the file was compared with the model.
     graph_problem : str or None
-        Reason why it is not a graph.
+        Why the file is not a graph; None if it is one.
     """
 
     content: bytes
@@ -72,18 +72,18 @@ class CloudFile(NamedTuple):
         return f"cloud.{FILE_EXTENSIONS[self.kind]}"
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Run it: class indices and probabilities of rows, (n, n_used)."""
+        """Compute class indices and probabilities of rows, (n, n_used)."""
         return run_cloud(self.content, x, self.kind, self.link, self.n_classes)
 
 
 def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
-    """Write a high-cost model as a graph with the input ``x``, float32 (n, n_used).
+    """Convert a high-cost model to a graph with the input ``x``, float32 (n, n_used).
 
-    It has one output ``margins``; or ``label``, int64 (n,), and ``probabilities``, float32
-    (n, n_classes). Without `flat` a forest adds in float64.
+    The graph outputs ``margins``, or ``label``, int64 (n,), and ``probabilities``, float32
+    (n, n_classes). If `flat` is False, a forest's graph sums in float64 instead of float32.
     """
     if model.opaque is not None:
-        raise ConversionError(f"high-cost model: {model.backend} has no form as a graph")
+        raise ConversionError(f"high-cost model: {model.backend} cannot be converted to a graph")
     trees = model.trees
     link = model.link
     estimator = inner_estimator(model.estimator)
@@ -122,21 +122,21 @@ def probed_file(
     missing: bool,
     n_rows: int = N_ROWS,
 ) -> CloudFile:
-    """Write a high-cost model as a file, and compare the two on adversarial rows.
+    """Convert a high-cost model to a file, and compare the two on adversarial rows.
 
-    The first form with the model's answers is used: flat trees, which add in float32; for a forest
-    a graph that adds in float64; for a booster the file of its library. A given graph is not
-    converted, and not compared. `sample`, float32 (n, n_features), has whole instances.
+    The forms are tried in order until one gives the model's answers: flat trees, which sum in
+    float32; for a forest, a graph that sums in float64; for a booster, its library's model file. A
+    given graph is neither converted nor compared. `sample`, float32 (n, n_features), holds whole
+    instances.
 
     Raises
     ------
     ConversionError
-        If every form gives some row another label or probability; the message has the first form's
-        row.
+        If every form answers some row differently; the message shows the first form's row.
     """
     if model.onnx is not None:
         return high_cost_graph(model)
-    own_rows = sample[:, model.features]
+    model_rows = sample[:, model.features]
     source = replace(model, features=np.arange(len(model.features)))
     is_forest = library_name(inner_estimator(model.estimator)) in FORESTS
     problems: list[ConversionError] = []
@@ -147,7 +147,7 @@ def probed_file(
                 model.trees if model.estimator is None else model.estimator,
                 source,
                 graph.answers,
-                own_rows,
+                model_rows,
                 "high-cost model",
                 missing=missing,
                 n_rows=n_rows,
@@ -157,13 +157,13 @@ def probed_file(
             continue
         return graph._replace(probed=_probe_spec(figures))
     try:
-        written = probe_library_file(model, own_rows, missing=missing, n_rows=n_rows)
+        written = probe_library_file(model, model_rows, missing=missing, n_rows=n_rows)
     except InputError as error:
         raise ConversionError(f"{problems[0]}; {error}") from error
     if written is None:
         raise problems[0]
     library, content, figures = written
-    problem = str(problems[0]).partition(";")[0][:MOST_PROBLEM_TEXT]
+    problem = str(problems[0]).partition(";")[0][:MAX_PROBLEM_LENGTH]
     return CloudFile(content, library, "identity", model.n_classes, _probe_spec(figures), problem)
 
 
@@ -177,7 +177,7 @@ def _probe_spec(figures: ProbeFigures) -> ProbeSpec:
 def _over_all_classes(
     trees: TreeEnsemble, link: Link, model: HighCostModel
 ) -> tuple[TreeEnsemble, Link]:
-    """Add outputs to a model that was not fitted on every class."""
+    """Add outputs for the classes that a model was not fitted on."""
     lookup = model.lookup
     if lookup is None or np.array_equal(lookup, np.arange(model.n_classes)):
         return trees, link
@@ -185,7 +185,7 @@ def _over_all_classes(
         value = np.zeros((trees.n_nodes, model.n_classes), np.float32)
         value[:, lookup] = trees.value
         return replace(trees, value=value, base=np.zeros(model.n_classes, np.float32)), link
-    base = np.full(model.n_classes, NEVER)
+    base = np.full(model.n_classes, ABSENT_CLASS_MARGIN)
     base[lookup] = trees.base if link == "softmax" else np.append(np.float32(0), trees.base)
     classes = lookup if link == "softmax" else lookup[1:]  # sigmoid(m) is softmax(0, m)
     return replace(trees, output=classes[trees.output].astype(np.int32), base=base), "softmax"

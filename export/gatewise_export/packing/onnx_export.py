@@ -1,6 +1,6 @@
-"""Stages and high-cost models as ONNX graphs from rows to labels, for use in other programs.
+"""Export stages and high-cost models as ONNX graphs from rows to labels, for other programs.
 
-Devices and workers of Gatewise use graphs of margins (:mod:`gatewise_export.onnx_writer`).
+Gatewise's devices and workers use graphs that output margins (:mod:`gatewise_export.onnx_writer`).
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ def to_onnx(
     n_features: int | None = None,
     classes: NDArray[Any] | None = None,
 ) -> onnx.ModelProto:
-    """Write a stage of a fitted system, or its high-cost model, as a self-contained graph.
+    """Write a stage or the high-cost model of a fitted system as a self-contained graph.
 
     Parameters
     ----------
     model : Stage or HighCostModel
         One of ``system.stages_``, or ``system.high_cost_model_``.
     n_features : int, optional
-        Columns of a whole row; needed for a Stage.
+        Number of columns of a whole row; required for a stage.
     classes : ndarray of shape (n_classes,), optional
-        A Stage's labels, whole numbers or text; class indices by default.
+        Labels that a stage outputs, whole numbers or text; by default class indices.
 
     Returns
     -------
     onnx.ModelProto
-        Of a Stage: input ``x``, float32 (n, n_features); outputs ``label``, int64 or text (n,),
-        ``probabilities``, float32 (n, n_classes), and ``score``, float32 (n,), the stop score: the
-        stage answers if it reaches the operating point's threshold. A regressor or ranker has the
-        output ``value``, float32 (n,), alone. The metadata has ``classes`` in JSON. The graph of a
-        high-cost model is the worker's, with class indices.
+        A stage's graph has the input ``x``, float32 (n, n_features). A classifier's outputs are
+        ``label``, int64 or text (n,), ``probabilities``, float32 (n, n_classes), and ``score``,
+        float32 (n,). The stage answers if the score reaches the operating point's threshold. The
+        only output of a regressor or ranker is ``value``, float32 (n,). The metadata holds
+        ``classes`` as JSON. A high-cost model's graph is the worker's, with class indices.
 
     Raises
     ------
     ConversionError
-        If `model` is neither, `n_features` is missing, the labels are neither whole numbers nor
-        text, or the high-cost model cannot be written as a graph.
+        If `model` is neither a stage nor a high-cost model, `n_features` is missing, the labels are
+        neither whole numbers nor text, or the high-cost model cannot be converted.
 
     Notes
     -----
-    Labels, score and value have the stage's bits in a session with ``intra_op_num_threads = 1``;
-    probabilities, which need ``exp``, are equal to the precision of float32.
+    In a session with ``intra_op_num_threads = 1`` labels, scores and values equal the stage's bit
+    for bit. Probabilities depend on ``exp`` and are equal to the precision of float32.
     """
     if isinstance(model, HighCostModel):
         return onnx.load_model_from_string(high_cost_graph(model).content)
@@ -83,7 +83,7 @@ def to_onnx(
 def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) -> bytes:
     if isinstance(stage.model, GraphModel):
         raise ConversionError(
-            "to_onnx: the stage was given as a graph: use that graph, or pack a bundle"
+            "to_onnx: the stage's model is a given graph: use that graph, or pack a bundle"
         )
     writer = GraphWriter()
     writer.value("features", stage.features.astype(np.int64))
@@ -109,7 +109,7 @@ def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) ->
 
 
 def _is_text(classes: NDArray[Any]) -> bool:
-    """Whether labels are text; ConversionError if they are neither text nor whole numbers."""
+    """Whether labels are text; raise ConversionError if they are not whole numbers either."""
     if classes.dtype.kind in "biu":
         return False
     if all(isinstance(c, str) for c in classes.tolist()):

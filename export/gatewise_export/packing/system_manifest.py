@@ -1,4 +1,4 @@
-"""The manifest of a fitted system."""
+"""Build the manifest of a fitted system."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 #: File that names the backend of an opaque high-cost model, instead of its graph.
 BACKEND = "backend.json"
-#: Largest number of classes for which operating points have figures by class.
+#: Largest number of classes for which operating points list figures by class.
 MAX_CLASSES_LISTED = 64
 
 
 @dataclass(frozen=True, eq=False)
 class StageFiles:
-    """A stage, its kind, and the names and contents of its files."""
+    """A stage with its kind and its files."""
 
     stage: Stage
     kind: StageKind
@@ -58,7 +58,7 @@ class StageFiles:
 
     @classmethod
     def of_stage(cls, stage: Stage, number: int) -> Self:
-        """Write the flat arrays of a stage and their graph; a given graph stays as it is."""
+        """Write a stage's flat arrays and their graph, or take over its given graph."""
         arrays = f"stage_{number}.npz"
         graph = f"stage_{number}.onnx"
         if isinstance(stage.model, GraphModel):
@@ -73,7 +73,7 @@ class StageFiles:
 
 @dataclass(frozen=True)
 class Title:
-    """Name, version and time of a bundle."""
+    """Name, version and creation time of a bundle."""
 
     name: str
     version: str
@@ -90,8 +90,8 @@ def manifest_of_system(
     encoder: RowEncoder | None = None,
     signal: SignalInput | None = None,
 ) -> Manifest:
-    """Make the manifest of a system from its files."""
-    # names and numbers of groups, points and stages
+    """Build the manifest of a system from its files."""
+    # collect names, groups, points and stage numbers
     names = system.feature_names_
     costs = system.feature_costs_
     groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
@@ -140,30 +140,30 @@ def manifest_of_system(
         max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_bounds(system),
     )
-    # the size of a request follows from the rest
+    # the size of a request follows from the manifest
     return msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
 
 
 def chains_of(system: BudgetedClassifier) -> Sequence[Sequence[Any]]:
-    """Stages of each candidate cascade of a system."""
+    """List the stages of each candidate cascade of a system."""
     chains: Sequence[Sequence[Any]] = getattr(system, "chains_", (system.stages_,))
     return chains
 
 
 def check_column_names(names: Sequence[str]) -> None:
-    """Refuse names of columns that no manifest may have, such as names with line breaks."""
+    """Refuse column names that a manifest does not allow, such as names with line breaks."""
     problems = []
     for name in names:
         if name != name.strip():
             # readers of CSV files strip cells, and would not find the column
-            problems.append(f"{name[:64]!r} has spaces at an end")
+            problems.append(f"{name[:64]!r} begins or ends with a space")
             continue
         try:
             convert(name, Text)
         except DocumentError as error:
             problems.append(f"{name[:64]!r} {error.why}")
     if problems:
-        raise InputError(f"no bundle can have such names of columns, rename: {'; '.join(problems)}")
+        raise InputError(f"rename columns that a bundle cannot hold: {'; '.join(problems)}")
 
 
 def _stage_spec(
@@ -200,13 +200,13 @@ def _cloud_spec(system: BudgetedClassifier, cloud: CloudFile | None) -> CloudSpe
 
 
 def _point(point: OperatingPoint, *, cloud: bool) -> OperatingPoint:
-    """Round the figures of a point; omit the figures by class if there are many classes."""
+    """Round the figures of a point, and omit figures by class if there are many classes."""
     changes: dict[str, Any] = {
         name: None if getattr(point, name) is None else round(float(getattr(point, name)), 6)
         for name in ("balanced_accuracy", "log_loss", "brier_score")
     }
     changes |= {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
-    if not cloud:  # the last stage answers with any score
+    if not cloud:  # the last stage answers whatever its score
         changes |= {"thresholds": (*point.thresholds[:-1], ALWAYS_STOP), "agreement": None}
     return msgspec.structs.replace(point, **changes)
 
@@ -218,12 +218,13 @@ def _rounded(shares: ByClass | None) -> ByClass | None:
 
 
 def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
-    """Bounds on classes, with losses of recall as the remaining recalls."""
+    """Bounds by class; a bound on the loss of recall becomes a bound on the recall."""
     bounds = getattr(system, "class_bounds_", None)
     if not bounds:
         return {}
     recalls = bounds.as_recalls(system.frontier_.reference_recall)
-    if bounds.max_loss:  # a difference of floats; points' recalls are rounded as well
+    # a margin covers the rounding of the difference and of the points' recalls
+    if bounds.max_loss:
         lower = tuple(r and max(r - 1e-6, 1e-6) for r in recalls.min_recall)
         recalls = replace(recalls, min_recall=lower)
     return {
@@ -234,7 +235,7 @@ def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
 
 
 def _instance(system: BudgetedClassifier) -> InstanceSpec | None:
-    """Shape and type of instances that are arrays; None for rows of float32 features."""
+    """Shape and type of array instances; None for rows of float32 features."""
     spec: InstanceSpec | None = getattr(system, "instance_", None)
     if spec is None or (len(spec.shape) == 1 and spec.dtype == "float32"):
         return None

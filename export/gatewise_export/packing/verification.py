@@ -1,11 +1,11 @@
-"""Comparison of a bundle's decisions with those of other computations.
+"""Compare a bundle's decisions with decisions that are computed in other ways.
 
-onnxruntime computes the decisions of a bundle's graphs, as on devices and workers (numpy those of
-lazy trees). They are compared with
+onnxruntime runs the bundle's graphs, as on devices and workers; numpy runs lazy trees. The
+resulting decisions are compared with
 
-- the fitted system that the bundle was made from (:func:`verify`);
-- the flat arrays, summed in numpy (:func:`verify_graphs`);
-- the outputs in ``sample.npz`` (:func:`self_test`).
+- decisions of the fitted system that the bundle was written from (:func:`verify`);
+- decisions of the flat arrays, summed in numpy (:func:`verify_graphs`);
+- the outputs stored in ``sample.npz`` (:func:`self_test`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatewise.imports import open_session
 from gatewise.models.booster_files import BoosterFile
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
+from gatewise_export.bundle.decisions import Outcome, decided, differing_windows
 from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_models import MAX_BYTES
 from gatewise_export.bundle.manifest_records import CloudKind, StageSpec
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
     from gatewise_training.cascades.base import BudgetedClassifier
 
+#: Class indices and probabilities of a high-cost model; None for both without one.
 _Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
-#: Rows per run, because a kernel machine's graph computes differences from all landmarks at once.
+#: Rows per run; a kernel machine's graph needs memory for rows times landmarks times features.
 BATCH = 256
 
 
 class HighCostAnswers(NamedTuple):
-    """Class indices and probabilities of some rows, by a high-cost model and by its graph."""
+    """Answers to the same rows by a high-cost model and by its graph in the bundle."""
 
     model: _Cloud
     graph: _Cloud
@@ -50,7 +51,7 @@ class HighCostAnswers(NamedTuple):
     def computed(
         cls, system: BudgetedClassifier, bundle: Bundle, x: NDArray[np.float32]
     ) -> HighCostAnswers:
-        """Compute both; an opaque model has no graph, so that both are its answers."""
+        """Compute both; an opaque model has no graph, so its answers serve as both."""
         f0 = system.high_cost_model_
         if f0 is None:
             return cls((None, None), (None, None))
@@ -67,17 +68,17 @@ def verify(
     *,
     high_cost: HighCostAnswers | None = None,
 ) -> VerifyReport:
-    """Compare a bundle's graphs with the fitted system that it was made from, at its active point.
+    """Compare a bundle's graphs with its fitted system, at the bundle's active point.
 
     Parameters
     ----------
     system : fitted system
     bundle : Bundle
-        Bundle of this system, by :func:`pack`.
+        Bundle of this system, written by :func:`pack`.
     X : array-like of shape (n, n_features)
         Rows to compare on; a DataFrame of raw columns if the bundle has encoders.
     high_cost : HighCostAnswers, optional
-        Known answers to these rows.
+        Answers to these rows, if known.
 
     Returns
     -------
@@ -119,10 +120,10 @@ def _system_outcome(
     x: NDArray[np.float32],
     cloud: _Cloud,
 ) -> Outcome:
-    """Decisions of a fitted system, with known answers of its high-cost model."""
+    """Compute the decisions of a fitted system, given its high-cost model's answers."""
     exits = system.exit_stage(rows)
     cloud_labels, cloud_probabilities = cloud
-    # predict only the rows that a stage answers, because the high-cost model may be slow
+    # predict only rows that a stage answers, because the high-cost model may be slow
     is_local = np.ones(len(x), np.bool_) if cloud_labels is None else exits < len(system.stages_)
     decided_labels = np.zeros(len(x), np.float32) if cloud_labels is None else cloud_labels.copy()
     if is_local.any():
@@ -142,20 +143,20 @@ def _system_outcome(
 
 
 def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
-    """Copy a system that takes windows, so that it takes the features of blocks."""
+    """Copy a system that reads windows, so that the copy reads the features of its blocks."""
     system_copy = copy.copy(system)
     system_copy.__dict__.pop("signal_input_", None)
     return system_copy
 
 
 def _has_backend(bundle: Bundle) -> bool:
-    """Whether the high-cost model is opaque, and has no graph in the bundle."""
+    """Whether the high-cost model is opaque and runs in a backend."""
     cloud = bundle.manifest.cloud
     return cloud is not None and cloud.backend is not None
 
 
 def _matrix(X: ArrayLike) -> NDArray[np.float32]:
-    """Rows as float32; arrays are flattened."""
+    """Convert rows to float32 (n, n_features); arrays are flattened."""
     try:
         x = np.ascontiguousarray(X, np.float32)
     except (TypeError, ValueError) as error:
@@ -166,7 +167,7 @@ def _matrix(X: ArrayLike) -> NDArray[np.float32]:
 def _named(
     system: BudgetedClassifier, x: NDArray[np.float32]
 ) -> NDArray[np.float32] | pd.DataFrame:
-    """Rows as a table with names, if the system was fitted on one."""
+    """Convert rows to a table with column names, if the system was fitted on a table."""
     if not hasattr(system, "feature_names_in_"):
         return x
     import pandas as pd
@@ -175,9 +176,9 @@ def _named(
 
 
 def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
-    """Compare the graphs of `bundle` with its flat arrays, summed in numpy.
+    """Compare the graphs of a bundle with its flat arrays, summed in numpy.
 
-    Given stages and the high-cost model have no flat arrays, and are not compared.
+    Given graphs and the high-cost model have no flat arrays and are not compared.
 
     Parameters
     ----------
@@ -185,7 +186,7 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     X : array-like of shape (n, n_features)
         Rows, in the order of the manifest's features.
     outcome : Outcome, optional
-        Result of :func:`graph_outcome` for these rows.
+        Result of :func:`graph_outcome` for these rows, if known.
 
     Returns
     -------
@@ -197,7 +198,7 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     margins = []
     acquired = []
     for s, spec in enumerate(manifest.stages):
-        if spec.kind == "graph":  # it has no other form
+        if spec.kind == "graph":  # it has no flat arrays to compare with
             margins.append(graph_result.margins[s])
             acquired.append(manifest.acquired(s))
             continue
@@ -212,13 +213,14 @@ def self_test(
     bundle: Bundle,
     answers: Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]] | None = None,
 ) -> VerifyReport:
-    """Compare the graphs of `bundle` on this machine with the outputs in its sample.
+    """Compare the graphs of a bundle on this machine with the outputs stored in its sample.
 
     Parameters
     ----------
     bundle : Bundle
     answers : callable, optional
-        High-cost model of a backend: from rows of all features to class indices and probabilities.
+        High-cost model of a backend, a function from rows of all features to class indices and
+        probabilities.
 
     Returns
     -------
@@ -227,14 +229,14 @@ def self_test(
     Raises
     ------
     BundleError
-        If a graph cannot be run, or the blocks compute other features here.
+        If a graph cannot be run, or the blocks compute other features than at packing.
     """
     sample = bundle.sample()
     bundle.read_block_models()
-    if n_unlike := int(unlike_features(bundle.manifest, sample).sum()):
+    if n_differing := int(differing_windows(bundle.manifest, sample).sum()):
         raise BundleError(
-            f"{bundle}: the blocks compute other features here than at packing for {n_unlike} "
-            "sample windows"
+            f"{bundle}: for {n_differing} sample windows the blocks compute other features on this "
+            "machine than at packing"
         )
     expected = Outcome(
         margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),
@@ -244,7 +246,7 @@ def self_test(
         cloud_labels=sample.get("cloud_label"),
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
-    # without the high-cost model's graph its expected outputs replace its own
+    # without the high-cost model's file, use its expected outputs
     cloud: _Cloud | None = None
     if bundle.absent() or _has_backend(bundle):
         cloud = expected.cloud_labels, expected.cloud_probabilities
@@ -256,14 +258,17 @@ def self_test(
 def graph_outcome(
     bundle: Bundle, x: NDArray[np.float32], *, cloud: _Cloud | None = None
 ) -> Outcome:
-    """Run every graph of a bundle on all rows; `cloud` are known answers of the high-cost model."""
+    """Run every graph of a bundle on all rows; `cloud` holds known high-cost model answers."""
     manifest = bundle.manifest
     margins = []
     acquired = []
     for s, spec in enumerate(manifest.stages):
         outputs, visited = _stage_outputs(bundle, spec, x[:, manifest.stage_inputs(s)])
         if outputs.shape != (len(x), spec.outputs) or outputs.dtype != np.float32:
-            raise BundleError(f"{bundle}: stage {s} gives {outputs.dtype} {outputs.shape}")
+            raise BundleError(
+                f"{bundle}: stage {s} outputs {outputs.dtype} of shape {outputs.shape}, "
+                f"not float32 of shape {(len(x), spec.outputs)}"
+            )
         margins.append(outputs)
         acquired.append(manifest.acquired(s, visited))
     cloud = _cloud_answers(bundle, x) if cloud is None else cloud
@@ -273,27 +278,27 @@ def graph_outcome(
 def _stage_outputs(
     bundle: Bundle, spec: StageSpec, x: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
-    """Outputs of a stage for rows of its inputs, and the inputs that a lazy stage acquires."""
+    """Run a stage on rows of its inputs; also return the inputs that a lazy stage acquires."""
     if spec.kind == "graph":
         assert spec.graph is not None
-        # one row at a time, as on devices: sums over many rows may have another order
-        return run_graph(bundle.read(spec.graph, most=MAX_BYTES), x, spec.graph, 1)[0], None
+        # one row at a time, as on devices, because runs of many rows may sum in another order
+        return run_graph(bundle.read(spec.graph, max_bytes=MAX_BYTES), x, spec.graph, 1)[0], None
     model = bundle.read_model(spec)
     if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
         return model.run_and_visit(x)
     content = write_graph(model)
     assert spec.graph is not None
-    if content != bundle.read(spec.graph, most=MAX_BYTES):
-        raise BundleError(f"{bundle}: {spec.graph} is not the graph of {spec.arrays}")
+    if content != bundle.read(spec.graph, max_bytes=MAX_BYTES):
+        raise BundleError(f"{bundle}: {spec.graph} differs from the graph of {spec.arrays}")
     return run_graph(content, x, spec.graph)[0], None
 
 
 def run_graph(
     content: bytes, x: NDArray[np.float32], name: str, batch: int = BATCH
 ) -> list[NDArray[Any]]:
-    """Run an ONNX file with onnxruntime, and return its outputs in order.
+    """Run an ONNX file with onnxruntime and return its outputs in order.
 
-    BundleError if it cannot be run.
+    Raises BundleError if onnxruntime cannot run the file.
     """
     try:
         session = open_session(content)
@@ -302,8 +307,8 @@ def run_graph(
             session.run(None, {input_name: np.ascontiguousarray(x[i : i + batch])})
             for i in range(0, max(len(x), 1), batch)
         ]
-    except Exception as error:  # onnxruntime's own errors share no base
-        raise BundleError(f"onnxruntime does not run {name}: {one_line(error)}") from error
+    except Exception as error:  # onnxruntime's errors have no common base class
+        raise BundleError(f"onnxruntime cannot run {name}: {one_line(error)}") from error
     return [np.concatenate(outputs) for outputs in zip(*batches, strict=True)]
 
 
@@ -314,22 +319,22 @@ def run_cloud(
     link: Link,
     n_classes: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Compute class indices and probabilities by a high-cost model's file.
+    """Compute class indices and probabilities with a high-cost model's file.
 
-    Only a library's file needs `n_classes`.
+    `n_classes` is required only for a library's model file.
     """
     if kind == "margins":
         (margins,) = run_graph(content, x, "cloud.onnx")
         return labels(margins), probabilities(margins, link)
     if kind == "classifier":
-        label, chances = run_graph(content, x, "cloud.onnx")
-        return label, chances
+        label, class_probabilities = run_graph(content, x, "cloud.onnx")
+        return label, class_probabilities
     assert n_classes is not None
     try:
-        chances = BoosterFile(kind, content, n_classes).predict_proba(x)
+        class_probabilities = BoosterFile(kind, content, n_classes).predict_proba(x)
     except InputError as error:
         raise BundleError(f"high-cost model: {error}") from None
-    return np.asarray(chances.argmax(axis=1), np.int64), chances
+    return np.asarray(class_probabilities.argmax(axis=1), np.int64), class_probabilities
 
 
 def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
@@ -338,17 +343,21 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
         return None, None
     if cloud.backend is not None:
         raise BundleError(
-            f"{bundle}: its high-cost model is not in the bundle but in a backend, {cloud.backend}"
+            f"{bundle}: the high-cost model is not in the bundle: it runs in the backend "
+            f"{cloud.backend}"
         )
     content = bundle.read(cloud.file)
     inputs = x[:, bundle.manifest.cloud_inputs()]
-    label, chances = run_cloud(content, inputs, cloud.kind, cloud.link, bundle.manifest.n_classes)
-    shape = (len(x), bundle.manifest.n_classes)
-    if label.shape != shape[:1] or label.dtype != np.int64 or chances.shape != shape:
+    n_classes = bundle.manifest.n_classes
+    label, class_probabilities = run_cloud(content, inputs, cloud.kind, cloud.link, n_classes)
+    shape = (len(x), n_classes)
+    if label.shape != shape[:1] or label.dtype != np.int64 or class_probabilities.shape != shape:
         raise BundleError(
-            f"{bundle}: {cloud.file} gives {label.dtype} {label.shape}, {chances.shape}"
+            f"{bundle}: {cloud.file} outputs labels of {label.dtype} and shape {label.shape}, and "
+            f"probabilities of shape {class_probabilities.shape}; expected int64 {shape[:1]} and "
+            f"{shape}"
         )
-    return label, chances
+    return label, class_probabilities
 
 
 def _compare(computed: Outcome, expected: Outcome) -> VerifyReport:
@@ -371,7 +380,7 @@ def _count_differing(a: NDArray[Any] | None, b: NDArray[Any] | None) -> int:
 
 
 def _largest_gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
-    """Largest difference of two arrays; NaN equals NaN, and differs infinitely from numbers."""
+    """Largest difference of two arrays; NaN equals NaN and is infinitely far from numbers."""
     if a is None or b is None or not a.size:
         return 0.0
     distance = np.abs(a.astype(np.float64) - b.astype(np.float64))

@@ -108,8 +108,8 @@ def test_self_test_detects_a_graph_with_other_outputs(make_bundle):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones((3, 1)), r"stage_0\.npz: 'mean' is of 3 inputs, not 2"),
-        (np.ones((2, 2)), r"stage_0\.npz: 'weights' is of 2 outputs, not 1"),
+        (np.ones((3, 1)), r"stage_0\.npz: 'mean' has 3 inputs, not 2"),
+        (np.ones((2, 2)), r"stage_0\.npz: 'weights' has 2 outputs, not 1"),
     ],
 )
 def test_model_of_another_shape_is_refused(make_bundle, weights, message):

@@ -40,20 +40,20 @@ def test_a_directory_and_a_zip_are_read_alike(write_bundle: Write) -> None:
         assert archive.read(name) == folder.read(name)
 
 
-def test_other_files_of_a_zip_are_not_copied(write_bundle: Write) -> None:
+def test_unlisted_files_of_a_zip_are_not_copied(write_bundle: Write) -> None:
     path = zipped(write_bundle())
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb", bytes(10 << 20))
         archive.writestr("secret", b"of no concern")
     content = bytearray(path.read_bytes())
-    content[content.rfind(b"PK\1\2") + 8] |= 1  # it is encrypted, its entry says
+    content[content.rfind(b"PK\1\2") + 8] |= 1  # flag the last entry as encrypted
     path.write_bytes(content)
     assert set_operating_point(path, 1).manifest.active == 1
     with zipfile.ZipFile(path) as archive:
         assert not {"bomb", "secret"} & set(archive.namelist())
 
 
-def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
+def test_the_error_for_a_full_disk_names_the_file(tmp_path: Path) -> None:
     code = (
         "import resource, sys, pathlib; from gatewise_export.bundle.storage import write_file\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
@@ -70,9 +70,9 @@ def test_the_sample_has_the_decisions_of_the_bundle(write_bundle: Write) -> None
     assert sample["label"].tolist() == [1, 1, 1, 0, 1]
     assert sample["exit"].dtype == sample["label"].dtype == np.int64
     assert sample["cost"].tolist() == bundle.manifest.exit_costs()[[0, 1, 2, 0, 1]].tolist()
-    everything = bundle.with_active(1).sample()
-    assert everything["exit"].tolist() == [2] * 5
-    assert everything["label"].tolist() == sample["cloud_label"].tolist()
+    all_offloaded = bundle.with_active(1).sample()
+    assert all_offloaded["exit"].tolist() == [2] * 5
+    assert all_offloaded["label"].tolist() == sample["cloud_label"].tolist()
 
 
 def test_opening_makes_few_calls_for_each_point(document: Document, write_bundle: Write) -> None:
@@ -80,7 +80,7 @@ def test_opening_makes_few_calls_for_each_point(document: Document, write_bundle
     for n_copies in (1, 30):
         points = n_copies * document["operating_points"]
         path = write_bundle(document | {"operating_points": points})
-        Bundle.open(path)  # modules are imported
+        Bundle.open(path)  # import modules before counting
         with CallCounter() as counter:
             Bundle.open(path)
         n_objects = json.dumps(points).count("{")
@@ -90,7 +90,7 @@ def test_opening_makes_few_calls_for_each_point(document: Document, write_bundle
 
 
 @pytest.mark.parametrize("pack", [lambda folder: folder, zipped], ids=["directory", "zip"])
-def test_another_operating_point_rewrites_the_manifest_only(
+def test_switching_the_operating_point_rewrites_only_the_manifest(
     write_bundle: Write, pack: Callable[[Path], Path]
 ) -> None:
     path = pack(write_bundle())
@@ -108,14 +108,15 @@ def test_another_operating_point_rewrites_the_manifest_only(
 
 @pytest.mark.parametrize("name", ["stage_0.onnx", "cloud.onnx", "sample.npz"])
 @pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b"?" + b[1:]])
-def test_an_altered_file_is_refused_on_opening_and_on_reading(
+def test_an_altered_file_is_refused_when_opened_and_when_read(
     write_bundle: Write, name: str, change: Callable[[bytes], bytes]
 ) -> None:
     path = write_bundle()
-    bundle, good = Bundle.open(path), (path / name).read_bytes()
+    bundle = Bundle.open(path)
+    good = (path / name).read_bytes()
     (path / name).write_bytes(change(good))
     archive = zipped(path)
-    if name == "sample.npz":  # held since it was checked
+    if name == "sample.npz":  # opening checked it and kept its content
         assert bundle.read(name) == good
     for open_it in (
         lambda: Bundle.open(path), lambda: Bundle.open(archive), lambda: bundle.read(name)
@@ -125,7 +126,7 @@ def test_an_altered_file_is_refused_on_opening_and_on_reading(
         assert caught.value.file == name
 
 
-def test_missing_files(write_bundle: Write) -> None:
+def test_missing_files_are_refused_by_name(write_bundle: Write) -> None:
     path = write_bundle()
     with pytest.raises(DamagedFileError, match=r"'notes\.txt' is not in its manifest"):
         Bundle.open(path).read("notes.txt")
@@ -150,16 +151,16 @@ def test_a_bundle_for_a_newer_gatewise_is_refused(
         Bundle.open(write_bundle(document))
 
 
-# -- the sample's file ---------------------------------------------------------------------
+# -- sample --------------------------------------------------------------------------------
 
 
 def test_arrays_round_trip_and_their_file_is_reproducible() -> None:
     arrays = {"X": np.eye(3, dtype=np.float32), "y": np.arange(3), "s": np.float64(2.5)}
     content = write_arrays(arrays)  # type: ignore[arg-type]
     assert content == write_arrays(dict(reversed(arrays.items())))  # type: ignore[arg-type]
-    back = read_arrays(content)
-    assert back["X"].tolist() == np.eye(3).tolist()
-    assert back["X"].dtype == np.float32
+    read = read_arrays(content)
+    assert read["X"].tolist() == np.eye(3).tolist()
+    assert read["X"].dtype == np.float32
     with np.load(io.BytesIO(content), allow_pickle=False) as other:
         assert set(other.files) == {"X", "y", "s"}
 
@@ -184,13 +185,13 @@ def npy(header: str, body: bytes = b"") -> bytes:
         npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", b"1234"),
     ],
 )
-def test_bad_arrays_are_refused(content: bytes) -> None:
+def test_invalid_arrays_are_refused(content: bytes) -> None:
     with pytest.raises(BundleError, match=r"sample\.npz cannot be read"):
         read_arrays(content)
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "message"),
     [
         ({"X": None}, "lacks the array 'X'"),
         ({"stage_1": None}, "lacks the array 'stage_1'"),
@@ -200,12 +201,12 @@ def test_bad_arrays_are_refused(content: bytes) -> None:
         ({"X": np.zeros((0, 4), np.float32)}, "sample.npz has no rows"),
     ],
 )
-def test_a_sample_of_other_shapes_is_refused(
-    write_bundle: Write, change: dict[str, Any], why: str
+def test_a_sample_that_does_not_fit_the_manifest_is_refused(
+    write_bundle: Write, change: dict[str, Any], message: str
 ) -> None:
     path = write_bundle()
     arrays = read_arrays(Bundle.open(path).read("sample.npz")) | change
     content = write_arrays({k: v for k, v in arrays.items() if v is not None})
     replace_file(path, "sample.npz", content)
-    with pytest.raises(BundleError, match=why):
+    with pytest.raises(BundleError, match=message):
         Bundle.open(path).sample()

@@ -1,8 +1,8 @@
-"""Hostile bundles: each is refused, in words, before any graph is opened, in little memory.
+"""Hostile bundles are refused with a reason, before any graph is opened, and in little memory.
 
-Every bundle is written once and opened twice: here, kind by kind, and in one process of its
-own that measures its memory. There onnxruntime is real, but opening a session ends the process.
-Bundles with a bad signature are in test_signing.py beside this file.
+Every bundle is written once and opened twice: one by one in this process, and all together in
+another process that measures its memory. That process imports onnxruntime, but opening a session
+ends it. Bundles with invalid signatures are tested in test_signing.py.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tests.support.processes import run_python
 
 pytestmark = pytest.mark.slow  # writes files of hundreds of megabytes
 
-PEAK_MB = 200
+MAX_PEAK_MB = 200
 
 HOSTILE: Cases = {**FILE_CASES, **ARRAY_CASES}
 
 
 def open_all(path: Path) -> None:
-    """What a device does before the first instance."""
+    """Open a bundle and test it as a device does before the first instance."""
     self_test(Bundle.open(path))
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every kind, written once."""
+    """Paths of all hostile bundles by name, written once."""
     folder = tmp_path_factory.mktemp("hostile")
     return {
         name: make(folder / str(i) / "bundle")
@@ -90,22 +90,22 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 onnxruntime.InferenceSession = opened
-said = {}
+refusals = {}
 for name, path in json.load(sys.stdin).items():
     try:
         self_test(Bundle.open(path))
     except BundleError as error:
-        said[name] = str(error), peak()
-print(json.dumps(said))
+        refusals[name] = str(error), peak()
+print(json.dumps(refusals))
 """
 
 
 def test_hostile_bundles_take_little_memory(hostile: dict[str, Path]) -> None:
-    """Peak memory of a process that holds onnxruntime, numpy and every refusal."""
+    """One process with numpy and onnxruntime refuses all hostile bundles within a memory limit."""
     paths = json.dumps({n: str(p) for n, p in hostile.items()})
     refusals = json.loads(run_python(OPEN_ALL, given=paths))
     assert set(refusals) == set(HOSTILE)
     assert not [n for n, (text, _) in refusals.items() if not re.search(HOSTILE[n][1], text)]
     peaks = {name: peak / 1e6 for name, (_, peak) in refusals.items()}
     first = max(peaks, key=lambda name: peaks[name])
-    assert peaks[first] < PEAK_MB, f"{PEAK_MB} MB exceeded, first at {first!r}"
+    assert peaks[first] < MAX_PEAK_MB, f"{MAX_PEAK_MB} MB exceeded, first at {first!r}"

@@ -1,4 +1,4 @@
-"""Manifests are read strictly and written the same; the schema in the docs is generated."""
+"""Manifests are read strictly and round-trip; the schema in the docs is generated."""
 
 from __future__ import annotations
 
@@ -59,31 +59,32 @@ def test_a_manifest_round_trips_to_the_same_bytes(document: Document) -> None:
     assert json.loads(text) == document
 
 
-def test_figures_by_class_come_back(document: Document) -> None:
+def test_figures_by_class_round_trip(document: Document) -> None:
     manifest = read(with_figures(document))
     assert manifest.active_point.precision == (0.9, None)
     assert manifest.with_bounds((None, 0.25), (0.5, None)) == manifest
     assert manifest.with_bounds((None, 0.2), (None, None)).min_precision is None
 
 
-def test_exit_costs_are_unions_of_what_each_instance_acquires(document: Document) -> None:
+def test_exit_costs_count_the_union_of_acquired_features(document: Document) -> None:
     costs = read(document).exit_costs()
     request = 1.0 + 0.5 + 0.01 * request_bytes(3)
-    everything = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
-    assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, everything + request])
+    all_features = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
+    assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, all_features + request])
     document["stages"][1]["kind"] = "lazy"
     del document["stages"][1]["graph"]
     document["stages"][1]["bytes"] = document["files"]["stage_1.npz"]["size"]
     del document["files"]["stage_1.onnx"]
     manifest = read(document)
-    most = manifest.exit_costs()
+    upper_bounds = manifest.exit_costs()
     columns = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool)  # of fbs and age
     acquired = [manifest.acquired(0), manifest.acquired(1, columns)]
     assert acquired[1].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0]]
     costs = manifest.exit_costs(acquired)
     assert costs[0].tolist() == [1.0] * 4
     assert costs[1].tolist() == pytest.approx([1.0, 1.0, 6.2, 6.2])
-    assert costs[2].tolist() == pytest.approx([most[2] - 3.1] * 2 + [most[2]] * 2)
+    expected = [upper_bounds[2] - 3.1] * 2 + [upper_bounds[2]] * 2
+    assert costs[2].tolist() == pytest.approx(expected)
 
 
 def test_stages_follow_the_chain_of_the_active_point(document: Document) -> None:
@@ -114,13 +115,13 @@ def test_without_a_cloud_the_last_stage_must_always_stop(document: Document) -> 
     assert manifest.exit_costs().tolist() == pytest.approx([1.0, 6.2])
 
 
-def put(*where: Any) -> Edit:
-    """Change an entry; ... takes it away."""
-    *path, key, value = where
+def put(*path_and_value: Any) -> Edit:
+    """Make a function that sets an entry of a document, or deletes it for the value ``...``."""
+    *path, key, value = path_and_value
 
     def edit(document: Document) -> None:
-        for step in path:
-            document = document[step]
+        for entry in path:
+            document = document[entry]
         document[key] = value
         if value is ...:
             del document[key]
@@ -128,7 +129,7 @@ def put(*where: Any) -> Edit:
     return edit
 
 
-WRONG: list[tuple[Edit, str, str]] = [
+INVALID: list[tuple[Edit, str, str]] = [
     (put("schema_version", 1), "schema_version", "must be 2"),
     (put("name", ...), "the document", "lacks 'name'"),
     (put("extra", 1), "the document", "unknown key 'extra'"),
@@ -139,15 +140,15 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),
     (put("task", "cluster"), "task", "'classify'"),
     (put("classes", ["absent", "absent"]), "classes", "twice"),
-    (put("classes", ["absent", 1]), "classes[1]", "another type"),
+    (put("classes", ["absent", 1]), "classes[1]", "different type"),
     (put("classes", [None, "x"]), "classes[0]", "must be"),
     (put("link", "logit"), "link", "'sigmoid'"),
     (put("link", "softmax"), "link", "last stage"),
     (put("features", 0, "own", -1), "features[0].own", "not -1"),
     (put("features", 0, "own", 10**400), "features[0].own", "range"),
-    (put("features", 0, "name", "chol"), "features", "'chol' stands twice"),
+    (put("features", 0, "name", "chol"), "features", "'chol' is listed twice"),
     (put("features", 0, "name", "a\nb"), "features[0].name", "cannot be printed"),
-    (put("features", 0, "group", "urine"), "features[0].group", "not among the groups"),
+    (put("features", 0, "group", "urine"), "features[0].group", "not a listed group"),
     (put("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
     (put("groups", 0, "requires", ["blood"]), "groups", "require each other"),
     (put("groups", 0, "requires", ["urine"]), "groups", "'urine' is required, but not listed"),
@@ -158,17 +159,17 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("stages", 0, "inputs", ["age", "age"]), "stages[0].inputs", "twice"),
     (put("stages", 0, "arrays", "../x.npz"), "stages[0].arrays", "plain file name"),
     (put("stages", 0, "arrays", "stage_9.npz"), "files", "stage_0.npz"),
-    (put("stages", 0, "arrays", "stage_1.npz"), "files", "two models share"),
+    (put("stages", 0, "arrays", "stage_1.npz"), "files", "used by two models"),
     (put("stages", 0, "arrays", ...), "stages[0].arrays", "must name a file for kind 'linear'"),
-    (put("stages", 0, "kind", "lazy"), "stages[0].graph", "must name no file for kind 'lazy'"),
-    (put("stages", 0, "kind", "graph"), "stages[0].arrays", "must name no file"),
+    (put("stages", 0, "kind", "lazy"), "stages[0].graph", "must be null for kind 'lazy'"),
+    (put("stages", 0, "kind", "graph"), "stages[0].arrays", "must be null"),
     (put("stages", 0, "kind", "pickle"), "stages[0].kind", "'graph'"),
     (put("stages", 0, "bytes", 3), "stages[0].bytes", "its files have 23"),
     (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
     (put("stages", 0, "link", "softmax"), "stages[0].outputs", "1 margins"),
-    (put("cloud", "file", "stage_0.onnx"), "files", "two models share"),
-    (put("cloud", "file", "manifest.json"), "files", "no name for a model"),
-    (put("cloud", "file", "SIGNATURE"), "files", "no name for a model"),
+    (put("cloud", "file", "stage_0.onnx"), "files", "used by two models"),
+    (put("cloud", "file", "manifest.json"), "files", "cannot be the name of a model's file"),
+    (put("cloud", "file", "SIGNATURE"), "files", "cannot be the name of a model's file"),
     (put("cloud", 7), "cloud", "must be an object"),
     (put("largest_request", 80), "largest_request", "a request has 81 B"),
     (put("chains", [[0]]), "chains", "stage 1 is in no chain"),
@@ -187,7 +188,7 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("files", "sample.npz", ...), "files", "'sample.npz'"),
     (put("max_instance_cost", 50.0), "operating_points[0]", "may cost"),
 ]
-WRONG_FIGURES: list[tuple[Edit, str, str]] = [
+INVALID_FIGURES: list[tuple[Edit, str, str]] = [
     (put("min_recall", [0.5]), "min_recall", "2 entries"),
     (put("class_rows", [1, 0.5]), "class_rows[1]", "whole number"),
     (
@@ -195,29 +196,29 @@ WRONG_FIGURES: list[tuple[Edit, str, str]] = [
         "operating_points[0].recall[1]",
         "at most 1",
     ),
-    (put("operating_points", 0, "interval", [0.9, 0.1]), "operating_points[0].interval", "down"),
+    (put("operating_points", 0, "interval", [0.9, 0.1]), "operating_points[0].interval", "above"),
     (put("cloud", "backend", ""), "cloud.backend", "at least 1"),
 ]
-WRONG_ARRAYS: list[tuple[Edit, str, str]] = [
+INVALID_ARRAYS: list[tuple[Edit, str, str]] = [
     (put("instance", "dtype", "int32"), "instance.dtype", "uint8"),
     (put("instance", "shape", [2, 3]), "features", "6 values"),
     (put("instance", "shape", [70000, 2]), "instance.shape[0]", "at most 65535"),
     (put("instance", "shape", [60000, 2]), "instance.shape", "120000 values"),
 ]
-WRONG_VALUES: list[tuple[Edit, str, str]] = [
+INVALID_VALUES: list[tuple[Edit, str, str]] = [
     (put("classes", [0, 1]), "classes", "must be empty"),
     (put("task", "classify"), "classes", "at least 2"),
     (put("stages", 0, "link", "softmax"), "stages[0]", "'identity'"),
     (put("stages", 0, "score", "column"), "stages[0].outputs", "0 margins"),
     (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
     (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "1"),
-    (put("cloud", DOCUMENT["cloud"] | {"file": "stage_0.onnx"}), "files", "two models share"),
+    (put("cloud", DOCUMENT["cloud"] | {"file": "stage_0.onnx"}), "files", "used by two models"),
     (put("chains", [[0, 1], [1]]), "chains[0]", "one stage for task"),
 ]
 
 
 def of_values(document: Document) -> Document:
-    """Make it a regressor's: two chains of one stage each, no cloud."""
+    """Change a document to one of a regressor, with two chains of one stage and no cloud."""
     del document["files"]["cloud.onnx"]
     for entry in document["stages"]:
         entry.update(link="identity", score="margin", outputs=1)
@@ -234,7 +235,7 @@ def of_values(document: Document) -> Document:
 
 
 def with_figures(document: Document) -> Document:
-    """Give it every entry that may be left out."""
+    """Add every optional entry to a document."""
     shares = [0.9, 0.3]
     document["operating_points"][0] |= {
         "accuracy_error": 0.1, "agreement": 0.5, "measured": "agreement", "trees": 2.5,
@@ -252,47 +253,49 @@ def with_figures(document: Document) -> Document:
 
 
 def of_images(document: Document) -> Document:
-    """Make instances images, whose four values are the features."""
+    """Change a document so that instances are images with four values as features."""
     instance = {"shape": [2, 2], "dtype": "uint8"}
     return document | {"instance": instance, "largest_request": request_bytes(3, item_size=1)}
 
 
-KINDS: list[tuple[Callable[[Document], Document], list[tuple[Edit, str, str]]]] = [
-    (lambda document: document, WRONG),
-    (with_figures, WRONG_FIGURES),
-    (of_images, WRONG_ARRAYS),
-    (of_values, WRONG_VALUES),
+DOCUMENT_KINDS: list[tuple[Callable[[Document], Document], list[tuple[Edit, str, str]]]] = [
+    (lambda document: document, INVALID),
+    (with_figures, INVALID_FIGURES),
+    (of_images, INVALID_ARRAYS),
+    (of_values, INVALID_VALUES),
 ]
-ALL_WRONG = [(make, *wrong) for make, table in KINDS for wrong in table]
+ALL_INVALID = [(make, *wrong) for make, table in DOCUMENT_KINDS for wrong in table]
 
 
 @pytest.mark.parametrize(
-    ("make", "edit", "field", "why"), ALL_WRONG, ids=[f"{f}-{w}" for _, _, f, w in ALL_WRONG]
+    ("make", "edit", "field", "message"),
+    ALL_INVALID,
+    ids=[f"{f}-{w}" for _, _, f, w in ALL_INVALID],
 )
-def test_an_error_names_the_wrong_part(
-    document: Document, make: Callable[[Document], Document], edit: Edit, field: str, why: str
+def test_an_error_names_the_invalid_field(
+    document: Document, make: Callable[[Document], Document], edit: Edit, field: str, message: str
 ) -> None:
-    good = make(document)
-    written = json.loads(read(good).to_json())
-    assert read(written) == read(good)
-    edit(good)
+    edited = make(document)
+    written = json.loads(read(edited).to_json())
+    assert read(written) == read(edited)
+    edit(edited)
     with pytest.raises(ManifestError) as caught:
-        read(good)
+        read(edited)
     assert caught.value.field == field
-    assert why in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_only_r_squared_may_be_negative(document: Document) -> None:
-    poor = of_values(document)
-    poor["operating_points"][0]["accuracy"] = -0.25
-    assert read(poor).operating_points[0].accuracy == -0.25
+    regressor = of_values(document)
+    regressor["operating_points"][0]["accuracy"] = -0.25
+    assert read(regressor).operating_points[0].accuracy == -0.25
     with pytest.raises(ManifestError, match=r"operating_points\[0\]\.accuracy"):
-        read(poor | {"task": "rank"})
+        read(regressor | {"task": "rank"})
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         (b"", "not readable JSON"),
         (b"\xff\xfe", "not readable JSON"),
@@ -303,8 +306,8 @@ def test_only_r_squared_may_be_negative(document: Document) -> None:
         (b"1" * 5000, "not readable JSON|must be an object|range"),
     ],
 )
-def test_texts_other_than_a_manifest_are_refused(text: bytes, why: str) -> None:
-    with pytest.raises(ManifestError, match=why):
+def test_texts_other_than_a_manifest_are_refused(text: bytes, message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
         read_manifest(text)
 
 
@@ -355,7 +358,7 @@ def test_an_encoder_round_trips(document: Document) -> None:
     assert read_manifest(manifest.to_json()) == manifest
     assert manifest.column_names == ("mass", "on", "who", "what")
     document["encoder"]["columns"].reverse()
-    with pytest.raises(ManifestError, match=r"encoder\.columns: their features are not those"):
+    with pytest.raises(ManifestError, match=r"encoder\.columns: must give the manifest's features"):
         read(document)
     document["encoder"]["columns"][0]["kind"] = "shape"
     with pytest.raises(ManifestError, match=r"encoder\.columns\[0\]"):

@@ -27,7 +27,7 @@ from tests.support.processes import run_python
 
 Write = Callable[..., Path]
 Change = Callable[[Path, Path], None]
-QUICK = settings(
+FEW_EXAMPLES = settings(
     max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -62,10 +62,10 @@ def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
     key, public = keygen(tmp_path / "fleet")
     assert (key.name, public.name) == ("fleet.key", "fleet.pub")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    one = PublicKey(public)
-    assert one.raw == PublicKey(str(public)).raw == PublicKey(public.read_bytes()).raw
-    assert Signer(key).public.key_id == one.key_id == PublicKey(one.raw).key_id
-    assert len(one.key_id) == 16
+    read_key = PublicKey(public)
+    assert read_key.raw == PublicKey(str(public)).raw == PublicKey(public.read_bytes()).raw
+    assert Signer(key).public.key_id == read_key.key_id == PublicKey(read_key.raw).key_id
+    assert len(read_key.key_id) == 16
     before = key.read_bytes()
     with pytest.raises(InputError, match="not overwritten"):
         keygen(tmp_path / "fleet")
@@ -85,24 +85,24 @@ def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:
     curve.write_bytes(of_curve.private_bytes(*form, serialization.NoEncryption()))
     hidden = serialization.BestAvailableEncryption(b"secret")
     secret.write_bytes(ed25519.Ed25519PrivateKey.generate().private_bytes(*form, hidden))
-    for read, path, why in (
+    for read, path, message in (
         (Signer, public, "is a public key"),
         (PublicKey, key, "is a private key"),
         (Signer, tmp_path / "none.key", "cannot be read"),
         (PublicKey, tmp_path / "none.pub", "cannot be read"),
-        (Signer, text, "no PEM file"),
-        (PublicKey, text, "no PEM file"),
-        (Signer, curve, "no Ed25519 key"),
+        (Signer, text, "not a PEM file"),
+        (PublicKey, text, "not a PEM file"),
+        (Signer, curve, "not an Ed25519 key"),
         (Signer, secret, "encrypted"),
     ):
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=message):
             read(path)
 
 
-# -- what is refused -----------------------------------------------------------------------
+# -- invalid signatures --------------------------------------------------------------------
 
 
-def test_a_signed_bundle_opens_with_its_key_alone(signed: Path, key: Path, other_key: Path) -> None:
+def test_a_signed_bundle_opens_only_with_its_key(signed: Path, key: Path, other_key: Path) -> None:
     bundle = Bundle.open(signed, public_key=pub(key))
     assert bundle.signed_by == Signer(key).public.key_id
     assert bundle.claimed_keys() == (bundle.signed_by,)
@@ -112,36 +112,38 @@ def test_a_signed_bundle_opens_with_its_key_alone(signed: Path, key: Path, other
     raw.verify(value, MANIFEST_CONTEXT + (signed / "manifest.json").read_bytes())  # as any program
     with pytest.raises(SignatureError, match="is signed by key") as caught:
         Bundle.open(signed, public_key=pub(other_key))
-    for one in (key, other_key):
-        assert Signer(one).public.key_id in str(caught.value)
-    unsigned = signed.parent / "bundle"  # what it was made of
+    for signer in (key, other_key):
+        assert Signer(signer).public.key_id in str(caught.value)
+    unsigned = signed.parent / "bundle"  # the signed bundle is a copy of it
     assert Bundle.open(unsigned).claimed_keys() == ()
     with pytest.raises(SignatureError, match="is not signed"):
         Bundle.open(unsigned, public_key=pub(key))
 
 
-@QUICK
+@FEW_EXAMPLES
 @given(
-    at=st.integers(0, 10**6),
+    byte=st.integers(0, 10**6),
     bit=st.integers(0, 7),
     name=st.sampled_from(["manifest.json", "SIGNATURE"]),
 )
-def test_any_flipped_bit_is_refused(signed: Path, key: Path, at: int, bit: int, name: str) -> None:
+def test_any_flipped_bit_is_refused(
+    signed: Path, key: Path, byte: int, bit: int, name: str
+) -> None:
     path = signed / name
     good = path.read_bytes()
     bad = bytearray(good)
-    bad[at % len(bad)] ^= 1 << bit
+    bad[byte % len(bad)] ^= 1 << bit
     path.write_bytes(bad)
     with pytest.raises(SignatureError):
         Bundle.open(signed, public_key=pub(key))
     path.write_bytes(good)
 
 
-@QUICK
+@FEW_EXAMPLES
 @given(content=st.binary(max_size=600))
 def test_a_signature_file_of_any_bytes_is_refused(signed: Path, key: Path, content: bytes) -> None:
     (signed / "SIGNATURE").write_bytes(content)
-    with pytest.raises(SignatureError, match="not a signature in a known format"):
+    with pytest.raises(SignatureError, match="not a signature file of a known format"):
         Bundle.open(signed, public_key=pub(key))
 
 
@@ -164,7 +166,7 @@ def test_another_form_of_a_signature_is_refused(
 ) -> None:
     text = (signed / "SIGNATURE").read_text()
     (signed / "SIGNATURE").write_bytes(change(text).encode())
-    with pytest.raises(SignatureError, match="not a signature in a known format"):
+    with pytest.raises(SignatureError, match="not a signature file of a known format"):
         Bundle.open(signed, public_key=pub(key))
 
 
@@ -187,19 +189,19 @@ def linked(path: Path, key: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "why"),
+    ("change", "error", "message"),
     [
-        (not_json, SignatureError, "is not valid"),  # its form is not looked at
-        (of_another_context, SignatureError, "is not valid"),
+        (not_json, SignatureError, "is invalid"),  # the signature is checked before parsing
+        (of_another_context, SignatureError, "is invalid"),
         (damaged, DamagedFileError, "SHA-256 differs"),
         (linked, DamagedFileError, "plain file"),
     ],
 )
 def test_content_that_the_key_did_not_sign_is_refused(
-    signed: Path, key: Path, change: Change, error: type[BundleError], why: str
+    signed: Path, key: Path, change: Change, error: type[BundleError], message: str
 ) -> None:
     change(signed, key)
-    with pytest.raises(error, match=why):
+    with pytest.raises(error, match=message):
         Bundle.open(signed, public_key=pub(key))
 
 
@@ -207,7 +209,7 @@ def test_content_that_the_key_did_not_sign_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["directory", "zip"])
-def test_another_operating_point_is_signed_again(signed: Path, key: Path, kind: str) -> None:
+def test_switching_the_operating_point_signs_again(signed: Path, key: Path, kind: str) -> None:
     path = signed
     if kind == "zip":
         path = signed.with_suffix(".gwb")
@@ -216,9 +218,9 @@ def test_another_operating_point_is_signed_again(signed: Path, key: Path, kind: 
     with pytest.raises(BundleError, match=r"is signed by key .* \(--sign NAME\.key\)"):
         set_operating_point(path, 1)
     assert contents(path) == before
-    moved = set_operating_point(path, 1, sign=key)
-    assert moved.manifest.active == 1
-    assert moved.signed_by == Signer(key).public.key_id
+    switched = set_operating_point(path, 1, sign=key)
+    assert switched.manifest.active == 1
+    assert switched.signed_by == Signer(key).public.key_id
     after = contents(path)
     assert after.keys() == before.keys()
     assert {n for n in after if after[n] != before[n]} == {"manifest.json", "SIGNATURE"}
@@ -239,17 +241,17 @@ def test_an_altered_bundle_is_not_signed(signed: Path, key: Path) -> None:
     assert not (signed.parent / "copy").exists()
 
 
-CUT_SHORT = """
+EXIT_AT_RENAME = """
 import os, sys
 from gatewise_export.bundle.bundle import set_operating_point
-left, replace = int(sys.argv[1]), os.replace
-def cut(source, target):
-    global left
-    left -= 1
-    if left < 0:
+n_left, replace = int(sys.argv[1]), os.replace
+def replace_or_exit(source, target):
+    global n_left
+    n_left -= 1
+    if n_left < 0:
         os._exit(9)
     replace(source, target)
-os.replace = cut
+os.replace = replace_or_exit
 set_operating_point(sys.argv[2], int(sys.argv[3]), sign=sys.argv[4])
 """
 
@@ -259,13 +261,14 @@ set_operating_point(sys.argv[2], int(sys.argv[3]), sign=sys.argv[4])
 def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
     signed: Path, key: Path, other_key: Path, by: str
 ) -> None:
-    """The process dies before each of its renames in turn; then the move is made again."""
+    """Let the process die before each of its renames in turn, then switch again."""
     signer = key if by == "same" else other_key
     for renames in range(4):
         path = signed.with_name(f"cut-{renames}")
         shutil.copytree(signed, path)
-        for target in (1, 0, 1):  # also from a state that was left half way
-            command = [sys.executable, "-c", CUT_SHORT, str(renames), path, str(target), signer]
+        for target in (1, 0, 1):  # later switches start from an interrupted state
+            arguments = [str(renames), path, str(target), signer]
+            command = [sys.executable, "-c", EXIT_AT_RENAME, *arguments]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == (9 if renames < 3 else 0), done.stderr
             keys = [Bundle.open(path).claimed_keys()[0]]
@@ -274,23 +277,23 @@ def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
                 for k in (key, other_key)
                 if PublicKey(pub(k)).key_id in keys
             ]
-            assert len(opened) == 1, "no key that is claimed opens it"
-        again = set_operating_point(path, 1, sign=signer)
-        assert again.manifest.active == 1
+            assert len(opened) == 1, "the claimed key does not open the bundle"
+        switched = set_operating_point(path, 1, sign=signer)
+        assert switched.manifest.active == 1
         assert len((path / "SIGNATURE").read_text().splitlines()) == 2
         assert Bundle.open(path, public_key=pub(signer)).manifest.active == 1
 
 
-# -- packing anew --------------------------------------------------------------------------
+# -- copies --------------------------------------------------------------------------------
 
 
 def test_a_copy_has_the_same_manifest_and_signature(signed: Path, key: Path) -> None:
-    made = repack(signed, signed.parent / "copy.gwb")
-    assert contents(made.path) == contents(signed)
-    assert Bundle.open(made.path, public_key=pub(key)).manifest == made.manifest
+    copy = repack(signed, signed.parent / "copy.gwb")
+    assert contents(copy.path) == contents(signed)
+    assert Bundle.open(copy.path, public_key=pub(key)).manifest == copy.manifest
 
 
-def test_a_bundle_for_devices_lacks_the_high_cost_model_alone(signed: Path, key: Path) -> None:
+def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed: Path, key: Path) -> None:
     made = repack(signed, signed.parent / "device.gwb", for_device=True)
     assert contents(signed).keys() - contents(made.path).keys() == {"cloud.onnx"}
     device = Bundle.open(made.path, public_key=pub(key), for_device=True)
@@ -307,22 +310,23 @@ def test_a_bundle_for_devices_lacks_the_high_cost_model_alone(signed: Path, key:
         Bundle.open(folder.path, for_device=True)
 
 
-def test_a_bundle_is_signed_in_its_place(write_bundle: Write, key: Path) -> None:
+def test_a_bundle_can_be_signed_in_place(write_bundle: Write, key: Path) -> None:
     path = write_bundle()
     repack(path, path, sign=key)
     assert Bundle.open(path, public_key=pub(key)).signed_by
     assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
     (path / "SIGNATURE").unlink()
-    set_operating_point(path, 1, sign=key)  # or while it moves
+    set_operating_point(path, 1, sign=key)  # switching also signs
     assert Bundle.open(path, public_key=pub(key)).manifest.active == 1
 
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("number", [1, 2])
-def test_an_interruption_between_renames_leaves_a_bundle_in_its_place(
+def test_an_interruption_between_renames_leaves_a_bundle_in_place(
     signed: Path, monkeypatch: pytest.MonkeyPatch, number: int, before: bool
 ) -> None:
-    calls, rename = [], os.rename
+    calls = []
+    rename = os.rename
 
     def interrupted(source: Path, target: Path) -> None:
         calls.append(source)
@@ -338,11 +342,11 @@ def test_an_interruption_between_renames_leaves_a_bundle_in_its_place(
     assert Bundle.open(signed).manifest.active == 0
 
 
-def test_a_large_file_is_not_read_where_there_is_a_limit(signed: Path) -> None:
+def test_a_file_larger_than_the_limit_is_not_read(signed: Path) -> None:
     bundle = Bundle.open(signed)
-    assert bundle.read("cloud.onnx", most=11) == b"large graph"
+    assert bundle.read("cloud.onnx", max_bytes=11) == b"large graph"
     with pytest.raises(DamagedFileError, match="has 11 B, more than 10 B"):
-        bundle.read("cloud.onnx", most=10)
+        bundle.read("cloud.onnx", max_bytes=10)
 
 
 # -- the command line ----------------------------------------------------------------------
@@ -360,15 +364,15 @@ def test_the_commands(
         assert status == 0, err
         return str(out)
 
-    # As the help of `gatewise pack` says.
+    # make keys as the help of `gatewise pack` shows
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
     subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
     key_id = PublicKey(public).key_id
     packed = done("pack", bundle, "--out", made, "--sign", key, "--json")
     assert json.loads(packed)["key_id"] == key_id
     assert "--for fun" in refused("pack", bundle, "--out", made, "--for", "fun")
-    told = json.loads(done("inspect", made, "--json"))
-    assert (told["signed"], told["key_id"], told["signature_checked"]) == (True, key_id, False)
+    facts = json.loads(done("inspect", made, "--json"))
+    assert (facts["signed"], facts["key_id"], facts["signature_checked"]) == (True, key_id, False)
     shown = done("inspect", made, "--public-key", public)
     assert f"signed by key {key_id}: the signature is valid" in shown
     assert "not signed" in done("inspect", bundle)

@@ -30,15 +30,15 @@ pytestmark = pytest.mark.slow  # fits models or starts processes
 
 @pytest.fixture
 def small(fit_system: Any) -> Any:
-    """A system that is packed in no time."""
+    """A system that is packed fast."""
     return fit_system("alone")
 
 
-def left_over(path: Path) -> list[str]:
+def leftover_files(path: Path) -> list[str]:
     return [p.name for p in path.parent.iterdir() if p != path]
 
 
-# -- what is packed decides as the system --------------------------------------------------
+# -- decisions -----------------------------------------------------------------------------
 
 
 def test_the_bundle_decides_every_row_as_the_system(fitted: Any, packed: Bundle) -> None:
@@ -49,31 +49,33 @@ def test_the_bundle_decides_every_row_as_the_system(fitted: Any, packed: Bundle)
     assert report.max_margin_difference == 0.0
     assert report.cloud_label_differences == 0
     assert report.cloud_probability_max_difference < 1e-5
-    again = verify_graphs(packed, fitted.rows)
-    assert again.agrees
-    assert again.max_margin_difference == 0.0
+    graph_report = verify_graphs(packed, fitted.rows)
+    assert graph_report.agrees
+    assert graph_report.max_margin_difference == 0.0
     assert self_test(packed).agrees
 
 
 def test_operating_points_decide_as_the_system(fitted: Any, packed: Bundle) -> None:
     points = fitted.system.operating_points_
     for i in sorted({0, len(points) // 2, len(points) - 1}):
-        twin = copy.copy(fitted.system)
-        twin.operating_point_ = points[i]
-        moved = packed.with_active(i)
-        assert len(moved.manifest.stages) == len(twin.stages_)
-        assert verify(twin, moved, fitted.rows).agrees
-        assert self_test(moved).agrees
+        system = copy.copy(fitted.system)
+        system.operating_point_ = points[i]
+        bundle = packed.with_active(i)
+        assert len(bundle.manifest.stages) == len(system.stages_)
+        assert verify(system, bundle, fitted.rows).agrees
+        assert self_test(bundle).agrees
 
 
 # -- the manifest --------------------------------------------------------------------------
 
 
 def test_the_manifest_describes_the_system(fitted: Any, packed: Bundle) -> None:
-    system, manifest = fitted.system, packed.manifest
+    system = fitted.system
+    manifest = packed.manifest
     assert (manifest.name, manifest.version) == ("wards", "7")
     assert manifest.feature_names == system.feature_names_
-    costs, expected = manifest.feature_costs(), system.feature_costs_
+    costs = manifest.feature_costs()
+    expected = system.feature_costs_
     assert costs.names == system.feature_names_
     for part in ("own", "shared", "group"):
         assert getattr(costs, part).tolist() == getattr(expected, part).tolist()
@@ -82,8 +84,8 @@ def test_the_manifest_describes_the_system(fitted: Any, packed: Bundle) -> None:
     assert missing == system.missing_
     assert manifest.chains == tuple(tuple(manifest.chains[c]) for c in range(len(system.chains_)))
     assert [len(chain) for chain in manifest.chains] == [len(chain) for chain in system.chains_]
-    distinct = {id(stage) for chain in system.chains_ for stage in chain}
-    assert len(manifest.every_stage) == len(distinct)
+    distinct_stages = {id(stage) for chain in system.chains_ for stage in chain}
+    assert len(manifest.every_stage) == len(distinct_stages)
     for s, stage in enumerate(system.stages_):
         assert manifest.stage_inputs(s).tolist() == stage.features.tolist()
         assert manifest.stages[s].link == stage.link
@@ -98,14 +100,15 @@ def test_the_manifest_describes_the_system(fitted: Any, packed: Bundle) -> None:
     assert manifest.reference_accuracy == system.frontier_.reference_accuracy
 
 
-# -- the same each time --------------------------------------------------------------------
+# -- reproducible files --------------------------------------------------------------------
 
 
 def test_the_same_system_gives_the_same_bytes(fitted: Any, packed: Bundle, tmp_path: Path) -> None:
     date = datetime(2026, 2, 2, tzinfo=UTC)
-    how: dict[str, Any] = {"sample": fitted.rows, "name": "wards", "version": "7"}
-    again = pack(fitted.system, tmp_path / "again", created=date, **how)
-    first, second = contents(packed.path), contents(again.path)
+    settings: dict[str, Any] = {"sample": fitted.rows, "name": "wards", "version": "7"}
+    repeated = pack(fitted.system, tmp_path / "repeated", created=date, **settings)
+    first = contents(packed.path)
+    second = contents(repeated.path)
     manifests = [json.loads(f.pop("manifest.json")) for f in (first, second)]
     assert first == second
     created = [m.pop("created") for m in manifests]
@@ -113,7 +116,7 @@ def test_the_same_system_gives_the_same_bytes(fitted: Any, packed: Bundle, tmp_p
     assert manifests[0] == manifests[1]
 
 
-def test_another_operating_point_leaves_every_graph_as_it_is(heart: Any, tmp_path: Path) -> None:
+def test_switching_the_operating_point_changes_no_graph(heart: Any, tmp_path: Path) -> None:
     table = pd.DataFrame(heart.rows, columns=heart.system.feature_names_)
     path = pack(heart.system, tmp_path / "bundle", sample=table[:9]).path
     before = contents(path)
@@ -144,22 +147,20 @@ def test_a_zip_holds_the_same_files(small: Any, tmp_path: Path) -> None:
     assert len(bytes_of_archive) < sum(f.stat().st_size for f in (tmp_path / "b").iterdir())
 
 
-# -- the place where it goes ---------------------------------------------------------------
+# -- destination ---------------------------------------------------------------------------
 
 
-def test_a_bundle_is_replaced(small: Any, tmp_path: Path) -> None:
+def test_pack_replaces_an_existing_bundle(small: Any, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "bundle"
-    path.mkdir(parents=True)  # an empty folder is taken
+    path.mkdir(parents=True)  # an empty folder is accepted
     pack(small.system, path, sample=small.rows[:5], version="1")
     bundle = pack(small.system, path, sample=small.rows[:5], version="2")
     assert Bundle.open(path).manifest == bundle.manifest
     assert bundle.manifest.version == "2"
-    assert left_over(path) == []
+    assert leftover_files(path) == []
 
 
-def test_behind_a_link_the_bundle_is_replaced_and_the_link_stays(
-    small: Any, tmp_path: Path
-) -> None:
+def test_a_link_stays_and_its_target_is_replaced(small: Any, tmp_path: Path) -> None:
     pack(small.system, tmp_path / "v1", sample=small.rows[:5])
     (tmp_path / "current").symlink_to("v1")
     pack(small.system, tmp_path / "current", sample=small.rows[:5], version="2")
@@ -169,17 +170,17 @@ def test_behind_a_link_the_bundle_is_replaced_and_the_link_stays(
 
 
 @pytest.mark.parametrize(
-    ("place", "files", "why"),
+    ("place", "files", "message"),
     [
         ("notes", {"thesis.txt": "years of work"}, "is not a bundle"),
         ("notes", {"thesis.txt": "x", "manifest.json": '{"name": "an extension"}'}, "not a bundle"),
-        ("b.gwb", {"x": ""}, "other kind"),
+        ("b.gwb", {"x": ""}, "exists and is a directory"),
         ("data.gwb", "not a zip", "is not a bundle"),
-        ("bundle", {"notes.txt": "mine"}, r"a file 'notes\.txt' beside"),
+        ("bundle", {"notes.txt": "mine"}, r"holds 'notes\.txt', which is not part of its bundle"),
     ],
 )
-def test_nothing_but_a_bundle_is_overwritten(
-    small: Any, tmp_path: Path, place: str, files: dict[str, str] | str, why: str
+def test_only_a_bundle_is_overwritten(
+    small: Any, tmp_path: Path, place: str, files: dict[str, str] | str, message: str
 ) -> None:
     path = tmp_path / place
     if place == "bundle":
@@ -191,15 +192,15 @@ def test_nothing_but_a_bundle_is_overwritten(
         for name, text in files.items():
             (path / name).write_text(text)
     before = contents(path) if path.is_dir() else path.read_bytes()
-    with pytest.raises(BundleError, match=why):
+    with pytest.raises(BundleError, match=message):
         pack(small.system, path, sample=small.rows[:5])
     assert before == (contents(path) if path.is_dir() else path.read_bytes())
 
 
-# -- what cannot be packed -----------------------------------------------------------------
+# -- refused systems -----------------------------------------------------------------------
 
 
-def test_a_wrong_converter_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probing_detects_a_wrong_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = load_iris(return_X_y=True)
     x = x.astype(np.float32)
     system = StagedCascade(
@@ -218,21 +219,21 @@ def test_a_wrong_converter_is_detected(tmp_path: Path, monkeypatch: pytest.Monke
         r"Pipeline answers \d+ of \d+ probed rows differently; of the kind .* as class .* --backend"
     )
     with pytest.raises(ConversionError, match=expected):
-        pack(system, tmp_path / "other", sample=x[:32])  # no number of the sample is negative
-    assert left_over(path) == []
+        pack(system, tmp_path / "other", sample=x[:32])  # the sample has no negative values
+    assert leftover_files(path) == []
 
 
 def test_a_stage_that_is_too_large_for_devices_is_refused(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle_writer, "MAX_BYTES", 100)
-    expected = r"stages of 100 B at most.* stage_0\.npz of [0-9]+ B.*: fit with max_bytes="
+    expected = r"files of at most 100 B.* stage_0\.npz of [0-9]+ B.*: fit with max_bytes="
     with pytest.raises(InputError, match=expected):
         pack(small.system, tmp_path / "b", sample=small.rows)
-    assert left_over(tmp_path / "b") == []
+    assert leftover_files(tmp_path / "b") == []
 
 
-def test_a_failure_leaves_the_old_bundle(
+def test_a_failure_keeps_the_old_bundle(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = pack(small.system, tmp_path / "bundle", sample=small.rows[:5]).path
@@ -245,16 +246,16 @@ def test_a_failure_leaves_the_old_bundle(
     with pytest.raises(OSError, match="No space left"):
         pack(small.system, path, sample=small.rows[:5], version="2")
     assert contents(path) == before
-    assert left_over(path) == []
+    assert leftover_files(path) == []
 
 
 def test_a_system_is_packed_and_signed(small: Any, tmp_path: Path) -> None:
     (key, pub), (other_key, other_pub) = (keygen(tmp_path / name) for name in ("one", "other"))
     for path in (tmp_path / "made", tmp_path / "made.gwb"):
-        made = pack(small.system, path, sample=small.rows[:32], sign=key)
-        assert made.signed_by == PublicKey(pub).key_id
-        again = pack(small.system, path, sample=small.rows[:32], sign=other_key)
-        assert again.signed_by == PublicKey(other_pub).key_id
+        bundle = pack(small.system, path, sample=small.rows[:32], sign=key)
+        assert bundle.signed_by == PublicKey(pub).key_id
+        replaced = pack(small.system, path, sample=small.rows[:32], sign=other_key)
+        assert replaced.signed_by == PublicKey(other_pub).key_id
         unsigned = pack(small.system, path, sample=small.rows[:32])
         assert unsigned.claimed_keys() == ()
     with pytest.raises(InputError, match="cannot be read"):
@@ -262,37 +263,37 @@ def test_a_system_is_packed_and_signed(small: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_lazy_stages_are_walked_trees(fit_system: Any, tmp_path: Path) -> None:
+def test_lazy_stages_acquire_features_on_the_path(fit_system: Any, tmp_path: Path) -> None:
     lazy = fit_system("lazy")
     bundle = pack(lazy.system, tmp_path / "bundle", sample=lazy.rows[:20])
     sample = bundle.sample()
     stages = zip(lazy.system.stages_, bundle.manifest.stages, strict=True)
     for s, (stage, spec) in enumerate(stages):
         assert (spec.kind, spec.graph) == ("lazy", None)
-        bought = stage.acquired(sample["X"])
-        assert sample[f"bought_{s}"].tolist() == bought[:, stage.features].tolist()
-        assert not bought.all(axis=0)[stage.features].all()
-    paid, most = lazy.system.cost(lazy.rows), bundle.manifest.exit_costs()
-    left = lazy.system.exit_stage(lazy.rows)
-    assert (paid <= most[left]).all()
-    assert np.mean(paid < most[left]) > 0.5
+        acquired = stage.acquired(sample["X"])
+        assert sample[f"bought_{s}"].tolist() == acquired[:, stage.features].tolist()
+        assert not acquired.all(axis=0)[stage.features].all()
+    costs = lazy.system.cost(lazy.rows)
+    upper_bounds = bundle.manifest.exit_costs()[lazy.system.exit_stage(lazy.rows)]
+    assert (costs <= upper_bounds).all()
+    assert np.mean(costs < upper_bounds) > 0.5
 
 
-def test_trees_that_cannot_be_walked_are_not_packed(fit_system: Any, tmp_path: Path) -> None:
+def test_trees_with_invalid_thresholds_are_not_packed(fit_system: Any, tmp_path: Path) -> None:
     system = copy.copy(fit_system("lazy-forest").system)
     stage = system.stages_[0]
     threshold = stage.model.threshold.copy()
     threshold[0] = np.nan
     broken = replace(stage, model=replace(stage.model, threshold=threshold))
     system.chains_ = tuple((broken,) for _ in system.chains_)
-    with pytest.raises(BundleError, match="the stage: 'threshold' is not finite") as caught:
+    with pytest.raises(BundleError, match="the stage: 'threshold' holds values that") as caught:
         pack(system, tmp_path / "deep" / "bundle", sample=fit_system("lazy-forest").rows[:5])
     assert len(str(caught.value).splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "message"),
     [
         ({"name": "a/b"}, r"manifest\.json: name"),
         ({"name": "x" * 65}, r"manifest\.json: name"),
@@ -302,14 +303,14 @@ def test_trees_that_cannot_be_walked_are_not_packed(fit_system: Any, tmp_path: P
         ({"sample": np.zeros(13)}, "rows of 13 features"),
         ({"sample": [["hot"] * 13]}, "sample must hold numbers: .*'hot'; .* encoder="),
         ({"system": LinearRegression()}, "LinearRegression cannot be packed: .* fit StagedCascade"),
-        ({"system": make_pipeline(LinearRegression())}, "the columns themselves"),
+        ({"system": make_pipeline(LinearRegression())}, "an estimator on the columns"),
     ],
 )
 def test_systems_and_samples_that_cannot_be_packed_are_refused(
-    small: Any, tmp_path: Path, change: dict[str, Any], why: str
+    small: Any, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    given = {"system": small.system, "sample": small.rows[:5]} | change
-    with pytest.raises(GatewiseError, match=why) as caught:
-        pack(path=tmp_path / "bundle", **given)
+    arguments = {"system": small.system, "sample": small.rows[:5]} | change
+    with pytest.raises(GatewiseError, match=message) as caught:
+        pack(path=tmp_path / "bundle", **arguments)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""High-cost models of many kinds, each under labels of many kinds, against scikit-learn."""
+"""Converted high-cost models answer as scikit-learn does, for many kinds of models and labels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STRING = TensorProto.STRING
 DATA, SPECIES = load_iris(return_X_y=True)
 X: NDArray[np.float32] = DATA.astype(np.float32)
 
-#: Each takes another way to a graph; test_packable.py holds all that are listed to their sources.
+#: One estimator for each way of conversion; test_packable.py probes all listed estimators.
 ESTIMATORS: dict[str, Callable[[], Any]] = {
     "logistic pipeline": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
     "random forest": lambda: RandomForestClassifier(20, random_state=0),
@@ -64,7 +64,7 @@ LABELS: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
 
 def fit(estimator: Any, y: NDArray[Any]) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # convergence is not the point
+        warnings.simplefilter("ignore")  # the fits need not converge
         return estimator.fit(X, y)
 
 
@@ -90,27 +90,26 @@ def test_the_graph_answers_as_the_estimator(name: str, labels: str) -> None:
         fit(ESTIMATORS[name](), y), classes if len(classes) else np.unique(y), X.shape[1]
     )
     graph = high_cost_graph(f0)
-    said, chances = answer(graph, X)
-    assert said.tolist() == f0.labels(X).tolist()
+    graph_labels, probabilities = answer(graph, X)
+    assert graph_labels.tolist() == f0.labels(X).tolist()
     expected = f0.predict_proba(X)
-    assert chances.shape == expected.shape == (len(X), f0.n_classes)
-    # float32 against float64, and a sigmoid or a kernel in between
-    assert np.abs(chances - expected).max() < 1e-5
-    one = answer(graph, X[:1])
-    assert one[0].tolist() == said[:1].tolist()
-    if name == "random forest":  # trees go through the flat arrays
+    assert probabilities.shape == expected.shape == (len(X), f0.n_classes)
+    # float32 compared with float64, through a sigmoid or a kernel
+    assert np.abs(probabilities - expected).max() < 1e-5
+    label_of_row, _ = answer(graph, X[:1])
+    assert label_of_row.tolist() == graph_labels[:1].tolist()
+    if name == "random forest":  # trees are converted to flat arrays
         assert graph.kind == "margins"
         assert [n.op_type for n in onnx.load_model_from_string(graph.content).graph.node] == [
             "TreeEnsembleRegressor"
         ]
-    # Operator sets stay old, and the same estimator gives the same bytes.
+    # operator sets stay old, and the same estimator gives the same bytes
     model = onnx.load_model_from_string(graph.content)
     versions = {o.domain: o.version for o in model.opset_import}
     assert versions[""] <= 17
     assert versions.get("ai.onnx.ml", 1) <= 3
     if labels == "text":
-        again = high_cost_graph(f0).content
-        assert again == graph.content
+        assert high_cost_graph(f0).content == graph.content
 
 
 def test_columns_of_the_sample_are_found_by_name() -> None:
@@ -125,15 +124,15 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
     pipeline = make_pipeline(encoder, RandomForestClassifier(15, random_state=0))
     f0 = HighCostModel.given(pipeline.fit(table, SPECIES), np.arange(3), 5, list(table.columns))
     x = table.to_numpy(np.float32)
-    x[:5, 4] = 9  # a category that it has not seen
+    x[:5, 4] = 9  # a category that training did not have
     assert answer(high_cost_graph(f0), x)[0].tolist() == f0.labels(x).tolist()
 
 
-# -- what has no form ----------------------------------------------------------------------
+# -- models without a graph ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("estimator", "fit_params", "why"),
+    ("estimator", "fit_params", "message"),
     [
         (NearestCentroid(), {}, "NearestCentroid has no form.*ONNX file"),
         (lightgbm.LGBMClassifier(n_estimators=3, verbose=-1, sigmoid=2.0), {}, "no exact form"),
@@ -150,14 +149,14 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
     ],
 )
 def test_models_without_a_graph_are_refused_in_one_line(
-    estimator: Any, fit_params: dict[str, Any], why: str
+    estimator: Any, fit_params: dict[str, Any], message: str
 ) -> None:
     x = np.column_stack([np.arange(150) % 7, X[:, 0]]).astype(np.float32)
     y = x[:, 0].astype(int) % 3
     if estimator.get_params().get("objective") != "multiclassova":
         y = (y == 1).astype(int)
     estimator.fit(x, y, **fit_params)
-    with pytest.raises(ConversionError, match=why) as caught:
+    with pytest.raises(ConversionError, match=message) as caught:
         high_cost_graph(HighCostModel.given(estimator, np.unique(y), 2))
     assert "\n" not in str(caught.value)
 
@@ -174,19 +173,19 @@ def exported(y: NDArray[Any], **options: Any) -> onnx.ModelProto:
     return model
 
 
-def test_labels_of_a_given_graph_are_positions_or_in_its_metadata() -> None:
-    for y, classes, words in (
+def test_a_given_graph_outputs_positions_or_the_labels_of_its_metadata() -> None:
+    for y, classes, has_metadata in (
         (SPECIES, np.arange(3), False),
         *((*LABELS[name], True) for name in ("whole numbers", "text", "some of six", "two words")),
     ):
         model = exported(y)
-        if words:
+        if has_metadata:
             helper.set_model_props(model, {"classes": json.dumps(np.unique(y).tolist())})
         classes = classes if len(classes) else np.unique(y)
         f0 = HighCostModel.given(model.SerializeToString(), classes, 4)
-        said, chances = answer(high_cost_graph(f0), X)
-        assert said.tolist() == f0.labels(X).tolist()
-        np.testing.assert_array_equal(chances.astype(np.float64), f0.predict_proba(X))
+        graph_labels, probabilities = answer(high_cost_graph(f0), X)
+        assert graph_labels.tolist() == f0.labels(X).tolist()
+        np.testing.assert_array_equal(probabilities.astype(np.float64), f0.predict_proba(X))
     model = exported(SPECIES)
     helper.set_model_props(model, {"classes": "[0.5, 1.0, 1.5]"})
     f0 = HighCostModel.given(model.SerializeToString(), np.array([0.5, 1.0, 1.5]), 4)
@@ -195,28 +194,28 @@ def test_labels_of_a_given_graph_are_positions_or_in_its_metadata() -> None:
 
 
 def unlike_skl2onnx(kind: str) -> tuple[OnnxModel, NDArray[Any]]:
-    """A graph in another form, and the labels that it stands for."""
+    """Make a graph whose outputs differ from skl2onnx's, and the labels that it outputs."""
     words = np.array(["setosa", "versicolor", "virginica"])
     if kind == "tables":
         return OnnxModel(exported(words[SPECIES], zipmap=True).SerializeToString()), words
     weights = np.array([[1, 0, -1], [2, 1, -1], [-2, 0, 2], [-1, 0, 3]], np.float32)
-    two = kind.startswith("one column")
+    is_binary = kind.startswith("one column")
     nodes = [
         helper.make_node("Flatten", ["image"], ["row"]),
         helper.make_node("MatMul", ["row", "weights"], ["logits"]),
-        helper.make_node("Sigmoid" if two else "Softmax", ["logits"], ["chances"]),
+        helper.make_node("Sigmoid" if is_binary else "Softmax", ["logits"], ["probabilities"]),
     ]
-    given = "chances" if kind.endswith("probabilities") else "logits"
+    output = "probabilities" if kind.endswith("probabilities") else "logits"
     graph = helper.make_graph(
         nodes,
         "network",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 1, 2, 2])],
-        [helper.make_tensor_value_info(given, TensorProto.FLOAT, ["n", 1 if two else 3])],
-        [numpy_helper.from_array(weights[:, 2:] if two else weights, "weights")],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["n", 1 if is_binary else 3])],
+        [numpy_helper.from_array(weights[:, 2:] if is_binary else weights, "weights")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    # the order of the network's columns is not that of the sorted labels
-    names = ["no", "yes"][::-1] if two else words[[2, 0, 1]].tolist()
+    # the network's columns are not in the order of the sorted labels
+    names = ["no", "yes"][::-1] if is_binary else words[[2, 0, 1]].tolist()
     return OnnxModel(model.SerializeToString(), classes=names), np.unique(names)
 
 
@@ -227,25 +226,25 @@ def unlike_skl2onnx(kind: str) -> tuple[OnnxModel, NDArray[Any]]:
 def test_given_graphs_of_all_forms_answer_as_their_source(kind: str) -> None:
     model, classes = unlike_skl2onnx(kind)
     f0 = HighCostModel.given(model, classes, 4)
-    found, expected = f0.answers(X)
-    label, chances = answer(high_cost_graph(f0), X)
-    assert label.tolist() == found.tolist()
+    expected_labels, expected = f0.answers(X)
+    label, probabilities = answer(high_cost_graph(f0), X)
+    assert label.tolist() == expected_labels.tolist()
     assert len(set(label.tolist())) > 1
-    assert np.abs(chances - expected).max() < 1e-6
+    assert np.abs(probabilities - expected).max() < 1e-6
     assert np.abs(expected.sum(axis=1) - 1).max() < 1e-6
-    np.testing.assert_array_equal(expected.argmax(axis=1), found)
+    np.testing.assert_array_equal(expected.argmax(axis=1), expected_labels)
     if kind == "tables":
-        whole = fit(make_pipeline(StandardScaler(), LogisticRegression()), classes[SPECIES])
-        assert classes[found].tolist() == whole.predict(X).tolist()
+        pipeline = fit(make_pipeline(StandardScaler(), LogisticRegression()), classes[SPECIES])
+        assert classes[expected_labels].tolist() == pipeline.predict(X).tolist()
 
 
-def test_a_graph_with_labels_alone_gives_probabilities_of_0_and_1() -> None:
+def test_a_graph_without_scores_gives_probabilities_of_0_and_1() -> None:
     model = exported(SPECIES)
     del model.graph.output[1:]
     f0 = HighCostModel.given(model.SerializeToString(), np.arange(3), 4)
-    label, chances = answer(high_cost_graph(f0), X)
+    label, probabilities = answer(high_cost_graph(f0), X)
     assert label.tolist() == f0.labels(X).tolist()
-    np.testing.assert_array_equal(chances, f0.predict_proba(X))
+    np.testing.assert_array_equal(probabilities, f0.predict_proba(X))
 
 
 def external_data(model: onnx.ModelProto) -> None:
@@ -256,7 +255,7 @@ def external_data(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(weights)
 
 
-WRONG_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
+INVALID_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
     (external_data, "in another file"),
     (lambda m: m.opset_import.append(helper.make_opsetid("com.evil", 1)), "com.evil"),
     (lambda m: m.graph.ClearField("output"), "At least one output"),
@@ -268,17 +267,17 @@ WRONG_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("edit", "why"), WRONG_GRAPHS)
+@pytest.mark.parametrize(("edit", "message"), INVALID_GRAPHS)
 def test_malformed_given_graphs_are_refused(
-    edit: Callable[[onnx.ModelProto], object], why: str
+    edit: Callable[[onnx.ModelProto], object], message: str
 ) -> None:
     content = edited(exported(SPECIES).SerializeToString(), edit)
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=message):
         HighCostModel.given(content, np.arange(3), 4)
 
 
 @pytest.mark.parametrize(
-    ("change", "columns", "why"),
+    ("change", "columns", "message"),
     [
         ({"classes": ["a", "b"]}, 4, "gives scores of 3 classes; 2 names are given"),
         ({"classes": ["a", "b", "c"]}, 4, "has class 'a', which the data lacks"),
@@ -288,9 +287,9 @@ def test_malformed_given_graphs_are_refused(
         ({}, 6, r"the rows have \(6,\)"),
     ],
 )
-def test_given_graphs_of_other_columns_are_refused(
-    change: dict[str, Any], columns: int, why: str
+def test_given_graphs_that_do_not_fit_the_data_are_refused(
+    change: dict[str, Any], columns: int, message: str
 ) -> None:
     model, classes = unlike_skl2onnx("logits")
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=message):
         HighCostModel.given(replace(model, **change), classes, columns)

@@ -1,4 +1,4 @@
-"""Bundles of given models: arrays in, the same decisions in Python, on a device and in a worker."""
+"""Bundles of given models decide the same in Python, on a device and in a worker."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from gatewise_sim.fleet.link import MessageSizes
 from tests.support.bundle_files import replace_file
 from tests.support.image_models import conv_graph, digit_images, mlp_graph
 
-FREE = slice(700, None)
+#: Rows that trained neither model.
+UNSEEN = slice(700, None)
 
 
 @pytest.fixture(scope="module")
 def packed(make_once):
-    """A pair over images, and the path of its bundle."""
+    """A pair of image models and the path of its bundle."""
     images, y = digit_images()
 
     def make(folder):
@@ -36,8 +37,8 @@ def packed(make_once):
         pair = gw.PairCascade(
             low_cost_model=small, high_cost_model=big, offload_rate=0.3, random_state=0,
             cloud_prices=gw.CloudPrices(byte=0.01),
-        ).fit(images[FREE])  # fmt: skip
-        gw.pack(pair, folder / "bundle", sample=images[FREE], name="digits")
+        ).fit(images[UNSEEN])  # fmt: skip
+        gw.pack(pair, folder / "bundle", sample=images[UNSEEN], name="digits")
         return pair, folder / "bundle"
 
     return make_once("packed_pair", make)
@@ -67,7 +68,7 @@ def test_a_device_answers_images_as_python_does(packed):
 
 
 @pytest.mark.slow
-def test_a_simulation_takes_images_and_counts_their_bytes(packed):
+def test_a_simulation_reads_images_and_counts_their_bytes(packed):
     images, y = digit_images()
     pair, path = packed
     bundle = gw.Bundle.open(path)
@@ -105,24 +106,24 @@ def test_c99_of_a_given_stage_is_refused(packed):
     with pytest.raises(BundleError, match="needs onnxruntime"):
         gw.Device(bundle, runner="numpy")
     for source in (bundle, packed[0]):
-        with pytest.raises(ConversionError, match=r"given as a graph, which has no form in C"):
+        with pytest.raises(ConversionError, match=r"an ONNX graph, which cannot be written in C"):
             to_c(source, path.parent / "c")
-    with pytest.raises(ConversionError, match="given as a graph"):
+    with pytest.raises(ConversionError, match="is a given graph"):
         gw.to_onnx(packed[0].stages_[0], n_features=64)
 
 
-def test_another_machine_may_differ_in_the_last_bits_only(packed, tmp_path):
-    """The sample as another kind of processor may have computed it."""
+def test_the_self_test_allows_differences_only_in_the_last_bits(packed, tmp_path):
+    """Change the sample as if another processor had computed it."""
     _, path = packed
     bundle = gw.Bundle.open(path)
     arrays = read_arrays(bundle.read("sample.npz"))
-    for factor, good in ((1 + 1e-6, True), (1.01, False)):
+    for factor, is_allowed in ((1 + 1e-6, True), (1.01, False)):
         changed = dict(arrays)
         changed["stage_0"] = (arrays["stage_0"] * np.float32(factor)).astype(np.float32)
-        other = tmp_path / str(good)
+        other = tmp_path / str(is_allowed)
         shutil.copytree(path, other)
         replace_file(other, "sample.npz", write_arrays(changed))
-        if good:
+        if is_allowed:
             assert self_test(gw.Bundle.open(other)) == len(arrays["X"])
         else:
             with pytest.raises(SelfTestError, match="stage_0"):

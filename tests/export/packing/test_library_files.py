@@ -1,4 +1,4 @@
-"""Boosters without an exact graph are packed as files of their own libraries."""
+"""Boosters that have no exact graph are packed as their libraries' model files."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models.library_files import library_file
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-X, Y = load_breast_cancer(return_X_y=True)
-X, Y = X[::3, :6].astype(np.float32), Y[::3]
-# the first column holds categories: whole numbers in no order
-NUMBERS = np.random.default_rng(0).integers(0, 3, len(Y))
-X[:, 0] = np.where(Y, np.array([1, 4, 6])[NUMBERS], np.array([0, 2, 5])[NUMBERS])
+_DATA, _LABELS = load_breast_cancer(return_X_y=True)
+X = _DATA[::3, :6].astype(np.float32)
+Y = _LABELS[::3]
+# the first column holds categories, which are unordered whole numbers
+_CATEGORY = np.random.default_rng(0).integers(0, 3, len(Y))
+X[:, 0] = np.where(Y, np.array([1, 4, 6])[_CATEGORY], np.array([0, 2, 5])[_CATEGORY])
 X[::7, 0] = 3
-FEW = {"n_estimators": 8, "verbose": -1, "n_jobs": 1, "random_state": 0}
+SMALL_BOOSTER = {"n_estimators": 8, "verbose": -1, "n_jobs": 1, "random_state": 0}
 
 
 def cancelling_leaves() -> Any:
-    """Leaves of 1e9 and -1e9 in the first and last tree: a float32 sum loses those between."""
-    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+    """Fit a model with leaves of 1e9 and -1e9 at the ends, which a float32 sum cannot resolve."""
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     booster = model.booster_
     for tree, value in ((0, 1e9), (7, -1e9)):
         leaves = booster.dump_model()["tree_info"][tree]["num_leaves"]
@@ -46,8 +47,8 @@ def cancelling_leaves() -> Any:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "linear leaves": lambda: lightgbm.LGBMClassifier(linear_tree=True, **FEW).fit(X, Y),
-    "categories": lambda: lightgbm.LGBMClassifier(min_data_per_group=1, **FEW).fit(
+    "linear leaves": lambda: lightgbm.LGBMClassifier(linear_tree=True, **SMALL_BOOSTER).fit(X, Y),
+    "categories": lambda: lightgbm.LGBMClassifier(min_data_per_group=1, **SMALL_BOOSTER).fit(
         X, Y, categorical_feature=[0]
     ),
     "cancelling leaves": cancelling_leaves,
@@ -58,7 +59,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_booster_without_an_exact_graph_is_packed_as_its_librarys_file(
+def test_a_booster_without_an_exact_graph_is_packed_as_a_library_file(
     name: str, tmp_path: Path
 ) -> None:
     model = MODELS[name]()
@@ -78,12 +79,12 @@ def test_a_booster_without_an_exact_graph_is_packed_as_its_librarys_file(
     assert cloud.probed.rows > 4000
     assert verify(system, bundle, X).agrees
     assert self_test(Bundle.open(bundle.path)).agrees
-    # a device fetches no file of the high-cost model
+    # a device does not fetch the high-cost model's file
     assert repack(bundle.path, tmp_path / "d", for_device=True).absent() == (cloud.file,)
 
 
 @pytest.mark.slow
-def test_a_worker_answers_by_the_library_as_the_model_does(tmp_path: Path) -> None:
+def test_a_worker_answers_with_the_library_as_the_model_does(tmp_path: Path) -> None:
     model = MODELS["cancelling leaves"]()
     system = StagedCascade(
         model, n_stages=1, families=("linear",), effort="low", random_state=0
@@ -93,7 +94,7 @@ def test_a_worker_answers_by_the_library_as_the_model_does(tmp_path: Path) -> No
     assert worker.answer(rows).labels.tolist() == model.predict(rows).tolist()
 
 
-def test_inspect_says_which_library_a_worker_needs(
+def test_inspect_names_the_library_that_workers_need(
     tmp_path: Path, run: Callable[..., tuple[int, str, str]]
 ) -> None:
     system = StagedCascade(
@@ -102,11 +103,11 @@ def test_inspect_says_which_library_a_worker_needs(
     pack(system, tmp_path / "b", sample=X[:20])
     status, printed, _ = run("inspect", tmp_path / "b")
     assert status == 0
-    assert "a file of lightgbm, which a worker needs" in " ".join(printed.split())
+    assert "a model file of lightgbm, which workers need" in " ".join(printed.split())
 
 
 @pytest.mark.slow
-def test_a_worker_loads_a_file_within_the_limits_of_memory_and_time() -> None:
+def test_a_library_file_is_loaded_within_limits_of_memory_and_time() -> None:
     model = MODELS["linear leaves"]()
     text = model.booster_.model_to_string().encode()
     with pytest.raises(GraphLoadError, match=r"MemoryError|memory|ended with status"):
@@ -116,7 +117,7 @@ def test_a_worker_loads_a_file_within_the_limits_of_memory_and_time() -> None:
 
 
 def test_a_booster_with_exact_trees_stays_a_graph() -> None:
-    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     f0 = HighCostModel.given(model, np.unique(Y), X.shape[1])
     graph = probed_file(f0, X[:64], missing=False, n_rows=500)
     assert (graph.name, graph.kind, graph.graph_problem) == ("cloud.onnx", "margins", None)
@@ -128,7 +129,7 @@ def answers_of_file(model: Any) -> NDArray[np.float64]:
     return BoosterFile(*written, 2).predict_proba(X)
 
 
-def test_a_file_answers_with_the_best_rounds_of_a_booster_that_was_stopped_early() -> None:
+def test_a_file_uses_the_best_rounds_after_early_stopping() -> None:
     early = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=2, n_jobs=1)
     early.fit(X[:100], Y[:100], eval_set=[(X[100:], 1 - Y[100:])], verbose=False)
     assert early.best_iteration < 5
@@ -139,20 +140,20 @@ def test_a_file_answers_with_the_best_rounds_of_a_booster_that_was_stopped_early
         np.testing.assert_allclose(answers_of_file(model), model.predict_proba(X), atol=1e-6)
 
 
-def test_a_model_of_some_of_the_classes_has_no_file_of_its_own() -> None:
-    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+def test_a_model_of_only_some_classes_has_no_library_file() -> None:
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     assert library_file(HighCostModel.given(model, np.array([1, 0]), X.shape[1])) is None
     assert library_file(HighCostModel.given(model, np.arange(3), X.shape[1])) is None
 
 
 @pytest.mark.parametrize("library", LOADERS)
-def test_a_file_that_its_library_does_not_read_is_refused(library: Any) -> None:
+def test_a_file_that_its_library_cannot_read_is_refused(library: Any) -> None:
     with pytest.raises(InputError, match=f"{library} cannot read the model"):
         BoosterFile(library, b"{}", 2)
 
 
-def test_a_file_of_other_classes_is_refused() -> None:
-    model = lightgbm.LGBMClassifier(**FEW).fit(X, Y)
+def test_a_file_with_another_number_of_classes_is_refused() -> None:
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     booster = BoosterFile("lightgbm", model.booster_.model_to_string().encode(), 3)
     with pytest.raises(InputError, match="for 190 rows and 3 classes"):
         booster.predict_proba(X)

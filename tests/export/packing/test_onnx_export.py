@@ -1,4 +1,4 @@
-"""Stages and high-cost models as graphs for other tools answer as they do."""
+"""Exported graphs of stages and high-cost models answer as the models do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.support.fitted_systems import Fitted
 @pytest.mark.parametrize("name", ["heart", "digits", "gated-trees", "gated-lines", "kernels"])
 def test_a_stage_answers_as_in_training(fit_system: Callable[[str], Fitted], name: str) -> None:
     fitted = fit_system(name)
-    system, x = fitted.system, np.asarray(fitted.rows, np.float32)
+    system = fitted.system
+    x = np.asarray(fitted.rows, np.float32)
     for stage in system.stages_:
         graph = to_onnx(stage, n_features=x.shape[1], classes=system.classes_)
         out = run_onnx(graph.SerializeToString(), x)
@@ -30,13 +31,13 @@ def test_a_stage_answers_as_in_training(fit_system: Callable[[str], Fitted], nam
         onnx.checker.check_model(graph, full_check=True)
 
 
-def test_a_high_cost_model_gives_class_indices(heart: Fitted) -> None:
+def test_the_graph_of_a_high_cost_model_outputs_class_indices(heart: Fitted) -> None:
     f0 = heart.system.high_cost_model_
     x = np.asarray(heart.rows, np.float32)
     out = run_onnx(to_onnx(f0).SerializeToString(), x[:, f0.features])
     expected = f0.answers(x)[0]
-    found = labels(out["margins"]) if "margins" in out else out["label"]
-    assert found.tolist() == expected.tolist()
+    class_indices = labels(out["margins"]) if "margins" in out else out["label"]
+    assert class_indices.tolist() == expected.tolist()
 
 
 def test_models_without_a_graph_are_refused(heart: Fitted) -> None:

@@ -1,4 +1,4 @@
-"""Listed models decide as their sources on adversarial rows; others are refused before a fit."""
+"""Converted models answer adversarial rows as their sources do; others are refused before a fit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 xgboost = pytest.importorskip("xgboost", reason="[dev] holds xgboost-cpu on Linux only")
 
 LIBRARIES = {"LGBMClassifier", "XGBClassifier", "XGBRFClassifier", "CatBoostClassifier"}
-MADE = {
+CONSTRUCTORS = {
     "Pipeline": lambda: Pipeline([("a", StandardScaler()), ("b", LogisticRegression())]),
     "VotingClassifier": lambda: VotingClassifier([("a", LogisticRegression())], weights=[2]),
     "StackingClassifier": lambda: StackingClassifier(
@@ -81,14 +81,14 @@ MADE = {
     "FunctionTransformer": FunctionTransformer,
     "OrdinalEncoder": lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
 }
-"""Where the instances of scikit-learn's own tests are of no use here."""
+"""Constructors that replace those of scikit-learn's tests."""
 
 
-def instance(name):
-    if name in MADE:
-        return MADE[name]()
+def make_estimator(name):
+    if name in CONSTRUCTORS:
+        return CONSTRUCTORS[name]()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of a class that is about to go
+        warnings.simplefilter("ignore", FutureWarning)  # raised by deprecated classes
         return next(iter(_construct_instances(dict(all_estimators())[name])))
 
 
@@ -99,28 +99,30 @@ def table(n_classes=2):
     return X, y if n_classes == 2 else y + (X[:, 1] > 0.35)
 
 
-def hold(model, X, y, *, missing=False, n_rows=10_000):
-    """Convert a fitted model, and let no probed row differ."""
+def assert_conversion_holds(model, X, y, *, missing=False, n_rows=10_000):
+    """Fit and convert a model, and check that no probed row is answered differently."""
     check_packable(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, y)
         f0 = HighCostModel.given(model, np.unique(y), X.shape[1])
         figures = probed_file(f0, X[:64], missing=missing, n_rows=n_rows).probed
-    assert figures.rows >= 0.8 * n_rows  # the model refuses some
-    # none of a model that adds up in float64 throughout, and no more than those of the bisection
+    assert figures.rows >= 0.8 * n_rows  # the model refuses some rows
+    # a model that sums in float64 has no undecided rows, and others have at most the bisected ones
     assert figures.undecided <= figures.kinds["sides of a boundary"]
 
 
 @pytest.mark.parametrize("name", ["GaussianNB", "DecisionTreeClassifier", "RidgeClassifier"])
-def test_a_few_conversions_hold_on_a_thousand_rows(name):
-    hold(instance(name), *table(3), n_rows=1000)
+def test_some_conversions_hold_on_a_thousand_rows(name):
+    assert_conversion_holds(make_estimator(name), *table(3), n_rows=1000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CLASSIFIERS - LIBRARIES))
 def test_listed_classifiers_hold_on_adversarial_rows(name):
-    hold(instance(name), *table(2 if name in ("NuSVC", "FrozenEstimator") else 3))
+    assert_conversion_holds(
+        make_estimator(name), *table(2 if name in ("NuSVC", "FrozenEstimator") else 3)
+    )
 
 
 @pytest.mark.slow
@@ -128,8 +130,10 @@ def test_listed_classifiers_hold_on_adversarial_rows(name):
 def test_listed_transformers_hold_on_adversarial_rows(name):
     X, y = table()
     X = np.round(4 * X) if name in ("OneHotEncoder", "OrdinalEncoder") else X
-    # thresholds behind a transformer show the last bit of what it gives
-    hold(make_pipeline(instance(name), DecisionTreeClassifier(random_state=0)), X, y)
+    # thresholds after a transformer reveal differences in its last bits
+    assert_conversion_holds(
+        make_pipeline(make_estimator(name), DecisionTreeClassifier(random_state=0)), X, y
+    )
 
 
 TREE = DecisionTreeClassifier(random_state=0)
@@ -163,7 +167,7 @@ OPTIONS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("model", OPTIONS, ids=lambda model: type(model).__name__)
 def test_other_options_hold_on_adversarial_rows(model):
-    hold(model, *table(3), n_rows=2000)
+    assert_conversion_holds(model, *table(3), n_rows=2000)
 
 
 @pytest.mark.slow
@@ -171,18 +175,22 @@ def test_other_options_hold_on_adversarial_rows(model):
 def test_polynomial_features_by_skl2onnx_hold_on_adversarial_rows(names):
     X, y = table(3)
     model = make_pipeline(StandardScaler(), PolynomialFeatures(), LogisticRegression())
-    hold(model, X, np.array(names)[y], n_rows=2000)
+    assert_conversion_holds(model, X, np.array(names)[y], n_rows=2000)
 
 
 @pytest.mark.slow
-def test_powers_losses_and_imputed_values_hold():
+def test_conversions_of_powers_losses_and_imputed_values_hold():
     X, y = table()
-    hold(make_pipeline(PowerTransformer("box-cox"), TREE), X + 1, y, n_rows=2000)
-    hold(GradientBoostingClassifier(n_estimators=10, loss="exponential"), X, y, n_rows=2000)
+    assert_conversion_holds(make_pipeline(PowerTransformer("box-cox"), TREE), X + 1, y, n_rows=2000)
+    assert_conversion_holds(
+        GradientBoostingClassifier(n_estimators=10, loss="exponential"), X, y, n_rows=2000
+    )
     X[np.random.default_rng(0).random(X.shape) < 0.15] = np.nan
     imputer = SimpleImputer(strategy="median", add_indicator=True)
-    hold(make_pipeline(imputer, LogisticRegression()), X, y, missing=True, n_rows=2000)
-    whole = np.round(4 * X)
+    assert_conversion_holds(
+        make_pipeline(imputer, LogisticRegression()), X, y, missing=True, n_rows=2000
+    )
+    whole_numbers = np.round(4 * X)
     encoders = (
         OneHotEncoder(handle_unknown="ignore"),
         OrdinalEncoder(
@@ -190,7 +198,9 @@ def test_powers_losses_and_imputed_values_hold():
         ),
     )
     for encoder in encoders:
-        hold(make_pipeline(encoder, TREE), whole, y, missing=True, n_rows=2000)
+        assert_conversion_holds(
+            make_pipeline(encoder, TREE), whole_numbers, y, missing=True, n_rows=2000
+        )
 
 
 QUIET = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
@@ -219,42 +229,49 @@ def test_trees_of_all_libraries_hold_on_adversarial_rows(name, missing):
     X, y = table(3)
     if missing:
         X[np.random.default_rng(0).random(X.shape) < 0.15] = np.nan
-    hold(TREES[name](), X, y, missing=missing)
+    assert_conversion_holds(TREES[name](), X, y, missing=missing)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["XGBoost", "CatBoost", "histograms"])
 def test_boosters_inside_other_estimators_hold_on_adversarial_rows(library):
-    hold(make_pipeline(StandardScaler(), TREES[library]()), *table(3), n_rows=1000)
+    assert_conversion_holds(
+        make_pipeline(StandardScaler(), TREES[library]()), *table(3), n_rows=1000
+    )
     voters = [("a", TREES[library]()), ("b", GaussianNB()), ("c", "drop")]
     vote = VotingClassifier(voters, voting="soft", weights=[1, 3, 2])
-    hold(vote, *table(3), n_rows=1000)
-    hold(CalibratedClassifierCV(TREES[library](), cv=2), *table(), n_rows=1000)
+    assert_conversion_holds(vote, *table(3), n_rows=1000)
+    assert_conversion_holds(CalibratedClassifierCV(TREES[library](), cv=2), *table(), n_rows=1000)
 
 
-def test_data_with_a_large_offset():
+def test_conversions_hold_for_data_with_a_large_offset():
     X, y = table()
     machine = make_pipeline(MinMaxScaler(), SVC())
-    hold(CalibratedClassifierCV(machine, cv=2), X + np.float32(1e6), y, n_rows=1000)
+    assert_conversion_holds(
+        CalibratedClassifierCV(machine, cv=2), X + np.float32(1e6), y, n_rows=1000
+    )
 
 
-def test_categories_between_whole_numbers_are_unseen_ones():
+def test_values_between_categories_are_unknown_categories():
     X, y = table()
     X = np.round(4 * X) / 2
     encoder = OneHotEncoder(handle_unknown="ignore", drop="first")
-    hold(make_pipeline(encoder, LogisticRegression()), X, y, n_rows=1000)
+    assert_conversion_holds(make_pipeline(encoder, LogisticRegression()), X, y, n_rows=1000)
 
 
-def test_lightgbm_takes_tiny_numbers_for_zero():
+def test_lightgbm_treats_tiny_numbers_as_zero():
     X = np.random.default_rng(0).choice([-1, 0, 1], (300, 2)).astype(np.float32)
     y = (X[:, 0] == 0) + (X[:, 1] > 0)  # splits between -1 and 0 have the threshold -1e-35
-    hold(LGBMClassifier(n_estimators=5, verbose=-1), X, y.astype(int), n_rows=1000)
+    assert_conversion_holds(
+        LGBMClassifier(n_estimators=5, verbose=-1), X, y.astype(int), n_rows=1000
+    )
 
 
 @pytest.mark.parametrize("library", ["XGBoost", "CatBoost", "LightGBM"])
-def test_trees_behind_the_best_iteration_and_classes_in_another_order(library):
+def test_conversions_use_the_best_iteration_and_the_order_of_classes(library):
     X, y = table()
-    even, odd = (X[::2], y[::2]), (X[1::2], y[1::2])
+    even = (X[::2], y[::2])
+    odd = (X[1::2], y[1::2])
     if library == "XGBoost":
         stop = xgboost.callback.EarlyStopping(rounds=3)
         model = xgboost.XGBClassifier(
@@ -275,7 +292,7 @@ def test_trees_behind_the_best_iteration_and_classes_in_another_order(library):
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
+    ("model", "message"),
     [
         (LGBMClassifier(objective="multiclassova"), "objective='multiclassova'"),
         (make_pipeline(StandardScaler(), LGBMClassifier(linear_tree=True)), "linear_tree=True"),
@@ -293,8 +310,8 @@ def test_trees_behind_the_best_iteration_and_classes_in_another_order(library):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_options_without_an_exact_form_are_refused_before_the_fit(model, why):
-    with pytest.raises(InputError, match=why) as caught:
+def test_options_without_an_exact_form_are_refused_before_the_fit(model, message):
+    with pytest.raises(InputError, match=message) as caught:
         check_packable(model)
     assert "\n" not in str(caught.value)
 
@@ -307,7 +324,7 @@ def test_options_without_an_exact_form_are_refused_before_the_fit(model, why):
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_a_booster_fitted_on_columns_of_categories_is_refused_before_the_fit(model):
+def test_a_booster_fitted_on_categories_is_refused_before_the_fit(model):
     X, y = table()
     frame = pd.DataFrame(X, columns=list("abcdef"))
     frame["f"] = pd.Categorical((10 * frame["f"]).astype(int))
@@ -316,28 +333,31 @@ def test_a_booster_fitted_on_columns_of_categories_is_refused_before_the_fit(mod
         StagedCascade(clone(model).fit(frame, y)).fit(frame, y)
 
 
-def test_a_booster_without_an_exact_graph_may_pass_as_its_librarys_file():
+def test_a_booster_without_an_exact_graph_is_accepted_as_a_library_file():
     model = LGBMClassifier(linear_tree=True)
     check_packable(model, as_library_file=True)
     with pytest.raises(InputError, match="linear_tree=True"):
         check_packable(make_pipeline(StandardScaler(), model), as_library_file=True)
 
 
-def test_steps_that_pass_rows_through_are_packed():
+def test_passthrough_steps_are_converted():
     X, y = table()
-    hold(Pipeline([("a", "passthrough"), ("b", LogisticRegression())]), X, y, n_rows=1000)
+    assert_conversion_holds(
+        Pipeline([("a", "passthrough"), ("b", LogisticRegression())]), X, y, n_rows=1000
+    )
 
 
 @pytest.mark.parametrize("kind", ["classifier", "transformer"])
 def test_other_estimators_of_scikit_learn_are_refused(kind):
     listed = CLASSIFIERS | LIBRARY_FORMS | (TRANSFORMERS if kind == "transformer" else set())
-    strange = {"ClassifierChain", "MultiOutputClassifier"}  # of several labels a row
-    others = [(n, c) for n, c in all_estimators(kind) if n not in listed | strange]
-    assert len(others) > 8
-    for name, made in others:
+    multi_label = {"ClassifierChain", "MultiOutputClassifier"}
+    unlisted = [(n, c) for n, c in all_estimators(kind) if n not in listed | multi_label]
+    assert len(unlisted) > 8
+    for name, estimator_class in unlisted:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            one = next(iter(_construct_instances(made)))
-        model = one if kind == "classifier" else Pipeline([("a", one), ("b", LogisticRegression())])
+            model = next(iter(_construct_instances(estimator_class)))
+        if kind == "transformer":
+            model = Pipeline([("a", model), ("b", LogisticRegression())])
         with pytest.raises(InputError, match=f"{name}.*(no (exact )?form|reads texts)"):
             check_packable(model)

@@ -80,23 +80,23 @@ ARRAY_CASES: Cases = {
     ),
     "npz with a header that lies": (
         with_file("stage_2.npz", lying_header),
-        r"stage_2\.npz cannot be read: .*cut off",
+        r"stage_2\.npz cannot be read: .*truncated",
     ),
     "npz with an array longer than its shape": (
         with_file("stage_2.npz", partial(lying_header, 1, bytes(8))),
-        r"stage_2\.npz cannot be read: .*cut off",
+        r"stage_2\.npz cannot be read: .*truncated",
     ),
     "npz with a pickle": (
         with_file("stage_2.npz", pickled),
-        r"stage_2\.npz cannot be read: .*not plain numbers",
+        r"stage_2\.npz cannot be read: .*other values than numbers",
     ),
     "linear stage that is not finite": (
         arrays("stage_0.npz", weights=lambda: np.full((2, 1), np.inf, F32)),
-        r"stage_0\.npz: 'weights' is not finite",
+        r"stage_0\.npz: 'weights' holds values that are not finite",
     ),
     "linear stage of other inputs": (
         arrays("stage_0.npz", mean=lambda: np.zeros(3, F32)),
-        r"stage_0\.npz: 'mean' is of 3 inputs, not 2",
+        r"stage_0\.npz: 'mean' has 3 inputs, not 2",
     ),
     "sample of the wrong shape": (
         arrays("sample.npz", stage_1=lambda: np.zeros((12, 3), F32)),
