@@ -1,4 +1,4 @@
-"""Load the data set of a training run, and split it into training, validation and test rows."""
+"""Load the data set of a training run and split it into training, validation and test rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Indices of training, validation (may be empty) and test rows."""
+    """Indices of training, validation and test rows; validation may be empty."""
 
     training: Rows
     validation: Rows
@@ -40,21 +40,23 @@ class Split:
 
 
 def load_dataset(settings: TrainingSettings) -> Dataset:
-    """Load and check the data set and the prices given in `settings`."""
+    """Load and check the data set and the prices that `settings` names."""
     prices = None if settings.costs is None else PriceList.read(settings.costs)
     path = Path(settings.dataset)
     if path.suffix.lower() in (".csv", ".parquet") and path.is_file():
         return _load_table(path, settings, prices)
     if settings.column or settings.drop or settings.impute or settings.na:
-        raise InputError(f"{settings.dataset}: options of columns need a .csv or .parquet file")
+        raise InputError(
+            f"{settings.dataset}: --column, --drop, --impute and --na need a .csv or .parquet file"
+        )
     data = datasets.load(settings.dataset, target=settings.target)
     check_classes(data.y)
     for option, name in settings.split_columns.items():
         if name not in data.aside:
             names = ", ".join(data.aside) or "none"
             raise InputError(
-                f"{option} {name}: {settings.dataset} has no array {name!r} with one value for "
-                f"each row; it has {names}"
+                f"{option} {name}: {settings.dataset} has no array {name!r} with one value per "
+                f"row; its arrays are {names}"
             )
     data = _GroupsAndTimes.read(data.aside, settings).add_to(data)
     missing = np.isnan(data.X).sum(axis=0)
@@ -62,7 +64,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
         k = int(missing.argmax())
         raise InputError(
             f"column {data.feature_names[k]!r} is empty (NaN) in {missing[k]} rows: "
-            "fill it in, or pass --allow-missing"
+            "fill in the values, or give --allow-missing"
         )
     return _with_prices(data, prices)
 
@@ -83,11 +85,11 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     check_classes(table.y)
     table.check()
     cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
-    # split the rows first, because encoders learn from training rows alone
+    # split the rows first, because encoders may learn only from training rows
     units = _GroupsAndTimes.read(cells, settings)
     if table.is_numeric:
         return _with_prices(units.add_to(table.numbers()), prices)
-    if prices is not None:  # refuse columns without a price before encoders are fitted
+    if prices is not None:  # refuse columns without a price before fitting encoders
         prices.of_columns(table.used.columns)
     training = _split(table.path.stem, table.y, {}, settings, units).training
     data = units.add_to(table.encoded(training))
@@ -96,14 +98,14 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
 
 @dataclass(frozen=True, eq=False)
 class _GroupsAndTimes:
-    """Groups and times of the rows, if rows are split by them."""
+    """Group and time of each row, if rows are split by them."""
 
     groups: NDArray[Any] | None = None
     time: NDArray[Any] | None = None
 
     @classmethod
     def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _GroupsAndTimes:
-        """Read groups and times from columns; InputError if a cell is empty or not a time."""
+        """Read groups and times from columns; raise InputError for an empty or invalid cell."""
         words = settings.columns.words
         groups = None
         time = None
@@ -111,7 +113,7 @@ class _GroupsAndTimes:
             absent = [i for i, cell in enumerate(cells[name].tolist()) if is_missing(cell, words)]
             if absent:
                 raise InputError(
-                    f"{option} {name}: row {absent[0] + 1} has no value ({len(absent)} in all)"
+                    f"{option} {name}: row {absent[0] + 1} has no value ({len(absent)} rows in all)"
                 )
         if settings.groups is not None:
             groups = np.array([str(cell).strip() for cell in cells[settings.groups].tolist()])
@@ -121,12 +123,12 @@ class _GroupsAndTimes:
         return cls(groups, time)
 
     def add_to(self, data: Dataset) -> Dataset:
-        """Get the data set with these groups and times."""
+        """Return the data set with these groups and times."""
         return replace(data, groups=self.groups, time=self.time)
 
 
 def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
-    """Read cells as numbers, or else as dates in a format."""
+    """Read cells as numbers, or else as dates in the given format."""
     try:
         return np.array([read_number(cell) for cell in cells])
     except InputError:
@@ -135,7 +137,7 @@ def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
         return np.array([read_time(cell, form) for cell in cells], object)
     except InputError as error:
         raise InputError(
-            f"--time-split {name}: {error}; give the format of dates as NAME=FORMAT"
+            f"--time-split {name}: {error}; give the format of the dates as NAME=FORMAT"
         ) from None
 
 
@@ -149,13 +151,13 @@ def _with_prices(data: Dataset, prices: PriceList | None) -> Dataset:
 
 
 def split_rows(data: Dataset, settings: TrainingSettings) -> Split:
-    """Use the data set's own split, or hold out rows: by class, whole groups, or the latest."""
+    """Use the data set's split, or hold out rows: whole groups, the latest, or by class."""
     split = _split(data.name, data.y, data.parts, settings, _GroupsAndTimes(data.groups, data.time))
     if settings.test_rows is None:
         return split
     if not 1 <= settings.test_rows <= len(split.test):
         raise InputError(
-            f"{settings.test_rows} test rows are requested, but {len(split.test)} rows are held out"
+            f"test_rows is {settings.test_rows}, but only {len(split.test)} rows are held out"
         )
     return Split(split.training, split.validation, split.test[: settings.test_rows])
 
@@ -169,21 +171,21 @@ def _split(
 ) -> Split:
     from sklearn.model_selection import train_test_split
 
-    no_rows = np.zeros(0, np.intp)  # the method makes its own validation rows
+    no_rows = np.zeros(0, np.intp)  # the method draws its own validation rows
     if "train" in parts and "test" in parts:
         split = Split(parts["train"], parts.get("validation", no_rows), parts["test"])
-        _check_own_split(name, split, settings, units)
+        _check_given_split(name, split, settings, units)
         return split
     if not 0 < settings.test_size < 1:
-        raise InputError(f"test_size must lie between 0 and 1, not {settings.test_size}")
+        raise InputError(f"test_size must be between 0 and 1, not {settings.test_size}")
     # each class needs a training row and a test row
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
-        raise InputError(f"{name} has one class only: {classes.tolist()[0]!r}")
+        raise InputError(f"{name} has only one class, {classes.tolist()[0]!r}; two are needed")
     if counts.min() < 2:
         rare = classes.tolist()[int(counts.argmin())]
-        raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
-    # hold out whole groups or the latest rows, or else random rows of each class
+        raise InputError(f"class {rare!r} has only one row: add rows of it, or remove it")
+    # hold out whole groups or the latest rows; otherwise, random rows of each class
     if units.groups is not None or units.time is not None:
         rows = RowSplitter.checked(len(y), units.groups, units.time)
         return Split(*_hold_out_by_units(rows, np.unique(y, return_inverse=True)[1], settings))
@@ -193,38 +195,38 @@ def _split(
         )
     except ValueError as error:
         raise InputError(f"test_size {settings.test_size}: {error}") from error
-    # a fit needs two training rows of each class: move them from the test rows
+    # a fit needs two training rows of each class, so move missing ones from the test rows
     for c in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
-        of_class = y[test] == classes[c]
+        is_class = y[test] == classes[c]
         n_short = 2 - int(np.sum(y[training] == classes[c]))
-        moved_rows = test[of_class][: max(n_short, 0)]
+        moved_rows = test[is_class][: max(n_short, 0)]
         training = np.concatenate([training, moved_rows])
         test = np.setdiff1d(test, moved_rows)
     return Split(np.sort(training), no_rows, np.sort(test))
 
 
-def _check_own_split(
+def _check_given_split(
     name: str, split: Split, settings: TrainingSettings, units: _GroupsAndTimes
 ) -> None:
-    """Check that a data set's own split has rows, divides no group and is ordered by time."""
+    """Check that a data set's split has rows, divides no group and is ordered by time."""
     for name_of_part, rows in (("training", split.training), ("test", split.test)):
         if not len(rows):
-            raise InputError(f"{name}: the array part leaves no {name_of_part} rows")
+            raise InputError(f"{name}: the array 'part' marks no {name_of_part} rows")
     row_sets = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
     ranks = RowSplitter.checked(sum(map(len, row_sets)), units.groups, units.time)
     problems = {}
     if (groups := ranks.groups) is not None and any(
         np.isin(groups[a], groups[b]).any() for a, b in combinations(row_sets, 2)
     ):
-        problems["--groups"] = "has rows of one group on both sides"
+        problems["--groups"] = "has rows of one group in two parts"
     if (time := ranks.time) is not None and len(split.validation):
-        problems["--time-split"] = "has validation rows of its own"
+        problems["--time-split"] = "already has validation rows"
     elif time is not None and time[split.training].max() >= time[split.test].min():
         problems["--time-split"] = "has training rows that are later than test rows"
     for option, problem in problems.items():
         column = settings.split_columns[option]
         raise InputError(
-            f"{option} {column}: the split of {name} (its array part) {problem}: leave out the "
+            f"{option} {column}: the split of {name}, its array 'part', {problem}: leave out the "
             "option or the array"
         )
 
@@ -232,7 +234,7 @@ def _check_own_split(
 def _hold_out_by_units(
     rows: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
 ) -> tuple[Rows, Rows, Rows]:
-    """Hold out whole groups with all classes, or the latest rows."""
+    """Hold out the latest rows if they have times, or else whole groups."""
     share = settings.test_size
     if rows.time is None:
         test = _whole_groups(rows, y, share, settings.seed)
@@ -246,19 +248,19 @@ def _hold_out_by_units(
 
 
 def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: int) -> Rows:
-    """Hold out folds of whole groups, at least one, with a size near to a share of the rows.
+    """Hold out one or more folds of whole groups, with about a `share` of the rows.
 
-    Every class has training rows, if some fold allows it.
+    Every class keeps training rows if any fold allows it.
     """
 
     def n_classes(held_out: Rows) -> int:
-        """Number of classes among the training rows."""
+        """Count the classes among the remaining training rows."""
         return len(np.unique(np.delete(y, held_out)))
 
-    # few folds have similar shares of classes: 2 of 5 folds for a share of 0.4
+    # few large folds have similar class shares, such as 2 of 5 folds for a share of 0.4
     k = Fraction(share).limit_denominator(20).denominator
     folds = [fold for _, fold in rows.folds(y, max(k, round(1 / min(share, 1 - share))), seed)]
-    np.random.default_rng(seed).shuffle(folds)  # the first have the largest groups
+    np.random.default_rng(seed).shuffle(folds)  # the largest groups are in the first folds
     first_fold, *other_folds = sorted(folds, key=n_classes, reverse=True)
     test = first_fold
     for fold in other_folds:
@@ -270,7 +272,7 @@ def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: i
 
 
 def feature_table(data: Dataset, rows: Rows) -> pd.DataFrame:
-    """Make a data frame of some rows with the features' names."""
+    """Make a data frame of rows with the features' names."""
     import pandas as pd
 
     return pd.DataFrame(data.X[rows], columns=list(data.feature_names))

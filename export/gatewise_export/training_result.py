@@ -1,4 +1,4 @@
-"""Result of a training: figures on test rows, check of the promise, remarks, rows as CSV."""
+"""The result of a training: figures and promise on test rows, remarks, and test rows as CSV."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A fitted system, its bundle, and their figures on the test rows.
+    """A fitted system with its bundle and its figures on test rows.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class TrainingRun:
     seconds : dict
         Wall time of the phases ``load``, ``train`` and ``pack``.
     troubles : tuple of str
-        Deviations from the settings: no operating point reaches the goal, so that the bundle is at
-        the nearest one; or the test rows could not be written.
+        Deviations from the settings: no operating point reaches the goal, so that the nearest one
+        is active, or the test rows could not be written.
     table_remarks : tuple of TableRemark
         Remarks on misleading columns.
     """
@@ -68,16 +68,16 @@ class TrainingRun:
 
     @property
     def test_table(self) -> pd.DataFrame:
-        """The test rows as a data frame with the features' names."""
+        """Test rows as a data frame with the features' names."""
         return feature_table(self.data, self.split.test)
 
     @property
     def test_labels(self) -> NDArray[Any]:
-        """Labels of the test rows, in the type of the data set."""
+        """Labels of the test rows, in the data set's type."""
         return self.data.y[self.split.test]
 
     def measure(self) -> dict[str, Any]:
-        """Measure the system, and the high-cost model alone, on the test rows."""
+        """Measure the system and the policy cloud-only on the test rows."""
         system = self.system
         rows = self.test_table
         y = self.test_labels
@@ -105,13 +105,13 @@ class TrainingRun:
         }
 
     def _majority_class(self) -> ClassLabel:
-        """The class with the most training rows."""
+        """Find the class with the most training rows."""
         classes, counts = np.unique(self.data.y[self.split.training], return_counts=True)
         label: ClassLabel = classes.tolist()[int(counts.argmax())]
         return label
 
     def check_promise(self) -> PromiseCheck:
-        """Compare the goal and the bounds of the settings with the test rows."""
+        """Check the goal and the bounds of the settings on the test rows."""
         system = self.system
         x = self.data.X[self.split.test]
         f0 = system.high_cost_model_
@@ -143,7 +143,7 @@ class TrainingRun:
         )
 
     def _test_splitter(self) -> RowSplitter:
-        """Make a splitter of the test rows, by groups if there are any."""
+        """Make a splitter of the test rows, by groups if the data has groups."""
         n = len(self.split.test)
         if self.data.groups is None:
             return RowSplitter(n)
@@ -151,7 +151,7 @@ class TrainingRun:
         return RowSplitter(n, np.unique(groups, return_inverse=True)[1].astype(np.int64))
 
     def summary(self) -> dict[str, Any]:
-        """The document that ``gatewise train --json`` prints."""
+        """Build the document of ``gatewise train --json``."""
         manifest = self.bundle.manifest
         return {
             "bundle": str(self.bundle.path),
@@ -167,8 +167,8 @@ class TrainingRun:
             "troubles": self.troubles,
         }
 
-    def _figures(self, answers: NDArray[Any], chances: NDArray[np.float64]) -> dict[str, Any]:
-        """Compute the accuracy on all test rows, and figures per class on rows of known classes."""
+    def _figures(self, answers: NDArray[Any], probabilities: NDArray[np.float64]) -> dict[str, Any]:
+        """Compute the accuracy on all test rows, and figures by class on rows of known classes."""
         classes = self.system.classes_
         y = self.test_labels
         has_class = np.isin(y, classes)
@@ -176,20 +176,22 @@ class TrainingRun:
             np.searchsorted(classes, labels[has_class]) for labels in (y, answers)
         )
         exit_answers = ExitAnswers.scored(
-            true_classes, answered_classes[None], len(classes), [chances[has_class]]
+            true_classes, answered_classes[None], len(classes), [probabilities[has_class]]
         )
         ones = np.ones(len(true_classes))
         figures = exit_answers.figures(np.zeros(len(true_classes), np.int64), ones)
         weights = self.system.class_weights_
         if weights is not None:
-            right = true_classes == answered_classes
-            figures["weighted_accuracy"] = float(np.average(right, weights=weights[true_classes]))
-        right = MeasuredFigure.share(answers == y, np.ones(len(y)), self._test_splitter())
-        return {"accuracy": right.value, "accuracy_interval": right.ends(), **figures}
+            is_right = true_classes == answered_classes
+            figures["weighted_accuracy"] = float(
+                np.average(is_right, weights=weights[true_classes])
+            )
+        accuracy = MeasuredFigure.share(answers == y, np.ones(len(y)), self._test_splitter())
+        return {"accuracy": accuracy.value, "accuracy_interval": accuracy.ends(), **figures}
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks on the data and the system, in addition to the figures."""
+        """Remarks on the data and the system."""
         texts = [remark.text for remark in self.table_remarks]
         remarks = [*texts, recall_remark(self.system, as_options=True)]
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
@@ -199,10 +201,10 @@ class TrainingRun:
         return [remark for remark in remarks if remark is not None]
 
     def test_csv(self) -> str:
-        """The test rows as CSV for ``gatewise edge --data``, with the label as last column.
+        """Write the test rows as CSV for ``gatewise edge --data``, with the label as last column.
 
-        With an encoder the columns are all raw columns, otherwise the features. The last column is
-        called ``label`` unless another one is, so that commands find it.
+        With an encoder the columns are all raw columns, and otherwise the features. The label's
+        column is named ``label``, or, if that name is taken, by another name that commands find.
         """
         raw = self.data.raw
         columns = self.data.feature_names if raw is None else raw.frame.columns
@@ -213,7 +215,7 @@ class TrainingRun:
             rows = frame.iloc[self.split.test].copy()
             rows[label[0] if label else raw.target] = raw.y[self.split.test]
             text = str(rows.to_csv(index=False, lineterminator="\n"))
-            if "\r" in text:  # pandas quotes a cell with "\r" only if it quotes every text
+            if "\r" in text:  # pandas quotes cells with "\r" only when it quotes all texts
                 text = rows.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             return text
         out = io.StringIO()

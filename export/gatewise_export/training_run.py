@@ -1,4 +1,4 @@
-"""Train a system on a table: load, split, fit, pack and verify it. For ``train`` and the demo."""
+"""Load a table, then train, pack and verify a system, for ``gatewise train`` and the demo."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from gatewise_training.data.input_checks import Validation
 from gatewise_training.data.misleading_columns import TableRemark
 from gatewise_training.operating_points.frontier import Frontier
 
-#: Bytes of a file that takes seconds to read.
-LARGE_FILE = 4_000_000
+#: Size in bytes from which reading a file takes seconds, so that progress is shown.
+LARGE_FILE_BYTES = 4_000_000
 
 
 def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> TrainingRun:
     """Train a system on a table and pack it into a bundle.
 
-    If packing fails after the fit, the fitted system is saved next to the bundle's path, and a line
-    on stderr says where it is and how to pack it.
+    If packing fails after the fit, the fitted system is saved next to the bundle's path, and a note
+    on stderr tells how to pack it.
     """
     check_destination(settings.out)
     if settings.sign is not None:
-        Signer(settings.sign)  # refuse a key that cannot be used before the fit
+        Signer(settings.sign)  # refuse an unusable key before the fit
     _check_names(settings)
     _check_rows_file(settings)
-    # load, fit and pack, with their times
+    # load, fit and pack, and time each phase
     seconds: dict[str, float] = {}
     file = Path(settings.dataset)
-    is_small = not file.is_file() or file.stat().st_size < LARGE_FILE
+    is_small = not file.is_file() or file.stat().st_size < LARGE_FILE_BYTES
     with _timed(seconds, "load"), progress(f"read {file}", quiet=quiet or is_small):
         data = load_dataset(settings)
         check_column_names(data.feature_names)
@@ -58,7 +58,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     for remark in () if quiet else remarks:
         note(f"note: {remark.text}")
     with _timed(seconds, "train"):
-        system, missed = _fit(data, split, settings, quiet=quiet)
+        system, goal_problem = _fit(data, split, settings, quiet=quiet)
     with _timed(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
         bundle = _pack(system, data, split, settings)
         verification = verify(system, bundle, feature_table(data, split.test))
@@ -70,10 +70,10 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         bundle=bundle,
         verification=verification,
         seconds=seconds,
-        troubles=(missed,) if missed else (),
+        troubles=(goal_problem,) if goal_problem else (),
         table_remarks=remarks,
     )
-    # The test rows go next to the bundle; a full disk there loses no bundle.
+    # Write the test rows last, so that a full disk does not lose the bundle.
     if settings.rows is None:
         return run
     try:
@@ -85,7 +85,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
 
 
 def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRemark, ...]:
-    """Remarks on a table's columns that the settings do not answer already."""
+    """Remarks on a table's columns, without advice that the settings already follow."""
     if data.raw is None:
         return ()
     is_split = bool(settings.split_columns)
@@ -96,33 +96,30 @@ def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRema
     )
 
 
-def path_beside(bundle: Path, name: str) -> Path:
-    """Get the path of a file next to a bundle: ``bundle-name`` for ``bundle`` and ``bundle.gwb``.
+def neighbour_path(bundle: Path, name: str) -> Path:
+    """Make the path ``bundle-name`` next to ``bundle`` or ``bundle.gwb``.
 
-    The test rows are in ``bundle-test.csv``.
+    For example, test rows are written to ``bundle-test.csv``.
     """
     stem = bundle.stem if bundle.suffix == ".gwb" else bundle.name
     return bundle.parent / f"{stem}-{name}"
 
 
 def _check_rows_file(settings: TrainingSettings) -> None:
-    """Refuse to write the test rows over a file that no training has written."""
+    """Refuse to overwrite a file that was not written by training."""
     file = settings.rows
     if file is None or not file.exists():
         return
     if Path(settings.dataset).exists() and file.samefile(settings.dataset):
-        raise InputError(
-            f"the test rows would be written over {file}, the data itself: give --out another name"
-        )
+        raise InputError(f"the test rows would overwrite the data, {file}: give --out another name")
     if not settings.out.exists() or not file.is_file():
         raise InputError(
-            f"{file} exists, and the test rows would be written there: move it away, or give --out "
-            "another name"
+            f"the test rows would overwrite {file}: move it elsewhere, or give --out another name"
         )
 
 
 def _check_names(settings: TrainingSettings) -> None:
-    """Refuse a name or version that no manifest may have."""
+    """Refuse a name or version that a manifest does not allow."""
     for option, text in (("--name", settings.name), ("--bundle-version", settings.version)):
         if text is not None and not (
             1 <= len(text.encode(errors="replace")) <= 64
@@ -138,7 +135,7 @@ def _check_names(settings: TrainingSettings) -> None:
 def _pack(
     system: BudgetedClassifier, data: Dataset, split: Split, settings: TrainingSettings
 ) -> Bundle:
-    """Pack the system where the settings say; save it if that fails."""
+    """Pack the system at the settings' path; save the fitted system if that fails."""
     pack_options: dict[str, Any] = {
         "system": system,
         "sample": data.X[split.test],
@@ -150,16 +147,16 @@ def _pack(
     }
     try:
         return pack(path=settings.out, **pack_options)
-    except BaseException:  # also an interruption: the fit may have taken hours
+    except BaseException:  # including KeyboardInterrupt, because the fit may have taken hours
         _save_fitted(pack_options, settings.out)
         raise
 
 
 def _save_fitted(pack_options: Mapping[str, Any], out: Path) -> None:
-    """Write the arguments of `pack` next to the bundle's path, or into a new folder."""
+    """Save the arguments of `pack` next to the bundle's path, or in a temporary folder."""
     import joblib
 
-    file = path_beside(out, "fitted.joblib")
+    file = neighbour_path(out, "fitted.joblib")
     try:
         if file.exists():
             raise FileExistsError(file)
@@ -169,13 +166,13 @@ def _save_fitted(pack_options: Mapping[str, Any], out: Path) -> None:
         file = Path(tempfile.mkdtemp(prefix="gatewise-")) / file.name
         joblib.dump(dict(pack_options), file)
     note(
-        f"gatewise: the fitted system could not be packed, and is kept in {file}; in Python, "
-        f"gw.pack(path={str(out)!r}, **joblib.load({str(file)!r})) packs it"
+        f"gatewise: the fitted system could not be packed, and was saved to {file}; pack it in "
+        f"Python with gw.pack(path={str(out)!r}, **joblib.load({str(file)!r}))"
     )
 
 
 def topic_level(name: str) -> str:
-    """Turn a file's name into a level of MQTT topics.
+    """Make a level of MQTT topics from a file's name.
 
     >>> topic_level("a/b+c#"), topic_level(""), len(topic_level("x" * 80))
     ('a-b-c-', 'model', 64)
@@ -187,19 +184,24 @@ def topic_level(name: str) -> str:
 def _fit(
     data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool
 ) -> tuple[BudgetedClassifier, str]:
-    """Fit a system; if no operating point reaches the goal, return the reason as well."""
-    # options of the method; those that it lacks are refused
+    """Fit a system.
+
+    The second result explains why no operating point reaches the goal; it is empty if one does.
+    """
+    # collect the method's parameters, and refuse settings that it does not have
     make = methods.cascade if settings.needs_cloud else methods.make
     options: dict[str, Any] = dict(settings.objectives)
     if settings.allow_missing:
         if "allow_missing" not in make(settings.method).get_params():
-            raise InputError(f"method {settings.method} takes no missing values; use staged")
+            raise InputError(
+                f"method {settings.method} does not accept missing values: use --method staged"
+            )
         options["allow_missing"] = True
     for name in ("max_bytes", "max_instance_cost"):
         if name in options and name not in make(settings.method).get_params():
             option = "--" + name.replace("_", "-")
             raise InputError(
-                f"method {settings.method} takes no {option}; use a cascade, such as staged"
+                f"method {settings.method} has no {option}: use a cascade such as --method staged"
             )
     options |= {"feature_costs": data.feature_costs, "random_state": settings.seed}
     if settings.costs is not None and (cloud := PriceList.read(settings.costs).cloud) is not None:
@@ -207,7 +209,7 @@ def _fit(
             options["cloud_prices"] = cloud
         elif cloud != CloudPrices():
             raise InputError(f"{settings.costs}: [cloud]: method {settings.method} has no cloud")
-    # rows with their groups and times
+    # fit on the rows with their groups and times
     system = make(settings.method, **options)
     validation: Validation | None = None
     if len(split.validation):
@@ -219,7 +221,7 @@ def _fit(
     units = {key: values[split.training] for key, values in keys.items() if values is not None}
     try:
         with warnings.catch_warnings(), showing_progress(not quiet):
-            # the command prints these as remarks
+            # the command prints these warnings as remarks
             warnings.simplefilter("ignore", RecallWarning)
             warnings.simplefilter("ignore", GroupsWarning)
             system.fit(*training, validation=validation, **units)
@@ -230,20 +232,20 @@ def _fit(
         frontier: Frontier | None = getattr(system, "frontier_", None)
         if frontier is None:
             raise
-        # No point reaches the goal. Nearest are the cheapest point to a budget, the most accurate
-        # one to a loss, and the one with the fewest offloads to a rate.
+        # No point reaches the goal, so take the nearest: the cheapest point for a budget, the most
+        # accurate one for a loss, and the one with the fewest offloads for an offload rate.
         nearest = frontier.points[0 if "budget" in settings.goal else -1]
         if "offload_rate" in settings.goal:
             nearest = min(frontier.points, key=lambda p: p.offload_rate)
         system.operating_point_ = nearest
         return system, (
-            f"{error}; the bundle is at the operating point that costs {nearest.cost:g}, which "
-            "`gatewise frontier` can change"
+            f"{error}; the bundle's operating point costs {nearest.cost:g}, and "
+            "`gatewise frontier` can choose another"
         )
 
 
 @contextmanager
 def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    began = time.monotonic()
+    started = time.monotonic()
     yield
-    seconds[phase] = round(time.monotonic() - began, 3)
+    seconds[phase] = round(time.monotonic() - started, 3)

@@ -1,4 +1,4 @@
-"""Settings of a training: data, method and bundle."""
+"""Settings of a training run: data, method and bundle."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ Repeated = tuple[str, ...]
 
 
 class TrainingSettings(Settings, frozen=True, kw_only=True):
-    """Options of ``gatewise train``, and settings for Python alone.
+    """Options of ``gatewise train``, and settings that only Python callers use.
 
     Attributes
     ----------
     parameters : dict
-        Further parameters of the method.
+        Additional parameters of the method.
     needs_cloud : bool
-        Refuse methods without a cloud.
+        Whether to refuse methods without a cloud.
     test_rows : int or None
         Largest number of test rows.
     rows : Path or None
-        CSV file to which the test rows are written.
+        CSV file for the test rows.
     """
 
     dataset: Annotated[
-        str, Argument(help="A .csv, .parquet or .npz file, or digits, wine, iris, breast_cancer.")
+        str,
+        Argument(help="File: .csv, .parquet or .npz; or digits, wine, iris or breast_cancer."),
     ]
     out: options.Out
     target: options.Target = None
     method: Annotated[
         str,
         Option(
-            help="A cascade (staged, adapt-gbrt, adapt-lin, adapt-lstsq, l1, confidence) or a "
-            "single model without a cloud (cegb, budget-forest, budget-prune, greedy-miser)."
+            help="Learning method: a cascade (staged, adapt-gbrt, adapt-lin, adapt-lstsq, l1, "
+            "confidence) or a single model without a cloud (cegb, budget-forest, budget-prune, "
+            "greedy-miser)."
         ),
     ] = "staged"
     budget: options.BudgetSetting = None
@@ -52,8 +54,8 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         Repeated,
         Option(
             metavar="SHARE | CLASS=SHARE",
-            help="Largest loss of accuracy against the high-cost model or, written fault=0.05, of "
-            "the recall of a class. Repeatable for several classes.",
+            help="Largest loss of accuracy against the high-cost model, or of a class's recall, "
+            "written fault=0.05. Repeatable for several classes.",
         ),
     ] = ()
     offload_rate: options.OffloadRateSetting = None
@@ -61,72 +63,77 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     min_precision: options.PrecisionSetting = ()
     max_bytes: Annotated[
         str | None,
-        Option(help="Largest size of the stages as C tables: 65536, 64KB, 1MB."),
+        Option(help="Largest size of the stages as C tables, such as 65536, 64KB or 1MB."),
     ] = None
     max_instance_cost: Annotated[
-        Positive | None, Option(help="Largest cost of a single instance, not a mean.")
+        Positive | None, Option(help="Largest cost of any single instance.")
     ] = None
     guarantee: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        Option(help="Confidence of the bounds, certified on rows set aside, such as 0.95."),
+        Option(help="Confidence of the bounds, such as 0.95; certified on calibration rows."),
     ] = None
     slack: Annotated[
         Amount | None,
-        Option(help="Safety margin of --max-loss and of bounds on classes, in standard errors; 1."),
+        Option(
+            help="Safety margin of --max-loss and bounds on classes, in standard errors; "
+            "by default 1."
+        ),
     ] = None
-    costs: Annotated[Path | None, Option(help="Prices of the features: a .toml or .csv.")] = None
+    costs: Annotated[Path | None, Option(help="File of feature prices: .toml or .csv.")] = None
     column: Annotated[
         Repeated,
         Option(
             metavar="NAME=KIND",
-            help="Kind of a column: category, ordinal (a category as one number), boolean (y and "
-            "n, 1 and 0), time, time:FORMAT such as time:%d.%m.%Y or time:unix, drop (no "
-            "feature). Repeatable.",
+            help="Kind of a column: category, ordinal (a category as one number), boolean (y or n, "
+            "1 or 0), time, time:FORMAT such as time:%d.%m.%Y or time:unix, or drop (no feature). "
+            "Repeatable.",
         ),
     ] = ()
     drop: Annotated[
-        Repeated, Option(metavar="NAME", help="Column that does not become a feature. Repeatable.")
+        Repeated, Option(metavar="NAME", help="Column that is not a feature. Repeatable.")
     ] = ()
     na: Annotated[
-        Repeated, Option(help="Text of an empty cell, in addition to NA, null, ?. Repeatable.")
+        Repeated,
+        Option(help="Text of an empty cell, in addition to NA, null and ?. Repeatable."),
     ] = ()
     impute: Annotated[
-        bool, Option("--impute", help="Fill empty cells, and add a feature that marks them.")
+        bool, Option("--impute", help="Fill empty cells and add a feature that marks them.")
     ] = False
     allow_missing: Annotated[
-        bool, Option("--allow-missing", help="Take empty cells (NaN) as values.")
+        bool, Option("--allow-missing", help="Accept empty cells (NaN) as values.")
     ] = False
     groups: Annotated[
         str | None,
         Option(
-            help="Column (array of an .npz) with each row's subject, machine or recording, no "
-            "feature: whole groups are held out."
+            help="Column, or array of an .npz, with each row's subject, machine or recording. It "
+            "is not a feature; whole groups are held out."
         ),
     ] = None
     time_split: Annotated[
         str | None,
         Option(
             metavar="NAME[=FORMAT]",
-            help="Column with the time of each row, numbers or dates, which is no feature: the "
-            "latest rows are held out, and the latest of the others validate.",
+            help="Column with each row's time, as numbers or dates. It is not a feature; the "
+            "latest rows are test rows, and the latest other rows are validation rows.",
         ),
     ] = None
-    seed: Annotated[int, Meta(ge=0), Option(help="Seed of the split and the models.")] = 0
+    seed: Annotated[int, Meta(ge=0), Option(help="Seed for the split and the models.")] = 0
     name: options.BundleName = None
     version: Annotated[str, Option("--bundle-version", help="Version of the bundle.")] = "1"
     sign: options.Sign = None
     max_message: Annotated[
         Annotated[int, Meta(ge=1)],
         FileOption(
-            "Largest message of the broker, in bytes: a request must fit (131072, AWS IoT Core's)."
+            "Largest message of the broker in bytes; requests must fit. 131072, the limit of AWS "
+            "IoT Core, by default."
         ),
     ] = MAX_REQUEST_BYTES
     test_size: Annotated[
-        float, FileOption("Share of the rows held out, if the file has no test part (0.25).")
+        float, FileOption("Share of test rows, if the file has no test part; 0.25 by default.")
     ] = 0.25
     class_weight: Annotated[
         Literal["balanced"] | dict[str, float] | None,
-        FileOption('"balanced", or {CLASS = WEIGHT}: what a row of a class counts.'),
+        FileOption('Weight of a row by its class: {CLASS = WEIGHT} or "balanced".'),
     ] = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     needs_cloud: bool = False
@@ -135,7 +142,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def goal(self) -> dict[str, float]:
-        """Goal of the training: budget, max_loss or offload_rate, if one is set."""
+        """The goal option that is set, by name; empty if none is set."""
         total_loss, _ = options.loss_option(self.max_loss)
         return options.chosen_goal(
             budget=self.budget, max_loss=total_loss, offload_rate=self.offload_rate
@@ -143,7 +150,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def objectives(self) -> dict[str, Any]:
-        """Parameters of the method: the goal, the bounds, and `parameters`."""
+        """Parameters of the method: the goal, the bounds and `parameters`."""
         total_loss, class_losses = options.loss_option(self.max_loss)
         bounds = {
             "min_recall": options.by_class_option("--min-recall", self.min_recall) or None,
@@ -162,13 +169,13 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> ColumnOptions:
-        """Kinds of columns, and texts of empty cells."""
+        """Kinds of columns and texts of empty cells."""
         kinds: dict[str, str] = {}
         for text in self.column:
             name, equals, kind = text.rpartition("=")
             if not equals or name in kinds:
-                why = "the column has two kinds" if equals else "write it as NAME=KIND"
-                raise InputError(f"--column {text}: {why}")
+                problem = "the column has two kinds" if equals else "write it as NAME=KIND"
+                raise InputError(f"--column {text}: {problem}")
             read_kind(kind)
             kinds[name] = kind
         kinds |= dict.fromkeys(self.drop, DROP)
@@ -181,12 +188,12 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def split_columns(self) -> dict[str, str]:
-        """Columns of groups and of times, by option."""
+        """Columns of groups and times, by option."""
         columns = {} if self.groups is None else {"--groups": self.groups}
         return columns | ({} if self.time_split is None else {"--time-split": self.split_time[0]})
 
     @property
     def split_time(self) -> tuple[str, str]:
-        """Column of `time_split`, and the format of its dates."""
+        """Column of `time_split` and the format of its dates."""
         name, equals, form = (self.time_split or "").rpartition("=")
         return (name, form) if equals else (form, "iso")

@@ -1,4 +1,4 @@
-"""Training a bundle from a table, as the command ``train`` and the demo do."""
+"""Train a bundle from a table, as ``gatewise train`` and the demo do."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gatewise_export import training_run
 from gatewise_export.bundle.signing import keygen
 from gatewise_export.packing.verification import verify
 from gatewise_export.training_data import load_dataset, split_rows
-from gatewise_export.training_run import path_beside, train_bundle
+from gatewise_export.training_run import neighbour_path, train_bundle
 from gatewise_export.training_settings import TrainingSettings
 from tests.support.machine_table import machine_table
 
-#: Parameters of a fast fit; by default several kinds of model are tried.
-QUICK = {
+#: Parameters for a fast fit; by default several kinds of models are tried.
+FAST_PARAMETERS = {
     "high_cost_model": LogisticRegression(max_iter=3000),
     "low_cost_model": "linear",
     "n_subsets": 3,
@@ -35,11 +35,11 @@ QUICK = {
 @pytest.fixture
 def settings(tmp_path: Path) -> TrainingSettings:
     return TrainingSettings(
-        dataset="iris", out=tmp_path / "bundle", method="confidence", parameters=QUICK
+        dataset="iris", out=tmp_path / "bundle", method="confidence", parameters=FAST_PARAMETERS
     )
 
 
-def test_a_run_has_the_system_the_bundle_and_the_test_rows(
+def test_a_run_returns_the_system_the_bundle_and_the_test_rows(
     settings: TrainingSettings,
 ) -> None:
     run = train_bundle(replace(settings, test_rows=20), quiet=True)
@@ -69,24 +69,24 @@ def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "says"),
+    ("part", "change", "message"),
     [
-        ("mixed", {"groups": "subject"}, r"--groups subject: .* rows of one group on both sides"),
+        ("mixed", {"groups": "subject"}, r"--groups subject: .* rows of one group in two parts"),
         ("mixed", {"time_split": "day"}, r"--time-split day: .* later than test rows"),
-        ("thirds", {"time_split": "day"}, "has validation rows of its own"),
-        ("ones", {}, "the array part leaves no training rows"),
-        ("zeros", {}, "the array part leaves no test rows"),
+        ("thirds", {"time_split": "day"}, "already has validation rows"),
+        ("ones", {}, "the array 'part' marks no training rows"),
+        ("zeros", {}, "the array 'part' marks no test rows"),
     ],
 )
 def test_part_array_that_contradicts_the_options_is_refused(
-    settings: TrainingSettings, tmp_path: Path, part: str, change: dict[str, Any], says: str
+    settings: TrainingSettings, tmp_path: Path, part: str, change: dict[str, Any], message: str
 ) -> None:
     x, y = load_iris(return_X_y=True)
     row = np.arange(len(y))
     parts = {"mixed": row % 4 == 0, "thirds": row // 50, "ones": row >= 0, "zeros": row < 0}
     np.savez(tmp_path / "t.npz", X=x, y=y, part=parts[part], subject=row // 10, day=row)
     settings = replace(settings, dataset=str(tmp_path / "t.npz"), **change)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         split_rows(load_dataset(settings), settings)
 
 
@@ -96,7 +96,7 @@ def test_whole_groups_are_held_out_near_the_share(
 ) -> None:
     x, y = load_iris(return_X_y=True)
     subject = np.arange(len(y)) // 2
-    y[subject == 3] = 9  # a class that only one group has
+    y[subject == 3] = 9  # only one group has this class
     np.savez(tmp_path / "t.npz", X=x, y=y, subject=subject)
     change = {"dataset": str(tmp_path / "t.npz"), "groups": "subject", "test_size": share}
     settings = replace(settings, **change)  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def test_impossible_shares_of_test_rows_are_refused(
         split_rows(load_dataset(settings), settings)
 
 
-def test_a_method_without_a_cloud_is_refused_where_one_is_needed(
+def test_needs_cloud_refuses_a_method_without_a_cloud(
     settings: TrainingSettings,
 ) -> None:
     with pytest.raises(InputError, match="cegb"):
@@ -133,14 +133,14 @@ def test_unreachable_budget_gives_the_nearest_point(settings: TrainingSettings) 
     assert run.bundle.manifest.active_point.cost == run.system.frontier_.points[0].cost
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_system_is_kept_when_packing_fails_and_can_be_packed_later(
+@pytest.mark.parametrize("is_folder_writable", [True, False])
+def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     settings: TrainingSettings,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     *,
-    beside: bool,
+    is_folder_writable: bool,
 ) -> None:
     key, _ = keygen(tmp_path / "fleet")
     folder = tmp_path / "folder"
@@ -148,24 +148,26 @@ def test_system_is_kept_when_packing_fails_and_can_be_packed_later(
 
     def lose_the_key(*args: Any, **more: Any) -> Any:
         key.rename(tmp_path / "away")
-        if not beside:
+        if not is_folder_writable:
             folder.write_text("in the way")
         return split_rows(*args, **more)
 
     monkeypatch.setattr(training_run, "split_rows", lose_the_key)
-    with pytest.raises(GatewiseError, match=r"fleet\.key" if beside else "cannot be written"):
+    with pytest.raises(
+        GatewiseError, match=r"fleet\.key" if is_folder_writable else "cannot be written"
+    ):
         train_bundle(settings, quiet=True)
     monkeypatch.undo()
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     (tmp_path / "away").rename(key)
-    if not beside:
+    if not is_folder_writable:
         folder.unlink()
-    call = said[said.index("gw.pack(") : said.rindex(")") + 1]
-    assert (folder / "bundle-fitted.joblib").is_file() is beside
-    bundle = eval(call, {"gw": gw, "joblib": joblib})  # the command that the message gives
+    call = stderr[stderr.index("gw.pack(") : stderr.rindex(")") + 1]
+    assert (folder / "bundle-fitted.joblib").is_file() is is_folder_writable
+    bundle = eval(call, {"gw": gw, "joblib": joblib})  # run the call that the message shows
     assert bundle.path == settings.out
     assert bundle.claimed_keys()
-    system = joblib.load(said.split("kept in ")[1].split(";")[0])["system"]
+    system = joblib.load(stderr.split("saved to ")[1].split(";")[0])["system"]
     assert verify(system, bundle, load_dataset(settings).X).agrees
 
 
@@ -177,42 +179,42 @@ def test_a_request_larger_than_a_message_is_refused(settings: TrainingSettings) 
 
 
 @pytest.mark.parametrize("change", [{"name": "a/b"}, {"name": ""}, {"version": "v" * 65}])
-def test_bad_bundle_names_are_refused_before_the_fit(
+def test_invalid_bundle_names_are_refused_before_the_fit(
     settings: TrainingSettings, change: dict[str, Any]
 ) -> None:
     with pytest.raises(InputError, match=r"cannot be a level of MQTT topics: give 1 to 64"):
         train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
 
 
-def test_bad_names_of_columns_are_refused_before_the_fit(
+def test_invalid_column_names_are_refused_before_the_fit(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:
     rows = np.arange(40.0).reshape(20, 2)
     table = tmp_path / "table.npz"
-    for names, says in (
-        (["Temp\n(C)", "x" * 300], r"rename: 'Temp\\n\(C\)' .*; 'x{64}' .* not 300"),
-        (["a", " b"], "rename: ' b' has spaces at an end"),
+    for names, message in (
+        (["Temp\n(C)", "x" * 300], r"cannot hold: 'Temp\\n\(C\)' .*; 'x{64}' .* not 300"),
+        (["a", " b"], "cannot hold: ' b' begins or ends with a space"),
     ):
         np.savez(table, X=rows, y=np.arange(20) % 2, feature_names=np.array(names))
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             train_bundle(replace(settings, dataset=str(table)), quiet=True)
 
 
-def test_bad_paths_are_refused_before_the_data_is_read(
+def test_unusable_paths_are_refused_before_the_data_is_read(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     rows = tmp_path / "rows.csv"
     rows.write_text("mine\n")
-    for change, says in (
+    for change, message in (
         ({"out": tmp_path / "file" / "bundle"}, "cannot be written: Not a directory"),
         ({"out": Path()}, "a bundle needs a name"),
         ({"out": tmp_path / ".."}, "a bundle needs a name"),
         ({"out": tmp_path / ("x" * 250)}, "cannot be written: File name too long"),
-        ({"rows": rows}, "rows.csv exists, and the test rows would be written there"),
-        ({"rows": rows, "dataset": str(rows)}, "the data itself"),
+        ({"rows": rows}, r"the test rows would overwrite .*rows\.csv: move"),
+        ({"rows": rows, "dataset": str(rows)}, "the test rows would overwrite the data"),
     ):
-        with pytest.raises(GatewiseError, match=says):
+        with pytest.raises(GatewiseError, match=message):
             train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
     assert rows.read_text() == "mine\n"
 
@@ -220,7 +222,7 @@ def test_bad_paths_are_refused_before_the_data_is_read(
 @pytest.mark.slow
 def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
     frame, y = machine_table()
-    # a dropped column has carriage returns, as free-text notes do
+    # a dropped column holds carriage returns, as free text may
     frame["serial"] += "\rnew"
     frame.assign(state=y).to_csv(tmp_path / "log.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)
     (tmp_path / "prices.toml").write_text(
@@ -229,19 +231,19 @@ def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
     )
     settings = TrainingSettings(
         dataset=str(tmp_path / "log.csv"), out=tmp_path / "bundle", target="state",
-        method="confidence", parameters=QUICK, costs=tmp_path / "prices.toml",
-        rows=path_beside(tmp_path / "bundle", "test.csv"),
+        method="confidence", parameters=FAST_PARAMETERS, costs=tmp_path / "prices.toml",
+        rows=neighbour_path(tmp_path / "bundle", "test.csv"),
         column=("supplier=category",), impute=True,
     )  # fmt: skip
     run = train_bundle(settings, quiet=True)
     assert run.verification.agrees
-    manifest, test = run.bundle.manifest, run.split.test
+    manifest = run.bundle.manifest
     assert manifest.column_names == ("supplier", "when", "mass", "heat", "ok")
     assert manifest.feature_costs().total == 9.0
     assert manifest.cloud_prices().request == 3.0
-    found = read_table(tmp_path / "bundle-test.csv", manifest.column_names, manifest.encoder)
-    assert found.ignored == ("serial", "label")
-    assert np.array_equal(manifest.encoder.rows(found.rows), run.data.X[test])
-    again = replace(settings, impute=False)
+    test_csv = read_table(tmp_path / "bundle-test.csv", manifest.column_names, manifest.encoder)
+    assert test_csv.ignored == ("serial", "label")
+    assert np.array_equal(manifest.encoder.rows(test_csv.rows), run.data.X[run.split.test])
+    without_impute = replace(settings, impute=False)
     with pytest.raises(InputError, match=r"'heat' is empty \(NaN\).*--impute or --allow-missing"):
-        train_bundle(again, quiet=True)
+        train_bundle(without_impute, quiet=True)

@@ -1,6 +1,6 @@
-"""The sub-commands ``gatewise frontier``, ``inspect`` and ``verify``, which read a bundle.
+"""The sub-commands ``gatewise frontier``, ``inspect`` and ``verify``, which work on a bundle.
 
-Only ``verify`` needs the learning libraries; ``inspect`` runs on a device.
+``inspect`` runs on devices; the others need the learning libraries.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ def frontier(
     min_recall: options.MinRecall = None,
     min_precision: options.MinPrecision = None,
     max_bytes: options.MaxBytes = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot to write: .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a plot of the curve: .png, .svg or .pdf.")
+    ] = None,
     sign: options.Sign = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the accuracy-cost curve of a bundle's operating points; switch to another one.
+    """Show the operating points of a bundle, or switch to another one.
 
-    --budget, --max-loss or --offload-rate switch the bundle to the best such point, by a change of
-    its manifest alone. A signed bundle needs its key for that. --min-recall and --min-precision
-    replace the bundle's bounds on classes, and 0 removes a bound; --max-loss is then 0.01 by
-    default. With --max-bytes only points within that size are chosen, listed and drawn.
+    --budget, --max-loss and --offload-rate switch the bundle to the best point for that goal. This
+    changes only the manifest; a signed bundle needs its key. --min-recall and --min-precision
+    replace the bundle's bounds on classes, and 0 removes a bound; they also switch the point, with
+    a --max-loss of 0.01 by default. --max-bytes restricts the choice, the list and the plot to
+    points within that size.
 
     Example:
 
@@ -63,11 +66,11 @@ def frontier(
         options.by_class_option("--min-precision", min_precision),
     )
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
+        raise InputError(f"--plot {plot}: give a file that ends in .png, .svg or .pdf")
     if (min_recall or min_precision) and not goal:
-        goal = {"max_loss": 0.01}  # the default of training
+        goal = {"max_loss": 0.01}  # as in training
     byte_limit = options.bytes_option(max_bytes)
-    # Switch to the goal's point within the bounds of the options or else of the bundle.
+    # Switch to the goal's point within the bounds of the options, or else of the bundle.
     if goal:
         try:
             point = chosen_point(opened.manifest, goal, bounds, byte_limit)
@@ -75,16 +78,17 @@ def frontier(
             if not bounds or min_recall or min_precision:
                 raise
             raise InputError(
-                f"{error}: these are bounds of the bundle; --min-recall LABEL=0 or --min-precision "
-                "LABEL=0 removes one"
+                f"{error}: the bundle sets these bounds; remove one with --min-recall LABEL=0 or "
+                "--min-precision LABEL=0"
             ) from None
         shares = bounds.min_recall, bounds.min_precision
         opened = set_operating_point(bundle, point, sign=sign, bounds=shares)
     elif sign is not None:
         raise InputError(
-            "--sign needs --budget, --max-loss or --offload-rate; gatewise pack signs a bundle"
+            "--sign needs --budget, --max-loss or --offload-rate; to sign a bundle as it is, use "
+            "gatewise pack"
         )
-    # Show the frontier as it is now.
+    # Show the frontier, with the point that is active now.
     manifest = opened.manifest
     curve = frontier_of(manifest, byte_limit)
     if plot is not None:
@@ -102,7 +106,7 @@ def inspect(
     public_key: options.PublicKeyFile = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the contents of a bundle and who signed it, after checking every hash.
+    """Show the contents and the signer of a bundle, after checking every hash.
 
     Example:
 
@@ -133,33 +137,33 @@ def inspect(
     elif opened.signed_by is not None:
         print(f"signed by key {signer}: the signature is valid")
     else:
-        print(f"signed by key {signer}, not checked; --public-key NAME.pub checks it")
+        print(f"signed by key {signer}, not checked: check it with --public-key NAME.pub")
     for name in opened.absent():
-        print(f"without {name}: for devices")
+        print(f"{name} is left out: this is a bundle for devices")
 
 
 def verify(
     bundle: options.BundlePath,
     data: Annotated[
-        str | None, typer.Option(help="Rows to check on: .csv, .parquet or .npz.")
+        str | None, typer.Option(help="File of rows to check: .csv, .parquet or .npz.")
     ] = None,
     target: options.Target = None,
     backend: Annotated[
         str | None,
         typer.Option(
             metavar="python:MODULE:ATTRIBUTE|URL",
-            help="Backend of a high-cost model that is not in the bundle, as in gatewise cloud.",
+            help="Backend of the high-cost model, if the bundle has no file of it.",
         ),
     ] = None,
     block: options.BlockFunctions = None,
     public_key: options.PublicKeyFile = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a bundle's decisions on this machine; exit status 1 if they differ.
+    """Check a bundle's decisions on this machine; exit with 1 if they differ.
 
-    The check runs the graphs on the bundle's sample, and compares the outputs with those of
-    training. With --data it also compares the graphs with the flat arrays on these rows, and
-    reports accuracy (R² of a regressor) and cost. It lists its comparisons.
+    The command runs the graphs on the bundle's sample and compares the outputs with those computed
+    in training. With --data it also compares the graphs with the flat arrays on these rows, and
+    measures cost and accuracy (R² for a regressor). It lists all comparisons.
 
     Example:
 
@@ -173,7 +177,7 @@ def verify(
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
     opened = opened.with_functions(load_block_functions(block or ()))
     answers = None if backend is None else backend_answers(opened, backend)
-    # The bundle's own sample first, then the rows of --data.
+    # Compare on the bundle's sample, then on the rows of --data.
     sample = self_test(opened, answers)
     checks: dict[str, Any] = {"sample": asdict(sample)}
     agrees = sample.agrees and sample.cloud_label_differences == 0
@@ -207,7 +211,7 @@ commands: dict[str, Callable[..., None]] = {
 
 
 def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
-    """The document of ``frontier --json``."""
+    """Build the document of ``frontier --json``."""
     hull = set(curve.hull().points)
     on_curve = set(curve.points)
     figures = (

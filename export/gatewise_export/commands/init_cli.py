@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise init``: write a file of prices and kinds for a table."""
+"""The sub-command ``gatewise init``, which writes a file of prices and kinds for a table."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gatewise_training.data.misleading_columns import TableRemark
     from gatewise_training.data.table_columns import ColumnFacts
 
-#: A number as a spreadsheet shows it: €1,200 or 70 %.
-_MARKED = re.compile(
+#: A number as a spreadsheet formats it, such as €1,200 or 70 %.
+_FORMATTED_NUMBER = re.compile(
     r"[^\w.+-]*[+-]?\d{1,3}(,\d{3})+(\.\d+)?\W*"
     r"|[^\w.+-]*[+-]?\d+(\.\d+)?\s*[^\w\s]+"
     r"|[^\w.+-]+[+-]?\d+(\.\d+)?"
@@ -30,14 +30,16 @@ _MARKED = re.compile(
 
 
 def init(
-    data: Annotated[Path, typer.Argument(help="Table: .csv or .parquet.")],
+    data: Annotated[Path, typer.Argument(help="Table of rows: .csv or .parquet.")],
     target: Target = None,
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("prices.toml"),
+    out: Annotated[Path, typer.Option(help="File of prices and kinds: .toml.")] = Path(
+        "prices.toml"
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """Write a file of prices and likely kinds for the columns of a table.
+    """Write a file with prices and likely kinds of a table's columns.
 
-    Edit it: every column costs 1 at first. The command prints how to train with the file.
+    Every column has the price 1 until you edit the file. The command prints how to train with it.
 
     Example:
 
@@ -48,29 +50,31 @@ def init(
     from gatewise_training.data.misleading_columns import drop_reason
 
     if out.suffix.lower() != ".toml":
-        raise InputError(f"--out {out}: the ending must be .toml")
+        raise InputError(f"--out {out}: give a file that ends in .toml")
     if not data.is_file():
-        raise InputError(f"{data} is not a file")
+        raise InputError(f"{data} is not a file: give a table")
     if data.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"{data}: the ending must be .csv or .parquet")
+        raise InputError(f"{data}: give a table that ends in .csv or .parquet")
     if out.exists():
-        raise InputError(f"{out} exists: name another with --out, or remove it")
+        raise InputError(f"{out} exists: give another file with --out, or remove it")
     table = read_table(data, target=target)
     check_classes(table.y)
     columns = table.facts
     remarks = table.remarks()
     reasons = {name: drop_reason(name, facts, remarks) for name, facts in columns.items()}
     kinds = {name: DROP if reasons[name] else facts.kind for name, facts in columns.items()}
-    # The command that trains with the file. With --na, cells of no kind are missing; --impute is
-    # needed unless all columns with missing cells are categories.
+    # Build the training command. --na marks cells that do not fit their column's kind as missing;
+    # --impute is needed if a kind without missing values has missing cells.
     words = ["gatewise", "train", str(data)]
     if target is not None:
         words += ["--target", target]
     words += ["--costs", str(out)]
-    odd = dict.fromkeys(word for n, f in columns.items() if kinds[n] != DROP for word in f.odd)
-    for word in odd:
+    odd_words = dict.fromkeys(
+        word for n, f in columns.items() if kinds[n] != DROP for word in f.odd
+    )
+    for word in odd_words:
         words += ["--na", word]
-    if odd or any(
+    if odd_words or any(
         f.missing and kinds[n] != DROP and not KINDS[kinds[n]].takes_missing
         for n, f in columns.items()
     ):
@@ -92,7 +96,7 @@ def init(
         emit({"prices": str(out), "kinds": kinds, "train": command, "remarks": texts})
         return
     note(
-        f"wrote {out}, for the label {table.target!r}: set the prices, check the kinds, then\n"
+        f"wrote {out} for the label {table.target!r}: set the prices, check the kinds, then run\n"
         f"    {command}"
     )
     for remark in remarks:
@@ -103,25 +107,25 @@ commands: dict[str, Callable[..., None]] = {"init": init}
 
 
 _TEXT = """\
-# Prices of the columns of {data}. Edit them, then
+# Prices of the columns of {data}. Edit them, then run
 #     {command}
 #
 # A price is the cost of acquiring the column's value for one instance, in any unit: ms, mJ, cents.
-# Kinds: {kinds}, drop (no feature).
+# Kinds: {kinds}, drop (the column is no feature).
 # docs/tables.md describes this file.
 
-default = 1.0  # of a column that is not listed
+default = 1.0  # price of a column that is not listed
 
 [features]
 {columns}
 
-# Columns of one reading share a price, which is paid once for any number of them:
+# Columns that one reading gives can share a price, which is paid once for all of them:
 #     ax = {{own = 0.1, group = "imu"}}
 #     ay = {{own = 0.1, group = "imu"}}
 [groups]
 # imu = 2.0
 
-# Costs of an offloaded instance in addition to its features.
+# Prices of an offload in addition to its features.
 [cloud]
 request = 0.0
 byte = 0.0
@@ -130,46 +134,46 @@ evaluation = 0.0
 
 
 def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnFacts]) -> list[str]:
-    """Options that hold out whole entities, or the latest rows."""
+    """List the options that hold out whole entities or the latest rows, if remarks advise it."""
     for trouble in ("entities", "time"):
         for remark in remarks:
             if remark.trouble == trouble:
                 name = remark.columns[0]
                 form = columns[name].forms[0]
-                is_other = columns[name].kind == "time" and form != ISO
-                return [remark.option, f"{name}={form}" if trouble == "time" and is_other else name]
+                needs_format = trouble == "time" and columns[name].kind == "time" and form != ISO
+                return [remark.option, f"{name}={form}" if needs_format else name]
     return []
 
 
 def _line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -> str:
-    """Write the line of a column, with a comment on its cells."""
+    """Write the line of a column with a comment on its cells."""
     value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
     if kind == "time" and facts.forms[0] != ISO:
         value = f'{{own = 1.0, kind = "time:{facts.forms[0]}"}}'
     if kind == DROP:
         value = '{kind = "drop"}'
-    holds = {
+    contents = {
         "number": f"numbers from {facts.low:g} to {facts.high:g}",
         "boolean": "true and false",
-        "time": f"dates, as {facts.example!r}",
+        "time": f"dates such as {facts.example!r}",
         "empty": "empty",
-    }.get(facts.kind, f"{facts.distinct:,} different texts, as {facts.example!r}")
+    }.get(facts.kind, f"{facts.distinct:,} different texts such as {facts.example!r}")
     if facts.commas is not None:
-        holds = facts.advice
-    elif facts.kind in ("text", "category") and _MARKED.fullmatch(facts.example):
+        contents = facts.advice
+    elif facts.kind in ("text", "category") and _FORMATTED_NUMBER.fullmatch(facts.example):
         reason = None
-        holds += f": if numbers, write them as {re.sub(r'[^0-9.+-]', '', facts.example)}"
+        contents += f": if numbers, write them like {re.sub(r'[^0-9.+-]', '', facts.example)}"
     if reason:
-        holds += f": {reason}"
+        contents += f": {reason}"
     if facts.odd:
-        holds += f"; in {plural(facts.n_odd, 'row')} not, as {facts.odd[0]!r}"
+        contents += f"; {plural(facts.n_odd, 'row')} with other cells such as {facts.odd[0]!r}"
     if facts.missing and facts.kind != "empty":
-        holds += f"; empty in {facts.missing:,} of {facts.rows:,} rows"
-    return f"{_quoted(name)} = {value}  # {_printable(holds)}"
+        contents += f"; empty in {facts.missing:,} of {facts.rows:,} rows"
+    return f"{_quoted(name)} = {value}  # {_printable(contents)}"
 
 
 def _quoted(name: str) -> str:
-    """A key of TOML."""
+    """Write a name as a TOML key."""
     if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
         return name
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""Frontier of a bundle's operating points, and choice of a point."""
+"""Build the frontier of a bundle's operating points, and choose a point on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewise_training.operating_points.frontier import SLACK, Frontier
 
 
 def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
-    """Make a frontier of a manifest's operating points that take at most `max_bytes`."""
+    """Build the frontier of a manifest's operating points of at most `max_bytes`."""
     points = manifest.operating_points
     reference = manifest.reference_accuracy
     curve = Frontier.from_points(
@@ -34,7 +34,7 @@ def bounds_of(
     min_recall: Mapping[Any, float] | None = None,
     min_precision: Mapping[Any, float] | None = None,
 ) -> ClassBounds:
-    """Get the bounds on classes from the arguments, or else from the manifest."""
+    """Get the bounds by class from the arguments, or else from the manifest."""
     bounds = ClassBounds.from_mappings(manifest.classes, min_recall, min_precision)
     if not min_recall:
         bounds = replace(bounds, min_recall=manifest.min_recall or bounds.min_recall)
@@ -49,8 +49,11 @@ def chosen_point(
     bounds: ClassBounds,
     max_bytes: int | None = None,
 ) -> int:
-    """Get the index of the point for a goal, as training chooses it."""
+    """Choose the point for a goal as training does; return its index."""
     if "max_loss" in goal and manifest.reference_accuracy is None:
-        raise InputError(f"{manifest.name} has no accuracy of its high-cost model: use --budget")
+        raise InputError(
+            f"{manifest.name} does not state its high-cost model's accuracy, which --max-loss "
+            "needs: use --budget"
+        )
     point = frontier_of(manifest, max_bytes).choose(bounds, slack=SLACK, **goal).point
     return manifest.operating_points.index(point)

@@ -1,4 +1,4 @@
-"""``gatewise monitor``: the true figures of a deployed system."""
+"""The sub-command ``gatewise monitor``, which estimates the accuracy of a deployed system."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from gatewise_export.commands.options import AsJson
 
 
 def monitor_archive(
-    archive: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `cloud --keep`.")],
+    archive: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder that `gatewise cloud --keep` writes.")
+    ],
     version: Annotated[
         str | None, typer.Option(help="Version of the model; by default the newest.")
     ] = None,
     days: Annotated[
-        float | None, typer.Option(min=0.001, help="Only the instances of the last days.")
+        float | None,
+        typer.Option(min=0.001, help="Age of the oldest instances, in days; by default any age."),
     ] = None,
     metrics: Annotated[
-        Path | None, typer.Option(help="File for Prometheus's textfile collector: truth.prom.")
+        Path | None,
+        typer.Option(help="File for Prometheus's textfile collector, such as truth.prom."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate how often the system and the high-cost model are right, from few labels.
+    """Estimate from few labels how often the system and its high-cost model are right.
 
-    All answers of the high-cost model and the labels of people count, each weighted by its known
-    chance. The intervals hold whatever that model is worth, at all looks together (95 %). Exits 1
-    when labels show that the accuracy is more than 1 point below the bundle's promise.
+    The estimate uses all answers of the high-cost model and all labels, weighted by the inverse of
+    their known probabilities. Its 95 % intervals are valid however bad that model is, and for all
+    runs of this command together. The command exits with 1 if labels show that the accuracy is more
+    than 1 point below the bundle's promise.
 
       gatewise monitor kept
       gatewise monitor kept --days 7 --metrics /var/lib/node_exporter/truth.prom
@@ -46,7 +51,7 @@ def monitor_archive(
     else:
         _print(report)
     if report.alarm:
-        note("gatewise: the system is less often right than its bundle promises")
+        note("gatewise: the system is right less often than its bundle promises")
         raise typer.Exit(1)
 
 
@@ -63,16 +68,16 @@ def _print(report: MonitorReport) -> None:
         for figure in report.figures
     ]
     title = f"{report.model} {report.version}"
-    header = ("system", "figure", "estimate", "95 % interval", "from labels alone", "labels")
+    header = ("system", "figure", "estimate", "95 % interval", "from labels only", "labels")
     table(title, header, rows)
     print(
-        f"{report.n_rows} instances kept, which stand for {report.n_instances:.0f}; "
-        f"{report.n_labels} of {report.n_chosen} chosen ones are labelled"
+        f"{report.n_rows} kept instances represent {report.n_instances:.0f} instances; "
+        f"{report.n_labels} of {report.n_chosen} chosen instances have a label"
     )
     if report.evidence is not None and report.promised is not None:
         print(
-            f"promised: {percent(report.promised)}; evidence that the truth is more than "
-            f"{percent(report.tolerance)} below: {report.evidence:.3g} (alarm from 20 on)"
+            f"promised: {percent(report.promised)}; evidence for an accuracy more than "
+            f"{percent(report.tolerance)} lower: {report.evidence:.3g} (alarm at 20)"
         )
 
 

@@ -1,6 +1,6 @@
 """Arguments and options that several sub-commands share.
 
-Types with a name that ends in ``Setting`` are for fields of settings classes and check bounds.
+Types whose name ends in ``Setting`` annotate fields of settings classes and check bounds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from gatewise.errors import InputError
 from gatewise.formats import read_bytes
 
 BundlePath = Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON document instead of text.")]
 _BUDGET = typer.Option(help="Largest mean cost per instance.")
-_OFFLOAD_RATE = typer.Option(
-    help="Largest share of instances that are offloaded; 0 without a link."
-)
+_OFFLOAD_RATE = typer.Option(help="Largest share of offloaded instances; 0 if there is no link.")
 _MIN_RECALL = typer.Option(metavar="CLASS=SHARE", help="Smallest recall of a class. Repeatable.")
 _MIN_PRECISION = typer.Option(
     metavar="CLASS=SHARE", help="Smallest precision of a class. Repeatable."
@@ -38,15 +36,15 @@ MinPrecision = Annotated[list[str] | None, _MIN_PRECISION]
 PrecisionSetting = Annotated[tuple[str, ...], _MIN_PRECISION]
 MaxBytes = Annotated[
     str | None,
-    typer.Option(help="Largest size of the stages on a device: 65536, 64KB, 1MB."),
+    typer.Option(help="Largest size of the stages on a device, such as 65536, 64KB or 1MB."),
 ]
 Sign = Annotated[
-    Path | None, typer.Option(help="Private key, Ed25519 in PEM, that signs the bundle.")
+    Path | None, typer.Option(help="PEM file of the private Ed25519 key that signs the bundle.")
 ]
 PublicKeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--public-key", help="Public key in PEM; a bundle that is not signed by it is refused."
+        "--public-key", help="PEM file of the public key that must have signed the bundle."
     ),
 ]
 Target = Annotated[
@@ -57,21 +55,23 @@ BlockFunctions = Annotated[
     typer.Option(
         "--block",
         metavar="NAME=MODULE:FUNCTION",
-        help="Python function of a block, which bundles do not hold. Repeatable.",
+        help="Python function of a block; bundles do not contain functions. Repeatable.",
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Bundle to write: a directory or a .gwb file.")]
-BundleName = Annotated[str | None, typer.Option(help="Name of the bundle; by default the data's.")]
+BundleName = Annotated[
+    str | None, typer.Option(help="Name of the bundle; by default the name of the data.")
+]
 BundleVersion = Annotated[str, typer.Option(help="Version of the bundle.")]
 
 
 def bytes_option(text: str | None) -> int | None:
-    """Read the option ``--max-bytes``."""
+    """Parse the option ``--max-bytes``."""
     return None if text is None else read_bytes("--max-bytes", text)
 
 
 def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
-    """Read values ``class=number`` of an option, at most one per class.
+    """Parse the values ``class=number`` of an option, at most one per class.
 
     >>> by_class_option("--min-recall", ["fault=0.9"])
     {'fault': 0.9}
@@ -84,34 +84,35 @@ def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not label:
-            raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
+            raise InputError(f"{name} {text}: give a class and a number, such as {name} fault=0.9")
         if label in numbers:
-            raise InputError(f"{name} {text}: the class has two numbers")
+            raise InputError(f"{name} {text}: the class already has a number")
         numbers[label] = number
     return numbers
 
 
 def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
-    """Read ``--max-loss``: the loss over all rows, and losses by class.
+    """Parse ``--max-loss`` into the loss over all rows and losses by class.
 
     >>> loss_option(["fault=0.05", "0.02"])
     (0.02, {'fault': 0.05})
     """
-    plain = [text for text in texts or () if "=" not in text]
-    if len(plain) > 1:
-        raise InputError(f"--max-loss {plain[1]}: give one loss over all rows, not two")
+    total_texts = [text for text in texts or () if "=" not in text]
+    if len(total_texts) > 1:
+        raise InputError(f"--max-loss {total_texts[1]}: give one loss over all rows, not two")
     try:
-        total = float(plain[0]) if plain else None
+        total = float(total_texts[0]) if total_texts else None
     except ValueError:
         raise InputError(
-            f"--max-loss {plain[0]}: give a number, or a class with a number, as fault=0.05"
+            f"--max-loss {total_texts[0]}: give a number, or a class and its number such as "
+            "fault=0.05"
         ) from None
     return total, by_class_option("--max-loss", [text for text in texts or () if "=" in text])
 
 
 def chosen_goal(**options: float | None) -> dict[str, float]:
-    """Get the one option that is set, by name; InputError if there are several."""
+    """Get the goal option that is set, by name; raise InputError if several are set."""
     goals = {name: value for name, value in options.items() if value is not None}
     if len(goals) > 1:
-        raise InputError("give one of --budget, --max-loss and --offload-rate, not several")
+        raise InputError("give only one of --budget, --max-loss and --offload-rate")
     return goals

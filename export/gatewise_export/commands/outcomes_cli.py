@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise outcomes``: thresholds from a table of outcomes."""
+"""The sub-command ``gatewise outcomes``, which chooses thresholds from a table of outcomes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,25 @@ if TYPE_CHECKING:
 
     from gatewise_training.outcomes.outcome_table import Agreement
 
-#: Largest number of the frontier's points that are printed.
-LISTED_POINTS = 12
+#: Largest number of frontier points in the printed table.
+MAX_PRINTED_POINTS = 12
 
 
 def outcomes(
-    data: Annotated[Path, typer.Argument(help="Table of outcomes, one per row: .csv or .parquet.")],
+    data: Annotated[Path, typer.Argument(help="Table of outcomes: .csv or .parquet.")],
     small_cost: Annotated[
         list[str],
-        typer.Option(metavar="COST|COLUMN", help="Cost of a small system. Repeatable, in order."),
+        typer.Option(
+            metavar="COST|COLUMN", help="Cost per row of a small system. Repeatable, in order."
+        ),
     ],
-    big_cost: Annotated[str, typer.Option(metavar="COST|COLUMN", help="Cost of the big system.")],
+    big_cost: Annotated[
+        str, typer.Option(metavar="COST|COLUMN", help="Cost per row of the big system.")
+    ],
     score: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column of a small system's score; higher means more confident. Repeatable."
+            help="Column of a small system's score, higher if more confident. Repeatable."
         ),
     ] = None,
     small_loss: Annotated[
@@ -46,41 +50,46 @@ def outcomes(
         str | None,
         typer.Option(
             metavar="A,B,C",
-            help="Columns of several small models' answers: the score is the share that agrees.",
+            help="Columns of small models' answers; the score is the share of equal answers.",
         ),
     ] = None,
     truth: Annotated[
         str | None,
-        typer.Option(help="Column of the right answer, with --agreement and --big-answer."),
+        typer.Option(help="Column of the correct answer; required with --agreement."),
     ] = None,
     big_answer: Annotated[
-        str | None, typer.Option(help="Column of the big system's answer, with --truth.")
+        str | None,
+        typer.Option(help="Column of the big system's answer; required with --agreement."),
     ] = None,
-    loss_limit: Annotated[float, typer.Option(help="Largest loss that a row can have.")] = 1.0,
+    loss_limit: Annotated[float, typer.Option(help="Largest possible loss of a row.")] = 1.0,
     routed: Annotated[
         bool,
-        typer.Option("--routed", help="Scores are known in advance; only the chosen system runs."),
+        typer.Option(
+            "--routed", help="Scores are known before any system runs, so only one system runs."
+        ),
     ] = False,
     group: Annotated[
-        str | None, typer.Option(help="Column of groups of rows, such as conversations.")
+        str | None, typer.Option(help="Column that groups rows, such as a conversation's id.")
     ] = None,
     budget: options.Budget = None,
     max_loss: Annotated[
         float | None,
-        typer.Option(help="Largest mean loss above the big system's; by default 1 % of the limit."),
+        typer.Option(
+            help="Largest mean loss above the big system's loss; by default 1 % of --loss-limit."
+        ),
     ] = None,
     offload_rate: options.OffloadRate = None,
     guarantee: Annotated[
-        float, typer.Option(help="Confidence that the bound holds on new rows; 0: no test.")
+        float, typer.Option(help="Confidence that the bound holds on new rows; 0 for no test.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split of the rows.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="JSON file of thresholds to write.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for splitting the rows.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the thresholds.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     r"""Choose the score thresholds of small systems from a table of outcomes.
 
-    The table has, for each row, a small system's score, the losses of its answer and of the big
-    system's answer, and the costs of both. A small system answers if its score reaches the
+    Each row has the score of a small system, the losses of the small system's answer and of the big
+    system's answer, and the costs of both. The small system answers if its score reaches the
     threshold. A loss is a number from 0 to --loss-limit.
 
     Example:
@@ -123,7 +132,7 @@ def outcomes(
         is_routed=routed,
         groups=None if group is None else columns.values(group),
     )
-    # choose, write and print
+    # choose the thresholds, then write and print them
     cascade = OutcomeCascade(guarantee=guarantee or None, random_state=seed, **goal)
     cascade.fit(outcomes_of_rows)
     document = cascade.to_dict()
@@ -145,7 +154,7 @@ commands: dict[str, Callable[..., None]] = {"outcomes": outcomes}
 
 
 class _Columns:
-    """Columns of the table of outcomes, with errors that name the file."""
+    """Columns of the table of outcomes; its errors name the file."""
 
     def __init__(self, path: Path, frame: DataFrame) -> None:
         self._path = path
@@ -155,7 +164,7 @@ class _Columns:
         name = name.strip()
         if name not in self._frame.columns:
             known = ", ".join(map(str, self._frame.columns))
-            raise InputError(f"{self._path} has no column {name!r}; it has {known}")
+            raise InputError(f"{self._path} has no column {name!r}; its columns are {known}")
         return self._frame[name].to_numpy()
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
@@ -167,7 +176,7 @@ class _Columns:
             raise InputError(f"{self._path}: {columns} must hold numbers: {error}") from None
 
     def costs(self, words: Sequence[str]) -> NDArray[np.float64]:
-        """Get costs, given as numbers or as columns, shape (n, n_words)."""
+        """Get costs from numbers or column names, shape (n, n_words)."""
         n_rows = len(self._frame)
         costs = []
         for word in words:
@@ -198,12 +207,12 @@ def _losses_of_agreement(
 
 
 def _print_frontier(points: Sequence[dict[str, Any]]) -> None:
-    """Print the frontier, or evenly spaced points of a long one."""
-    n_shown = min(len(points), LISTED_POINTS)
+    """Print the frontier; of a long frontier print evenly spaced points."""
+    n_shown = min(len(points), MAX_PRINTED_POINTS)
     shown = sorted({round(i) for i in np.linspace(0, len(points) - 1, n_shown)})
     table(
         f"frontier, {n_shown} of {len(points)} points",
-        ("cost", "loss", "to the big system", "small system answers from"),
+        ("cost", "loss", "offloaded", "score thresholds"),
         [
             (
                 f"{points[i]['cost']:.4g}",

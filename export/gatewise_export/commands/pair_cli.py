@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise pair``: make a bundle of two given models."""
+"""The sub-command ``gatewise pair``, which packs two trained models into a bundle."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class PairSettings(Settings, frozen=True, kw_only=True):
     """Options of ``gatewise pair``."""
 
     low_cost_model: Annotated[
-        Path, typer.Argument(help="Low-cost model: ONNX, or a booster's file.")
+        Path, typer.Argument(help="Low-cost model: an ONNX file or a booster's file.")
     ]
     high_cost_model: Annotated[
-        Path, typer.Argument(help="High-cost model: ONNX, or a booster's file.")
+        Path, typer.Argument(help="High-cost model: an ONNX file or a booster's file.")
     ]
     data: Annotated[
         Path,
-        typer.Option(help="Rows that trained neither model: .npz, .npy, .csv or .parquet."),
+        typer.Option(help="Rows that neither model was trained on: .npz, .npy, .csv or .parquet."),
     ]
     out: options.Out
     target: Annotated[
         str | None,
-        typer.Option(help="Array or column of labels; without it, agreement is measured."),
+        typer.Option(help="Array or column of labels; by default agreement is measured."),
     ] = None
     budget: options.BudgetSetting = None
     max_loss: Annotated[
@@ -54,15 +54,15 @@ class PairSettings(Settings, frozen=True, kw_only=True):
     ] = None
     offload_rate: options.OffloadRateSetting = None
     classes: Annotated[
-        str | None, typer.Option(help="Labels in the order of the scores, separated by commas.")
+        str | None, typer.Option(help="Labels in the order of the scores, comma-separated.")
     ] = None
     seed: Annotated[
-        int, Meta(ge=0), typer.Option(help="Seed of the rows that choose thresholds.")
+        int, Meta(ge=0), typer.Option(help="Seed for drawing the rows that choose thresholds.")
     ] = 0
     max_message: Annotated[
         int,
         Meta(ge=1),
-        typer.Option(help="Largest message of the broker, in bytes: a request must fit."),
+        typer.Option(help="Largest message of the broker in bytes; requests must fit."),
     ] = MAX_REQUEST_BYTES
     name: options.BundleName = None
     bundle_version: options.BundleVersion = "1"
@@ -70,7 +70,7 @@ class PairSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def goal(self) -> dict[str, float]:
-        """The goal that is set (budget, max_loss or offload_rate), if any."""
+        """The goal option that is set, by name; empty if none is set."""
         return options.chosen_goal(
             budget=self.budget, max_loss=self.max_loss, offload_rate=self.offload_rate
         )
@@ -78,12 +78,12 @@ class PairSettings(Settings, frozen=True, kw_only=True):
 
 @with_options
 def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
-    """Choose a threshold between two given models, and pack them into a bundle.
+    """Choose a threshold between two trained models and pack them into a bundle.
 
-    The models are not fitted again. An instance is offloaded if its low-cost margin is below the
-    threshold. Half of the rows choose thresholds, and the other half measure them. Without --target
-    the agreement with the high-cost model replaces the accuracy. An instance costs 1, and a request
-    1 more.
+    The models are not trained again. An instance is offloaded if the low-cost model's margin is
+    below the threshold. Half of the rows choose thresholds, and the other half measure them.
+    Without --target, agreement with the high-cost model replaces accuracy. An instance costs 1, and
+    a request costs 1 more.
 
     How the inputs and outputs of a graph are read is printed on standard error.
 
@@ -100,7 +100,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_training").setLevel(logging.INFO)
-    # refuse unusable options, paths and keys before the work
+    # check options, paths and keys before any work
     goal: dict[str, Any] = settings.goal
     check_destination(settings.out)
     if settings.sign is not None:
@@ -113,7 +113,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
         random_state=settings.seed,
         **goal,
     ).fit(x, y)
-    # pack uses SAMPLE_ROWS of these, without those whose two largest probabilities are close
+    # `pack` drops rows whose two largest probabilities are close, then uses SAMPLE_ROWS
     rows = x[: 2 * SAMPLE_ROWS]
     bundle = pack(
         system,
@@ -136,7 +136,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
 def _document(
     system: PairCascade, bundle: Bundle, report: VerifyReport, n_instances: int
 ) -> dict[str, Any]:
-    """The document of ``--json``."""
+    """Build the document of ``--json``."""
     point = bundle.manifest.active_point
     return {
         "bundle": str(bundle.path),
@@ -167,7 +167,7 @@ def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> No
 
 
 def _labels(text: str, y: NDArray[Any] | None) -> list[int] | list[str]:
-    """Labels of --classes: integers if the words, and any labels of the data, are integers."""
+    """Parse --classes, as integers if the words and the data's labels are integers."""
     words = [word.strip() for word in text.split(",")]
     if y is not None and y.dtype.kind not in "biu":
         return words

@@ -1,4 +1,4 @@
-"""``gatewise refit``: a second release, learned from kept instances."""
+"""The sub-command ``gatewise refit``, which trains a new release on kept instances."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from gatewise_export.commands.options import AsJson
 from gatewise_export.refit.refit import RefitReport, RefitSettings, refit_bundle
 
 _VERDICTS = {
-    "better": "the held rows show that the new release is better",
-    "worse": "the held rows show that the new release is WORSE",
-    "not shown": "the held rows do not show that the new release is better",
+    "better": "the comparison rows show that the new release is better",
+    "worse": "the comparison rows show that the new release is WORSE",
+    "not shown": "the comparison rows do not show that the new release is better",
 }
 
 
 @with_options
 def refit(settings: RefitSettings, as_json: AsJson = False) -> None:
-    """Learn a new release from old training rows and kept instances with labels.
+    """Train a new release on old training rows and kept instances with labels.
 
-    Kept instances count by the inverse of their chances. With --high-cost same, those without a
-    label are taught by the high-cost model, and stages, gate and thresholds are fitted again for
-    it; new trains another one on old rows and labels. A part of the kept instances is held out, and
-    both releases answer it. Exits 1 unless these rows show that the new one is better; the bundle
-    is written all the same.
+    Kept instances are weighted by the inverse of their probabilities of being kept. With
+    --high-cost same the high-cost model stays and labels the instances that have no label; stages
+    and thresholds are fitted again. With --high-cost new a high-cost model is trained on old rows
+    and labels. Both releases answer a part of the kept instances that is held out from the fit. The
+    command exits with 1 unless this comparison shows that the new release is better; the bundle is
+    written in either case.
 
       gatewise refit bundle --train train.npz --kept kept --out bundle2
       gatewise refit bundle --train log.csv --target fault --kept kept --high-cost new --out b2
@@ -52,14 +53,14 @@ def _print(report: RefitReport) -> None:
         for comparison in report.comparisons
         if comparison.n_labels
     ]
-    header = ("rows held out", "labels", "new less old", "95 % interval")
-    table(f"{report.new} against {report.old}", header, rows)
+    header = ("comparison rows", "labels", "new minus old", "95 % interval")
+    table(f"{report.new} compared with {report.old}", header, rows)
     print(
-        f"fitted on {report.n_old} old rows and {report.n_kept} kept ones, {report.n_labels} with "
-        f"a label; no weight above {report.cap:g} times the mean"
+        f"fitted on {report.n_old} old rows and {report.n_kept} kept instances, of which "
+        f"{report.n_labels} have a label; weights are capped at {report.cap:g} times the mean"
     )
     old_rate, new_rate = map(percent, report.offload_rates)
-    print(f"offloaded: {old_rate} before, {new_rate} now")
+    print(f"offloaded: {old_rate} by the old release, {new_rate} by the new one")
     print(_VERDICTS[report.verdict])
 
 

@@ -1,4 +1,4 @@
-"""Checks of a bundle on the rows of a table, for ``gatewise verify --data``."""
+"""Check a bundle on the rows of a table, for ``gatewise verify --data``."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
 
-#: Largest share of rows with implausible values that is not reported.
-FEW_IMPLAUSIBLE = 0.01
+#: Share of rows with implausible values above which a remark is made.
+MAX_IMPLAUSIBLE_SHARE = 0.01
 #: Function from rows of all features to class indices and probabilities.
 HighCost = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
 
 
 def backend_answers(bundle: Bundle, backend: str) -> HighCost:
-    """Make the function that answers for a bundle with its high-cost model in a backend."""
+    """Make a function that answers rows with the high-cost model in a backend."""
     from gatewise_training.learners.high_cost_model import HighCostModel
 
     manifest = bundle.manifest
     if manifest.cloud is None or manifest.cloud.backend is None:
-        raise InputError(
-            f"{bundle.path} needs no --backend: the bundle contains its high-cost model"
-        )
+        raise InputError(f"{bundle.path} contains its high-cost model: leave out --backend")
     if not backend.startswith(PYTHON):
         raise InputError(f"--backend {backend}: give python:module:attribute")
     inputs = manifest.cloud_inputs()
@@ -44,10 +42,11 @@ def backend_answers(bundle: Bundle, backend: str) -> HighCost:
 def check_data(
     bundle: Bundle, source: str, target: str | None, answers: HighCost | None = None
 ) -> tuple[VerifyReport, dict[str, Any]]:
-    """Compare a bundle's graphs with their flat arrays on the rows of a table.
+    """Compare a bundle's graphs with its flat arrays on the rows of a table.
 
-    Returns the comparison, and the figures ``cost``, ``offload_rate`` and, with labels,
-    ``accuracy`` (``r2`` of a regressor, none of a ranker), with ``remarks`` if there are any.
+    Returns the comparison, and a dict of figures: ``cost``, ``offload_rate``, for labelled rows
+    ``accuracy`` (``r2`` for a regressor, nothing for a ranker), and a list ``remarks`` if it is not
+    empty.
     """
     from gatewise_training.data import datasets
     from gatewise_training.data.instance_files import load_instances
@@ -55,15 +54,15 @@ def check_data(
     manifest = bundle.manifest
     if bundle.absent():
         raise InputError(
-            f"{bundle.path} is for devices, without {bundle.absent()[0]}: leave out --data, or "
-            "verify the bundle that it was made from"
+            f"{bundle.path} is a bundle for devices, without {bundle.absent()[0]}: leave out "
+            "--data, or verify the full bundle"
         )
     if manifest.cloud is not None and manifest.cloud.backend is not None and answers is None:
         raise InputError(
             f"the high-cost model of {bundle.path} runs in a backend, {manifest.cloud.backend}: "
             "give --backend python:module:attribute, or leave out --data"
         )
-    # Rows in the form of the bundle: windows, arrays, features or raw columns.
+    # Read rows in the form that the bundle reads: windows, arrays, features or raw columns.
     if manifest.signal is not None:
         bundle.read_block_models()
         instances, y = load_instances(source, target or _label_array(source))
@@ -86,7 +85,7 @@ def check_data(
     }
     remarks = _implausible(bundle, x)
     if y is None and manifest.task != "rank":
-        remark = f"{source} has no label, so no accuracy; --target NAME names its column"
+        remark = f"{source} has no label, so accuracy is not measured: name it with --target NAME"
         remarks = [remark, *remarks]
     if remarks:
         measured["remarks"] = remarks
@@ -94,7 +93,7 @@ def check_data(
 
 
 def _label_array(source: str) -> str | None:
-    """Name of the labels in an npz file of arrays X and y, as ``gatewise simulate`` takes it."""
+    """Name of the label array in an npz file with the arrays X and y; None for other files."""
     from gatewise_training.data.instance_files import arrays_of
 
     if Path(source).suffix.lower() != ".npz" or not Path(source).is_file():
@@ -103,7 +102,7 @@ def _label_array(source: str) -> str | None:
 
 
 def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
-    """List the comparisons that ``gatewise verify`` makes, one line each."""
+    """List the comparisons that ``gatewise verify`` makes, one per line."""
     manifest = bundle.manifest
     answer = "value" if manifest.answers_values else "label"
     n_stages = len(manifest.stages)
@@ -111,36 +110,37 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
     if bundle.signed_by is not None:
         lines.append(f"signature of the manifest by key {bundle.signed_by}")
     lines.append(
-        f"sample: every output of {plural(n_stages, 'stage')}, exit, {answer} and cost, "
-        "against what training computed"
+        f"sample: every output of {plural(n_stages, 'stage')}, exit, {answer} and cost, compared "
+        "with training"
     )
     if with_data:
         files = ", ".join(s.arrays for s in manifest.stages if s.arrays is not None)
         if files:
-            lines.append(f"data: the same, against the flat arrays in {files}")
+            lines.append(f"data: the same, compared with the flat arrays in {files}")
         lines += [
-            f"data: {stage.graph} runs; given as a graph, it has no other form"
+            f"data: {stage.graph} runs; it is a given graph without flat arrays to compare with"
             for stage in manifest.stages
             if stage.kind == "graph"
         ]
     if bundle.absent():
-        lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
+        lines.append(f"not run: {bundle.absent()[0]}, which is not in a bundle for devices")
     elif backend is not None:
         lines.append(f"high-cost model: label and probabilities of the sample, by {backend}")
     elif manifest.cloud is not None and manifest.cloud.backend is not None:
         lines.append(
-            f"not run: the high-cost model, which a worker's backend has: {manifest.cloud.backend}"
+            f"not run: the high-cost model, which runs in a worker's backend, "
+            f"{manifest.cloud.backend}"
         )
     elif manifest.cloud is not None:
         lines.append("high-cost model: label and probabilities of the sample")
-    idle = len(manifest.every_stage) - n_stages
-    if idle:
-        lines.append(f"not run: {plural(idle, 'stage')} of other operating points")
+    n_unused = len(manifest.every_stage) - n_stages
+    if n_unused:
+        lines.append(f"not run: {plural(n_unused, 'stage')} of other operating points")
     return lines
 
 
 def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
-    """Accuracy or R² of the answers; none of a ranker, because a table has no queries."""
+    """Accuracy or R² of the answers; empty for a ranker, because a table has no queries."""
     if manifest.task == "classify":
         true_classes = _class_indices(y, manifest, source)
         return {"accuracy": float(np.mean(outcome.labels == true_classes))}
@@ -150,7 +150,7 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
         values = np.asarray(y, np.float64)
     except ValueError as error:
         raise InputError(
-            f"{source}: the bundle predicts values, and the label is not a number"
+            f"{source}: the bundle predicts values, but a label is not a number"
         ) from error
     # R² = 1 - sum (y - answer)² / sum (y - mean y)²
     error_squares = ((values - outcome.labels.astype(np.float64)) ** 2).sum()
@@ -159,21 +159,21 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
 
 
 def _implausible(bundle: Bundle, x: NDArray[np.float32]) -> list[str]:
-    """Remark on rows with values far outside of those in training, if there are many."""
+    """Remark on rows with values far outside the training ranges, if there are many."""
     ranges = bundle.ranges()
     if ranges is None:
         return []
     lowest, highest = ranges.features.limits()
-    # values of a raw window follow the features; one range stands for all values of an array
+    # values of a raw window come after the features; an array has a single range for all values
     features = x if len(lowest) == 1 else x[:, : len(lowest)]
     outside = (features < lowest) | (features > highest)
     n_rows = int(outside.any(axis=1).sum())
-    if n_rows <= FEW_IMPLAUSIBLE * len(x):
+    if n_rows <= MAX_IMPLAUSIBLE_SHARE * len(x):
         return []
     column = bundle.manifest.names_of_columns[int(outside.sum(axis=0).argmax())]
     return [
-        f"{n_rows:,} of these {len(x):,} rows have values far outside of those in training, most "
-        f"often in column {column!r}: a device calls them implausible; compare its unit."
+        f"{n_rows:,} of these {len(x):,} rows have values far outside the training ranges, most "
+        f"often in column {column!r}. Devices treat them as implausible: check the column's unit."
     ]
 
 
@@ -188,7 +188,7 @@ def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> N
     if len(empty):
         raise InputError(
             f"{source}: column {manifest.feature_names[empty[0]]!r} is empty (NaN) in some rows, "
-            "and the bundle takes no missing values"
+            "but the bundle does not accept missing values"
         )
 
 

@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise pack``: copy a bundle as one file, signed or for devices."""
+"""The sub-command ``gatewise pack``, which copies, signs and reduces bundles."""
 
 from __future__ import annotations
 
@@ -16,22 +16,27 @@ from gatewise_export.commands.options import AsJson, BundlePath
 
 def pack(
     bundle: BundlePath,
-    out: Annotated[Path, typer.Option(help="Bundle to write: a .gwb file, or else a directory.")],
+    out: Annotated[Path, typer.Option(help="Bundle to write: a directory or a .gwb file.")],
     sign: Annotated[
         Path | None,
-        typer.Option(help="Private key that signs the copy; by default the signature is copied."),
+        typer.Option(
+            help="PEM file of the private key that signs the copy; by default the signature stays."
+        ),
     ] = None,
     for_: Annotated[
         str,
-        typer.Option("--for", help="Readers: workers (all of it) or device (no high-cost model)."),
+        typer.Option(
+            "--for",
+            metavar="workers|device",
+            help="Readers of the copy; a copy for a device has no high-cost model.",
+        ),
     ] = "workers",
     as_json: AsJson = False,
 ) -> None:
-    """Copy a bundle into one file, signed, or for devices.
+    """Copy a bundle, for example into one file, with a signature, or for devices.
 
-    The manifest stays the same, byte for byte. With --for device the copy lacks the high-cost
-    model. The key is an Ed25519 key in PEM; devices with its public half in --public-key refuse
-    bundles that it has not signed.
+    The copy has the same manifest, byte for byte. Devices that are started with --public-key accept
+    only bundles that the matching private key has signed.
 
     Example:
 
@@ -48,9 +53,9 @@ def pack(
         document = {"bundle": str(out), "bytes": size, "key_id": keys[0] if keys else None}
         emit(document | {"left_out": list(packed.absent())})
         return
-    signed = f"signed by key {keys[0]}" if keys else "not signed"
+    signature = f"signed by key {keys[0]}" if keys else "not signed"
     left_out = "".join(f", without {name}" for name in packed.absent())
-    print(f"{out}: {packed.manifest.title}, {size} bytes, {signed}{left_out}")
+    print(f"{out}: {packed.manifest.title}, {size} bytes, {signature}{left_out}")
 
 
 commands: dict[str, Callable[..., None]] = {"pack": pack}

@@ -1,4 +1,4 @@
-"""Tables that the commands print about a bundle, its frontier and its checks."""
+"""Print tables about a bundle, its frontier and its checks."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest_records import ProbeSpec
 from gatewise_signals.signal_input import SignalInput
 
-#: Name of an operating point's `accuracy` by task.
+#: Printed name of an operating point's `accuracy` by task.
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 #: Largest number of classes in a line or table.
-MOST_LISTED = 8
-#: Largest number of columns in a line.
-MOST_NAMES = 6
-#: With fewer test rows the interval of an accuracy is printed before it.
-FEW_ROWS = 100
+MAX_CLASSES_SHOWN = 8
+#: Largest number of column names in a line.
+MAX_NAMES_SHOWN = 6
+#: Below this number of test rows, an accuracy's interval is printed before the accuracy.
+MIN_ROWS_FOR_ACCURACY = 100
 
 
 def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
-    """Print the tables of `gatewise inspect`; `absent` are files that are left out."""
+    """Print the tables of `gatewise inspect`; `absent` lists files that are left out."""
     files = [f.size for name, f in manifest.files.items() if name not in absent]
     answers = ("answers", f"values ({manifest.task})")
     if not manifest.answers_values:
-        answers = ("classes", f"{manifest.n_classes}: {_listed(manifest.classes, MOST_LISTED)}")
+        answers = (
+            "classes",
+            f"{manifest.n_classes}: {_listed(manifest.classes, MAX_CLASSES_SHOWN)}",
+        )
     missing = f"stages: {manifest.missing.stages}, cloud: {manifest.missing.cloud}"
     groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
     features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
@@ -48,14 +51,14 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
             ("missing values", missing),
             *_cloud_line(manifest),
             ("operating point", active),
-            ("files", f"{len(files)}, {byte_size(sum(files))}, every hash is right"),
+            ("files", f"{len(files)}, {byte_size(sum(files))}, every hash is correct"),
             *_class_lines(manifest),
         ],
     )
     print()
-    header = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
+    header = ("stage", "kind", "inputs", "cost up to here", "stops at", "size", "acquires")
     signal = manifest.signal
-    # the steps that stages on windows acquire have a table of their own
+    # stages on windows acquire steps, which have a separate table
     n_columns = len(header) - (signal is not None)
     table("stages", header[:n_columns], [row[:n_columns] for row in _stage_rows(manifest)])
     if signal is not None:
@@ -63,7 +66,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
 
 
 def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
-    """Lines about the windows or the raw columns that a bundle takes, if it does."""
+    """Lines about the windows or the raw columns that a bundle reads."""
     lines: list[tuple[str, str]] = []
     if (signal := manifest.signal) is not None:
         shape = " x ".join(map(str, signal.shape))
@@ -71,7 +74,7 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
         lines = [("windows", f"{shape}, {signal.dtype}{rate}; {len(signal.graph.blocks)} blocks")]
         units = dict.fromkeys(f"{c.scale:g} {c.unit}" for c in signal.channels if c.unit)
         if units:
-            lines.append(("a count is", ", ".join(units)))
+            lines.append(("unit of a count", ", ".join(units)))
         if (prices := signal.prices) is not None:
             power = "" if prices.watts is None else f", at {prices.watts:g} W"
             unit = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
@@ -80,25 +83,25 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
         columns = manifest.encoder.columns
         kinds = Counter(column.kind for column in columns)
         lines = [
-            (f"columns: {kind}", f"{n}: {_few([c.name for c in columns if c.kind == kind])}")
+            (f"columns: {kind}", f"{n}: {_names([c.name for c in columns if c.kind == kind])}")
             for kind, n in kinds.items()
         ]
     return lines
 
 
 def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
-    """Rows of the table of stages and, last, the cloud."""
+    """Rows of the table of stages; the last row is the cloud."""
     costs = manifest.exit_costs().tolist()
-    # A lazy stage may acquire less than all its inputs, so that its cost and those of all later
-    # exits are upper bounds.
-    are_bounds = list(accumulate((s.kind == "lazy" for s in manifest.stages), operator.or_))
+    # A lazy stage may acquire only some of its inputs, so its cost is an upper bound, and so is the
+    # cost of every later exit.
+    is_bound = list(accumulate((s.kind == "lazy" for s in manifest.stages), operator.or_))
     new_columns = _new_columns(manifest)
     rows: list[Sequence[Any]] = [
         (
             str(s),
             stage.kind,
             len(stage.inputs),
-            f"{'up to ' * are_bounds[s]}{costs[s]:g}",
+            f"{'up to ' * is_bound[s]}{costs[s]:g}",
             threshold(stop_threshold),
             byte_size(stage.bytes),
             new_columns[s],
@@ -110,16 +113,16 @@ def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     if manifest.cloud is not None:
         file = manifest.cloud.file
         size = manifest.files[file].size
-        price = f"{'up to ' * are_bounds[-1]}{costs[-1]:g}"
+        price = f"{'up to ' * is_bound[-1]}{costs[-1]:g}"
         n_inputs = len(manifest.cloud.inputs)
         kind = manifest.cloud.kind
         rows.append(("cloud", kind, n_inputs, price, "", byte_size(size), new_columns[-1]))
     return rows
 
 
-def _few(names: Sequence[str]) -> str:
-    n_others = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {n_others} more" if n_others > 0 else "")
+def _names(names: Sequence[str]) -> str:
+    n_others = len(names) - MAX_NAMES_SHOWN
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {n_others} more" if n_others > 0 else "")
 
 
 def _listed(values: Sequence[object], limit: int) -> str:
@@ -127,19 +130,19 @@ def _listed(values: Sequence[object], limit: int) -> str:
 
 
 def _new_columns(manifest: Manifest) -> list[str]:
-    """Columns that no earlier stage reads, by stage and, last, of the cloud."""
+    """Columns of each stage, and last of the cloud, that no earlier stage reads."""
     column_of = dict(zip(manifest.feature_names, manifest.names_of_columns, strict=True))
     acquired = set[str]()
     new_columns = []
     for model in (*manifest.stages, manifest.cloud):
         columns = dict.fromkeys(column_of[name] for name in (model.inputs if model else ()))
-        new_columns.append(_few([name for name in columns if name not in acquired]))
+        new_columns.append(_names([name for name in columns if name not in acquired]))
         acquired |= columns.keys()
     return new_columns
 
 
 def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
-    """Print the steps on a window with their price and the first stage that reads them."""
+    """Print the steps on a window with their prices and the first stages that read them."""
     first_stage: dict[str, str] = {}
     for s, stage in enumerate(manifest.stages):
         for block in signal.graph.with_inputs(signal.graph.labels(stage.inputs)):
@@ -157,14 +160,14 @@ def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
 
 
 def _cloud_line(manifest: Manifest) -> list[tuple[str, str]]:
-    """Line about the high-cost model: the backend that serves it, or the probing of its graph."""
+    """Line about the high-cost model's backend, library file or probed graph."""
     cloud = manifest.cloud
     if cloud is None:
         return []
     if cloud.backend is not None:
-        return [("high-cost model", f"{cloud.backend}, in a worker's --backend")]
+        return [("high-cost model", f"{cloud.backend}, which runs as a worker's --backend")]
     if cloud.graph_problem is not None:
-        text = f"a file of {cloud.kind}, which a worker needs, because {cloud.graph_problem}"
+        text = f"a model file of {cloud.kind}, which workers need, because {cloud.graph_problem}"
         return [("high-cost model", text)]
     return [("high-cost model", _probe_text(cloud.probed))] if cloud.probed else []
 
@@ -176,10 +179,10 @@ def print_probes(manifest: Manifest) -> None:
 
 
 def _probe_text(probe: ProbeSpec) -> str:
-    """Get a line about the rows that a conversion was probed on."""
+    """Describe the rows that a conversion was probed on."""
     text = f"its graph answers {probe.rows} adversarial rows as the model does"
     if probe.undecided:
-        text += f", but for {probe.undecided} that its own rounding decides"
+        text += f", except {probe.undecided} rows whose label depends on rounding"
     return text
 
 
@@ -190,12 +193,12 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     if point.recall is not None and point.precision is not None:
         recall = point.recall
         classes = sorted(range(manifest.n_classes), key=lambda c: recall[c] or 0.0)
-        shown_classes = [*sorted(classes[:MOST_LISTED]), *classes[MOST_LISTED:]]
+        shown_classes = [*sorted(classes[:MAX_CLASSES_SHOWN]), *classes[MAX_CLASSES_SHOWN:]]
         shares = [
             f"{manifest.classes[c]} {_share(recall, c)} / {_share(point.precision, c)}"
             for c in shown_classes
         ]
-        lines.append(("recall / precision", _listed(shares, MOST_LISTED)))
+        lines.append(("recall / precision", _listed(shares, MAX_CLASSES_SHOWN)))
     bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}
     bound_texts = [
         f"{kind} of {manifest.classes[c]} at least {share:g}"
@@ -204,12 +207,12 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
         if share is not None
     ]
     if bound_texts:
-        lines.append(("keeps", ", ".join(bound_texts)))
+        lines.append(("bounds", ", ".join(bound_texts)))
     return lines
 
 
 def point_text(manifest: Manifest) -> str:
-    """Figures of the active operating point in one line."""
+    """Describe the active operating point's figures in one line."""
     point = manifest.active_point
     merit = f"{_merit(manifest)} {point.accuracy:.4f}"
     if point.interval is not None:
@@ -227,7 +230,7 @@ def _merit(manifest: Manifest) -> str:
 
 
 def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None = None) -> None:
-    """Print operating points of at most `max_bytes`, with marks for the hull and the active one."""
+    """Print operating points of at most `max_bytes`; mark the hull and the active point."""
     from gatewise_export.commands.manifest_frontier import frontier_of
 
     curve = frontier_of(manifest, max_bytes)
@@ -235,7 +238,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     hull = set(map(_figures, curve.hull().points))
     on_curve = set(map(_figures, curve.points))
     classes = _shown_classes(manifest)
-    # points off the curve matter only for classes
+    # points off the curve are shown only if classes have bounds or are rare
     shown = hull if hull_only else None if classes else on_curve
     rows = []
     is_any_off_curve = False
@@ -273,25 +276,25 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     table(f"{title} (on validation rows)", header, rows)
     if is_any_off_curve:
         print(
-            "off the curve: other points cost less at the same accuracy, but offload more, have a "
-            "lower recall or precision of a class, or take more bytes"
+            "off the curve: another point costs less at the same accuracy, but offloads more, has "
+            "a lower recall or precision of a class, or takes more bytes"
         )
 
 
 def _figures(point: OperatingPoint) -> tuple[float, ...]:
-    """Figures that identify a point, also the active one without its idle stages."""
+    """Figures that identify a point, even if its stages that never stop were removed."""
     return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
 def _shown_classes(manifest: Manifest) -> list[int]:
-    """Classes with a column of recall: all with a bound, and the rarest if it is rare."""
+    """Classes that get a column of recall: those with a bound, and a rare class."""
     rows = manifest.class_rows
     if rows is None or manifest.active_point.recall is None:
         return []
     bounds = (manifest.min_recall, manifest.min_precision)
     bounded = {c for shares in bounds for c, s in enumerate(shares or ()) if s is not None}
     rarest = min(range(len(rows)), key=lambda c: rows[c])
-    # rare: fewer than half of the rows of an average class
+    # a class is rare if it has fewer than half of the mean number of rows per class
     if 2 * len(rows) * rows[rarest] < sum(rows):
         bounded.add(rarest)
     return sorted(bounded)[:4]
@@ -303,11 +306,11 @@ def _share(shares: Sequence[float | None] | None, c: int) -> str:
 
 
 def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
-    """Print the tables of `gatewise train` and, last, the check of its promise."""
+    """Print the tables of `gatewise train`, then the check of its promise."""
     from gatewise_training.operating_points.promise_check import never_found
 
     test = result["test"]
-    # a system without a cloud has no figures of the cloud alone
+    # without a cloud there are no figures of the policy cloud-only
     policies = [p for p in ("system", "cloud_only") if test[p] is not None]
     classes = manifest.classes
     rows: list[tuple[str, ...]] = []
@@ -347,15 +350,15 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
 
 
 def _accuracy(figures: dict[str, Any], n_rows: int) -> str:
-    """Accuracy as text, after its interval if there are few rows."""
+    """Format an accuracy; with few rows its interval comes first."""
     low, high = figures["accuracy_interval"]
-    if n_rows >= FEW_ROWS or low is None or high is None:
+    if n_rows >= MIN_ROWS_FOR_ACCURACY or low is None or high is None:
         return f"{figures['accuracy']:.4f}"
     return f"{low:.2f} to {high:.2f} ({figures['accuracy']:.3f})"
 
 
 def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Manifest) -> None:
-    """Print recall and precision on test rows, for the classes with the least recall."""
+    """Print recall and precision on test rows, of the classes with the lowest recall."""
     recall = test["system"]["recall"]
     worst = sorted(range(len(recall)), key=lambda c: (recall[c] is None, recall[c]))
     rows = [
@@ -364,10 +367,12 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
             test["class_rows"][c],
             *(_share(test[p][kind], c) for kind in ("recall", "precision") for p in policies),
         )
-        for c in sorted(worst[:MOST_LISTED])
+        for c in sorted(worst[:MAX_CLASSES_SHOWN])
     ]
     header = [f"{kind} {p}" for kind in ("recall", "precision") for p in policies]
-    choice = f", the {MOST_LISTED} of lowest recall" if len(recall) > MOST_LISTED else ""
+    choice = (
+        f", the {MAX_CLASSES_SHOWN} of lowest recall" if len(recall) > MAX_CLASSES_SHOWN else ""
+    )
     table(f"by class, on test rows{choice}", ("class", "rows", *header), rows)
     print()
 

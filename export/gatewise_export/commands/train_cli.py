@@ -1,4 +1,4 @@
-"""The sub-command ``gatewise train``: train a system on a table, and pack it."""
+"""The sub-command ``gatewise train``, which trains a system on a table and packs it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gatewise_export.training_settings import TrainingSettings
 
 @with_options
 def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
-    """Train a system on a table under a budget, and pack it into a bundle.
+    """Train a system on a table under a budget and pack it into a bundle.
 
-    Without a budget the bundle is at the cheapest operating point within 0.01 of the high-cost
-    model's accuracy, or within the losses of recall that --max-loss CLASS=SHARE allows. The figures
-    are measured on test rows, which are written to bundle-test.csv for verify, edge and simulate.
+    Without a budget the bundle gets the cheapest operating point whose accuracy is within 0.01 of
+    the high-cost model's, or whose losses of recall are within --max-loss CLASS=SHARE. Figures are
+    measured on test rows, which are written to bundle-test.csv for verify, edge and simulate.
 
-    Columns of categories and dates are encoded, and the bundle has the encoders; name the kinds
-    with --column, or let `gatewise init` write a file of kinds and prices.
+    Columns of categories and dates are encoded, and the bundle contains the encoder. Name the kinds
+    of columns with --column, or let `gatewise init` write a file of kinds and prices.
 
-    Rows of one subject, machine or recording are similar. Name their column with --groups;
-    otherwise the figures are too good, because similar rows are in training.
+    Rows of one subject, machine or recording are similar. Name the column that identifies it with
+    --groups; otherwise similar rows are in both training and test, and the figures are too good.
 
     Example:
 
@@ -35,9 +35,9 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
         gatewise train windows.csv --target activity --groups subject --out bundle
     """
     from gatewise_export.commands.tables import print_trained
-    from gatewise_export.training_run import path_beside, train_bundle
+    from gatewise_export.training_run import neighbour_path, train_bundle
 
-    settings = msgspec.structs.replace(settings, rows=path_beside(settings.out, "test.csv"))
+    settings = msgspec.structs.replace(settings, rows=neighbour_path(settings.out, "test.csv"))
     run = train_bundle(settings, quiet=as_json)
     result = run.summary()
     if as_json:

@@ -1,1 +1,1 @@
-"""A release that is learned from old rows and kept instances, and compared with the old one."""
+"""Train a new release on old rows and kept instances, and compare it with the old release."""

@@ -1,4 +1,4 @@
-"""Refit a bundle on old rows and kept instances, and compare both on rows held out from the fit."""
+"""Refit a bundle on old rows and kept instances, and compare both releases on comparison rows."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 
-#: Share of the rows with which thresholds are chosen for a high-cost model that stays.
-_VALIDATION: Final = 0.25
+#: Share of validation rows if the high-cost model stays.
+_VALIDATION_SHARE: Final = 0.25
 
 Verdict = Literal["better", "worse", "not shown"]
 
@@ -49,52 +49,61 @@ Verdict = Literal["better", "worse", "not shown"]
 class RefitSettings(Settings, frozen=True, kw_only=True):
     """Options of ``gatewise refit``."""
 
-    bundle: Annotated[Path, Argument(help="The bundle whose instances were kept.")]
-    train: Annotated[str, Option(help="Its training rows: a .csv, .parquet or .npz file.")]
-    kept: Annotated[Path, Option(metavar="DIR", help="Folder of `cloud --keep`, with labels.")]
-    out: Annotated[Path, Option(help="Bundle to write.")]
+    bundle: Annotated[Path, Argument(help="Bundle whose instances were kept.")]
+    train: Annotated[
+        str, Option(help="File of the bundle's training rows: .csv, .parquet or .npz.")
+    ]
+    kept: Annotated[
+        Path,
+        Option(metavar="DIR", help="Folder that `gatewise cloud --keep` writes, with labels."),
+    ]
+    out: Annotated[Path, Option(help="Bundle to write: a directory or a .gwb file.")]
     target: Annotated[str | None, Option(help="Column of the label in --train.")] = None
     high_cost: Annotated[
         Literal["same", "new"],
-        Option(help="Keep the high-cost model, or train one on old rows and labels."),
+        Option(help="Whether to keep the high-cost model or train a new one."),
     ] = "same"
-    method: Annotated[str, Option(help="A cascade, as for gatewise train.")] = "staged"
+    method: Annotated[str, Option(help="Learning method: a cascade of gatewise train.")] = "staged"
     budget: Annotated[Amount | None, Option(help="Largest mean cost per instance.")] = None
     max_loss: Annotated[
-        Share | None, Option(help="Largest loss of accuracy against the high-cost model; 0.01.")
+        Share | None,
+        Option(help="Largest loss of accuracy against the high-cost model; by default 0.01."),
     ] = None
-    offload_rate: Annotated[
-        Share | None, Option(help="Largest share of instances that are offloaded.")
-    ] = None
+    offload_rate: Annotated[Share | None, Option(help="Largest share of offloaded instances.")] = (
+        None
+    )
     guarantee: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        Option(help="Confidence, as 0.95, of the bound, certified on rows set aside."),
+        Option(help="Confidence of the bound, such as 0.95; certified on calibration rows."),
     ] = None
     held: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
-        Option(help="Share of kept instances that only the comparison sees."),
+        Option(help="Share of kept instances that are comparison rows."),
     ] = 0.4
     kept_share: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
-        Option(help="Share of the kept instances in the weight of all rows of the fit."),
+        Option(help="Share of kept instances in the total weight of the fit."),
     ] = 0.5
     cap: Annotated[
         Positive, Option(help="Largest weight of a kept instance, in multiples of the mean.")
     ] = 10.0
-    seed: Annotated[int, Meta(ge=0), Option(help="Seed of the split and the models.")] = 0
+    seed: Annotated[int, Meta(ge=0), Option(help="Seed for the split and the models.")] = 0
     version: Annotated[
-        str | None, Option("--bundle-version", help="Version; by default the next number.")
+        str | None,
+        Option("--bundle-version", help="Version of the bundle; by default the next number."),
     ] = None
-    sign: Annotated[Path | None, Option(help="Private key that signs the bundle.")] = None
-    parameters: Annotated[dict[str, Any], FileOption("Further parameters of the method.")] = (
+    sign: Annotated[
+        Path | None, Option(help="PEM file of the private Ed25519 key that signs the bundle.")
+    ] = None
+    parameters: Annotated[dict[str, Any], FileOption("Additional parameters of the method.")] = (
         msgspec.field(default_factory=dict)
     )
 
 
 class ReleaseDifference(msgspec.Struct, frozen=True):
-    """Accuracy (or a class's recall) of the new release less the old one's, on held rows.
+    """Accuracy, or a class's recall, of the new release minus the old one's on comparison rows.
 
-    `part` says which rows: all, a class, or a time. The interval is for one look, at 95 %.
+    `part` names the rows: all, a class, or a period. The 95 % interval is valid for one comparison.
     """
 
     part: str
@@ -105,22 +114,22 @@ class ReleaseDifference(msgspec.Struct, frozen=True):
 
 
 class RefitReport(msgspec.Struct, frozen=True):
-    """The report of a refit: rows of the fit, and old against new on the same held rows.
+    """The report of a refit: its rows, and both releases on the same comparison rows.
 
     Attributes
     ----------
     old, new : str
-        Names and versions.
+        Names and versions of the releases.
     n_old, n_kept, n_labels : int
-        Old rows, kept ones and labels of the fit.
+        Numbers of old rows, kept instances and labels in the fit.
     cap : float
-        Largest weight of a kept row, in multiples of the mean.
+        Largest weight of a kept instance, in multiples of the mean.
     comparisons : tuple of ReleaseDifference
-        The first is of all rows.
+        The first comparison is on all rows.
     offload_rates : pair of float
-        Old and new, on the held rows.
+        Offload rates of the old and the new release on the comparison rows.
     verdict : str
-        ``better`` or ``worse`` only if the interval of all rows says so.
+        ``better`` or ``worse`` only if the interval of the first comparison excludes 0.
     """
 
     old: str
@@ -135,7 +144,7 @@ class RefitReport(msgspec.Struct, frozen=True):
 
 
 def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
-    """Fit, pack and compare; the old bundle stays as it is.
+    """Fit and pack a new release, and compare it with the old one, which stays unchanged.
 
     Raises InputError if rows, labels or features are missing.
     """
@@ -144,16 +153,18 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
     keeps_model = settings.high_cost == "same"
     _check_old(old.manifest, keeps_model=keeps_model)
     rng = np.random.default_rng(settings.seed)
-    parts = kept_parts(settings.kept, old.manifest, held_share=settings.held, rng=rng)
+    parts = kept_parts(settings.kept, old.manifest, comparison_share=settings.held, rng=rng)
     if keeps_model and (parts.fit_labels.truth < 0).any():
-        raise InputError("labels name a class that the high-cost model lacks: --high-cost new")
+        raise InputError(
+            "labels name a class that the high-cost model does not have: use --high-cost new"
+        )
     kept = fit_rows_of(parts, old.manifest, cap=settings.cap, unlabelled=keeps_model, rng=rng)
-    earlier = old_rows(settings.train, settings.target, old.manifest)
-    # kept / (old + kept) = kept_share
-    mass = settings.kept_share / (1 - settings.kept_share) * len(earlier.y)
-    weighted = FitRows(kept.X, kept.y, kept.weights * mass / kept.weights.sum())
+    training = old_rows(settings.train, settings.target, old.manifest)
+    # kept_weight / (old_weight + kept_weight) = kept_share, and every old row has weight 1
+    kept_weight = settings.kept_share / (1 - settings.kept_share) * len(training.y)
+    weighted = FitRows(kept.X, kept.y, kept.weights * kept_weight / kept.weights.sum())
     with tempfile.TemporaryDirectory(prefix="gatewise-refit-") as folder:
-        system = _fit(settings, old, earlier.joined(weighted), Path(folder), rng)
+        system = _fit(settings, old, training.joined(weighted), Path(folder), rng)
         new = pack(
             system,
             settings.out,
@@ -173,7 +184,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
     report = RefitReport(
         old=old.manifest.title,
         new=new.manifest.title,
-        n_old=len(earlier.y),
+        n_old=len(training.y),
         n_kept=len(kept.y),
         n_labels=len(parts.fit_labels),
         cap=settings.cap,
@@ -185,7 +196,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
 
 
 def next_version(version: str) -> str:
-    """Get the next version: the next number, or the same with ``.1`` behind it.
+    """Increment the last number of a version, or append ``.1`` if it does not end in a number.
 
     >>> next_version("7"), next_version("a4f"), next_version("2.9")
     ('8', 'a4f.1', '2.10')
@@ -196,17 +207,17 @@ def next_version(version: str) -> str:
 
 def _check_old(manifest: Manifest, *, keeps_model: bool) -> None:
     if manifest.cloud is None or not manifest.classes:
-        raise InputError(f"{manifest.title} has no high-cost model: nothing of it was kept")
+        raise InputError(f"{manifest.title} has no high-cost model, so no instances were kept")
     if manifest.signal is not None or manifest.instance is not None:
         raise InputError(
-            f"{manifest.title} takes windows or arrays: fit it again with StagedCascade in Python "
-            "on old and kept ones (gatewise_export.archive reads them)"
+            f"{manifest.title} reads windows or arrays: fit it in Python with StagedCascade, on "
+            "old instances and on kept ones, which gatewise_export.archive reads"
         )
     order = feature_order(manifest)
     if keeps_model and (order != np.arange(len(order))).any():
         raise InputError(
-            f"{manifest.title}: its high-cost model reads the features in another order than the "
-            "bundle lists them: --high-cost new"
+            f"{manifest.title}: the high-cost model reads the features in another order than the "
+            "bundle lists: use --high-cost new"
         )
 
 
@@ -239,14 +250,14 @@ def _fit(
         graph = folder / manifest.cloud.file
         graph.write_bytes(old.read(manifest.cloud.file))
         options["high_cost_model"] = OnnxModel(graph, classes=list(manifest.classes))
-        # Drawn by weight, because validation rows count alike.
-        share = np.minimum(_VALIDATION * rows.weights / rows.weights.mean(), 0.5)
+        # Draw validation rows in proportion to their weights, because they all count equally.
+        share = np.minimum(_VALIDATION_SHARE * rows.weights / rows.weights.mean(), 0.5)
         training = rng.random(len(rows.y)) >= share
         weights = weights / (1 - share)
         validation = pd.DataFrame(rows.X[~training], columns=names), rows.y[~training]
     system: BudgetedClassifier = methods.cascade(settings.method, **options)
     with warnings.catch_warnings():
-        # the report compares recalls class by class
+        # the report compares the recall of each class
         warnings.simplefilter("ignore", RecallWarning)
         system.fit(
             pd.DataFrame(rows.X[training], columns=names),
@@ -260,39 +271,42 @@ def _fit(
 def _compared(
     old: Bundle, new: Bundle, parts: KeptParts
 ) -> tuple[tuple[ReleaseDifference, ...], tuple[float, float]]:
-    """Compare both releases on the held rows: all, by class, and the earlier and later half."""
-    rows = parts.held_rows
-    labelled = parts.held_labels
+    """Compare both releases on all comparison rows, by class, and on the earlier and later half."""
+    rows = parts.comparison_rows
+    labelled = parts.comparison_labels
     order = feature_order(old.manifest)
     x = np.concatenate([rows.X, labelled.rows.X])[:, order].astype(np.float32)
     index_of = {label: c for c, label in enumerate(old.manifest.classes)}
     n_classes = len(index_of)
-    # a class that only the new release has
-    extra = {c: i for i, c in enumerate(c for c in new.manifest.classes if c not in index_of)}
+    # classes that only the new release has
+    new_classes = [c for c in new.manifest.classes if c not in index_of]
+    index_of_new = {c: n_classes + i for i, c in enumerate(new_classes)}
+    unknown_class = n_classes + len(new_classes)
     truth_values = class_values(labelled.labels, old.manifest)
     truth = np.array(
-        [index_of.get(y, n_classes + extra.get(y, len(extra))) for y in truth_values.tolist()]
+        [index_of.get(y, index_of_new.get(y, unknown_class)) for y in truth_values.tolist()]
     )
     old_outcome = graph_outcome(old, x)
     new_outcome = graph_outcome(new, x)
-    to_index = np.array(
-        [index_of.get(c, n_classes + extra.get(c, 0)) for c in new.manifest.classes]
-    )
+    indices = index_of | index_of_new
+    to_index = np.array([indices[c] for c in new.manifest.classes])
     answers = old_outcome.labels, to_index[new_outcome.labels]
-    widened = _with_classes(rows, len(extra) + 1)
-    held = _with_truth(labelled, truth, len(extra) + 1)
-    comparisons = [_comparison("all", widened, held, answers)]
-    for label, c in (index_of | {y: n_classes + i for y, i in extra.items()}).items():
-        comparisons.append(_comparison(f"class {label}", widened, held, answers, of_class=c))
-    middle = float(np.median(rows.time))
-    for name, early in (("earlier half", True), ("later half", False)):
-        in_part = (rows.time < middle) == early
-        label_in_part = (labelled.rows.time < middle) == early
-        both = np.concatenate([in_part, label_in_part])
-        part_answers = answers[0][both], answers[1][both]
+    # give all rows probabilities of the new classes and of the unknown class
+    widened = _with_classes(rows, len(new_classes) + 1)
+    widened_labels = _with_truth(labelled, truth, len(new_classes) + 1)
+    comparisons = [_comparison("all", widened, widened_labels, answers)]
+    for label, c in indices.items():
         comparisons.append(
-            _comparison(name, widened.take(in_part), held.take(label_in_part), part_answers)
+            _comparison(f"class {label}", widened, widened_labels, answers, of_class=c)
         )
+    middle = float(np.median(rows.time))
+    for name, is_earlier in (("earlier half", True), ("later half", False)):
+        in_part = (rows.time < middle) == is_earlier
+        label_in_part = (labelled.rows.time < middle) == is_earlier
+        answer_in_part = np.concatenate([in_part, label_in_part])
+        part_answers = answers[0][answer_in_part], answers[1][answer_in_part]
+        part_labels = widened_labels.take(label_in_part)
+        comparisons.append(_comparison(name, widened.take(in_part), part_labels, part_answers))
     rates = []
     for bundle, outcome in ((old, old_outcome), (new, new_outcome)):
         is_offloaded = outcome.exits[: len(rows)] == len(bundle.manifest.stages)
@@ -300,14 +314,14 @@ def _compared(
     return tuple(comparisons), (rates[0], rates[1])
 
 
-def _with_classes(rows: ArchivedRows, n_more: int) -> ArchivedRows:
-    """Give instances a probability of 0 for classes that the high-cost model lacks."""
-    return replace(rows, probabilities=np.pad(rows.probabilities, ((0, 0), (0, n_more))))
+def _with_classes(rows: ArchivedRows, n_added: int) -> ArchivedRows:
+    """Add `n_added` classes with probability 0 to instances."""
+    return replace(rows, probabilities=np.pad(rows.probabilities, ((0, 0), (0, n_added))))
 
 
-def _with_truth(labelled: TruthRows, truth: NDArray[Any], n_more: int) -> TruthRows:
-    """Give labelled instances other class indices, and probabilities of `n_more` classes."""
-    return replace(labelled, truth=truth, rows=_with_classes(labelled.rows, n_more))
+def _with_truth(labelled: TruthRows, truth: NDArray[Any], n_added: int) -> TruthRows:
+    """Replace the class indices of labelled instances, and add `n_added` classes."""
+    return replace(labelled, truth=truth, rows=_with_classes(labelled.rows, n_added))
 
 
 def _comparison(

@@ -1,4 +1,4 @@
-"""Rows of a refit: old training rows, and kept instances for the fit and for the comparison."""
+"""Rows of a refit: old training rows, and kept instances for the fit and the comparison."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
 from gatewise_training.data.table_encoder import encode_table
 
-#: Largest number of instances without a label that a fit uses.
-MOST_UNLABELLED: Final = 5000
-FEWEST_LABELS: Final = 20
+#: Largest number of unlabelled instances in a fit.
+MAX_UNLABELLED: Final = 5000
+MIN_LABELS: Final = 20
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class FitRows:
-    """Rows to fit: `X` (n, n_features) in the manifest's order, labels `y` (n,), `weights` (n,)."""
+    """Rows of a fit: `X` (n, n_features) in the manifest's order, `y` (n,) and `weights` (n,)."""
 
     X: NDArray[np.float32]
     y: NDArray[Any]
     weights: Floats
 
     def joined(self, other: FitRows) -> FitRows:
-        """Append the rows of another set to these."""
+        """Return these rows followed by the rows of `other`."""
         return FitRows(
             np.concatenate([self.X, other.X]),
             np.concatenate([self.y, other.y]),
@@ -44,20 +44,20 @@ class FitRows:
 
 @dataclass(frozen=True, eq=False)
 class KeptParts:
-    """Kept instances of a version, for the fit and for the comparison.
+    """Kept instances of a version, split for the fit and the comparison.
 
-    `fit_rows` and `held_rows` are all of them; `fit_labels` and `held_labels` those with a label.
-    Labels that machines sent are among `fit_labels` alone.
+    `fit_rows` and `comparison_rows` are all instances; `fit_labels` and `comparison_labels` are
+    those with a label. Labels from machines are only in `fit_labels`.
     """
 
     fit_rows: ArchivedRows
     fit_labels: TruthRows
-    held_rows: ArchivedRows
-    held_labels: TruthRows
+    comparison_rows: ArchivedRows
+    comparison_labels: TruthRows
 
 
 def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
-    """Read the old training rows with the features of a bundle, each with a weight of 1."""
+    """Read old training rows with a bundle's features; each row has the weight 1."""
     path = Path(source)
     if manifest.encoder is not None:
         table = datasets.read_table(path, target=target)
@@ -70,11 +70,11 @@ def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
 
 
 def kept_parts(
-    path: Path, manifest: Manifest, *, held_share: float, rng: np.random.Generator
+    path: Path, manifest: Manifest, *, comparison_share: float, rng: np.random.Generator
 ) -> KeptParts:
-    """Read the kept instances of a bundle's version, and split them at random.
+    """Read the kept instances of a bundle's version and split them at random.
 
-    Raises InputError if there are fewer than :data:`FEWEST_LABELS` labels.
+    Raises InputError if there are fewer than :data:`MIN_LABELS` labels.
     """
     key = manifest.name, manifest.version
     archives = read_archive(path)
@@ -84,35 +84,36 @@ def kept_parts(
     _, rows = archives[key]
     truth = labelled_rows(path, manifest.version)
     n_labels = 0 if truth is None else len(truth[1])
-    if truth is None or n_labels < FEWEST_LABELS:
+    if truth is None or n_labels < MIN_LABELS:
         raise InputError(
-            f"{path} has {n_labels} labels of chosen instances for {manifest.title}; a refit takes "
-            f"at least {FEWEST_LABELS}: gatewise labels choose {path}"
+            f"{path} has {n_labels} labels of chosen instances for {manifest.title}, but a refit "
+            f"needs at least {MIN_LABELS}: choose instances to label with gatewise labels choose "
+            f"{path}"
         )
     labelled = truth[1]
-    is_held = rng.random(len(rows)) < held_share
-    label_is_held = rng.random(n_labels) < held_share
-    # an instance and its label are in the same part
-    held_ids = labelled.rows.ids[label_is_held]
-    fit_ids = labelled.rows.ids[~label_is_held]
-    is_held[np.isin(rows.ids, held_ids)] = True
-    is_held[np.isin(rows.ids, fit_ids)] = False
-    fit_labels = labelled.take(~label_is_held)
-    # Machines do not label at random, so that no comparison may use their labels.
+    is_compared = rng.random(len(rows)) < comparison_share
+    label_is_compared = rng.random(n_labels) < comparison_share
+    # put an instance and its label into the same part
+    comparison_ids = labelled.rows.ids[label_is_compared]
+    fit_ids = labelled.rows.ids[~label_is_compared]
+    is_compared[np.isin(rows.ids, comparison_ids)] = True
+    is_compared[np.isin(rows.ids, fit_ids)] = False
+    fit_labels = labelled.take(~label_is_compared)
+    # Machines do not label at random, so the comparison must not use their labels.
     machine = machine_rows(path, manifest.name, manifest.version)
     if machine is not None:
-        is_free = ~np.isin(machine.rows.ids, rows.ids[is_held])
-        fit_labels = TruthRows.joined([fit_labels, machine.take(is_free)])
+        is_available = ~np.isin(machine.rows.ids, rows.ids[is_compared])
+        fit_labels = TruthRows.joined([fit_labels, machine.take(is_available)])
     return KeptParts(
-        fit_rows=rows.take(~is_held),
+        fit_rows=rows.take(~is_compared),
         fit_labels=fit_labels,
-        held_rows=rows.take(is_held),
-        held_labels=labelled.take(label_is_held),
+        comparison_rows=rows.take(is_compared),
+        comparison_labels=labelled.take(label_is_compared),
     )
 
 
 def feature_order(manifest: Manifest) -> NDArray[np.intp]:
-    """Positions of the features among the values of a request; InputError if one is not there."""
+    """Find the features' positions among a request's values; raise InputError if one is missing."""
     assert manifest.cloud is not None
     position = {name: k for k, name in enumerate(manifest.cloud.inputs)}
     missing = [name for name in manifest.feature_names if name not in position]
@@ -125,14 +126,14 @@ def feature_order(manifest: Manifest) -> NDArray[np.intp]:
 
 
 def class_values(texts: NDArray[np.str_], manifest: Manifest) -> NDArray[Any]:
-    """Turn labels in text into the type of the bundle's classes."""
+    """Convert labels from text to the type of the bundle's classes."""
     by_text = {str(label): label for label in manifest.classes}
-    kind = type(manifest.classes[0])
+    class_type = type(manifest.classes[0])
     try:
-        values = [by_text[text] if text in by_text else kind(text) for text in texts.tolist()]
+        values = [by_text[text] if text in by_text else class_type(text) for text in texts.tolist()]
     except ValueError as error:
         raise InputError(
-            f"a new class is not a {kind.__name__} as the others are: {error}"
+            f"a new class must be a {class_type.__name__} like the others: {error}"
         ) from None
     return np.array(values)
 
@@ -140,10 +141,10 @@ def class_values(texts: NDArray[np.str_], manifest: Manifest) -> NDArray[Any]:
 def fit_rows_of(
     parts: KeptParts, manifest: Manifest, *, cap: float, unlabelled: bool, rng: np.random.Generator
 ) -> FitRows:
-    """Rows of the kept instances for the fit, weighted by the inverse of their chances.
+    """Make rows for the fit from kept instances, weighted by the inverse of their probabilities.
 
-    With `unlabelled`, the high-cost model's answer is the label of instances that have none;
-    without it, these are left out. Weights above `cap` times the mean are lowered to it.
+    With `unlabelled` the high-cost model's answers serve as labels of instances without a label;
+    otherwise these instances are left out. Weights are at most `cap` times the mean.
     """
     order = feature_order(manifest)
     labelled = parts.fit_labels
@@ -151,20 +152,22 @@ def fit_rows_of(
     X = labelled.rows.X[:, order].astype(np.float32)
     if not unlabelled:
         return FitRows(X, y, capped(labelled.weights, cap))
-    others = parts.fit_rows.take(~np.isin(parts.fit_rows.ids, labelled.rows.ids))
-    if len(others) > MOST_UNLABELLED:
-        others = others.take(np.sort(rng.permutation(len(others))[:MOST_UNLABELLED]))
-    taught = FitRows(
-        others.X[:, order].astype(np.float32),
-        np.array(manifest.classes)[others.cloud_label],
-        others.weights,
+    unlabelled_rows = parts.fit_rows.take(~np.isin(parts.fit_rows.ids, labelled.rows.ids))
+    if len(unlabelled_rows) > MAX_UNLABELLED:
+        unlabelled_rows = unlabelled_rows.take(
+            np.sort(rng.permutation(len(unlabelled_rows))[:MAX_UNLABELLED])
+        )
+    cloud_labelled = FitRows(
+        unlabelled_rows.X[:, order].astype(np.float32),
+        np.array(manifest.classes)[unlabelled_rows.cloud_label],
+        unlabelled_rows.weights,
     )
-    joined = FitRows(X, y, labelled.rows.weights).joined(taught)
+    joined = FitRows(X, y, labelled.rows.weights).joined(cloud_labelled)
     return FitRows(joined.X, joined.y, capped(joined.weights, cap))
 
 
 def capped(weights: Floats, cap: float) -> Floats:
-    """Scale weights to a mean of 1, then lower those above `cap` to it.
+    """Scale weights to a mean of 1, then lower weights above `cap` to `cap`.
 
     >>> capped(np.array([1.0, 1.0, 1.0, 97.0]), 2.0).tolist()
     [0.04, 0.04, 0.04, 2.0]

@@ -1,4 +1,4 @@
-"""The command line, a table of wines and what it learns of them."""
+"""Fixtures for the commands: a table of wines and a bundle trained on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.wine_table import COSTS, wine
 
 @pytest.fixture(autouse=True)
 def small_fits() -> Iterator[None]:
-    """Fit little, whatever is trained."""
+    """Make all fits small."""
     with fit_little():
         yield
 
@@ -39,5 +39,5 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle(home: Path, tmp_path: Path) -> Path:
-    """A copy of the trained bundle."""
+    """A copy of the trained bundle, which tests may change."""
     return Path(shutil.copytree(home / "bundle", tmp_path / "bundle"))

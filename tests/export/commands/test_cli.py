@@ -1,4 +1,4 @@
-"""``gatewise frontier``, ``inspect`` and ``verify``."""
+"""Tests of ``gatewise frontier``, ``inspect`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_showing_the_frontier_changes_nothing(bundle: Path, run: Run, refused: R
     before = contents(bundle)
     status, text, _ = run("frontier", bundle)
     assert status == 0
-    assert "not several" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
+    assert "only one of" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
     assert "nan" in refused("frontier", bundle, "--max-loss", "nan")
     assert text.count("<- active") == 1
     status, text, _ = run("frontier", bundle, "--json")
@@ -44,15 +44,15 @@ def test_showing_the_frontier_changes_nothing(bundle: Path, run: Run, refused: R
 
 
 @pytest.mark.parametrize("goal", ["budget", "max_loss", "offload_rate"])
-def test_the_operating_point_is_switched(bundle: Path, run: Run, goal: str) -> None:
+def test_a_goal_switches_the_operating_point(bundle: Path, run: Run, goal: str) -> None:
     points = Bundle.open(bundle).manifest.operating_points
-    wanted = {
+    value = {
         "budget": points[0].cost,
         "max_loss": 1.0,
         "offload_rate": min(p.offload_rate for p in points),
     }[goal]
     before = contents(bundle)
-    status, text, _ = run("frontier", bundle, f"--{goal.replace('_', '-')}", wanted, "--json")
+    status, text, _ = run("frontier", bundle, f"--{goal.replace('_', '-')}", value, "--json")
     assert status == 0
     after = contents(bundle)
     manifest = Bundle.open(bundle).manifest
@@ -60,13 +60,13 @@ def test_the_operating_point_is_switched(bundle: Path, run: Run, goal: str) -> N
     if goal != "offload_rate":
         assert manifest.active == 0
     else:
-        assert manifest.active_point.offload_rate == wanted
+        assert manifest.active_point.offload_rate == value
     assert after.pop("manifest.json") != before.pop("manifest.json")
     assert after == before
     assert run("verify", bundle)[0] == 0
 
 
-def test_the_frontier_is_drawn(bundle: Path, run: Run, refused: Refused, tmp_path: Path) -> None:
+def test_plot_writes_a_picture(bundle: Path, run: Run, refused: Refused, tmp_path: Path) -> None:
     assert run("frontier", bundle, "--plot", tmp_path / "f.png")[0] == 0
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     err = refused("frontier", bundle, "--budget", 0, "--plot", tmp_path / "f.txt")
@@ -89,8 +89,8 @@ def test_only_points_within_max_bytes_are_chosen(bundle: Path, run: Run, refused
     assert "--max-bytes lots" in refused("frontier", bundle, "--max-bytes", "lots")
 
 
-def test_an_active_point_that_left_stages_out_is_listed_once(bundle: Path, capsys: Any) -> None:
-    """Those that never stop, for few bytes: its figures are those of a point of the curve."""
+def test_an_active_point_without_unused_stages_is_listed_once(bundle: Path, capsys: Any) -> None:
+    """An active point whose stages that never stop were removed equals a point of the curve."""
     manifest = Bundle.open(bundle).manifest
     points = manifest.operating_points
     twin = msgspec.structs.replace(points[0], chain=len(manifest.chains))
@@ -108,10 +108,10 @@ def test_an_active_point_that_left_stages_out_is_listed_once(bundle: Path, capsy
 # -- inspect -------------------------------------------------------------------------------
 
 
-def test_inspect(bundle: Path, run: Run) -> None:
+def test_inspect_prints_the_contents(bundle: Path, run: Run) -> None:
     status, text, _ = run("inspect", bundle)
     assert status == 0
-    for word in ("wine 1", "every hash is right", "margins", "cloud", "1 groups"):
+    for word in ("wine 1", "every hash is correct", "margins", "cloud", "1 groups"):
         assert word in text
     assert Bundle.open(bundle).manifest.stages[0].inputs[0] in text[text.index("acquires") :]
     status, text, _ = run("inspect", bundle, "--json")
@@ -151,7 +151,7 @@ def test_commands_refuse_broken_bundles(
 # -- verify --------------------------------------------------------------------------------
 
 
-def test_verify(home: Path, bundle: Path, run: Run) -> None:
+def test_verify_compares_decisions_on_rows(home: Path, bundle: Path, run: Run) -> None:
     status, text, _ = run("verify", bundle)
     assert status == 0
     assert "the bundle's decisions agree" in text
@@ -163,19 +163,19 @@ def test_verify(home: Path, bundle: Path, run: Run) -> None:
     assert (data["rows"], data["differing_decisions"], data["max_margin_difference"]) == (178, 0, 0)
     assert data["accuracy"] > 0.8
     assert 0 <= data["offload_rate"] <= 1
-    wine().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "turned.csv", index=False)
-    args[3] = home / "turned.csv"  # columns are found by their names
+    wine().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "reversed.csv", index=False)
+    args[3] = home / "reversed.csv"  # columns are found by their names
     assert json.loads(run(*args, "--json")[1])["data"] == data
     wine().drop(columns="cultivar").to_csv(home / "unlabelled.csv", index=False)
     args = ["verify", bundle, "--data", home / "unlabelled.csv"]
-    assert "note: " + str(args[3]) + " has no label, so no accuracy" in run(*args)[1]
+    assert "note: " + str(args[3]) + " has no label, so accuracy is not measured" in run(*args)[1]
     unlabelled = json.loads(run(*args, "--json")[1])["data"]
     assert "accuracy" not in unlabelled
     assert data.items() >= {k: v for k, v in unlabelled.items() if k != "remarks"}.items()
     grams = wine().assign(**{name: wine()[name] * 1000 for name in wine().columns[:1]})
     grams.to_csv(home / "grams.csv", index=False)
     text = run("verify", bundle, "--data", home / "grams.csv", "--target", "cultivar")[1]
-    assert "of these 178 rows have values far outside of those in training, most" in text
+    assert "of these 178 rows have values far outside the training ranges, most" in text
     assert f"often in column {grams.columns[0]!r}" in text
     held_out = ["verify", bundle, "--data", home / "bundle-test.csv", "--json"]  # no --target
     data = json.loads(run(*held_out)[1])["data"]
@@ -208,7 +208,7 @@ def test_labels_of_another_type_are_the_same_classes(tmp_path: Path, run: Run) -
 
 
 @pytest.mark.parametrize(
-    ("edit", "why"),
+    ("edit", "message"),
     [
         (lambda f: f.drop(columns="ash"), "no column 'ash'"),
         (put("cultivar", "moon"), "label 'moon' is not among the bundle's classes"),
@@ -217,8 +217,8 @@ def test_labels_of_another_type_are_the_same_classes(tmp_path: Path, run: Run) -
         (lambda f: f[["cultivar", "hue"]], "no column 'alcohol' (and 3 more), which the bundle"),
     ],
 )
-def test_rows_of_another_form_than_the_bundles_are_refused(
-    home: Path, bundle: Path, refused: Refused, edit: Callable[[pd.DataFrame], Any], why: str
+def test_rows_that_do_not_fit_the_bundle_are_refused(
+    home: Path, bundle: Path, refused: Refused, edit: Callable[[pd.DataFrame], Any], message: str
 ) -> None:
     args = ["verify", bundle, "--target", "cultivar", "--data", table(home, edit)]
-    assert why in refused(*args)
+    assert message in refused(*args)

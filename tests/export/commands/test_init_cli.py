@@ -1,4 +1,4 @@
-"""``gatewise init``: a file of prices that training takes."""
+"""``gatewise init`` writes a file of prices that ``gatewise train`` reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_init_writes_a_file_of_prices(run: Run, refused: Refused, tmp_path: Path
     frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
     frame.loc[3, "hue"] = np.nan
     frame["sold"] = [f"€ {k},200" for k in range(178)]
-    frame["Unnamed: 0"] = range(178)  # what pandas calls an index that was written along
+    frame["Unnamed: 0"] = range(178)  # pandas' name for an index column in a CSV
     frame.to_csv(tmp_path / "w.csv", index=False)
     out = tmp_path / "prices.toml"
     status, _, err = run("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
@@ -46,7 +46,8 @@ def test_init_writes_a_file_of_prices(run: Run, refused: Refused, tmp_path: Path
     kinds = {name: entry.kind for name, entry in PriceList.read(out).features.items()}
     assert kinds["bottle"] == kinds["bin no."] == kinds["Unnamed: 0"] == "drop"
     assert "for the label 'cultivar'" in err
-    assert re.search(r"as '€ \d+,200': if numbers, write them as \d+200$", out.read_text(), re.M)
+    advice = r"such as '€ \d+,200': if numbers, write them like \d+200$"
+    assert re.search(advice, out.read_text(), re.M)
     assert kinds["when"] == "time"
     assert kinds["grape, kind"] == "category"
     assert kinds["hue"] is None
@@ -65,12 +66,13 @@ def test_init_writes_a_file_of_prices(run: Run, refused: Refused, tmp_path: Path
 
 
 def test_init_names_columns_with_decimal_commas(run: Run, refused: Refused, tmp_path: Path) -> None:
-    data, out = tmp_path / "w.csv", tmp_path / "p.toml"
-    mass = [f"1,{k}" for k in range(100, 278)]  # each once; by themselves perhaps thousands
+    data = tmp_path / "w.csv"
+    out = tmp_path / "p.toml"
+    mass = [f"1,{k}" for k in range(100, 278)]  # alone they could be thousands
     wine().assign(mass=mass, heat="77,5").to_csv(data, index=False)
     assert run("init", data, "--target", "cultivar", "--out", out)[0] == 0
-    says = "decimal commas, as '77,5': write points (pandas: decimal=',')"
-    assert f"heat = 1.0  # {says}\n" in out.read_text()
-    assert f"mass = 1.0  # {says.replace('77,5', '1,100')}\n" in out.read_text()
+    advice = "decimal commas, as '77,5': write points (pandas: decimal=',')"
+    assert f"heat = 1.0  # {advice}\n" in out.read_text()
+    assert f"mass = 1.0  # {advice.replace('77,5', '1,100')}\n" in out.read_text()
     args = ["--target", "cultivar", "--costs", out, "--out", tmp_path / "b"]
-    assert f"'heat' has {says}" in refused("train", data, *args)
+    assert f"'heat' has {advice}" in refused("train", data, *args)

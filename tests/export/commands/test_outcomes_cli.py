@@ -1,4 +1,4 @@
-"""``gatewise outcomes``: a table of outcomes becomes thresholds."""
+"""``gatewise outcomes`` chooses thresholds from a table of outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COSTS = ("--small-cost", "0.1", "--big-cost", "2")
 
 @pytest.fixture
 def log(tmp_path, monkeypatch):
-    """Outcomes of two systems and three voters as a CSV file in the current folder."""
+    """CSV file in the current folder with outcomes of two systems and three small models."""
     rng = np.random.default_rng(0)
     sure = rng.uniform(size=2000)
     truth = rng.choice(["a", "b"], 2000)
@@ -27,7 +27,7 @@ def log(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_thresholds_with_a_guarantee(log, run, tmp_path):
+def test_thresholds_keep_the_loss_bound_with_a_guarantee(log, run, tmp_path):
     code, out, err = run(
         "outcomes", "log.csv", *LOSSES, *COSTS, "--max-loss", "0.05", "--out", "thresholds.json"
     )
@@ -41,7 +41,7 @@ def test_thresholds_with_a_guarantee(log, run, tmp_path):
     assert document["guarantee"]["bound"] == 0.05
 
 
-def test_prices_by_row_and_json(log, run):
+def test_a_cost_can_be_a_column(log, run):
     costs = ("--small-cost", "0.1", "--big-cost", "price")
     code, out, err = run("outcomes", "log.csv", *LOSSES, *costs, "--routed", "--json")
     assert code == 0, err
@@ -64,7 +64,7 @@ def test_agreement_is_a_score(log, run):
         ((*LOSSES, *COSTS, "--group", "nothing"), "has no column 'nothing'"),
         (("--score", "truth", *LOSSES[2:], *COSTS), "must hold numbers"),
         (("--agreement", "v1,v2", *COSTS), "needs --truth"),
-        ((*LOSSES, *COSTS, "--budget", "1", "--max-loss", "0.1"), "give one of"),
+        ((*LOSSES, *COSTS, "--budget", "1", "--max-loss", "0.1"), "give only one of"),
     ],
 )
 def test_errors_say_what_to_do(log, run, words, message):

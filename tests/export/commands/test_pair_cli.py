@@ -1,4 +1,4 @@
-"""``gatewise pair``: two files and rows become a bundle."""
+"""``gatewise pair`` packs two models into a bundle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.onnx_graphs import graph_of
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Two graphs that nearly agree, and rows with labels, in the current folder."""
+    """Two graphs that mostly agree, and rows with labels, in the current folder."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(6, 3)).astype(np.float32)
     X = rng.integers(-50, 50, (300, 2, 3)).astype(np.int16)
@@ -43,7 +43,7 @@ def test_pair_prints_how_it_reads_inputs_and_outputs(files, run, caplog):
         ) in caplog.messages
 
 
-def test_from_rows_without_labels_to_a_bundle(files, run):
+def test_rows_without_labels_measure_agreement(files, run):
     words = ("pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle")
     code, out, err = run(*words, "--offload-rate", "0.2")
     assert code == 0, err
@@ -59,7 +59,7 @@ def test_from_rows_without_labels_to_a_bundle(files, run):
     assert json.loads(out)["data"]["offload_rate"] < 0.3
 
 
-def test_labels_classes_and_json(files, run):
+def test_rows_with_labels_measure_accuracy(files, run):
     words = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle", "--json")
     code, out, err = run(*words, "--target", "y", "--classes", "c,a,b")
     assert code == 0, err
@@ -74,7 +74,7 @@ def test_labels_classes_and_json(files, run):
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("options", "message"),
     [
         (["--data", "none.npz"], "none.npz does not exist"),
         (["--data", "rows.npz", "--target", "z"], "no array 'z'"),
@@ -82,10 +82,10 @@ def test_labels_classes_and_json(files, run):
         (["--data", "rows.csv"], "'y' holds no numbers; if it is the label, give --target"),
         (["--data", "rows.npz", "--target", "y", "--classes", "a,b"], "3 different labels"),
         (["--data", "rows.npz", "--target", "y"], "the order ['c', 'a', 'b'] on 300: give"),
-        (["--data", "rows.npy", "--budget", "1", "--max-loss", "0"], "not several"),
+        (["--data", "rows.npy", "--budget", "1", "--max-loss", "0"], "only one of"),
         (["--data", "rows.npy", "--budget", "0.5"], "costs at most 0.5"),
         (["--data", "rows.npy", "--max-message", "80"], "81 bytes, more than max_message=80"),
     ],
 )
-def test_bad_input_is_one_line_on_stderr(files, refused, more, message):
-    assert message in refused("pair", "small.onnx", "big.onnx", "--out", "bundle", *more)
+def test_invalid_input_is_one_line_on_stderr(files, refused, options, message):
+    assert message in refused("pair", "small.onnx", "big.onnx", "--out", "bundle", *options)

@@ -1,4 +1,4 @@
-"""``gatewise train``: what it makes, what it refuses, and bundles that go all the way."""
+"""``gatewise train``: results, refused inputs, and bundles that work with all commands."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
+INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (put("ash", np.nan), "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)"),
     (put("hue", np.inf), "'hue' has infinite values"),
     (
@@ -73,27 +73,29 @@ BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
         lambda f: f.assign(ash=np.nan, hue="x"),
         "To mend all: --drop ash --column hue=category; or have `gatewise init`",
     ),
-    (put("cultivar", "moon"), "class 'moon' has one row only"),
+    (put("cultivar", "moon"), "class 'moon' has only one row"),
     (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
     (doubled, "column name 'ash' stands twice"),
     (lambda f: f.head(0), "has no rows"),
-    (lambda f: f[f.cultivar == "north"], "one class only"),
+    (lambda f: f[f.cultivar == "north"], "only one class"),
     (lambda f: f[["cultivar"]], "no column beside the label"),
     (measured, "label type: continuous. This learns classes: bin measured values into classes"),
     (counted, "of them once, as measured values have. This learns classes: bin the values"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "why"), BAD_TABLES, ids=[why for _, why in BAD_TABLES])
-def test_bad_tables(
-    home: Path, refused: Refused, tmp_path: Path, edit: Callable[[pd.DataFrame], Any], why: str
+@pytest.mark.parametrize(
+    ("edit", "message"), INVALID_TABLES, ids=[message for _, message in INVALID_TABLES]
+)
+def test_invalid_tables_are_refused(
+    home: Path, refused: Refused, tmp_path: Path, edit: Callable[[pd.DataFrame], Any], message: str
 ) -> None:
     out = tmp_path / "bundle"
-    assert why in refused("train", table(home, edit), "--target", "cultivar", "--out", out)
+    assert message in refused("train", table(home, edit), "--target", "cultivar", "--out", out)
     assert list(tmp_path.iterdir()) == []
 
 
-BAD_COSTS = [
+INVALID_COSTS = [
     (COSTS.replace("hue = 0.1", "hue = -0.1"), "features.hue: must be a number of at least"),
     (COSTS.replace("hue = 0.1", ""), "no price for feature 'hue'"),
     (COSTS.replace("hue", "hew"), "'hue'"),
@@ -103,27 +105,31 @@ BAD_COSTS = [
 ]
 
 
-@pytest.mark.parametrize(("costs", "why"), BAD_COSTS, ids=[why for _, why in BAD_COSTS])
-def test_bad_costs(home: Path, refused: Refused, tmp_path: Path, costs: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("costs", "message"), INVALID_COSTS, ids=[message for _, message in INVALID_COSTS]
+)
+def test_invalid_costs_are_refused(
+    home: Path, refused: Refused, tmp_path: Path, costs: str, message: str
+) -> None:
     file = tmp_path / "prices.toml"
     file.write_text(costs)
     args = ["train", home / "wine.csv", "--target", "cultivar", "--costs", file]
-    assert why in refused(*args, "--out", tmp_path / "bundle")
+    assert message in refused(*args, "--out", tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 
-#: With `--target cultivar` before, but for the first.
-BAD_OPTIONS = [
+#: Options and part of the error message. All but the first follow ``--target cultivar``.
+INVALID_OPTIONS = [
     ("", "say which column is the label"),
     ("--target grape", "no column 'grape'"),
-    ("--budget 3 --max-loss 0.1", "not several"),
+    ("--budget 3 --max-loss 0.1", "only one of"),
     ("--budget -3", "--budget: must be a number of at least 0"),
-    ("--budget 9 --max-loss 0.1 --max-loss north=0.1", "not several"),
+    ("--budget 9 --max-loss 0.1 --max-loss north=0.1", "only one of"),
     ("--max-loss much", "--max-loss much: give a number, or a class"),
     ("--max-loss 0.1 --max-loss 0.2", "give one loss over all rows"),
     ("--max-loss moon=0.1", "max_loss: there is no class 'moon'"),
     ("--max-loss north=2", "max_loss: 'north' has 2.0"),
-    ("--min-recall north=0.1 --min-recall north=0.2", "north=0.2: the class has two numbers"),
+    ("--min-recall north=0.1 --min-recall north=0.2", "north=0.2: the class already has a number"),
     ("--method magic", "no method 'magic'"),
     ("--budget 0.5", "below the price of the cheapest feature"),
     ("--column hue=time:%A", "'%A' is not a format of a time"),
@@ -131,32 +137,34 @@ BAD_OPTIONS = [
     ("--column hue=ordinal --column hue=boolean", "hue=boolean: the column has two kinds"),
     ("--column hue=boolean", "'hue' is not true or false in "),
     ("--costs nowhere.toml", "does not exist"),
-    ("--method adapt-lin --allow-missing", "takes no missing"),
+    ("--method adapt-lin --allow-missing", "does not accept missing"),
 ]
 
 
-@pytest.mark.parametrize(("options", "why"), BAD_OPTIONS, ids=[why for _, why in BAD_OPTIONS])
-def test_bad_options(home: Path, refused: Refused, tmp_path: Path, options: str, why: str) -> None:
-    given = ["--target", "cultivar", *options.split()] if options else []
-    assert why in refused("train", home / "wine.csv", *given, "--out", tmp_path / "bundle")
+@pytest.mark.parametrize(
+    ("options", "message"), INVALID_OPTIONS, ids=[message for _, message in INVALID_OPTIONS]
+)
+def test_invalid_options_are_refused(
+    home: Path, refused: Refused, tmp_path: Path, options: str, message: str
+) -> None:
+    arguments = ["--target", "cultivar", *options.split()] if options else []
+    assert message in refused("train", home / "wine.csv", *arguments, "--out", tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_cut_short_is_refused(home: Path, refused: Refused, tmp_path: Path) -> None:
-    whole = (home / "wine.csv").read_text()
-    (tmp_path / "cut.csv").write_text(whole[: whole.rindex(",") - 9])
+def test_a_truncated_file_is_refused(home: Path, refused: Refused, tmp_path: Path) -> None:
+    text = (home / "wine.csv").read_text()
+    (tmp_path / "cut.csv").write_text(text[: text.rindex(",") - 9])
     err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
     assert "line 179: 4 cells under 6 columns; is the file cut short?" in err
     assert "neither a file nor a bundled set" in refused("train", "x.csv", "--out", tmp_path / "b")
 
 
-def test_a_table_with_semicolons_and_decimal_commas_is_the_same_table(
-    run: Run, tmp_path: Path
-) -> None:
+def test_semicolons_and_decimal_commas_give_the_same_bundle(run: Run, tmp_path: Path) -> None:
     frame = wine().assign(soil="clay; loam")  # quoted, between semicolons
     frame.loc[:9, "soil"] = "1,5 m sand"
     european = {"index": False, "sep": ";", "decimal": ","}
-    short = ["--time", "2min", "--out", tmp_path / "sim"]
+    simulation = ["--time", "2min", "--out", tmp_path / "sim"]
     answers = []
     for name, form in (("points", {"index": False}), ("commas", european)):
         data, out = tmp_path / name / "wine.csv", tmp_path / name / "b"
@@ -168,7 +176,7 @@ def test_a_table_with_semicolons_and_decimal_commas_is_the_same_table(
         rows = ["--data", data.parent / "rows.csv"]
         edge = [json.loads(line) for line in run("edge", out, *rows)[1].splitlines()]
         assert run("verify", out, *rows)[0] == 0
-        _, simulated, _ = run("simulate", out, *rows, *short, "--json")
+        _, simulated, _ = run("simulate", out, *rows, *simulation, "--json")
         answers.append(
             (
                 {n: f.sha256 for n, f in Bundle.open(out).manifest.files.items()},
@@ -180,7 +188,7 @@ def test_a_table_with_semicolons_and_decimal_commas_is_the_same_table(
     assert len(answers[0][1]) == 40
 
 
-def test_another_file_at_the_place_is_refused_before_the_fit(
+def test_an_occupied_path_is_refused_before_the_fit(
     home: Path, refused: Refused, tmp_path: Path
 ) -> None:
     out = tmp_path / "thesis"
@@ -191,47 +199,51 @@ def test_another_file_at_the_place_is_refused_before_the_fit(
     assert contents(out) == {"chapter.txt": b"one"}
 
 
-def test_a_system_for_a_device_of_few_bytes(
+def test_max_bytes_limits_the_stages(
     home: Path, run: Run, refused: Refused, tmp_path: Path
 ) -> None:
-    out, table_ = tmp_path / "small", [home / "wine.csv", "--target", "cultivar"]
-    status, text, _ = run("train", *table_, "--max-bytes", "2KB", "--out", out, "--json")
+    out = tmp_path / "small"
+    data = [home / "wine.csv", "--target", "cultivar"]
+    status, text, _ = run("train", *data, "--max-bytes", "2KB", "--out", out, "--json")
     assert status == 0
     manifest = Bundle.open(out).manifest
     assert json.loads(text)["operating_point"]["bytes"] == manifest.active_point.bytes
     assert all(p.bytes <= 2048 for p in manifest.operating_points)
     single = ["--method", "greedy-miser", "--max-bytes", "2KB", "--out", tmp_path / "none"]
-    assert "--max-bytes" in refused("train", *table_, *single)
+    assert "--max-bytes" in refused("train", *data, *single)
 
 
-def test_losses_by_class_hold_alone_and_with_another_goal(
+def test_losses_by_class_hold_with_and_without_another_goal(
     home: Path, run: Run, refused: Refused, tmp_path: Path
 ) -> None:
-    out, losses = tmp_path / "b", ["--max-loss", "north=0.3", "--max-loss", "south=0.5"]
+    out = tmp_path / "b"
+    losses = ["--max-loss", "north=0.3", "--max-loss", "south=0.5"]
     train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt", *losses]
-    for beside in ([], ["--budget", "5"], ["--max-loss", "0.05"]):
-        status, _, err = run(*train, *beside, "--out", out, "--json")
+    for goal in ([], ["--budget", "5"], ["--max-loss", "0.05"]):
+        status, _, err = run(*train, *goal, "--out", out, "--json")
         assert (status, err) == (0, "")
         manifest = Bundle.open(out).manifest
-        point, best = manifest.active_point, manifest.reference_recall
+        point = manifest.active_point
+        reference = manifest.reference_recall
         middle, north, south = range(3)
-        assert point.recall[north] >= best[north] - 0.3 - 1e-6
-        assert point.recall[south] >= best[south] - 0.5 - 1e-6
-        # a bundle keeps them as the recalls that they leave
+        assert point.recall[north] >= reference[north] - 0.3 - 1e-6
+        assert point.recall[south] >= reference[south] - 0.5 - 1e-6
+        # a bundle stores losses of recall as the remaining recalls
         assert manifest.min_recall[middle] is None
-        assert manifest.min_recall[north] == pytest.approx(best[north] - 0.3, abs=1e-5)
-        if "--budget" in beside:
+        assert manifest.min_recall[north] == pytest.approx(reference[north] - 0.3, abs=1e-5)
+        if "--budget" in goal:
             assert point.cost <= 5
-        if "0.05" in beside:
+        if "0.05" in goal:
             assert point.accuracy >= manifest.reference_accuracy - 0.05
     err = refused("frontier", out, "--budget", "0.001")
-    assert "--min-recall LABEL=0 or --min-precision LABEL=0 removes one" in err
-    assert "removes" not in refused("frontier", out, "--budget", "0.001", "--min-recall", "north=0")
+    assert "remove one with --min-recall LABEL=0 or --min-precision LABEL=0" in err
+    err = refused("frontier", out, "--budget", "0.001", "--min-recall", "north=0")
+    assert "remove one" not in err
     single = ["--method", "greedy-miser", *losses, "--out", tmp_path / "none"]
     assert "'max_loss'" in refused("train", home / "wine.csv", "--target", "cultivar", *single)
 
 
-def test_a_lazy_bundle_passes_all_commands(home: Path, run: Run, tmp_path: Path) -> None:
+def test_a_lazy_bundle_works_with_all_commands(home: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "lazy.gwb"
     train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "cegb"]
     status, text, err = run(*train, "--costs", home / "prices.toml", "--out", out, "--json")
@@ -265,7 +277,9 @@ def test_a_lazy_bundle_passes_all_commands(home: Path, run: Run, tmp_path: Path)
             assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_)
 
 
-def test_a_bundle_without_a_cloud_passes_all_commands(home: Path, run: Run, tmp_path: Path) -> None:
+def test_a_bundle_without_a_cloud_works_with_all_commands(
+    home: Path, run: Run, tmp_path: Path
+) -> None:
     out = tmp_path / "alone"
     train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "greedy-miser"]
     train += ["--name", "cellar", "--bundle-version", "3", "--seed", "1", "--out", out]
@@ -303,26 +317,27 @@ def test_figures_of_few_rows_have_intervals(run: Run, refused: Refused, tmp_path
     frame.to_csv(data, index=False)
     fit = ["train", data, "--target", "cultivar", "--method", "adapt-gbrt", "--drop", "hue"]
     status, text, _ = run(*fit, "--slack", "0", "--out", tmp_path / "b")
-    assert status == 0  # a class of two rows keeps both for training
+    assert status == 0  # both rows of a class of two are training rows
     assert re.search(r"^system +0\.\d\d to \d\.\d\d \(", text, re.M)
     assert re.search(r"^reached on 9 rows held out: .*\(on these rows ", text, re.M)
     assert "hue" not in Bundle.open(tmp_path / "b").manifest.feature_names
     frame.assign(cultivar=np.where(np.arange(36) == 7, "moon", "north")).to_csv(data, index=False)
-    assert "class 'moon' has one row only" in refused(*fit, "--out", tmp_path / "c")
+    assert "class 'moon' has only one row" in refused(*fit, "--out", tmp_path / "c")
 
 
 def machines(seed: int = 0) -> pd.DataFrame:
-    """A log of 16 machines, 25 rows each, one after another."""
+    """Make a log of 16 machines with 25 successive rows each."""
     rng = np.random.default_rng(seed)
-    own, bad = np.repeat(rng.normal(size=16), 25), rng.random(400) < 0.5
+    offset = np.repeat(rng.normal(size=16), 25)
+    is_fault = rng.random(400) < 0.5
     hours = pd.date_range("2024-01-01", periods=400, freq="h")
     return pd.DataFrame(
         {
             "machine": np.repeat([f"m{i:02}" for i in range(16)], 25),
             "when": hours.strftime("%d.%m.%Y %H:%M"),
-            "temp": 1.2 * bad + own + 0.5 * rng.normal(size=400),
-            "vibration": 1.2 * bad + 0.6 * rng.normal(size=400),
-            "state": np.where(bad, "fault", "ok"),
+            "temp": 1.2 * is_fault + offset + 0.5 * rng.normal(size=400),
+            "vibration": 1.2 * is_fault + 0.6 * rng.normal(size=400),
+            "state": np.where(is_fault, "fault", "ok"),
         }
     )
 
@@ -340,21 +355,21 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
     result = json.loads(text)
     assert (status, result["test"]["groups"]) == (0, 4)
     assert result["operating_point"]["validation_groups"] == 12
-    held = pd.read_csv(tmp_path / "a-test.csv")
-    assert [*held] == ["temp", "vibration", "label"]  # none of them the machine
-    groups = frame.machine[frame.temp.isin(held.temp)].value_counts()
+    held_out = pd.read_csv(tmp_path / "a-test.csv")
+    assert [*held_out] == ["temp", "vibration", "label"]  # without the machine
+    groups = frame.machine[frame.temp.isin(held_out.temp)].value_counts()
     assert sorted(groups) == [25, 25, 25, 25]
     manifest = Bundle.open(tmp_path / "a").manifest
     assert [f.name for f in manifest.features] == ["temp", "vibration"]
     assert run("verify", tmp_path / "a", "--data", tmp_path / "a-test.csv")[0] == 0
 
-    # `init` lists every column: what is none by an option has no price then
+    # `init` lists every column; an option that drops a column also ignores its price
     assert run("init", log, "--target", "state", "--out", tmp_path / "prices.toml")[0] == 0
     fit += ["--costs", tmp_path / "prices.toml"]
     split = ["--time-split", "when=%d.%m.%Y %H:%M", "--column", "machine=drop"]
     assert run(*fit, *split, "--out", tmp_path / "b")[0] == 0
-    held = pd.read_csv(tmp_path / "b-test.csv")
-    assert held.temp.tolist() == pytest.approx(frame.temp[-100:].tolist())
+    held_out = pd.read_csv(tmp_path / "b-test.csv")
+    assert held_out.temp.tolist() == pytest.approx(frame.temp[-100:].tolist())
 
     for options, message in [
         (["--groups", "who"], "'who' is named, but there is no such column"),

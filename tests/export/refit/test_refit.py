@@ -161,7 +161,7 @@ def test_a_class_that_appears_takes_a_new_high_cost_model(deployed, tmp_path):
 def test_too_few_labels_and_other_bundles_are_refused(deployed, tmp_path):
     X, y = world(300, 40)
     keep(tmp_path / "kept", deployed / "bundle", X, y, 10)
-    with pytest.raises(InputError, match="a refit takes at least 20"):
+    with pytest.raises(InputError, match="a refit needs at least 20"):
         refit_bundle(settings(deployed, tmp_path / "kept", tmp_path / "new"))
     from tests.support import small_bundle
 
@@ -181,7 +181,7 @@ def test_labels_of_machines_are_fitted_on_and_never_compared(deployed, tmp_path)
     manifest = Bundle.open(deployed / "bundle").manifest
 
     def parts():
-        return kept_parts(path, manifest, held_share=0.4, rng=np.random.default_rng(3))
+        return kept_parts(path, manifest, comparison_share=0.4, rng=np.random.default_rng(3))
 
     before = parts()
     _, rows = read_archive(path)["turn", "7"]
@@ -194,8 +194,8 @@ def test_labels_of_machines_are_fitted_on_and_never_compared(deployed, tmp_path)
     opened = folder(path)
     assert set(add_machine_labels(opened, labels, opened.shards)) == {"added"}
     after = parts()
-    assert after.held_labels.rows.ids.tolist() == before.held_labels.rows.ids.tolist()
-    assert after.held_rows.ids.tolist() == before.held_rows.ids.tolist()
+    assert after.comparison_labels.rows.ids.tolist() == before.comparison_labels.rows.ids.tolist()
+    assert after.comparison_rows.ids.tolist() == before.comparison_rows.ids.tolist()
     fit_ids = set(after.fit_labels.rows.ids.tolist())
     assert fit_ids == set(after.fit_rows.ids.tolist())
     assert len(fit_ids) > 3 * len(before.fit_labels)

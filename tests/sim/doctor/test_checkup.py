@@ -335,7 +335,7 @@ def test_failed_self_test_and_unreadable_bundle_are_found(tmp_path, bundle):
 
 
 def _with_other_sample(path):
-    """Reverse the rows of the sample, so that its outputs are wrong but every hash is right."""
+    """Reverse the rows of the sample, so that its outputs are wrong but every hash is correct."""
     arrays = dict(np.load(path / "sample.npz"))
     arrays["X"] = arrays["X"][::-1]
     np.savez(path / "sample.npz", **arrays)

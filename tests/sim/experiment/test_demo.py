@@ -102,7 +102,7 @@ def test_invalid_table_gives_one_line_and_no_files(here, name):
         (["--dataset", "data.csv", "--method", "magic"], "no method 'magic'"),
         (
             ["--dataset", "data.csv", "--method", "adapt-lin", "--allow-missing"],
-            "takes no missing values",
+            "does not accept missing values",
         ),
         (["--dataset", "data.csv", "--instances", "99"], "9 rows are held out"),
         (["--dataset", "data.csv", "--budget", "1", "--offload-rate", "0.1"], "--budget and"),
