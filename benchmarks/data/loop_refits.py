@@ -95,7 +95,10 @@ def refit_case(name: str, seed: int) -> dict[str, Any]:
         figures["before refit"] = _accuracy(old, X_new[test], y_new[test])
         for strategy in ("chosen", "random", "offloaded"):
             kept = folder / strategy
-            _keep(kept, old, X_new[week], y_new[week], strategy, seed)
+            if not _keep(kept, old, X_new[week], y_new[week], strategy, seed):
+                # nothing was offloaded, so that there is nothing to learn from
+                figures[f"200 {strategy}"] = figures["before refit"]
+                continue
             settings = RefitSettings(
                 bundle=folder / "old",
                 train=str(folder / "train.npz"),
@@ -132,8 +135,8 @@ def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
 
 def _keep(
     path: Path, bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any], strategy: str, seed: int
-) -> None:
-    """Keep what a fleet would have sent of a week, and label about 200 instances."""
+) -> bool:
+    """Keep what a fleet would have sent of a week, and label about 200; False without any."""
     manifest = bundle.manifest
     outcome = graph_outcome(bundle, X)
     assert outcome.cloud_labels is not None
@@ -157,6 +160,8 @@ def _keep(
         stored_chance=np.ones(n),
         late=np.zeros(n, bool),
     ).take(offloaded | audited)
+    if not len(rows):
+        return False
     facts = ShardFacts(
         model=manifest.name, version=manifest.version, classes=manifest.classes,
         inputs=manifest.cloud.inputs, shape=(X.shape[1],),
@@ -176,3 +181,4 @@ def _keep(
     truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y.tolist())}
     labels = {name: truth[name] for name in choice.rows.ids.tolist()}
     add_labels(path, labels, by="truth", at=0.0)
+    return True
