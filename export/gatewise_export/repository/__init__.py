@@ -1,1 +1,1 @@
-"""Repository of releases for devices, by The Update Framework."""
+"""Publish releases to devices with The Update Framework (TUF)."""

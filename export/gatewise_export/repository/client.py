@@ -1,9 +1,9 @@
-"""Device's view of a repository: its verified offers, and the files of a release.
+"""The device's client of a repository, which verifies offers and fetches releases.
 
 python-tuf checks signatures, thresholds, expiry and versions, and stores the newest metadata in a
-folder. It ignores damaged files there, and would then accept older metadata. The device's state
-therefore has the newest versions as well, each with the keys of its role: a version is compared
-until these keys are replaced, which is how an operator ends a fast-forward attack.
+folder. It ignores damaged files there and would then accept older metadata. Therefore the device's
+state also stores the newest versions, each with the keys of its role. A version is compared until
+these keys are replaced, because an operator replaces them to end a fast-forward attack.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RepositoryClient:
         try:
             self._fetcher.allow(_METADATA_SECONDS)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for unfinished in folder.glob("tmp*"):  # of a process that was killed
+            for unfinished in folder.glob("tmp*"):  # left by a process that was killed
                 unfinished.unlink()
             client = TufUpdater(
                 str(folder),

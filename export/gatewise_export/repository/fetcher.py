@@ -1,9 +1,9 @@
-"""Fetch files of a repository over HTTP(S) or from a folder within a time limit.
+"""Fetch files of a repository, over HTTP(S) or from a folder, within a time limit.
 
-A server may send headers slowly, or ``100 Continue`` for ever, which no timeout of a socket limits.
-A timer therefore closes the connection when the time is over, and :meth:`BoundedFetcher.cut` does
-so at once. The caller reads no more than the signed length. Redirects are errors, and proxies are
-not used.
+Socket timeouts do not limit a server that sends headers slowly or repeats ``100 Continue`` forever.
+Therefore a timer closes the connection when the time is over, and :meth:`BoundedFetcher.cut` closes
+it at once. The caller reads at most the signed length. Redirects are errors, and proxies are not
+used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BoundedFetcher(FetcherInterface):
 
     @functools.cached_property
     def _context(self) -> ssl.SSLContext:
-        """Context of TLS, made for HTTPS alone, because the system's authorities load slowly."""
+        """TLS context, created only for HTTPS because loading the system's authorities is slow."""
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self._ca_file is not None:
@@ -69,11 +69,11 @@ class BoundedFetcher(FetcherInterface):
         return context
 
     def allow(self, seconds: float) -> None:
-        """Set the time for all fetches from now on."""
+        """Set the time limit for all following fetches together."""
         self._end = time.monotonic() + seconds
 
     def cut(self) -> None:
-        """End the current fetch, and refuse later ones."""
+        """End the current fetch and refuse later ones."""
         self._closed.set()
         self.interrupt()
 
@@ -115,7 +115,7 @@ class BoundedFetcher(FetcherInterface):
                     )
                 while chunk := response.read(_CHUNK):
                     yield self._counted(chunk)
-                # without a length a closed connection looks like the end of the file
+                # if the length is unknown, a closed connection looks like the end of the file
                 if self._is_over():
                     raise SlowRetrievalError(f"{url}: it took too long")
                 if response.length:

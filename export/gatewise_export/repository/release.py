@@ -1,16 +1,16 @@
-"""Release: a version of a bundle as devices fetch it, file by file.
+"""A release, which is a version of a bundle that devices fetch file by file.
 
 In a repository of The Update Framework each file of a bundle is a target with the path
-``<model>/<version>/<file>``. Another one is ``release.json``, which lists the files with their
-hashes and the devices that can run them::
+``<model>/<version>/<file>``. Another target is ``release.json``, which lists the files with their
+hashes, and the devices that can run them::
 
     {"release": 1, "model": "digits", "version": "8", "features": ["a", "b"],
      "runtime": "0.1.0", "hardware": ["aarch64"],
      "files": {"manifest.json": {"sha256": "...", "size": 4821}, ...}}
 
-It never changes. Its offer may change: the serial (devices prefer the highest) and the rollout, a
-share of the devices in units of 1/10000, because signed JSON has no fractions. Both are in the
-signed targets metadata, under ``custom``.
+This file never changes. Its offer can change: devices prefer the highest serial, and the rollout is
+the share of devices that get the offer, in units of 1/10000 because signed JSON has no fractions.
+Both are in the signed targets metadata, under ``custom``.
 """
 
 from __future__ import annotations
@@ -89,18 +89,18 @@ class Release(Record, frozen=True):
         return decode_json(content, cls, RELEASE)
 
     def to_json(self) -> bytes:
-        """Write ``release.json``: the same bytes each time."""
+        """Write ``release.json``; equal releases give equal bytes."""
         return encode_json(self, indent=1)
 
     def damaged_file(self, folder: Path) -> str | None:
-        """Get the name of a file that is missing from a folder or has another hash, if any."""
+        """Name a file that is missing from a folder or has another hash; None if all are right."""
         files = self.files.items()
         return next((n for n, spec in files if not has_file(folder / n, spec.sha256)), None)
 
     def misfit(
         self, *, model: str, features: Sequence[str], runtime: str, hardware: str
     ) -> str | None:
-        """Get the reason why a device cannot run it, or None.
+        """Explain why a device cannot run the release; None if it can.
 
         `runtime` is the device's version of Gatewise, `hardware` its machine.
         """
@@ -135,7 +135,7 @@ class OfferedRelease:
         return f"{self.model}/{self.version}/{RELEASE}"
 
     def is_for(self, device: str) -> bool:
-        """Whether a device is in the share of the rollout.
+        """Whether a device is in the rollout.
 
         A device's draw is a hash of its id and the release's name, so that a growing share only
         adds devices, and each release begins with other devices.

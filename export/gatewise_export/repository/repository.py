@@ -1,4 +1,4 @@
-"""Repository of releases: a folder of static files that any web server can serve.
+"""A repository of releases, which is a folder of static files for any web server.
 
 ::
 
@@ -62,7 +62,7 @@ class StaleVersionError(InputError):
 
 
 class Repository:
-    """A repository of releases and the keys that sign it; :meth:`init` makes one.
+    """A repository of releases and the keys that sign it; :meth:`init` creates one.
 
     `keys` is the folder of private keys, NAME.key in PEM, by default ``<folder>.keys``. A change
     needs the keys of the roles that it signs. Raises InputError if the repository is missing, or
@@ -145,7 +145,7 @@ class Repository:
         return read_offers(self._signed["targets"].signed)
 
     def wanted(self, model: str) -> OfferedRelease | None:
-        """Get the release of a model that devices prefer, or None."""
+        """Find the release of a model that devices prefer; None if no release is offered."""
         return next((o for o in self.offers() if o.rollout and o.model == model), None)
 
     def find(self, name: str) -> OfferedRelease:
