@@ -1,4 +1,4 @@
-"""Bases of the budgeted classifiers: operating points, prediction, cost; models without a cloud.
+"""Bases of the budgeted classifiers: operating points, prediction and cost.
 
 :class:`.CascadeClassifier` adds the high-cost model in the cloud.
 """
@@ -45,11 +45,11 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     cloud_prices_ : CloudPrices
     high_cost_model_ : HighCostModel or None
     calibration_ : CalibrationRecords or None
-        Records of the calibration rows, where a guarantee was asked for.
+        Records of the calibration rows, if there is a guarantee.
     class_weights_ : ndarray, shape (n_classes,), or None
-        Weight of a row of each class, where `class_weight` was given.
+        Weight of a row of each class, if `class_weight` was given.
     class_bounds_, max_bytes_, max_instance_cost_
-        Bounds that operating points keep, of the settings or given to :meth:`at`.
+        Bounds that operating points keep, from the settings or from :meth:`at`.
     """
 
     def fit(
@@ -76,22 +76,23 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         Raises
         ------
         InputError
-            For data, prices or settings that cannot be used; it says which and why. If no operating
-            point reaches the goal, the fitted models are kept, and :meth:`at` takes another goal.
+            If data, prices or settings cannot be used; the message says which and why. If no
+            operating point reaches the goal, the fitted models are kept, and :meth:`at` accepts
+            another goal.
         """
         return self._fit_rows(GivenRows(X, y, sample_weight, validation, groups=groups, time=time))
 
     # -- operating points --------------------------------------------------------------------
 
     def _reference_frontier(self) -> Frontier:
-        """Get the frontier, its reference measured on the rows that the active point was."""
+        """Get the frontier with the reference measured on the same rows as the active point."""
         if self.calibration_ is None:
             return self.frontier_
         fields = self._reference_fields(self.calibration_.certifying[-1])
         return replace(self.frontier_, **fields)
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
-        """Pick a point of the frontier, or with a guarantee a certified one."""
+        """Pick a point of the frontier or, with a guarantee, a certified point."""
         if self.calibration_ is None:
             point, self.choice_ = self.frontier_.choose(
                 self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal
@@ -102,7 +103,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _certified_point(
         self, frontier: Frontier, calibration: CalibrationRecords, **goal: float | None
     ) -> OperatingPoint:
-        """Certify a goal and the bounds by the points of a frontier."""
+        """Find a certified point for a goal and the bounds, starting from a frontier."""
         self.choice_ = ""  # a certified point states its guarantee
         max_bytes = self.max_bytes_
         if max_bytes is not None:
@@ -116,8 +117,8 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _activate(self, point: OperatingPoint) -> None:
         """Make a point the active one.
 
-        With `max_bytes_`, a device does not keep stages at which no instance stops. They leave the
-        cascade, and features that were acquired for them alone leave the cost.
+        With `max_bytes_`, a device does not store stages at which no instance stops. These stages
+        are removed, and the cost of features that only they acquire is subtracted.
         """
         chains = self.chains_[: self._n_chains]
         self.chains_ = chains
@@ -133,7 +134,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _without_stages(
         self, point: OperatingPoint, numbers: Sequence[int], stages: Sequence[Stage], chain: int
     ) -> OperatingPoint:
-        """Get the same cascade's point with some stages alone; its cost may be an upper bound."""
+        """Get the point of the cascade with only some stages; its cost may be an upper bound."""
         all_stages = self.chains_[point.chain]
         exits = [*numbers, len(all_stages)]
         shares = np.array(point.exit_shares)[exits]
@@ -153,7 +154,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             chain=chain,
         )
 
-    def _changed_bounds(
+    def _replace_bounds(
         self,
         min_recall: Mapping[Any, float] | None,
         min_precision: Mapping[Any, float] | None,
@@ -161,7 +162,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         *,
         loss_is_given: bool,
     ) -> ClassBounds:
-        """Replace the given bounds on classes; a loss of all rows lifts losses by class."""
+        """Replace bounds on classes; a new loss of all rows removes the losses by class."""
         bounds = self.class_bounds_
         changed = ClassBounds.from_mappings(bounds.classes, min_recall, min_precision, losses)
         if min_recall is not None:
@@ -186,20 +187,23 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
-        Give at most one of `budget`, `max_loss` and `offload_rate`; by default the fit's setting.
+        Give at most one of `budget`, `max_loss` and `offload_rate`. The default is the setting of
+        the fit.
 
         Parameters
         ----------
         budget : float, optional
             Mean cost per instance that may be spent, in the unit of the feature costs.
         max_loss : float, or mapping of class label to float, optional
-            Accuracy, or recall of classes, that may be lost; one number lifts those by class.
+            Accuracy, or recall of classes, that may be lost. A single number removes the bounds by
+            class.
         offload_rate : float, optional
             Share of the instances that may go to the cloud.
         min_recall, min_precision : mapping of class label to float, optional
-            Replace the bounds of the settings; an empty dict lifts them.
+            Bounds that replace those of the settings; an empty dict removes them.
         max_bytes : int, optional
-            Largest number of bytes on a device: stages that never stop are then left out.
+            Largest number of bytes on a device. Stages at which no instance stops are then left
+            out.
         max_instance_cost : float, optional
             Exclude operating points at which an instance can cost more.
         slack : float, optional
@@ -217,29 +221,29 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             If no operating point keeps the bounds, or if several of the three goals are given. For
             `max_instance_cost` the message names the lowest possible value.
         TooLargeError
-            If none is as small as `max_bytes`; its `smallest` says how small they get.
+            If no point is as small as `max_bytes`; its `smallest` is the smallest possible size.
         """
         check_is_fitted(self, "frontier_")
-        moved = copy.copy(self)
+        other = copy.copy(self)
         # the bounds of the copy
         if max_bytes is not None:
-            moved.max_bytes_ = max_bytes
+            other.max_bytes_ = max_bytes
         if slack is not None:
-            moved.slack_ = float(slack)
+            other.slack_ = float(slack)
         if max_instance_cost is not None:
-            moved._cap_cost(max_instance_cost)
+            other._cap_cost(max_instance_cost)
         has_other_goal = budget is not None or offload_rate is not None
         total_loss, losses = split_loss(max_loss, has_other_goal=has_other_goal)
-        moved.class_bounds_ = self._changed_bounds(
+        other.class_bounds_ = self._replace_bounds(
             min_recall, min_precision, losses, loss_is_given=max_loss is not None
         )
-        # without a goal, the goal of the settings holds under the bounds
+        # without a goal, use the goal of the settings under the bounds
         goal = {"budget": budget, "max_loss": total_loss, "offload_rate": offload_rate}
         has_goal = any(value is not None for value in goal.values())
         bounds = (min_recall, min_precision, max_bytes, max_instance_cost, slack)
         has_bound = any(value is not None for value in bounds)
-        moved._activate(moved._choose(**goal) if has_goal or not has_bound else moved._pick())
-        return moved
+        other._activate(other._choose(**goal) if has_goal or not has_bound else other._pick())
+        return other
 
     def _cap_cost(self, max_cost: float) -> None:
         """Drop the operating points at which an instance can cost more than `max_cost`."""
@@ -249,7 +253,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     # -- the fitted system -----------------------------------------------------------------
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Stage at which each row is answered; the number of stages: offloaded.
+        """Get the stage that answers each row; `n_stages` marks an offloaded row.
 
         Parameters
         ----------
@@ -262,7 +266,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return self._exits(self._rows(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Labels of the stage that answers, or of the high-cost model.
+        """Predict the labels by the stage that answers, or by the high-cost model.
 
         Parameters
         ----------
@@ -283,7 +287,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return self.classes_[index]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of the model that answers, by sorted class.
+        """Predict class probabilities by the model that answers, in the order of sorted classes.
 
         Parameters
         ----------
@@ -304,18 +308,19 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return proba
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
-        """Cost of each row, in the unit of the feature costs.
+        """Compute the cost of each row, in the unit of the feature costs.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
         accounting : {"union", "paper", "paths", "paper-paths"}, optional
-            Features that an offloaded row pays for. "union", the default: the features that its
-            stages acquire and the features that the high-cost model reads. "paper": the features of
-            the high-cost model alone. "paths", the default of methods that are fitted with it: as
-            "union", but a forest as the high-cost model pays for the features on the row's paths,
-            and a fitted cascade for the features that it acquires for the row. "paper-paths": as
-            "paths", without the features of the stages.
+            Features that an offloaded row pays for. With "union", the default, these are the
+            features that its stages acquire and the features that the high-cost model reads. With
+            "paper" they are only the features of the high-cost model. "paths", the default of
+            methods that are fitted with it, differs from "union" for some high-cost models: a
+            forest pays for the features on the row's paths, and a fitted cascade for the features
+            that it acquires for the row. "paper-paths" is "paths" without the features of the
+            stages.
 
         Returns
         -------
@@ -340,7 +345,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return select_exit_costs(by_exit, self._exits(x))
 
     def acquired(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Features that each row acquires; the mean over rows is how often each one is used.
+        """Mark the features that each row acquires.
 
         An offloaded row also has the features that the high-cost model acquires.
 
@@ -357,11 +362,11 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
 
     @property
     def _accounting(self) -> Accounting:
-        """Accounting of offloaded rows in the frontier."""
+        """The accounting of offloaded rows in the frontier."""
         return "union"
 
     def explain(self, x: Any) -> Explanation:
-        """Explain the answer to one instance: the features of each stage, and why it stopped.
+        """Explain the answer to one instance by the features and the stop decision of each stage.
 
         Parameters
         ----------
@@ -371,12 +376,12 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         Returns
         -------
         Explanation
-            Prints one line per stage; its attributes hold the same.
+            Its text has one line per stage, and its attributes have the same content.
 
         Raises
         ------
         InputError
-            If it is not one instance, or does not fit the system.
+            If `x` is not one instance, or does not match the columns of the system.
         """
         check_is_fitted(self, "operating_point_")
         return explain(self, x)
@@ -390,34 +395,36 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
     def _route(
         self, x: NDArray[np.float32]
     ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield each exit's number, rows and margins; offloaded rows come last, without margins."""
+        """Yield number, rows and margins of each exit; offloaded rows are last, without margins."""
         last_exit = self.last_exit_
-        waiting = np.arange(len(x))
+        open_rows = np.arange(len(x))
         for s, threshold in enumerate(self.operating_point_.thresholds[: last_exit + 1]):
-            if not len(waiting) or (threshold is None and s < last_exit):
+            if not len(open_rows) or (threshold is None and s < last_exit):
                 continue
             stage = self.stages_[s]
-            margins, score = split(stage.margins(x[waiting]), stage.score)
-            is_answered = stops(score, threshold) if s < last_exit else np.ones(len(waiting), bool)
-            yield s, waiting[is_answered], margins[is_answered]
-            waiting = waiting[~is_answered]
-        if len(waiting):
-            yield len(self.stages_), waiting, np.empty((len(waiting), 0), np.float32)
+            margins, score = split(stage.margins(x[open_rows]), stage.score)
+            is_answered = (
+                stops(score, threshold) if s < last_exit else np.ones(len(open_rows), bool)
+            )
+            yield s, open_rows[is_answered], margins[is_answered]
+            open_rows = open_rows[~is_answered]
+        if len(open_rows):
+            yield len(self.stages_), open_rows, np.empty((len(open_rows), 0), np.float32)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SingleModel(BudgetedClassifier):
-    """Settings of models without a cloud.
+    """Base of the classifiers without a cloud, with their settings.
 
     Parameters
     ----------
     feature_costs, budget, min_recall, min_precision, class_weight, guarantee
         As for :class:`.CascadeClassifier`.
     max_loss : float, default 0.01
-        Without a budget: the cheapest operating point within this accuracy loss of the last
-        candidate, the unpenalised model.
+        Largest loss of accuracy against the last candidate, the unpenalised model. Without a
+        budget, the cheapest operating point within this loss is active.
     allow_missing : bool, default False
-        Whether NaN is a value.
+        Whether features may be NaN.
     random_state : int, RandomState or None
         Source of the random choices; an int makes a fit repeatable.
     """

@@ -50,18 +50,18 @@ class BudgetedModel(BaseEstimator, ABC):
     ----------
     n_features_in_ : int
     feature_names_ : tuple of str
-        x0, x1, ... where the table had none.
+        x0, x1, ... if the table had no names.
     feature_costs_ : FeatureCosts
     chains_ : tuple of tuple of Stage
-        The stages of each candidate cascade that is on the frontier.
+        The stages of each candidate cascade on the frontier.
     frontier_ : Frontier
         Operating points, measured on validation rows.
     operating_point_ : OperatingPoint
-        The active one.
+        The active operating point.
     training_ranges_ : TrainingRanges
-        Ranges of the training rows' values: devices find implausible values by them.
+        Ranges of the values in the training rows, by which devices find implausible values.
     signal_input_ : SignalInput
-        The blocks with their prices, and the windows that they take; only where `blocks` are given.
+        The blocks with their prices, and the windows that they read; only if there are `blocks`.
     """
 
     feature_costs_: FeatureCosts
@@ -72,7 +72,7 @@ class BudgetedModel(BaseEstimator, ABC):
     max_instance_cost_: float | None = None
     choice_: str = ""  # reason for the choice of the active point
     slack_: float = SLACK  # standard errors between a figure and its bound
-    # candidates of the fit; `chains_` may end with one more, the active point's stages alone
+    # number of candidates of the fit; `chains_` may also have the active point's stages at its end
     _n_chains: int | None = None
 
     feature_costs: CostsLike | None
@@ -93,7 +93,7 @@ class BudgetedModel(BaseEstimator, ABC):
         "guarantee": [Real, None],
         "allow_missing": ["boolean"],
     }
-    """Values that each parameter takes; a class lists only the parameters that it adds."""
+    """Allowed values of each parameter; a class lists only the parameters that it adds."""
 
     def _check_settings(self) -> None:
         """Raise InputError for settings that no fit can use."""
@@ -110,8 +110,8 @@ class BudgetedModel(BaseEstimator, ABC):
         if penalties is not None and not all(map(NOT_NEGATIVE.is_satisfied_by, penalties)):
             raise InputError(f"penalties must be at least 0, not {list(penalties)}")
 
-    def _take_blocks(self, X: Any) -> None:
-        """Set `signal_input_` if there are blocks; the rows of X are windows then."""
+    def _read_blocks(self, X: Any) -> None:
+        """Set `signal_input_` if there are blocks, so that the rows of X are windows."""
         self.__dict__.pop("signal_input_", None)
         blocks = getattr(self, "blocks", None)
         if blocks is None:
@@ -135,7 +135,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def _reads_windows(self) -> bool:
-        """Whether the high-cost model reads raw windows, in columns behind the stages' columns."""
+        """Whether the high-cost model reads raw windows, in columns after the stages' columns."""
         return hasattr(self, "signal_input_") and self.signal_input_.raw
 
     def _check_costs(self) -> None:
@@ -148,15 +148,16 @@ class BudgetedModel(BaseEstimator, ABC):
         self.feature_costs_ = check_costs(self.feature_costs, self.feature_names_, has_names)
 
     def _keep(
-        self, candidates: Sequence[tuple[Stage, ...]], frontier: Frontier, *, every: bool = False
+        self, candidates: Sequence[tuple[Stage, ...]], frontier: Frontier, *, keep_all: bool = False
     ) -> list[int]:
-        """Set the frontier and its candidates, or `every` candidate; get the candidates' numbers.
+        """Set the frontier and its candidates, or all candidates; get their' numbers.
 
-        No point is active until one is picked, so that :meth:`at` works even if the goal fails.
+        No point is active until one is picked, so that :meth:`at` works even if no point reaches
+        the goal.
         """
         self.__dict__.pop("operating_point_", None)
         used = {p.chain for p in (*frontier.points, *frontier.others)}
-        numbers = [c for c in range(len(candidates)) if every or c in used]
+        numbers = [c for c in range(len(candidates)) if keep_all or c in used]
         self.chains_ = tuple(candidates[c] for c in numbers)
         self._n_chains = len(numbers)
         points, others = (
@@ -167,7 +168,7 @@ class BudgetedModel(BaseEstimator, ABC):
         return numbers
 
     def _goal(self) -> dict[str, float]:
-        """Get the goal of the settings: a budget, or a largest loss."""
+        """Get the goal of the settings: a budget or a largest loss."""
         if self.budget is not None:
             return {"budget": self.budget}
         total = self._losses()[0]
@@ -197,7 +198,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def last_exit_(self) -> int:
-        """Last exit that an instance may take even if its score is NaN; `n_stages`: the offload."""
+        """Last exit that an instance with a NaN score may take; `n_stages` is the offload."""
         last_exit = len(self.stages_) - (self.high_cost_model_ is None)
         max_cost = self.max_instance_cost_
         if max_cost is None:
@@ -205,12 +206,12 @@ class BudgetedModel(BaseEstimator, ABC):
         return min(last_exit, last_exit_within(self._exit_limits(self.stages_), max_cost))
 
     def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
-        """Get the largest cost that a row can have at each exit, shape (n_stages + 1,)."""
+        """Get the largest cost of a row at each exit, shape (n_stages + 1,)."""
         acquired = [stage.feature_mask(self.n_features_in_) for stage in stages]
         return self._exit_costs(acquired)
 
     def _offload_acquired(self, x: NDArray[np.float32]) -> Acquired | None:
-        """Get the features that the high-cost model acquires for each row; None: all it reads."""
+        """Get the features that the high-cost model acquires for each row; None for all."""
         return None
 
     def _exit_costs(
@@ -220,9 +221,10 @@ class BudgetedModel(BaseEstimator, ABC):
         union: bool = True,
         offload: Acquired | None = None,
     ) -> NDArray[np.float64]:
-        """Get the cost at each exit: each stage and, last, the offload (else again all stages).
+        """Get the cost at each exit, which are the stages and, last, the offload.
 
-        `offload` marks the features that the high-cost model acquires, by default all it reads.
+        Without a high-cost model the last cost is the cost of all stages. `offload` marks the
+        features that the high-cost model acquires, by default all that it reads.
         """
         costs = self.feature_costs_
         f0 = self.high_cost_model_
@@ -234,7 +236,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:
-        """The frontier's points, its others and the active one, by rising cost."""
+        """All points of the frontier, its others and the active point, by rising cost."""
         check_is_fitted(self, "operating_point_")
         frontier = self.frontier_
         points = dict.fromkeys((*frontier.points, *frontier.others, self.operating_point_))
@@ -242,7 +244,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def missing_(self) -> dict[str, Literal["allowed", "refused"]]:
-        """Whether NaN is a value to the stages and to the high-cost model."""
+        """Whether the stages and the high-cost model accept NaN."""
         check_is_fitted(self, "operating_point_")
         rule: Literal["allowed", "refused"] = "allowed" if self.allow_missing else "refused"
         return {"stages": rule, "cloud": rule}
@@ -255,7 +257,7 @@ class BudgetedModel(BaseEstimator, ABC):
         budget : float, optional
             Mean feature cost per instance that may be spent, in the unit of the feature costs.
         max_loss : float, optional
-            Score that may be lost against the unpenalised model, instead of a budget.
+            Loss of score against the unpenalised model that is allowed, instead of a budget.
 
         Returns
         -------
@@ -267,20 +269,20 @@ class BudgetedModel(BaseEstimator, ABC):
         estimator.operating_point_ = estimator._choose(budget=budget, max_loss=max_loss)
         return estimator
 
-    # -- for people ------------------------------------------------------------------------
+    # -- text and plots --------------------------------------------------------------------
 
     def summary(self) -> str:
-        """Write the stages and the active operating point's figures as text, for print."""
+        """Write the stages and the figures of the active operating point as text."""
         check_is_fitted(self, "operating_point_")
         return summary_text(self)
 
     def plot_frontier(self, *, ax: Any = None) -> Any:
-        """Plot accuracy against cost, the active operating point ringed.
+        """Plot accuracy against cost, with a ring around the active operating point.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Where to draw; a new figure of pyplot's by default.
+            Axes of the plot; a new pyplot figure by default.
 
         Returns
         -------
@@ -288,7 +290,7 @@ class BudgetedModel(BaseEstimator, ABC):
         """
         check_is_fitted(self, "operating_point_")
         if ax is None:
-            from matplotlib import pyplot  # whose figures notebooks show
+            from matplotlib import pyplot  # notebooks show its figures
 
             _, ax = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
         return FrontierDisplay.from_estimator(self, ax=ax).ax_

@@ -34,21 +34,21 @@ from gatewise_training.learners.high_cost_model import is_given
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CascadeClassifier(BudgetedClassifier):
-    """Base of the cascades, with the settings of all of them.
+    """Base of the cascades, with their common settings.
 
-    ``high_cost_model_`` is never None, ``offload`` gives the rows that go to it, and an operating
-    point may be picked by `offload_rate`.
+    ``high_cost_model_`` is never None. :meth:`offload` marks the rows that go to it, and an
+    operating point may be picked by `offload_rate`.
 
     Parameters
     ----------
     high_cost_model : classifier, ONNX file, function, or None
-        A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost is used as it is, an
-        unfitted one is fitted, None trains the best of boosted trees, extra-trees and an RBF-SVM.
-        An ONNX file is given as a path or an :class:`.OnnxModel`. A ``Booster`` of LightGBM or
-        XGBoost, or a booster's file (.txt, .json, .ubj, .cbm), has the classes 0, 1, ... and is
-        never refitted. Anything else that gives probabilities (a function of the rows, an object or
-        class with ``predict_proba``, ``"python:module:attribute"``) is not packed: a worker runs it
-        as a backend.
+        A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost is used as it is, and an
+        unfitted classifier is fitted. None trains the best of boosted trees, extra-trees and an
+        RBF-SVM. An ONNX file is given as a path or an :class:`.OnnxModel`. A ``Booster`` of
+        LightGBM or XGBoost, or a booster's file (.txt, .json, .ubj, .cbm), has the classes 0, 1,
+        ... and is never refitted. Other sources of probabilities are not packed, and a worker runs
+        them as a backend: a function of the rows, an object or class with ``predict_proba``, or
+        ``"python:module:attribute"``.
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 per feature by default.
     cloud_prices : CloudPrices, optional
@@ -56,33 +56,34 @@ class CascadeClassifier(BudgetedClassifier):
     budget : float, optional
         Mean cost per instance that may be spent.
     max_loss : float, or mapping of class label to float, default 0.01
-        Without a budget: the cheapest operating point within this accuracy loss. By class,
-        ``{"fault": 0.05}``: the most that the system's recall of the class may fall below the
-        high-cost model's; the key None bounds the loss of all rows.
+        Largest loss of accuracy against the high-cost model. Without a budget, the cheapest
+        operating point within this loss is active. A mapping such as ``{"fault": 0.05}`` bounds the
+        loss of recall by class, and its key None the loss of accuracy.
     offload_rate : float, optional
         Share of instances that may go to the cloud, instead of a budget.
     min_recall, min_precision : mapping of class label to float, optional
-        In addition: least recall and precision of classes, ``{"fault": 0.9}``.
+        Smallest recall and precision of classes, such as ``{"fault": 0.9}``, in addition to the
+        goal.
     class_weight : mapping of class label to float, or "balanced", optional
-        Weight of a row of each class in fits, thresholds and frontier; the figures are then
-        weighted accuracies. Balanced: all classes have the same total weight. A fitted
-        `high_cost_model` stays as it is.
+        Weight of a row of each class in fits, thresholds and frontier. Accuracies are then
+        weighted. With "balanced" all classes have the same total weight. A fitted `high_cost_model`
+        does not change.
     guarantee : float, optional
-        Confidence, such as 0.95, with which `budget`, `max_loss` or `offload_rate`, and in addition
-        `min_recall` and `min_precision`, hold on new instances; rows are set aside to certify it
+        Confidence, such as 0.95, with which the goal and the bounds on classes hold on new
+        instances. Some rows are set aside to certify it
         (:mod:`gatewise_training.operating_points.guarantee`).
     max_bytes : int, optional
         Largest number of bytes of all stages on a device together, as tables of :func:`.to_c` in
         float form. The stages and the sizes of their trees are chosen on validation rows.
     max_instance_cost : float, optional
         Largest cost that an instance of any values may have: the features of the stages that it
-        visits, the features of the high-cost model and the price of an offload. Devices keep this
-        bound as well. `budget` bounds the mean instead.
+        visits, the features of the high-cost model and the price of an offload. Devices also
+        enforce this bound. `budget` bounds the mean cost instead.
     random_state : int, RandomState or None
         Source of the random choices; an int makes a fit repeatable.
     """
 
-    _may_have_seen = False  # whether a fitted high-cost model may know the training rows
+    _may_have_seen = False  # whether a fitted high-cost model may have seen the training rows
 
     high_cost_model: Any = field(default=None, kw_only=False)
     feature_costs: CostsLike | None = field(default=None, kw_only=False)
@@ -135,32 +136,32 @@ class CascadeClassifier(BudgetedClassifier):
         A fitted `high_cost_model` may have seen the rows, so that its accuracy on them says little.
         It is measured on `validation` rows, by its `high_cost_predictions`, or else by clones that
         are fitted without the rows. A model that cannot be cloned (an ONNX file, a function, a
-        frozen classifier) is compared with models of our own on the same rows, and a warning is
-        given if its accuracy can only be explained by having seen the rows. The given model is
+        frozen classifier) is compared with Gatewise's own models on the same rows. A warning is
+        issued if its accuracy can only be explained by rows that it has seen. The given model is
         deployed in each case.
 
-        scikit-learn's searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
-        splitter alone, so that each of their fits runs without groups.
+        Searches of scikit-learn, such as ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups
+        only to their splitter, so that each of their fits runs without groups.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-            Numbers, taken as float32; with `blocks` windows of shape (n, ...).
+            Numbers, which become float32; with `blocks`, windows of shape (n, ...).
         y : array-like of shape (n,)
             Class labels.
         sample_weight : array-like of shape (n,), optional
             Weight of each row; 1 by default.
         validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
-            Validation rows; else part of the rows, or on few rows cross-fitting.
+            Validation rows. By default part of the rows validate, or few rows are cross-fitted.
         high_cost_predictions : array-like of shape (n, n_classes), optional
             Out-of-fold probabilities of `high_cost_model`, columns by sorted class.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row. Every split keeps groups whole; `max_loss`
-            keeps a margin of two standard errors between groups; a guarantee is about new groups. A
-            `high_cost_model` that makes splits of its own, such as a grid search, is given no
+            Subject, machine or recording of each row. Every split keeps groups whole, `max_loss`
+            keeps a margin of two standard errors between groups, and a guarantee is about new
+            groups. A `high_cost_model` that splits rows itself, such as a grid search, gets no
             groups.
         time : array-like of shape (n,), optional
-            Numbers or dates: the earlier rows fit and the last fifth validates.
+            Numbers or dates. The last fifth of the rows validates models of the earlier rows.
 
         Returns
         -------
@@ -169,7 +170,7 @@ class CascadeClassifier(BudgetedClassifier):
         Raises
         ------
         InputError
-            For data, prices, settings or a model that cannot be used; it says which and why.
+            If data, prices, settings or a model cannot be used; the message says which and why.
         """
         return self._fit_rows(
             GivenRows(
@@ -179,7 +180,7 @@ class CascadeClassifier(BudgetedClassifier):
 
     def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
         model = self._high_cost_model
-        # a fixed model is used as it is; any other one is trained
+        # a fixed model is used as it is; any other model is trained
         is_fixed = model is not None and (is_given(model) or is_fitted(model))
         self._may_have_seen = is_fixed and table.validation is None
         if problem.calibration is not None and self._may_have_seen:
@@ -210,7 +211,7 @@ class CascadeClassifier(BudgetedClassifier):
         return super()._choose(**goal)
 
     def _check_certified_terms(self, **goal: float | None) -> None:
-        """Refuse bounds on loss, recall or precision if f0 may have seen the rows."""
+        """Raise InputError for bounds on loss, recall or precision if f0 may have seen the rows."""
         if goal.get("max_loss") is not None or self.class_bounds_:
             raise InputError(
                 "guarantee: a fitted high_cost_model may have seen the rows that would certify "
@@ -221,19 +222,19 @@ class CascadeClassifier(BudgetedClassifier):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class WindowSettings:
-    """Settings of cascades that may compute features from windows of a signal, or pictures.
+    """Settings of cascades that can compute features from windows of a signal, or pictures.
 
     Parameters
     ----------
     blocks : sequence of Block, optional
-        Compute features from windows of a signal, or pictures (:mod:`gatewise_signals`), at the
-        blocks' prices; one without a price is measured at the fit, in microseconds. Rows are arrays
-        of shape (n, samples, channels), say, a list of arrays or DataFrames of equal length, or a
-        DataFrame with an index (instance, time).
+        Blocks that compute features from windows of a signal, or pictures
+        (:mod:`gatewise_signals`). Each block has a price, or is measured at the fit in
+        microseconds. Rows are an array, such as (n, samples, channels), a list of arrays or
+        DataFrames of equal length, or a DataFrame with an index (instance, time).
     high_cost_input : {"features", "window"}, default "features"
-        Input of the high-cost model where there are `blocks`. A model of windows takes them
-        flattened, as an ONNX graph in their shape; a request carries the raw window, in its type
-        (at most 128 KiB), and no block is computed for it.
+        Input of the high-cost model if there are `blocks`. With "window", a classifier reads
+        flattened windows, and an ONNX graph reads windows in their shape. A request then carries
+        the raw window in its type (at most 128 KiB), and no block is computed for it.
     """
 
     blocks: Sequence[Block] | None = None
@@ -244,7 +245,7 @@ class WindowSettings:
     }
 
     def _check_settings(self) -> None:
-        # of the estimator class that follows in the MRO
+        # the method of the estimator class that follows in the MRO
         super()._check_settings()  # type: ignore[misc]
         if self.high_cost_input != "features" and self.blocks is None:
             raise InputError(

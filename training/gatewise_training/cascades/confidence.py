@@ -20,7 +20,7 @@ from gatewise_training.learners.model_families import FAMILIES
 class ConfidenceCascade(WindowSettings, CascadeClassifier):
     """One low-cost model on a static subset of the features; narrow margins are offloaded.
 
-    The plainest baseline: no gate is learned. The model is fitted to all rows.
+    This is the simplest baseline: no gate is learned, and the model is fitted to all rows.
 
     Further parameters: see :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
@@ -31,8 +31,8 @@ class ConfidenceCascade(WindowSettings, CascadeClassifier):
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.
     n_subsets : int, default 8
-        Feature subsets tried, from cheap ones chosen by boosted trees under a first-use
-        penalty up to all features; 1 tries all features only.
+        Number of feature subsets that are tried. They range from cheap subsets, which boosted trees
+        choose under a first-use penalty, to all features. With 1 only all features are tried.
 
     Examples
     --------
@@ -60,4 +60,6 @@ class ConfidenceCascade(WindowSettings, CascadeClassifier):
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.allow_missing and self.low_cost_model != "boosting":
-            raise InputError("allow_missing needs low_cost_model='boosting': no other takes NaN")
+            raise InputError(
+                "allow_missing needs low_cost_model='boosting': no other family takes NaN"
+            )

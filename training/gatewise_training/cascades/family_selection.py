@@ -1,10 +1,10 @@
 """Selection of a model family for each feature set, by regret on validation rows.
 
-Every family is tried only on some sets, the probes. A set between two probes tries the families
-that were selected on these two, because they rarely differ. A cheap probe and the costliest probe
-come first. A family that is far worse on both is not tried on the other probes; on more than 5,000
-rows, a family must be the best on one of them. Where rows are many, families are compared on a
-sample, and the selected families are fitted on all rows.
+All families are tried only on some sets, the probes. A set between two probes tries the families
+that were selected on these two, because the best family rarely changes between them. A cheap probe
+and the costliest probe come first. A family that is far worse on both is not tried on the other
+probes. On more than 5,000 rows, only a family that is best on one of both is tried again. If there
+are many rows, families are compared on a sample, and the selected families are fitted on all rows.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ from gatewise_training.learners.stage_bounds import Bounds, TreeShape, shaped
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 MAX_REGRET_RATIOS = 1.15, 1.0
-"""Ratio to the least regret above which a family is dropped: on few rows, where regrets are
-uncertain, and on more than 5,000."""
+"""Ratio to the smallest regret above which a family is dropped. The first holds for few rows, where
+regrets are uncertain, and the second for more than 5,000 rows."""
 
 TRIAL_ROWS = 20_000
-"""Number of rows that choose the families where there are more than `MANY_ROWS`."""
+"""Number of rows that select the families if there are more than `MANY_ROWS`."""
 
 FeatureSet = tuple[int, ...]
 
 N_SUBSETS = 8
-"""Nested feature sets of a single model, by default."""
+"""Default number of nested feature sets of a single model."""
 
 
 @dataclass(frozen=True, eq=False)
 class SelectedStage:
-    """The best stage on a feature set, its out-of-fold outputs and its area under risk-coverage."""
+    """The best stage on a feature set, its out-of-fold outputs and its regret.
+
+    The regret is the area under the risk-coverage curve.
+    """
 
     family: str
     stage: Stage
@@ -54,20 +57,20 @@ class SelectedStage:
 
 @dataclass(frozen=True, eq=False)
 class FamilySelection:
-    """Fits of the families that are worth trying on each feature set, and the best of each set."""
+    """Selection of the best family on each feature set."""
 
     problem: Problem
     families: Sequence[str]
     bounds: Bounds
     report: Callable[[int, int], None]
     probe: int = 3  # one set in this many tries all families
-    # selected so far; sets with a best stage are not fitted again
+    # stages selected so far; sets that have one are not fitted again
     best: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
     regrets: dict[tuple[FeatureSet, str], float] = field(default_factory=dict)
     too_large: list[int] = field(default_factory=list)  # sizes of stages beyond the bounds
 
     def select(self, sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
-        """Find the best stage for each set, without the sets on which no stage fits the bounds."""
+        """Find the best stage for each set; sets on which no stage fits the bounds are left out."""
         costs = self.problem.costs
         by_cost = sorted(
             {tuple(features.tolist()) for features in sets} - set(self.best),
@@ -75,11 +78,11 @@ class FamilySelection:
         )
         if not by_cost:
             return self.best
-        kinds = self._kinds
-        step = self.probe if len(kinds) > 1 else 1
+        shaped_families = self._shaped_families
+        step = self.probe if len(shaped_families) > 1 else 1
         probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
         first_sets = [by_cost[p] for p in sorted({probes[len(probes) // 3], probes[-1]})]
-        n_total = len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
+        n_total = len(probes) * len(shaped_families) + 2 * (len(by_cost) - len(probes))
         n_done = 0
         plan = self.problem.plan
         if self._trial is not plan:
@@ -93,14 +96,16 @@ class FamilySelection:
             n_done += len(jobs)
 
         # 1. all families on a cheap probe and on the costliest one
-        fit([(features, family) for features in first_sets for family in kinds])
-        # 2. the families that are not far worse there on the other probes
-        near = [f for f in kinds if any(self._is_near(features, f) for features in first_sets)]
+        fit([(features, family) for features in first_sets for family in shaped_families])
+        # 2. the families that are near the best there, on the other probes
+        near_families = [
+            f for f in shaped_families if any(self._is_near(features, f) for features in first_sets)
+        ]
         later_sets = [by_cost[p] for p in probes if by_cost[p] not in first_sets]
-        fit([(features, family) for features in later_sets for family in near])
-        # 3. the families of the nearest probes on the sets between
+        fit([(features, family) for features in later_sets for family in near_families])
+        # 3. the families of the nearest probes, on the sets between them
         fit(self._jobs_between(by_cost, probes))
-        # 4. on many rows, the selected families on all of them
+        # 4. if families were tried on a sample, the selected families on all rows
         if self._trial is not plan:
             selected = [(key, self.best[key].family) for key in by_cost if key in self.best]
             fit(selected, plan)
@@ -109,7 +114,7 @@ class FamilySelection:
     def _jobs_between(
         self, by_cost: Sequence[FeatureSet], probes: Sequence[int]
     ) -> list[tuple[FeatureSet, str]]:
-        """List the fits of the sets between probes: the families selected on these, or all."""
+        """List the fits of the sets between probes, with the families selected on these probes."""
         jobs = []
         for i, features in enumerate(by_cost):
             if i in probes:
@@ -117,7 +122,7 @@ class FamilySelection:
             cheaper = by_cost[max(p for p in probes if p < i)]
             costlier = by_cost[min(p for p in probes if p > i)]
             families = {self.best[k].family for k in (cheaper, costlier) if k in self.best}
-            jobs += [(features, family) for family in sorted(families or self._kinds)]
+            jobs += [(features, family) for family in sorted(families or self._shaped_families)]
         return jobs
 
     @cached_property
@@ -129,15 +134,15 @@ class FamilySelection:
         return plan.with_fit_rows(TRIAL_ROWS, self.problem.seed)
 
     @cached_property
-    def _kinds(self) -> dict[str, tuple[str, Bounds]]:
-        """Families, some in several shapes."""
+    def _shaped_families(self) -> dict[str, tuple[str, Bounds]]:
+        """Families to try; some have several shapes."""
         problem = self.problem
         n_rows = len(problem.plan.fit_rows)
         n_columns = problem.costs.n_features
         return shaped(self.families, self.bounds, n_rows, problem.n_classes, n_columns)
 
     def _is_near(self, features: FeatureSet, family: str) -> bool:
-        """Whether a family is not far worse than the best on a set."""
+        """Whether the regret of a family is near the smallest on a set."""
         has_sure_regrets = (
             len(self.problem.plan.fit_rows) > LARGE_ROWS and self.bounds.max_bytes is None
         )
@@ -153,16 +158,16 @@ class FamilySelection:
         report: Callable[[int], None],
         plan: ValidationSplit,
     ) -> None:
-        """Fit stages on the plan's rows; a fit on all rows replaces a set's best trial."""
+        """Fit stages on the rows of a plan; a fit on all rows replaces the trial on a sample."""
         problem = self.problem
         is_trial = plan is self._trial
         fits = (
             joblib.delayed(cross_fitted_stage)(
-                self._kinds[family][0],
+                self._shaped_families[family][0],
                 np.array(features, np.intp),
                 problem.n_classes,
                 problem.seed,
-                self._kinds[family][1],
+                self._shaped_families[family][1],
             )
             for features, family in jobs
         )
@@ -184,7 +189,7 @@ class FamilySelection:
         margins, score = split(outputs, stage.score)
         rows = plan.validation_rows
         errors = (labels(margins) != plan.y[rows]) * plan.weight[rows]
-        # area under the risk-coverage curve: mean over k of the error of the k surest rows
+        # area under the risk-coverage curve: mean over k of the error of the k most certain rows
         by_confidence = errors[np.argsort(-score, kind="stable")]
         return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(errors) + 1)))
 
@@ -194,7 +199,8 @@ def best_shape(
 ) -> TreeShape | None:
     """Find the best shape of boosted trees on the rows; None where no search is needed.
 
-    Large data under bounds of size (`of_size`) has standard bins; its leaves are searched later.
+    With a bound on bytes (`of_size`), many rows have standard bins, and the number of leaves is
+    searched later.
     """
     leaves_are_searched_later = of_size and len(problem.plan.fit_rows) > LARGE_ROWS
     if problem.tree_shape is not None or "boosting" not in families or leaves_are_searched_later:
@@ -203,7 +209,7 @@ def best_shape(
 
 
 def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedStages]:
-    """Cross-fit one model of a family on each of several nested feature sets, the last all."""
+    """Cross-fit one model of a family on each of several nested sets, up to all features."""
     all_features = np.arange(problem.costs.n_features)
     subsets = [all_features]
     if n_subsets > 1:

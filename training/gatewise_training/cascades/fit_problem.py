@@ -1,4 +1,4 @@
-"""Input and output of a cascade's fit: rows, prices and seed in, fitted stages out."""
+"""Input and output of the fit of a cascade's stages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.stage_bounds import TreeShape
 
 SettingsFit = Callable[[Rows], list[Stage]]
-"""Maps row indices to fitted stages, one per setting, where each setting starts from the last."""
+"""Function from row indices to fitted stages, one per setting."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnseenAnswers:
-    """A high-cost model and its answers, from models that have not seen the rows."""
+    """A high-cost model, and answers of models that have not seen the rows."""
 
     model: HighCostModel  # its features are columns of the problem's `cloud_plan`
     labels: NDArray[np.int64]  # (n_validation,)
     probabilities: NDArray[np.float64]  # (n_validation, n_classes)
-    # (n, n_classes): probabilities of all rows of the plan; None: the model's own
+    # (n, n_classes): probabilities of all rows of the plan; None if the model computes them
     row_probabilities: NDArray[np.float64] | None = None
-    # (n_calibration,): labels of the calibration rows; None: the model's own
+    # (n_calibration,): labels of the calibration rows; None if the model computes them
     calibration_labels: NDArray[np.int64] | None = None
     tree_shape: TreeShape | None = None  # best shape of trees on these columns, if it was searched
 
@@ -42,13 +42,13 @@ class Problem:
     """Rows, prices and a high-cost model, for which a method fits candidate cascades."""
 
     plan: ValidationSplit  # rows with the columns that stages read, and their split into folds
-    # the same rows with the columns of the high-cost model: the same, or values of raw windows
+    # the same rows with the columns of the high-cost model, which may be values of raw windows
     cloud_plan: ValidationSplit
     n_classes: int
     costs: FeatureCosts  # of the columns of `plan`
     seed: int
     report: Progress  # called as ``report(done, total, what)``
-    calibration: Table | None = None  # with the columns of `plan`, where a guarantee is wanted
+    calibration: Table | None = None  # with the columns of `plan`, if there is a guarantee
     cloud_calibration: NDArray[np.float32] | None = None  # the same rows for `cloud_plan`
     high_cost: UnseenAnswers | None = None
     tree_shape: TreeShape | None = None  # best shape of trees on the columns of `plan`, if known
@@ -67,13 +67,13 @@ class FittedStages:
 
     stages: tuple[Stage, ...]
     outputs: tuple[NDArray[np.float32], ...]  # (n_validation, n_outputs) each
-    # features that the models behind `outputs` acquired on the validation rows; None: the stages'
-    # own features, which are the same where all rows acquire alike
+    # features that the models of `outputs` acquired on the validation rows; None if all rows
+    # acquire the features of the stages
     acquired: tuple[Acquired, ...] | None = None
-    evaluation: NDArray[np.float64] | None = None  # (n_validation,): price of evaluation
+    evaluation: NDArray[np.float64] | None = None  # (n_validation,): price of the evaluation
 
     def part(self, numbers: Sequence[int]) -> FittedStages:
-        """Get the candidate with some of its stages alone."""
+        """Get the candidate with only some of its stages."""
         acquired = self.acquired
         return FittedStages(
             tuple(self.stages[s] for s in numbers),
@@ -82,14 +82,14 @@ class FittedStages:
         )
 
     def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[Acquired]:
-        """Get the features that each stage acquires on rows `x`, of the system's features."""
+        """Get the features that each stage acquires on rows `x`, out of `n_features`."""
         if self.acquired is not None:
             return self.acquired
         return acquired_by(self.stages, x, n_features)
 
 
 def acquired_by(stages: Sequence[Stage], x: NDArray[np.float32], n_features: int) -> list[Acquired]:
-    """Get the features that stages acquire on rows; a mask for each row where they differ."""
+    """Get the features that stages acquire, with a mask for each row if rows differ."""
     return [
         s.acquired(x) if s.acquisition == "node" else s.feature_mask(n_features) for s in stages
     ]
@@ -102,14 +102,15 @@ def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[Fitt
     ----------
     problem : Problem
     fits : sequence of callable
-        Each maps row indices to fitted stages, the same number for any rows, and can be pickled.
+        Functions that can be pickled. Each maps row indices to fitted stages, and their number
+        does not depend on the rows.
     what : str
         Name of the step in the progress report.
 
     Returns
     -------
     list of FittedStages
-        A candidate of one stage for each stage of each fit, in their order.
+        One candidate with one stage for each stage of each fit, in this order.
     """
     plan = problem.plan
     training_rows = [rows for rows, _ in plan.folds]

@@ -1,7 +1,7 @@
 """The fit of budgeted classifiers: from rows to fitted stages, thresholds and the frontier.
 
-:meth:`ClassifierFit._fit_rows` lists the steps. A method adds one: its `_fit_candidates` fits
-candidate cascades (:class:`.FittedStages`) for a :class:`.Problem`.
+:meth:`ClassifierFit._fit_rows` lists the steps. Each method implements `_fit_candidates`, which
+fits candidate cascades (:class:`.FittedStages`) for a :class:`.Problem`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LabelledRows(NamedTuple):
 
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
-    reference: NDArray[np.int64]  # (n,): class indices of the high-cost model or the last stage
+    reference: NDArray[np.int64]  # (n,): answers of the high-cost model or the last stage
     probabilities: NDArray[np.float64] | None = None  # (n, n_classes), of the same model
     splitter: RowSplitter | None = None
 
@@ -62,7 +62,7 @@ class LabelledRows(NamedTuple):
 class ClassifierFit(BudgetedModel):
     """Steps of the fit of a classifier: rows, candidates, thresholds, frontier."""
 
-    # settings that a method need not have
+    # defaults of settings that some methods do not have
     high_cost_model: Any = None
     cloud_prices: CloudPrices | None = None
     min_recall: Mapping[Any, float] | None = None
@@ -72,7 +72,7 @@ class ClassifierFit(BudgetedModel):
     max_bytes: int | None = None
     max_instance_cost: float | None = None
 
-    _high_cost_model: Any  # the setting, a booster as a classifier
+    _high_cost_model: Any  # the setting; a booster is wrapped as a classifier
     classes_: NDArray[Any]
     high_cost_model_: HighCostModel | None
     calibration_: CalibrationRecords | None
@@ -87,11 +87,11 @@ class ClassifierFit(BudgetedModel):
         raise NotImplementedError
 
     def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
-        """Get the problem with a high-cost model and its answers, where there is one."""
+        """Get the problem with a high-cost model and its answers, if the method has one."""
         return problem
 
     def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
-        """Keep more of the candidates than their stages."""
+        """Keep what a method needs of the candidates, in addition to their stages."""
 
     def _activate(self, point: OperatingPoint) -> None:
         """Make a point the active one."""
@@ -105,7 +105,8 @@ class ClassifierFit(BudgetedModel):
         table = self._read_table(rows)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         table, calibration = self._set_calibration_rows_aside(table, seed)
-        # one thread per fit, because more would mostly wait for each other; joblib spreads the work
+        # one thread per fit, because more threads would wait for each other; joblib runs fits in
+        # parallel
         with threadpool_limits(1), progress(f"fit {type(self).__name__}") as report:
             problem = self._pose_problem(table, calibration, seed, report)
             problem = self._with_high_cost_model(problem, table)
@@ -123,8 +124,8 @@ class ClassifierFit(BudgetedModel):
     # -- rows ----------------------------------------------------------------------------------
 
     def _read_table(self, rows: GivenRows) -> Table:
-        """Check the rows; set the classes, prices and bounds of the system."""
-        self._take_blocks(rows.X)
+        """Check the rows, and set the classes, prices and bounds of the system."""
+        self._read_blocks(rows.X)
         table = check_training(
             self,
             rows.X,
@@ -158,7 +159,7 @@ class ClassifierFit(BudgetedModel):
         return slice(n_features), slice(n_features, None)
 
     def _read_bounds(self) -> None:
-        """Read the settings' bounds on bytes, on an instance's cost and on classes."""
+        """Set the bounds on bytes, on an instance's cost and on classes from the settings."""
         self.max_bytes_ = self.max_bytes
         self.max_instance_cost_ = self.max_instance_cost
         self.class_bounds_ = ClassBounds.from_mappings(
@@ -166,7 +167,7 @@ class ClassifierFit(BudgetedModel):
         )
 
     def _set_calibration_rows_aside(self, table: Table, seed: int) -> tuple[Table, Table | None]:
-        """Set calibration rows aside where a guarantee is wanted."""
+        """Set calibration rows aside if there is a guarantee."""
         if self.guarantee is None:
             return table, None
         table, calibration = hold_back(table, self.guarantee, seed)
@@ -174,7 +175,7 @@ class ClassifierFit(BudgetedModel):
         return table, calibration
 
     def _check_guarantee(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
-        """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
+        """Raise InputError if calibration rows of classes `truth` cannot certify the guarantee."""
         if self.guarantee is not None:
             bounds = self.class_bounds_
             promise = Promise.from_bounds(self.guarantee, by_class=bounds, **self._goal())
@@ -183,7 +184,7 @@ class ClassifierFit(BudgetedModel):
     def _pose_problem(
         self, table: Table, calibration: Table | None, seed: int, report: Progress
     ) -> Problem:
-        """Split the rows into folds, and the columns between stages and cloud."""
+        """Split the rows into folds, and the columns into those of the stages and of the cloud."""
         plan = ValidationSplit.choose(
             table.x,
             table.y,
@@ -212,7 +213,7 @@ class ClassifierFit(BudgetedModel):
         )
 
     def _set_high_cost_model(self, problem: Problem) -> None:
-        """Keep the high-cost model, its features counted among all columns."""
+        """Set the high-cost model, with its features numbered among all columns."""
         self.high_cost_model_ = None
         if problem.high_cost is not None:
             first_column = self._read_columns()[1].start or 0
@@ -233,7 +234,7 @@ class ClassifierFit(BudgetedModel):
             split(stage_outputs, stage.score)
             for stage, stage_outputs in zip(stages, outputs, strict=True)
         ]
-        # the exits: each stage and, last, the reference
+        # the exits are the stages and, last, the reference
         answers = [*(labels(margins) for margins, _ in margins_and_scores), rows.reference]
         stage_probabilities = [
             probabilities(margins, stage.link)
@@ -264,7 +265,10 @@ class ClassifierFit(BudgetedModel):
     def _validation_records(
         self, problem: Problem, candidates: Sequence[FittedStages]
     ) -> list[CascadeRecord]:
-        """Record the candidates on the validation rows; without a cloud, against the last stage."""
+        """Record the candidates on the validation rows.
+
+        Without a cloud, the reference is the last stage of the last candidate.
+        """
         plan = problem.plan
         rows = plan.validation_rows
         y = plan.y[rows]
@@ -293,7 +297,7 @@ class ClassifierFit(BudgetedModel):
         return records
 
     def _row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
-        """Get the weights of the validation rows for costs and rates: without class weights."""
+        """Get the weights of the validation rows for costs and rates, without class weights."""
         rows = plan.validation_rows
         weight = plan.weight[rows]
         if self.class_weights_ is None:
@@ -309,7 +313,7 @@ class ClassifierFit(BudgetedModel):
         assert table is not None
         x = table.x
         high_cost = problem.high_cost
-        # the reference: the last stage, the user's predictions, or the high-cost model
+        # the reference is the last stage, the user's predictions, or the high-cost model
         reference_probabilities = None
         if high_cost is None:
             reference = labels(candidates[-1].stages[-1].run(x)[0])
@@ -397,9 +401,9 @@ class ClassifierFit(BudgetedModel):
             frontier = frontier.with_less_offload(points)
         max_loss = self._goal().get("max_loss", MAX_LOSS)
         frontier = with_group_errors(frontier, points, records, max_loss)
-        # with a guarantee any of the candidates may be needed later
+        # with a guarantee, any candidate may be needed later
         is_certified = self.guarantee is not None
-        self._keep([c.stages for c in candidates], frontier, every=is_certified)
+        self._keep([c.stages for c in candidates], frontier, keep_all=is_certified)
         self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords(
@@ -421,7 +425,7 @@ class ClassifierFit(BudgetedModel):
         return points if max_cost is None else points_within_cost(points, max_cost)
 
     def _reference_fields(self, record: CascadeRecord) -> dict[str, Any]:
-        """Get a frontier's fields about the reference (the record's last exit) and the classes."""
+        """Get a frontier's fields about the classes and the reference, the record's last exit."""
         answers = record.answers
         assert answers is not None
         last_exits = np.full(len(record.weights), record.n_stages)

@@ -15,11 +15,11 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.kernel_fitting import left_out_error
 
-LARGEST_SHARE = 0.75
-"""Cost at which to stop, as a share of the cost of all features. Beyond it more features may harm
+MAX_COST_SHARE = 0.75
+"""Cost at which the selection stops, as a share of the cost of all features. More features may harm
 the small machine although they would help the larger model of a stage."""
 
-ROWS = 1200
+MAX_ROWS = 1200
 """Largest number of rows for the comparison of candidates."""
 
 MAX_TRIALS = 12
@@ -27,13 +27,13 @@ MAX_TRIALS = 12
 
 
 def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
-    """List the units of acquisition: single features, and groups with otherwise free members.
+    """List what can be acquired: single features, and groups of otherwise free members.
 
     >>> costs = FeatureCosts([1, 0, 0], group=[None, "a", "a"], shared={"a": 2.0})
     >>> [p.tolist() for p in acquisition_units(costs)]
     [[0], [1, 2]]
     """
-    units: list[NDArray[np.intp]] = []
+    acquisitions: list[NDArray[np.intp]] = []
     is_listed = np.zeros(costs.n_features, bool)
     for k in range(costs.n_features):
         if is_listed[k]:
@@ -41,12 +41,12 @@ def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
         members = costs.members(k)
         unit = members[costs.own[members] == 0] if costs.own[k] == 0 else np.array([k])
         is_listed[unit] = True
-        units.append(unit)
-    return units
+        acquisitions.append(unit)
+    return acquisitions
 
 
 def come_in_blocks(costs: FeatureCosts) -> bool:
-    """Whether most features come free with others, as those computed from a signal do.
+    """Whether most features are free together with others, as features of one signal are.
 
     Examples
     --------
@@ -59,39 +59,42 @@ def come_in_blocks(costs: FeatureCosts) -> bool:
 def forward_sets(
     problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[NDArray[np.intp]]:
-    """Find nested sets by forward selection, as :func:`.nested_sets`; no value may be missing."""
+    """Find nested sets by forward selection; arguments as for :func:`.nested_sets`.
+
+    No value may be missing.
+    """
     plan = problem.plan
     costs = problem.costs
     n_classes = problem.n_classes
-    units = acquisition_units(costs)
-    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:ROWS]
+    acquisitions = acquisition_units(costs)
+    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:MAX_ROWS]
     x = plan.x[rows]
     y = plan.y[rows]
     weight = plan.weight[rows]
     blocks = plan.splitter.take(rows).blocks(problem.seed)
     acquired = np.zeros(costs.n_features, bool)
     error = left_out_error(x[:, acquired], y, n_classes, weight, blocks=blocks)
-    # error reduction per cost at each unit's last trial, an upper bound on it now (lazy greedy)
-    worth = np.full(len(units), np.inf)
+    # reduction of the error per cost at the last trial, which bounds the current one (lazy greedy)
+    gains_per_cost = np.full(len(acquisitions), np.inf)
     path: list[NDArray[np.bool_]] = []
-    max_cost = LARGEST_SHARE * costs.total if limit is None else limit
-    while np.any(worth > -np.inf) and costs.price(acquired) < max_cost:
-        problem.report(len(path), 2 * len(units), "choosing features")
-        # try the most promising unit until it stays the most promising one
+    max_cost = MAX_COST_SHARE * costs.total if limit is None else limit
+    while np.any(gains_per_cost > -np.inf) and costs.price(acquired) < max_cost:
+        problem.report(len(path), 2 * len(acquisitions), "choosing features")
+        # try the most promising acquisition until it remains the most promising
         errors: dict[int, float] = {}
-        while (best_unit := int(np.argmax(worth))) not in errors:
-            unit_mask = costs.mask(units[best_unit])
+        while (best_unit := int(np.argmax(gains_per_cost))) not in errors:
+            unit_mask = costs.mask(acquisitions[best_unit])
             errors[best_unit] = left_out_error(
                 x[:, acquired | unit_mask], y, n_classes, weight, blocks=blocks
             )
             price = max(costs.price(unit_mask, acquired=acquired), 1e-9)
-            worth[best_unit] = (error - errors[best_unit]) / price
+            gains_per_cost[best_unit] = (error - errors[best_unit]) / price
             if path and len(errors) >= MAX_TRIALS:
-                best_unit = max(errors, key=lambda p: float(worth[p]))
+                best_unit = max(errors, key=lambda p: float(gains_per_cost[p]))
                 break
-        # add the best unit, unless it would exceed the limit
-        worth[best_unit] = -np.inf
-        acquired_with_unit = acquired | costs.mask(units[best_unit])
+        # add the best acquisition, unless it would exceed the limit
+        gains_per_cost[best_unit] = -np.inf
+        acquired_with_unit = acquired | costs.mask(acquisitions[best_unit])
         if limit is None or costs.price(acquired_with_unit) <= limit:
             error = errors[best_unit]
             acquired = acquired_with_unit
@@ -102,7 +105,7 @@ def forward_sets(
 def spread(
     path: list[NDArray[np.bool_]], costs: FeatureCosts, n_stages: int
 ) -> list[NDArray[np.intp]]:
-    """Pick `n_stages` sets, the first and the last among them, with geometrically spaced costs."""
+    """Pick `n_stages` sets with geometrically spaced costs, including the first and the last."""
     price = np.array([costs.price(features) for features in path])
     if len(path) > n_stages:
         targets = np.geomspace(max(price[0], 1e-9), max(price[-1], 1e-9), n_stages)

@@ -2,7 +2,7 @@
 
 A model that is trained here gives out-of-fold answers. A fitted model may have seen the rows. It is
 measured on the user's validation rows, by the user's out-of-fold predictions, or by clones that are
-fitted without the rows. If it cannot be cloned, it is compared with models of our own.
+fitted without the rows. If it cannot be cloned, it is compared with Gatewise's own models.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import train_high_cost_model
 
 WARNING_LEVEL = 7
-"""Stack level of a warning of this module that names the caller of `fit`."""
+"""Stack level of a warning in this module, so that it names the caller of `fit`."""
 
 
 def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
-    """Train a high-cost model, or fit clones of the unfitted one that is given."""
+    """Train a high-cost model, or fit the user's unfitted model."""
     if table.high_cost is not None:
         raise InputError(
             "high_cost_predictions are the answers of a fitted high_cost_model: give it as well"
@@ -54,7 +54,7 @@ def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> Un
 
 
 def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
-    """Get answers of a given model on rows that it has not seen; it is never refitted."""
+    """Get answers of a given model, which is never refitted, on rows that it has not seen."""
     plan = problem.cloud_plan
     model = HighCostModel.given(
         system._high_cost_model,
@@ -65,7 +65,7 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
     )
     if model.estimator is not None:
         check_conversion(model, plan.x, missing=system.allow_missing)
-    # by predictions, by validation rows, by clones, or else by comparison
+    # use predictions, validation rows or clones, or else a comparison
     if table.high_cost is not None:
         return _by_predictions(model, problem, table, table.high_cost)
     if table.validation is not None:
@@ -82,12 +82,12 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
 def _by_predictions(
     model: HighCostModel, problem: Problem, table: Table, predictions: NDArray[np.float64]
 ) -> UnseenAnswers:
-    """Take the user's out-of-fold probabilities of the training rows."""
+    """Use the user's out-of-fold probabilities of the training rows."""
     plan = problem.cloud_plan
     rows = plan.validation_rows
     if table.validation is not None:
-        labels, of_validation = model.answers(plan.x[len(table.x) :])
-        predictions = np.concatenate([predictions, of_validation])
+        labels, validation_predictions = model.answers(plan.x[len(table.x) :])
+        predictions = np.concatenate([predictions, validation_predictions])
     else:
         labels = np.asarray(predictions[rows].argmax(axis=1), np.int64)
     calibration = problem.calibration
@@ -98,42 +98,42 @@ def _by_predictions(
 
 
 def _by_clones(system: ClassifierFit, model: HighCostModel, problem: Problem) -> UnseenAnswers:
-    """Take the answers of clones that are fitted without the rows and without class weights."""
+    """Use the answers of clones that are fitted without the rows and without class weights."""
     plan = problem.cloud_plan
     if system.class_weights_ is not None:
         plan = replace(plan, weight=plan.weight / system.class_weights_[plan.y])
-    labels, chances, calibration_labels = unseen_answers(
+    labels, class_probabilities, calibration_labels = unseen_answers(
         plan,
         system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,
         report=lambda what: problem.report(0, 1, what),
     )
-    row_chances = None
+    row_probabilities = None
     if len(plan.folds) > 1:
-        row_chances = np.empty_like(chances)
-        row_chances[plan.validation_rows] = chances
-    return UnseenAnswers(model, labels, chances, row_chances, calibration_labels)
+        row_probabilities = np.empty_like(class_probabilities)
+        row_probabilities[plan.validation_rows] = class_probabilities
+    return UnseenAnswers(model, labels, class_probabilities, row_probabilities, calibration_labels)
 
 
 def _by_comparison(
     system: ClassifierFit, model: HighCostModel, problem: Problem, reason: str
 ) -> UnseenAnswers:
-    """Take the model's own answers; warn if only memory explains their accuracy."""
+    """Use the model's own answers; warn if only memory of the rows explains their accuracy."""
     plan = problem.cloud_plan
     rows = plan.validation_rows
-    all_labels, chances = model.answers(plan.x)
+    all_labels, class_probabilities = model.answers(plan.x)
     labels = all_labels[rows]
     problem.report(0, 1, "reference for high_cost_model")
     excess = excess_accuracy(plan, labels, allow_missing=system.allow_missing, seed=problem.seed)
     if excess is not None:
         warnings.warn(
-            f"high_cost_model is right on {excess[0]:.1%} of these rows, the best of our own "
-            f"models, on rows that it has not seen, on {excess[1]:.1%}: it may remember "
-            f"them, and {reason}. Then all accuracies here are too high, and too little is "
-            "answered on the device. Give rows that it has not seen, validation=(X_val, "
+            f"high_cost_model is right on {excess[0]:.1%} of these rows, and the best of "
+            f"Gatewise's models on {excess[1]:.1%} of rows that it has not seen: it may remember "
+            f"them, and {reason}. If it does, all accuracies are too high, and too few instances "
+            "are answered on the device. Give rows that it has not seen, validation=(X_val, "
             "y_val), or its out-of-fold probabilities, high_cost_predictions=",
             UserWarning,
             stacklevel=WARNING_LEVEL,
         )
-    return UnseenAnswers(model, labels, chances[rows], chances)
+    return UnseenAnswers(model, labels, class_probabilities[rows], class_probabilities)

@@ -1,4 +1,4 @@
-"""PairCascade: two given models, and a threshold on the margin of the low-cost one."""
+"""PairCascade: two given models, and a threshold on the margin of the low-cost model."""
 
 from __future__ import annotations
 
@@ -58,43 +58,44 @@ class PairCascade(CascadeClassifier):
     Nothing is refitted. The stop score is the difference of the low-cost model's two largest
     margins or, for a binary model, the absolute value of its margin. Thresholds are learned on rows
     that neither model was trained on, labelled or not. Half of the rows, drawn at random, choose
-    the thresholds. The other half measure each: cost, offload rate, accuracy and its exact
-    (Clopper-Pearson) 95 % interval, all valid for new rows. Without labels, accuracy is the
-    agreement with the high-cost model, and ``operating_point_.measured`` says so.
+    the thresholds. The other half measures cost, offload rate and accuracy of each threshold, with
+    an exact (Clopper-Pearson) 95 % interval of the accuracy, so that these figures are valid for
+    new rows. Without labels, accuracy is the agreement with the high-cost model, and
+    ``operating_point_.measured`` is "agreement".
 
     Parameters
     ----------
     low_cost_model, high_cost_model : fitted classifier, or path, bytes or OnnxModel of an ONNX file
-        Boosters and their files: see :class:`StagedCascade`. A classifier like scikit-learn's gets
-        flattened instances. An ONNX graph takes one tensor of numbers, channels first or last, and
-        gives logits or probabilities, which for two classes may be one column; a high-cost graph
-        may give labels alone. The graph scales pixels itself. A high-cost model may also be a
-        function or an import path, as for :class:`StagedCascade`.
+        For boosters and their files see :class:`StagedCascade`. A classifier with the interface of
+        scikit-learn gets flattened instances. An ONNX graph reads one tensor of numbers, with
+        channels first or last, and returns logits or probabilities. These may be one column for two
+        classes. A high-cost graph may return labels only. A graph must scale pixels itself. A
+        high-cost model may also be a function or an import path, as for :class:`StagedCascade`.
     classes : array-like of shape (n_classes,), optional
-        Labels in the order of the graphs' scores, where no model names its own and they are not
-        0, 1, ...
+        Labels in the order of the graphs' scores. They are needed if no model has labels and they
+        are not 0, 1, ...
     feature_costs : FeatureCosts, optional
-        Prices of an instance's values; by default 1 for all of them together.
+        Prices of the values of an instance; by default all values together cost 1.
     cloud_prices : CloudPrices, optional
-        By default a request costs 1.
+        Prices of the cloud; by default a request costs 1.
     guarantee : float, optional
-        Confidence of the bounds, certified on the rows that measure thresholds. For the other
+        Confidence of the bounds, which are certified on the rows that measure thresholds. For the
         bounds see :class:`.CascadeClassifier`.
     random_state : int, RandomState or None
         Source of the random split of the rows.
     allow_missing : bool, default False
-        Whether NaN is a value to both models.
+        Whether both models accept NaN.
     class_weight : None
-        Refused, since nothing is fitted; use `min_recall`.
+        Must be None, because nothing is fitted; use `min_recall` instead.
 
     Attributes
     ----------
     instance_ : InstanceSpec
         Shape and type of instances.
     low_cost_bytes_, request_bytes_ : int
-        Size of the low-cost model, and of a request with one instance.
+        Sizes of the low-cost model and of a request with one instance.
     labelled_ : bool
-        Whether there were labels, so that accuracy is not an agreement.
+        Whether the fit had labels. Otherwise accuracy is an agreement.
 
     Examples
     --------
@@ -119,7 +120,7 @@ class PairCascade(CascadeClassifier):
 
     # -- fit -------------------------------------------------------------------------------
 
-    def fit(  # type: ignore[override]  # it needs no labels, and takes no weights
+    def fit(  # type: ignore[override]  # needs no labels, and takes no weights
         self,
         X: ArrayLike,
         y: ArrayLike | None = None,
@@ -136,8 +137,8 @@ class PairCascade(CascadeClassifier):
         y : array-like of shape (n,), optional
             Their labels.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row. Whole groups choose thresholds or measure
-            them, so that figures are valid for new groups.
+            Subject, machine or recording of each row. Each group either chooses or measures
+            thresholds, so that figures are valid for new groups.
         time : array-like of shape (n,), optional
             Numbers or dates. Earlier rows choose thresholds, later rows measure them.
 
@@ -148,32 +149,32 @@ class PairCascade(CascadeClassifier):
         Raises
         ------
         InputError
-            If a model cannot be used, does not fit the rows or the other model, or a label is
-            not among the classes.
+            If a model cannot be used, or does not match the rows or the other model, or if a label
+            is not among the classes.
         """
         self._check_settings()
         if self.class_weight is not None:
-            raise InputError("class_weight is for fits, and a pair refits nothing: use min_recall")
+            raise InputError("class_weight is for fits, but a pair fits no model: use min_recall")
         # check and read the models
         self._low_cost_model = as_classifier(self.low_cost_model, "low_cost_model")
         check_fitted(self._low_cost_model, "low_cost_model")
         if self._high_cost_model is None or not is_given(self._high_cost_model):
             check_fitted(self._high_cost_model, "high_cost_model")
         check_labels_known(y)
-        x = self._first_rows(X)
+        x = self._read_first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_ = f0
         self.class_weights_ = None
         self._read_bounds()
         self._check_prices()
-        # split the rows: half tune thresholds, half state their figures
+        # split the rows: half tune the thresholds, half measure them
         splitter = RowSplitter.checked(len(x), groups, time)
         rows = splitter.order(check_random_state(self.random_state))
-        tuning, stating = splitter.cut(rows, 1, 2)
-        # answers and, without labels, the high-cost model's as truth
+        tuning, measuring = splitter.cut(rows, 1, 2)
+        # without labels, the answers of the high-cost model are the truth
         self.labelled_ = y is not None
         y_index = _answers(f0, x) if y is None else self._class_indices(y, len(x))
-        self._check_guarantee(y_index[stating], splitter.take(stating))
+        self._check_guarantee(y_index[measuring], splitter.take(measuring))
         reference = y_index if y is None else _answers(f0, x)
         if self._assumes_order and y is not None:
             _check_order(self.classes_, reference, y_index)
@@ -188,11 +189,13 @@ class PairCascade(CascadeClassifier):
             acquired = stage.acquired(x[rows])
             return self._cascade_record((stage,), (outputs[rows],), (acquired,), labelled)
 
-        self._state(stage, record(tuning), record(stating))
+        self._measure_thresholds(stage, record(tuning), record(measuring))
         return self
 
-    def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
-        """Choose thresholds on the tuning record; measure them on the stating record."""
+    def _measure_thresholds(
+        self, stage: Stage, tuning: CascadeRecord, measuring: CascadeRecord
+    ) -> None:
+        """Choose thresholds on the tuning record; measure them on the measuring record."""
         self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
         points = self._tuned_points([tuning])
@@ -200,22 +203,22 @@ class PairCascade(CascadeClassifier):
         loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned = with_group_errors(tuned, points, [tuning], loss)
         all_tuned = (*self._tuned.points, *self._tuned.others)
-        self._stated = {p: self._measure(stating, p.thresholds) for p in all_tuned}
-        points = [self._stated[p] for p in self._tuned.points]
-        self.frontier_ = Frontier(tuple(points), **self._reference_fields(stating))
+        self._measured_points = {p: self._measure(measuring, p.thresholds) for p in all_tuned}
+        points = [self._measured_points[p] for p in self._tuned.points]
+        self.frontier_ = Frontier(tuple(points), **self._reference_fields(measuring))
         self.calibration_ = None
         if self.guarantee is not None:
-            self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
+            self.calibration_ = CalibrationRecords((tuning,), (measuring,), self.guarantee)
         self._activate(self._pick())
 
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
         point = record.measure(thresholds)
         n = len(record.weights)
-        # the exact interval of independent rows, widened where groups differ more
+        # the exact interval of independent rows, widened if groups differ more
         low, high = exact_interval(round(point.accuracy * n), n)
         if (count := record.splitter.n_groups) is not None and count > 1:
             right = record.correct[record.exits(point.thresholds), np.arange(n)]
-            # the error is widened to a normal distribution's; the interval has Student's quantile
+            # convert the error from a normal quantile to Student's quantile
             error = record.splitter.clustered_error((right - point.accuracy) / n)
             error *= stats.t.ppf(0.975, count - 1) / stats.t.ppf(stats.norm.cdf(1.0), count - 1)
             low = min(low, max(point.accuracy - float(error), 0.0))
@@ -227,18 +230,18 @@ class PairCascade(CascadeClassifier):
         return "accuracy" if self.labelled_ else "agreement"
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
-        """Pick a threshold by its figures on tuning rows; get its point with the stated figures."""
+        """Pick a threshold by its figures on tuning rows; return its point on measuring rows."""
         if self.calibration_ is not None:
             point = self._certified_point(self._tuned, self.calibration_, **goal)
             return msgspec.structs.replace(point, measured=self._measured)
         tuned_point, self.choice_ = self._tuned.choose(
             self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal
         )
-        return self._stated[tuned_point]
+        return self._measured_points[tuned_point]
 
     def _cap_cost(self, max_cost: float) -> None:
         self._tuned = self._tuned.within_cost(max_cost)
-        points = tuple(self._stated[p] for p in self._tuned.points)
+        points = tuple(self._measured_points[p] for p in self._tuned.points)
         self.frontier_ = replace(self.frontier_, points=points)
         self.max_instance_cost_ = float(max_cost)
 
@@ -247,7 +250,7 @@ class PairCascade(CascadeClassifier):
     def _read_models(
         self, x: NDArray[np.float32], y: ArrayLike | None
     ) -> tuple[NDArray[Any], Stage, HighCostModel]:
-        """Read the classes and both models; their answers are in the order of the classes."""
+        """Read the classes and both models, which then answer in the order of the classes."""
         shape = self.instance_.shape
         missing = self.allow_missing
         low = GivenClassifier.probed(
@@ -269,23 +272,23 @@ class PairCascade(CascadeClassifier):
         return classes, stage, f0
 
     def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
-        """Get the labels of the classes: of the setting, a model, or y; else 0, 1, ..."""
+        """Get the class labels from the setting, a model or y, or else 0, 1, ..."""
         if isinstance(high, FormedGraph):
-            of_high = high.form.names
+            high_labels = high.form.names
             n_high = high.form.n_classes
         else:
-            of_high = tuple(np.asarray(getattr(high, "classes_", ())).tolist())
-            n_high = len(of_high)
+            high_labels = tuple(np.asarray(getattr(high, "classes_", ())).tolist())
+            n_high = len(high_labels)
         class_counts = {n for n in (low.n_classes, n_high) if n}
         if not class_counts:
-            raise InputError("low_cost_model gives labels alone; a gate needs its scores")
+            raise InputError("low_cost_model gives labels only; a gate needs its scores")
         if len(class_counts) > 1:
             raise InputError(
                 f"low_cost_model has {low.n_classes} classes, high_cost_model {n_high}; both must "
-                "answer with the same"
+                "have the same classes"
             )
         n_classes = class_counts.pop()
-        model_labels = of_high or low.classes
+        model_labels = high_labels or low.classes
         if self.classes is not None:
             classes = np.asarray(self.classes)
         else:
@@ -296,7 +299,7 @@ class PairCascade(CascadeClassifier):
                 and len(label_set := np.unique(y)) == n_classes
             ):
                 classes = label_set
-        is_named = self.classes is not None or (of_high and low.classes)
+        is_named = self.classes is not None or (high_labels and low.classes)
         self._assumes_order = not is_named and classes.tolist() != list(range(n_classes))
         if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
             raise InputError(
@@ -307,8 +310,8 @@ class PairCascade(CascadeClassifier):
 
     # -- rows ------------------------------------------------------------------------------
 
-    def _first_rows(self, X: Any) -> NDArray[np.float32]:
-        """Read the rows of the fit, which define the shape and type of instances."""
+    def _read_first_rows(self, X: Any) -> NDArray[np.float32]:
+        """Read the rows of the fit, and set the shape and type of instances from them."""
         self.instance_, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < MIN_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {MIN_ROWS}")
@@ -328,7 +331,7 @@ class PairCascade(CascadeClassifier):
         return self.instance_.flat(X, allow_missing=self.allow_missing)
 
     def _check_names(self, X: Any, *, reset: bool) -> None:
-        """Set the names of the columns, or check that they have the names and order of the fit."""
+        """Set the names of the columns with `reset`, or else check their names and order."""
         try:
             _check_feature_names(self, X, reset=reset)
         except (TypeError, ValueError) as error:
@@ -337,10 +340,10 @@ class PairCascade(CascadeClassifier):
     def _check_prices(self) -> None:
         n = self.n_features_in_
         names = self.feature_names_
-        whole = FeatureCosts([0.0] * n, group=["instance"] * n, shared={"instance": 1.0})
+        single_price = FeatureCosts([0.0] * n, group=["instance"] * n, shared={"instance": 1.0})
         named = hasattr(self, "feature_names_in_")
         self.feature_costs_ = check_costs(
-            whole if self.feature_costs is None else self.feature_costs, names, named
+            single_price if self.feature_costs is None else self.feature_costs, names, named
         )
         prices = self.cloud_prices or CloudPrices(request=1.0)
         self.cloud_prices_ = msgspec.structs.replace(prices, item_size=self.instance_.item_size)
@@ -378,7 +381,7 @@ def _check_order(classes: NDArray[Any], answers: NDArray[np.int64], y: NDArray[n
     n_right = int(np.trace(counts))
     if n_best > n_right:
         raise InputError(
-            f"the models do not both name their labels: the order {classes.tolist()[:8]} is right "
+            f"not both models name their labels: the order {classes.tolist()[:8]} is right "
             f"on {n_right} of {len(y)} rows, the order {classes[order].tolist()[:8]} on {n_best}: "
             "give classes= (--classes), the labels in the order of the scores"
         )

@@ -1,8 +1,9 @@
 """Penalised selection: nested feature sets of boosted models under a first-use penalty.
 
-A boosted model chooses each set under a first-use penalty (CEGB, NIPS 2017, section 3), with the
-set before it already paid. The penalty is found by bisection for a cost that grows geometrically.
-Sets are nested, so that a stage never pays for features that a later one would not use.
+A boosted model chooses each set under a first-use penalty (CEGB, NIPS 2017, section 3); the
+features of the set before are free for it. Bisection finds the penalty that reaches a target cost,
+and the targets grow geometrically. Sets are nested, so that later stages use all features that are
+paid.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from numpy.typing import NDArray
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
-LARGEST_SHARE = 0.6
+MAX_COST_SHARE = 0.6
 """Cost of the largest set, as a share of the cost of all features."""
 
-SELECTION_ROWS = 20_000
-"""Largest number of rows for a choice of features, which needs fewer than a model."""
+MAX_ROWS = 20_000
+"""Largest number of rows for the selection of features, which needs fewer rows than a model."""
 
 
 def nested_sets(
     problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[NDArray[np.intp]]:
-    """Find nested sets of geometrically growing costs; the largest comes close to `limit`."""
+    """Find nested sets of geometrically growing costs, up to `limit`."""
     costs = problem.costs
-    chooser = _Chooser(problem, limit)
+    search = _SetSearch(problem, limit)
     cheapest = float(costs.alone.min())
-    max_cost = LARGEST_SHARE * costs.total if limit is None else limit
+    max_cost = MAX_COST_SHARE * costs.total if limit is None else limit
     free = np.flatnonzero(costs.alone == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
     if max_cost <= 0:
@@ -38,20 +39,20 @@ def nested_sets(
     start = min(max(cheapest, 0.02 * costs.total), max_cost)
     paid = np.zeros(costs.n_features, bool)
     paid[free] = True
-    # each target of cost, from the set before
+    # reach each target cost from the set before
     for number, target in enumerate(np.geomspace(start, max_cost, n_stages)):
         problem.report(number, 2 * n_stages, "choosing features")
         if costs.price(paid) >= 0.95 * target:
             continue
-        paid = chooser.closest(paid, float(target))
+        paid = search.closest(paid, float(target))
         features = np.flatnonzero(paid)
         if len(features) and (not sets or len(features) > len(sets[-1])):
             sets.append(features)
     return sets or [np.arange(costs.n_features)]
 
 
-class _Chooser:
-    """Choice of feature sets by boosted models, with bisection on the penalty."""
+class _SetSearch:
+    """Search for feature sets by boosted models, with bisection of the penalty."""
 
     def __init__(self, problem: Problem, limit: float | None) -> None:
         self._limit = math.inf if limit is None else limit
@@ -59,11 +60,11 @@ class _Chooser:
         seed = problem.seed
         n_classes = problem.n_classes
         rows = plan.fit_rows
-        if len(rows) > SELECTION_ROWS:
-            rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
+        if len(rows) > MAX_ROWS:
+            rows = np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False)
         self._costs = costs = problem.costs
         prices = np.append(costs.own, costs.shared)
-        self._near = 0.5 * float(prices[prices > 0].min(initial=np.inf))
+        self._cost_tolerance = 0.5 * float(prices[prices > 0].min(initial=np.inf))
         coarse = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
         self._params = tree_params(seed) | coarse | log_loss_params(n_classes)
         self._rounds = 40 if n_classes > 2 else 60
@@ -85,7 +86,7 @@ class _Chooser:
             if self._gap(features, target) < smallest_gap and cost <= self._limit:
                 best_features = features
                 smallest_gap = self._gap(features, target)
-            if abs(cost - target) <= max(0.03 * target, self._near):
+            if abs(cost - target) <= max(0.03 * target, self._cost_tolerance):
                 break
             low, high = (middle, high) if cost > target else (low, middle)
         return best_features
@@ -105,7 +106,7 @@ class _Chooser:
         return self._with_free_members(paid | used)
 
     def _with_free_members(self, features: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Add the features without an own price of all groups that `features` touch."""
+        """Add the features that are free once the groups of `features` are paid."""
         for g in np.unique(self._costs.group[features]):
             if g >= 0:
                 features = features | ((self._costs.group == g) & (self._costs.own == 0))

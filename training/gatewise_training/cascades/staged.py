@@ -36,7 +36,7 @@ from gatewise_training.learners.given_models.given_classifiers import check_give
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
 from gatewise_training.learners.stage_bounds import Bounds, grid_of
 
-FEW_UNITS = 32
+MAX_FEW_ACQUISITIONS = 32
 """Largest number of features and groups for which forward selection is always tried."""
 
 PROBE_STEPS = {"low": 6, "normal": 3, "high": 1}
@@ -45,7 +45,7 @@ PROBE_STEPS = {"low": 6, "normal": 3, "high": 1}
 STAGE_COUNTS = (1, 2, 4)
 """Numbers of stages among which the bytes of a device are divided."""
 
-ROWS_PER_STAGE = 50
+MIN_ROWS_PER_STAGE = 50
 """Smallest number of validation rows per stage, whose threshold is fitted on them."""
 
 
@@ -61,24 +61,25 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     Parameters
     ----------
     n_stages : int, default 10
-        Largest number of stages. There is at most one per 50 validation rows. With fewer than 400
-        validation rows, single models on 8 nested feature sets are candidates in addition.
+        Largest number of stages. There is at most one stage per 50 validation rows. With fewer than
+        400 validation rows, single models on 8 nested feature sets are candidates in addition.
     effort : {"normal", "low", "high"}
-        Time for the search. Low and normal try all model families on some feature sets only. Low
-        also leaves out the single models and forward selection, except for features of blocks,
-        where forward selection replaces the penalty.
+        Effort of the search. "low" and "normal" try all model families on some feature sets only.
+        "low" also leaves out the single models and forward selection, except for the features of
+        blocks, for which forward selection replaces the penalty.
     families : sequence of str, optional
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, up to 16,000 rows svm and up to 5,000 random-boosting; with
         `allow_missing` boosting alone is tried.
     first_stages : sequence, default ()
-        Given models that become stages before the fitted ones, in this order: fitted classifiers,
-        ONNX files, or pairs of a model and its columns, by name or number (by default all columns,
-        or the columns of the table that it was fitted on). They are not refitted. Without
-        `validation=`, clones of a classifier measure it; a model that cannot be cloned must not
-        have seen the rows. The frontier also has points without these stages.
+        Given models that become stages before the fitted stages, in this order. Each is a fitted
+        classifier, an ONNX file, or a pair of a model and its columns by name or number. By default
+        a model reads all columns, or the columns of the table that it was fitted on. The models are
+        not refitted. Without `validation=`, a classifier is measured by its clones, and a model
+        that cannot be cloned must not have seen the rows. The frontier also has points without
+        these stages.
     allow_missing : bool, default False
-        Whether NaN is a value; then only boosting is tried.
+        Whether features may be NaN. Then only boosting is tried.
 
     Attributes
     ----------
@@ -86,15 +87,15 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     families_ : tuple of str
         The family of each stage.
     frontier_, operating_point_, high_cost_model_
-        As for all cascades, with other attributes: see ``BudgetedModel`` and ``ClassifierFit``.
+        As for all cascades. For other attributes see ``BudgetedModel`` and ``ClassifierFit``.
 
     Notes
     -----
     Thresholds are tuned jointly for the exact mean cost, along the whole frontier
     (:mod:`.thresholds`).
 
-    An offloaded instance pays for the features of the stages that it visited and of the high-cost
-    model, the request and its bytes, and the cloud's evaluation.
+    An offloaded instance pays for the features of the stages that it visited, the features of the
+    high-cost model, the request and its bytes, and the evaluation in the cloud.
 
     Examples
     --------
@@ -160,7 +161,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         A threshold needs validation rows, a feature set does not, so that few rows leave wide gaps
         between the sets of the stages.
         """
-        has_few_stages = len(problem.plan.validation_rows) < N_SUBSETS * ROWS_PER_STAGE
+        has_few_stages = len(problem.plan.validation_rows) < N_SUBSETS * MIN_ROWS_PER_STAGE
         families = self._families_to_try(len(problem.plan.fit_rows))
         if self.effort == "low" or not has_few_stages or "boosting" not in families:
             return []
@@ -233,23 +234,25 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         families = tuple(f for f in self.families if not self.allow_missing or f in usable)
         return families or usable
 
-    def _most_stages(self, problem: Problem) -> int:
-        return max(1, min(self.n_stages, len(problem.plan.validation_rows) // ROWS_PER_STAGE))
+    def _max_stages(self, problem: Problem) -> int:
+        return max(1, min(self.n_stages, len(problem.plan.validation_rows) // MIN_ROWS_PER_STAGE))
 
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Find sequences of nested feature sets in up to three ways."""
         problem, columns = narrowed(problem)
-        n = self._most_stages(problem)
+        n = self._max_stages(problem)
         limit = self._set_limit(problem.costs)
-        has_few_units = len(acquisition_units(problem.costs)) <= FEW_UNITS
-        if has_few_units and come_in_blocks(problem.costs) and not self.allow_missing:
+        has_few_acquisitions = len(acquisition_units(problem.costs)) <= MAX_FEW_ACQUISITIONS
+        if has_few_acquisitions and come_in_blocks(problem.costs) and not self.allow_missing:
             # a penalty on first uses would charge each feature of a block for the whole block
             sequences = [forward_sets(problem, n_stages=n, limit=limit)]
         else:
             sequences = [nested_sets(problem, n_stages=n, limit=limit)]
             # with many classes a small change of the penalty may add nearly all features
             is_sparse = len(sequences[0]) <= n // 2
-            if not self.allow_missing and (is_sparse or (has_few_units and self.effort != "low")):
+            if not self.allow_missing and (
+                is_sparse or (has_few_acquisitions and self.effort != "low")
+            ):
                 sequences.append(forward_sets(problem, n_stages=n, limit=limit))
         sequences += backward_sequences(problem, n_stages=n, limit=limit)
         return [[columns[features] for features in sets] for sets in sequences if sets]

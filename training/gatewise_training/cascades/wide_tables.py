@@ -1,7 +1,8 @@
-"""Selection of the features that a search looks at where a table has very many.
+"""Selection of columns of a very wide table, before the search for feature sets.
 
-Each search for feature sets fits tens of models on all columns. Where there are thousands, most of
-which are of no use, a first look selects as many as a search can treat in reasonable time.
+Each search for feature sets fits tens of models on all columns. If a table has thousands of
+columns, most of them useless, a quick selection keeps the number that a search can handle in
+reasonable time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.backward_selection import ROWS, boosted_gains
+from gatewise_training.cascades.backward_selection import MAX_ROWS, boosted_gains
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.cascades.forward_selection import acquisition_units
 from gatewise_training.learners.screening import WIDE, class_contrasts
@@ -21,8 +22,9 @@ from gatewise_training.learners.screening import WIDE, class_contrasts
 def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     """Get the problem with at most about :data:`.WIDE` of its columns, and their numbers.
 
-    Half of them have the largest gain for their price in a boosted model, the others differ most
-    between classes for their price. A group of otherwise free features stays whole.
+    Half of the selected columns have the largest gain for their price in a boosted model. The other
+    half differ most between classes for their price. A group of otherwise free features stays
+    whole.
     """
     costs = problem.costs
     n = costs.n_features
@@ -30,13 +32,13 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
         return problem, np.arange(n)
     problem.report(0, 1, f"choosing among {n:,} features")
     plan = problem.plan
-    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:ROWS]
-    units = acquisition_units(costs)
+    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:MAX_ROWS]
+    acquisitions = acquisition_units(costs)
     price = np.maximum(costs.alone, 1e-9)
     gains = boosted_gains(problem, rows, np.arange(n)) / price
     contrasts = class_contrasts(plan.x[rows], plan.y[rows]) / price
     unit_of = np.empty(n, np.intp)
-    for number, unit in enumerate(units):
+    for number, unit in enumerate(acquisitions):
         unit_of[unit] = number
     by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][: WIDE // 2]
     ranked = np.concatenate([np.array(by_gain, np.intp), np.argsort(-contrasts, kind="stable")])
@@ -44,7 +46,7 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     for k in ranked.tolist():
         if is_selected.sum() >= WIDE:
             break
-        is_selected[units[unit_of[k]]] = True
+        is_selected[acquisitions[unit_of[k]]] = True
     columns = np.flatnonzero(is_selected)
     narrow_plan = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
     return replace(problem, plan=narrow_plan, costs=_costs_of(costs, columns)), columns
