@@ -1,4 +1,4 @@
-"""Prices of :mod:`gatewise.costs` under the names of ``gatewise_training``."""
+"""Prices of :mod:`gatewise.costs`, also importable from ``gatewise_training``."""
 
 from gatewise.costs import CloudPrices, FeatureCosts
 

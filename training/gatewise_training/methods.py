@@ -19,7 +19,7 @@ _CASCADES = {
     "l1": "L1Cascade",
     "confidence": "ConfidenceCascade",
 }
-_METHODS = _CASCADES | {  # models without a cloud
+_METHODS = _CASCADES | {  # single models have no cloud
     "cegb": "CEGBClassifier",
     "budget-forest": "BudgetForest",
     "budget-prune": "BudgetPrune",
@@ -28,7 +28,7 @@ _METHODS = _CASCADES | {  # models without a cloud
 
 
 def names() -> tuple[str, ...]:
-    """List the methods of :func:`make`, the recommended first, single models last.
+    """List the methods of :func:`make`; the recommended method is first, single models are last.
 
     >>> names()[0], names()[-4:]
     ('staged', ('cegb', 'budget-forest', 'budget-prune', 'greedy-miser'))
@@ -62,7 +62,7 @@ def make(name: str, **params: Any) -> BudgetedClassifier:
 
 
 def cascade(name: str, **params: Any) -> CascadeClassifier:
-    """Make an unfitted cascade: a method that has a high-cost model in the cloud.
+    """Make an unfitted cascade by the name of its method.
 
     >>> cascade("cegb")
     Traceback (most recent call last):

@@ -117,7 +117,7 @@ def test_a_router_pays_one_system_and_rows_may_have_prices_of_their_own():
     own_prices = OutcomeCascade(max_loss=0.03).fit(priced)
     is_sent = own_prices.offload(columns["scores"][:3000])
     assert own_prices.operating_point_.cost == pytest.approx(1.0 + np.mean(prices * is_sent))
-    with pytest.raises(InputError, match="a cost of its own"):
+    with pytest.raises(InputError, match="costs differ between rows"):
         own_prices.at(budget=5.0)
     assert own_prices.big_cost_ == pytest.approx(prices.mean())
 

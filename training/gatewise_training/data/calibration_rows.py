@@ -1,4 +1,4 @@
-"""Calibration rows, which certify a guarantee and take no part in the choices of a fit."""
+"""Calibration rows, which certify a guarantee and are not used for any choice of a fit."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise_training.data.input_checks import Table
 
-CALIBRATION_SHARE = 5
-"""One training row in this many becomes a calibration row."""
+N_PARTS = 5
+"""Number of parts of the training rows; one part becomes the calibration rows."""
 
 
 def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
-    """Split off half of the user's validation rows, or else a fifth of the training rows."""
+    """Split calibration rows off the user's validation rows, or else off the training rows."""
     if not 0 < confidence < 1:
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
     if np.ptp(table.weight) > 0:
-        raise InputError("a guarantee needs rows of equal weight: its tests count rows")
+        raise InputError("a guarantee needs rows of equal weight, because its tests count rows")
     n = len(table.x)
-    chances = table.high_cost
-    # a fifth of the training rows, or half of the user's validation rows
+    high_cost_probabilities = table.high_cost
+    # set aside a fifth of the training rows, or half of the user's validation rows
     if table.validation is None:
         x = table.x
         y = table.y
         rows = table.splitter.take(np.arange(n))
-        other_rows, calibration_rows = rows.hold_out(y, CALIBRATION_SHARE, seed)
+        other_rows, calibration_rows = rows.hold_out(y, N_PARTS, seed)
         training = replace(
             table,
             x=x[other_rows],
             y=y[other_rows],
             weight=table.weight[other_rows],
             splitter=rows.take(other_rows),
-            high_cost=None if chances is None else chances[other_rows],
+            high_cost=None
+            if high_cost_probabilities is None
+            else high_cost_probabilities[other_rows],
         )
-        calibration_high_cost = None if chances is None else chances[calibration_rows]
+        calibration_high_cost = (
+            None if high_cost_probabilities is None else high_cost_probabilities[calibration_rows]
+        )
     else:
         x, y = table.validation
         calibration_high_cost = None

@@ -1,4 +1,4 @@
-"""Data to train on: sets that scikit-learn bundles, and the user's own files."""
+"""Training data: data sets that scikit-learn bundles, and the user's files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Dataset:
 
     name: str
     X: NDArray[np.float32]  # (n, n_features)
-    y: NDArray[Any]  # (n,): the labels as they are in the source
+    y: NDArray[Any]  # (n,): the labels of the source, unchanged
     feature_names: tuple[str, ...]
     feature_costs: FeatureCosts  # of the source, or 1 per feature
     # rows of the source's own split, if it has one, as "train", "validation" and "test"
@@ -51,12 +51,12 @@ class Dataset:
     encoder: TableEncoder | None = None  # made `X` from `raw`
     # other arrays with one value per row
     aside: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    # (n,) each: training splits the rows by them
+    # (n,) each: groups and times by which training splits the rows
     groups: NDArray[Any] | None = None
     time: NDArray[Any] | None = None
 
     def columns(self, names: Sequence[str], source: object) -> NDArray[np.float32]:
-        """Get the columns `names` in this order; errors mention `source`."""
+        """Get the columns `names` in this order; `source` is named in errors."""
         index_of = {name: k for k, name in enumerate(self.feature_names)}
         for name in names:
             if name not in index_of:
@@ -85,11 +85,11 @@ class RawTable:
         return table_facts(self.frame, self.options.words)
 
     def remarks(self) -> list[TableRemark]:
-        """List the columns that mislead a training, such as identifiers."""
+        """List the columns that mislead training, such as identifiers."""
         return table_remarks(self.frame, self.y, self.facts, self.options.dropped)
 
     def check(self) -> None:
-        """Raise InputError if columns cannot be used; it names all of them, and what mends each."""
+        """Raise InputError if columns cannot be used; it names them all, with a remedy for each."""
         if problems := column_problems(self.frame, self.options, self.facts):
             raise InputError(f"{self.path}: {problem_text(problems, style='flags')}")
         if self.used.columns.empty:
@@ -97,7 +97,7 @@ class RawTable:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether the columns are features without encoding: numbers, and no cell is filled."""
+        """Whether the columns are features without encoding, because all are numbers to keep."""
         has_numbers = all(dtype.kind in "iuf" for dtype in self.used.dtypes)
         return (
             has_numbers
@@ -106,7 +106,7 @@ class RawTable:
         )
 
     def numbers(self) -> Dataset:
-        """Get the columns as features at a price of 1 each; InputError if one has no numbers."""
+        """Get the columns as features at a price of 1 each; raise InputError for other types."""
         used = self.used
         columns = list(used.columns)
         for name, dtype in zip(columns, used.dtypes, strict=True):
@@ -117,7 +117,7 @@ class RawTable:
         return Dataset(self.path.stem, x, self.y, tuple(columns), prices, {}, raw=self)
 
     def encoded(self, training: NDArray[np.intp]) -> Dataset:
-        """Encode the columns with an encoder fitted on the training rows, at a price of 1 each."""
+        """Encode the columns by an encoder fitted on training rows, at a price of 1 per column."""
         dropped = self.options.dropped
         gaps = {n for n, column in self.facts.items() if column.missing and n not in dropped}
         encoder = TableEncoder.from_options(self.options)
@@ -132,7 +132,7 @@ class RawTable:
 
 
 def names() -> tuple[str, ...]:
-    """List the bundled sets.
+    """List the bundled data sets.
 
     >>> names()
     ('breast_cancer', 'digits', 'iris', 'wine')
@@ -141,7 +141,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(source: str | Path, *, target: str | None = None) -> Dataset:
-    """Load a bundled set by name, or a CSV, parquet or npz file.
+    """Load a bundled data set by name, or a CSV, parquet or npz file.
 
     >>> load("digits").X.shape
     (1797, 64)
@@ -166,7 +166,7 @@ def _bundled(name: str) -> Dataset:
     raw = getattr(datasets, f"load_{name}")()
     x = np.asarray(raw.data, np.float32)
     columns = tuple(str(n).replace(" ", "_") for n in raw.feature_names)
-    # names of classes, which for digits would be the numbers as text
+    # labels are names of classes, except for digits, whose names are only the numbers as text
     y = raw.target if name == "digits" else np.asarray(raw.target_names)[raw.target]
     prices = FeatureCosts(np.ones(x.shape[1]), names=columns)
     return Dataset(name, x, np.asarray(y), columns, prices, {})
@@ -236,8 +236,9 @@ def read_table(
 ) -> RawTable:
     """Read a CSV or parquet file with a label column.
 
-    `target` is the label; without it a column called target, label, class or y. InputError if the
-    file cannot be read, is cut short, or has no such column, or a label is missing.
+    `target` is the label column. By default it is a column called target, label, class or y. Raises
+    InputError if the file cannot be read or is cut short, if it has no such column, or if a label
+    is missing.
     """
     path = Path(path)
     options = ColumnOptions() if options is None else options
@@ -254,11 +255,11 @@ def read_table(
 def read_rows(
     path: str | Path, names: Sequence[str], encoder: RowEncoder | None, *, target: str | None = None
 ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
-    """Read rows with a bundle's columns: features (n, n_features), and labels (n,), if any.
+    """Read the features, (n, n_features), and labels, (n,), of rows for a bundle.
 
-    `names` are the features, or the raw columns of the `encoder`. Without a `target`, another
-    column called target, label, class or y is the label. InputError for a cell that is not of its
-    column's kind names the line of a CSV file.
+    `names` are the features, or the raw columns of the `encoder`. By default another column called
+    target, label, class or y is the label; without such a column the labels are None. The
+    InputError for a cell of the wrong kind names the line of a CSV file.
     """
     path = Path(path)
     if path.suffix.lower() not in (".csv", ".parquet"):

@@ -53,7 +53,7 @@ def table_of(table: Any) -> DataFrame:
     Raises
     ------
     InputError
-        If it is not a table, or two columns have the same name.
+        If `table` is not a table, or if two columns have the same name.
     """
     import pandas as pd
 
@@ -69,6 +69,6 @@ def table_of(table: Any) -> DataFrame:
 
 
 def cells_of(column: Series[Any]) -> list[Any]:
-    """List a column's cells; single-precision numbers keep their type and their digits."""
+    """List the cells of a column; single-precision numbers keep their type and digits."""
     is_single = str(column.dtype).lower() in ("float16", "float32", "float[pyarrow]")
     return list(column.to_numpy()) if is_single else column.tolist()

@@ -1,7 +1,7 @@
 """Checks of an estimator's input: parameters, tables, labels, weights, prices.
 
-Features are float32 from here on. A device computes in float32, and a model trained in float64
-flips up to 4 % of its decisions there on data with a large offset.
+The checks convert features to float32. A device computes in float32, and on data with a large
+offset a model that was trained in float64 makes up to 4 % of its decisions differently there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.row_splitter import RowSplitter
 
 Constraints = dict[str, list[Any]]
-"""Values that each parameter of an estimator takes, in scikit-learn's terms."""
+"""Allowed values of each parameter of an estimator, as scikit-learn writes them."""
 
 Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
 """A user's validation rows, their labels and, if the training rows have groups, their groups."""
@@ -36,11 +36,11 @@ AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
 SHARE = Interval(Real, 0, 1, closed="both")
 
-MOST_NUMBERED = 20
-"""Largest number of different whole numbers that are taken for classes though some occur once."""
+MAX_NUMBERED_CLASSES = 20
+"""Largest number of different whole numbers that may be classes although some occur only once."""
 
-MOST_ROUNDING = 1e-3
-"""Largest rounding error of float32 without a warning, as a share of the column's range."""
+MAX_ROUNDING_SHARE = 1e-3
+"""Largest rounding error of float32 without a warning, as a share of the range of a column."""
 
 
 class GivenRows(NamedTuple):
@@ -79,7 +79,7 @@ def is_fitted(estimator: Any) -> bool:
 
 
 def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
-    """Get rows as a table with the column names of the classifier's fit, or as they are."""
+    """Get rows as a table with the column names of the classifier's fit, if it has names."""
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return x
@@ -89,7 +89,7 @@ def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
 
 
 def check_rows(estimator: Any, X: Any) -> Any:
-    """Check the names and values of rows; get them as float32 of shape (n, n_features)."""
+    """Check the names and values of rows; return them as float32 of shape (n, n_features)."""
     return _validated(estimator, X, reset=False)
 
 
@@ -140,21 +140,22 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
 
 
 def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
-    """Warn of columns with values far from 0 and so near to each other that float32 merges them.
+    """Warn of columns with values that float32 cannot tell apart.
 
-    Shapes: `table`, an array or data frame, and `rows`, its values as float32, (n, n_features).
+    Such values are far from 0 and near to each other. `table` is an array or data frame, and `rows`
+    are its values as float32, both of shape (n, n_features).
     """
     low, high = (f.reduce(rows, axis=0).astype(np.float64) for f in (np.fmin, np.fmax))
     step = np.finfo(np.float32).eps * np.maximum(-low, high)
     worst: dict[str, float] = {}
-    for k in np.flatnonzero((high - low) * MOST_ROUNDING <= step).tolist():
+    for k in np.flatnonzero((high - low) * MAX_ROUNDING_SHARE <= step).tolist():
         if hasattr(table, "iloc"):
             column = table.iloc[:, k].to_numpy(np.float64, na_value=np.nan)
         else:
             column = np.asarray(table)[:, k].astype(np.float64)
         spread = np.fmax.reduce(column) - np.fmin.reduce(column)
         error = np.fmax.reduce(np.abs(column - rows[:, k]))
-        if spread > 0 and error > MOST_ROUNDING * spread:
+        if spread > 0 and error > MAX_ROUNDING_SHARE * spread:
             worst[names[k]] = min(1.0, float(error / spread))
     if worst:
         warnings.warn(
@@ -175,7 +176,7 @@ def check_training(
     groups: Any = None,
     time: Any = None,
 ) -> Table:
-    """Check the arguments of a fit; get them as one record."""
+    """Check the arguments of a fit; return them as one record."""
     table = as_pandas(X)
     check_labels_known(y)
     X, y = _validated(estimator, table, _plain_labels(y))
@@ -251,7 +252,7 @@ def _plain_labels(y: Any) -> Any:
 def checked_splits(
     x: NDArray[np.float32], sample_weight: Any, groups: Any, time: Any, validation: Any
 ) -> tuple[NDArray[np.float64], Any, RowSplitter]:
-    """Check weights, groups and times; get the weights, the pair (X_val, y_val) and the splitter.
+    """Check weights, groups and times; return weights, the pair (X_val, y_val) and the splitter.
 
     The splitter covers the training rows of weight above 0, followed by the validation rows.
     """
@@ -265,7 +266,7 @@ def checked_splits(
 
 
 def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
-    """Check groups and times; get the pair (X_val, y_val) and the splitter of all rows."""
+    """Check groups and times; return the pair (X_val, y_val) and the splitter of all rows."""
     if validation is None:
         return None, RowSplitter.checked(n, groups, time)
     # validation rows, with groups if the training rows have them
@@ -286,7 +287,7 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
     n_val = len(np.asarray(y_val).ravel())
     if groups is None:
         return (X_val, y_val), RowSplitter(n + n_val)
-    # no group may be on both sides
+    # no group may have both training and validation rows
     training_groups = RowSplitter.values("groups", groups, n)
     validation_groups = RowSplitter.values("groups_val", groups_val, n_val)
     if len(np.unique(validation_groups)) < 2:
@@ -307,7 +308,7 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
 def _check_class_groups(
     classes: NDArray[Any], y: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> None:
-    """Raise InputError if a class has all its rows in one group."""
+    """Raise InputError if all rows of a class are in one group."""
     one_group = [c for c in range(len(classes)) if len(np.unique(groups[y == c])) < 2]
     if one_group:
         names = ", ".join(repr(label) for label in classes[one_group[:5]].tolist())
@@ -320,21 +321,21 @@ def _check_class_groups(
 def _check_predictions(predictions: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Check out-of-fold probabilities of `shape`, the numbers of rows and classes."""
     try:
-        chances = np.asarray(predictions, np.float64)
+        probabilities = np.asarray(predictions, np.float64)
     except (TypeError, ValueError):
         raise InputError("high_cost_predictions must be a matrix of probabilities") from None
-    if chances.shape != shape:
+    if probabilities.shape != shape:
         raise InputError(
             f"high_cost_predictions must have shape {shape}: a row for each row of X and a column "
-            f"for each class, sorted; not {chances.shape}"
+            f"for each class, sorted; not {probabilities.shape}"
         )
-    is_valid = (chances >= 0).all(axis=1) & (np.abs(chances.sum(axis=1) - 1.0) <= 1e-3)
+    is_valid = (probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1.0) <= 1e-3)
     if not is_valid.all():
         raise InputError(
             f"high_cost_predictions: row {int(is_valid.argmin())} holds no probabilities "
             "(at least 0, with sum 1); logits need a softmax first"
         )
-    return chances
+    return probabilities
 
 
 def check_values(
@@ -342,7 +343,7 @@ def check_values(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Check rows, float32 of shape (n, n_features), and measured values, float64 of (n,).
 
-    With `reset` they are the training rows, else later rows of the same columns.
+    With `reset` the rows are training rows. Otherwise they must have the columns of these.
     """
     min_rows = 2 if reset else 1
     X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
@@ -351,7 +352,7 @@ def check_values(
     limits = np.finfo(np.float32)
     if largest > limits.max:
         raise InputError("y holds values too large for float32, in which models answer: scale it")
-    if reset and 0 < np.ptp(y) * MOST_ROUNDING <= limits.eps * largest:
+    if reset and 0 < np.ptp(y) * MAX_ROUNDING_SHARE <= limits.eps * largest:
         raise InputError(
             f"y varies by {np.ptp(y):.3g} around {np.mean(y):.6g}, which float32, in which models "
             "answer, cannot tell apart: subtract its mean"
@@ -384,12 +385,12 @@ def check_classes(y: NDArray[Any]) -> None:
 
 
 def _check_not_measured(y: NDArray[Any]) -> None:
-    """Raise InputError for many different whole numbers of which some occur once."""
+    """Raise InputError if labels are many different whole numbers, and some occur only once."""
     if getattr(y, "dtype", np.dtype(object)).kind not in "iuf" or not np.all(y == np.round(y)):
         return
     values, counts = np.unique(y, return_counts=True)
     n_once = int(np.sum(counts == 1))
-    if len(values) > MOST_NUMBERED and n_once:
+    if len(values) > MAX_NUMBERED_CLASSES and n_once:
         raise InputError(
             f"y has {len(values)} different numbers, {n_once} of them once, as measured values "
             "have. This learns classes: bin the values, e.g. with pandas.qcut(y, 3, labels=False); "
@@ -409,10 +410,10 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
 
 
 def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> FeatureCosts:
-    """Check prices against the columns: by name where both have names, else by number.
+    """Check prices against the columns, by name if both have names, or else by number.
 
     Prices are a FeatureCosts, a dict or Series by name, a list in the order of the columns, or None
-    for 1 per feature. `has_names`: whether `names` are the table's own.
+    for 1 per feature. `has_names` says whether `names` are names of the table.
     """
     if prices is None:
         return FeatureCosts.uniform(len(names))

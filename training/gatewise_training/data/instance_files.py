@@ -17,8 +17,8 @@ from gatewise_training.data.table_files import label_column, read_frame, read_la
 def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, Any]:
     """Load instances, shape (n, ...), and their labels, which are None without `target`.
 
-    The instances are the array ``X`` of an npz file, or its only array besides `target`, or the
-    columns of a table besides `target`, as a DataFrame. Raises InputError if the file cannot be
+    The instances are the array ``X`` of an npz file, or its only array except `target`, or a
+    DataFrame of the columns of a table except `target`. Raises InputError if the file cannot be
     read, or lacks an array or column.
     """
     path = Path(source)
@@ -57,7 +57,7 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
 
 
 def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz file, or the one of an .npy file as ``X``."""
+    """Read the arrays of an .npz file, or the array of an .npy file as ``X``."""
     try:
         with path.open("rb") as raw:
             loaded = np.load(raw, allow_pickle=False)

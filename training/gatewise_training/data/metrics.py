@@ -13,17 +13,18 @@ from gatewise.errors import InputError
 def average_precision_at(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int = 5
 ) -> float:
-    """Compute Average Precision@k: the place of the first irrelevant document in the top k.
+    """Compute Average Precision@k from the position of the first irrelevant document.
 
-    A query's documents are ranked by falling score. If the first irrelevant one stands at
-    position j <= k the query earns (j - 1) / k, else 1: the measure of BudgetRF (ICML 2015,
-    section 3), BudgetPrune, CEGB and Adapt, not the average of precisions of the same name.
+    The documents of a query are ranked by falling score. If the first irrelevant document has
+    position j <= k, the query earns (j - 1) / k, and otherwise 1. This is the measure of BudgetRF
+    (ICML 2015, section 3), BudgetPrune, CEGB and Adapt, and not the average of precisions with the
+    same name.
 
-    Documents of equal score stand in random order, and the query earns its exact expectation: of a
-    tie of R relevant and I irrelevant documents, t or more relevant ones come first with
-    probability ``C(R, t) / C(R + I, t)``.
+    Documents with equal scores have a random order, and the query earns the exact expectation. In a
+    tie of R relevant and I irrelevant documents, the first t are relevant with probability
+    ``C(R, t) / C(R + I, t)``.
 
-    Shapes: `scores` (n,), `relevant` (n,), `qid` (n,).
+    `scores`, `relevant` and `qid` have shape (n,).
 
     >>> average_precision_at([3, 2, 1], [True, True, False], [7, 7, 7], k=5)
     0.4
@@ -36,9 +37,7 @@ def average_precision_at(
 def average_precisions_at(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int = 5
 ) -> NDArray[np.float64]:
-    """Compute :func:`average_precision_at` of each query, before the mean is taken.
-
-    Shapes: returns (n_queries,).
+    """Compute :func:`average_precision_at` of each query, shape (n_queries,).
 
     >>> average_precisions_at([3, 2, 1, 4], [True, True, False, False], [7, 7, 7, 8])
     array([0.4, 0. ])
@@ -49,14 +48,14 @@ def average_precisions_at(
     is_relevant = is_relevant[order]
     query = query[order]
 
-    # ties: runs of one query and one score
+    # a tie is a run of documents with the same query and score
     opens_tie = np.append(True, (query[1:] != query[:-1]) | (scores[1:] != scores[:-1]))
     starts = np.flatnonzero(opens_tie)
     size = np.diff(np.append(starts, len(order)))
     n_relevant = np.add.reduceat(is_relevant.astype(np.int64), starts)
     query_of_tie = query[starts]
 
-    # each query's first tie with an irrelevant document, and the number of documents above it
+    # the first tie of each query with an irrelevant document, and the number of documents above it
     impure = np.flatnonzero(n_relevant < size)
     decided, indices = np.unique(query_of_tie[impure], return_index=True)
     tie = impure[indices]
@@ -88,7 +87,7 @@ def _checked(
             "must be of one length"
         )
     if not len(values):
-        raise InputError("there is no document to rank")
+        raise InputError("there are no documents to rank")
     if np.isnan(values).any():
         raise InputError(f"score {int(np.isnan(values).argmax())} is NaN, which has no rank")
     if k < 1:

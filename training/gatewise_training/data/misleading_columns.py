@@ -1,4 +1,4 @@
-"""Columns that mislead a training: identifiers, constants, copies of the label, entities, time."""
+"""Columns that mislead training, such as identifiers, copies of the label and times."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from gatewise_training.data.table_columns import ColumnFacts
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MOST_ROWS: Final = 20_000
-"""Number of rows, from the first on, that are examined."""
+MAX_ROWS: Final = 20_000
+"""Largest number of rows that are examined; these are the first rows."""
 
-MOST_NAMED: Final = 6
+MAX_NAMED_COLUMNS: Final = 6
 """Largest number of columns that a remark names."""
 
-COPY_ACCURACY: Final = 0.995
-"""Share of rows whose label a copy of the label determines, at least."""
+MIN_COPY_ACCURACY: Final = 0.995
+"""Smallest share of rows on which a copy of the label determines the label."""
 
-LEAST_ROWS: Final = 30
-"""Fewer rows may have different values by chance."""
+MIN_ROWS: Final = 30
+"""Smallest number of rows for a finding, because few rows may differ by chance."""
 
-LEAST_ENTITIES: Final = 10
+MIN_ENTITIES: Final = 10
 """Smallest number of entities with several rows each."""
 
-MOST_COMPARED: Final = 64
+MAX_COMPARED_COLUMNS: Final = 64
 """Largest number of columns that a column of entities is compared with."""
 
-MOST_CHANCE: Final = 5.0
-"""Standard errors that chance may explain, as many columns are examined."""
+MAX_CHANCE_ERRORS: Final = 5.0
+"""Number of standard errors that chance may explain, because many columns are examined."""
 
 _ID_NAMES: Final = re.compile(
     r"(?:.*[\W_])?(?:unnamed|id|ids|uid|uuid|guid|index|serial|key|nr|no|idcode|code|number)"
@@ -55,7 +55,7 @@ _TIME_NAMES: Final = re.compile(
     r"(?:[\W_].*)?|\w*(?:time|date|stamp)"
 )
 
-_NO_FEATURE: Final = {
+_DROP_REASONS: Final = {
     "identifier": "each once, an identifier",
     "constant": "one value alone",
     "entities": "numbers entities of several rows each",
@@ -70,7 +70,7 @@ REASONS: Final[dict[Trouble, tuple[str, str]]] = {
     ),
     "constant": ("has one value alone, which costs its price and says nothing", "--drop"),
     "copy": (
-        f"alone tells the label of {COPY_ACCURACY:.1%} of the rows or more: drop it if it is a "
+        f"alone tells the label of {MIN_COPY_ACCURACY:.1%} of the rows or more: drop it if it is a "
         "copy of the label, or known only after it",
         "--drop",
     ),
@@ -97,28 +97,28 @@ REASONS: Final[dict[Trouble, tuple[str, str]]] = {
 }
 """Reason and option of each trouble."""
 
-_OF_FEATURES: Final[tuple[Trouble, ...]] = ("identifier", "constant", "copy")
+_FEATURE_TROUBLES: Final[tuple[Trouble, ...]] = ("identifier", "constant", "copy")
 
 
 @dataclass(frozen=True)
 class TableRemark:
-    """Columns with one trouble, the most certain first for entities and times."""
+    """Columns with the same trouble; for entities and times, the most certain column is first."""
 
     trouble: Trouble
     columns: tuple[str, ...]
 
     @property
     def option(self) -> str:
-        """Option of ``gatewise train`` against the trouble."""
+        """Option of ``gatewise train`` that avoids the trouble."""
         return REASONS[self.trouble][1]
 
     @property
     def text(self) -> str:
         """The columns, the reason and the option as a sentence."""
-        names = ", ".join(map(repr, self.columns[:MOST_NAMED]))
-        more = len(self.columns) - MOST_NAMED
+        names = ", ".join(map(repr, self.columns[:MAX_NAMED_COLUMNS]))
+        more = len(self.columns) - MAX_NAMED_COLUMNS
         names += f" and {more} more" if more > 0 else ""
-        n_options = MOST_NAMED if self.option == "--drop" else 1
+        n_options = MAX_NAMED_COLUMNS if self.option == "--drop" else 1
         options = " ".join(
             f"{self.option} {shlex.quote(name)}" for name in self.columns[:n_options]
         )
@@ -131,14 +131,14 @@ def table_remarks(
     facts: Mapping[str, ColumnFacts],
     dropped: Sequence[str] = (),
 ) -> list[TableRemark]:
-    """List the columns of a table that mislead a training.
+    """List the columns of a table that mislead training.
 
-    `facts` describe the columns, `y` (n,) are the labels. Columns in `dropped` are remarked on only
-    as entities or times.
+    `facts` describe the columns, and `y`, (n,), are the labels. Columns in `dropped` are only
+    reported as entities or times.
     """
-    labels = np.unique(y[:MOST_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
+    labels = np.unique(y[:MAX_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
     codes = {
-        name: _codes(frame[name].iloc[:MOST_ROWS], column)
+        name: _codes(frame[name].iloc[:MAX_ROWS], column)
         for name, column in facts.items()
         # numbers with commas cannot be read yet
         if column.kind != "empty" and column.commas is None
@@ -159,24 +159,24 @@ def table_remarks(
     for name, column in features.items():
         if (order := _order(name, column, facts[name])) is not None:
             columns.setdefault(order, []).append(name)
-    for trouble in _OF_FEATURES:
+    for trouble in _FEATURE_TROUBLES:
         columns[trouble] = [name for name in columns[trouble] if name not in dropped]
     return [TableRemark(trouble, tuple(names)) for trouble, names in columns.items() if names]
 
 
 @dataclass(frozen=True)
 class _Codes:
-    """Cells of a column as numbers: the value of a number or a time, the index of a text."""
+    """Cells of a column as numbers: values of numbers or times, or indices of texts."""
 
     values: NDArray[np.float64]  # (n,); NaN: missing
-    unit: NDArray[np.int64]  # (n,): number of the distinct value, rising with it
-    n_units: int
+    value_index: NDArray[np.int64]  # (n,): number of the distinct value, rising with it
+    n_distinct: int
     is_number: bool
 
     @property
-    def rows_each(self) -> float:
+    def rows_per_value(self) -> float:
         """Mean number of rows per distinct value."""
-        return len(self.values) / max(self.n_units, 1)
+        return len(self.values) / max(self.n_distinct, 1)
 
     @property
     def is_whole(self) -> bool:
@@ -194,10 +194,12 @@ def _codes(cells: Any, facts: ColumnFacts) -> _Codes:
         values = _read_times(cells.tolist(), facts.forms[0])
     else:
         texts = [_category(cell) for cell in cells.tolist()]
-        unit = np.unique(texts, return_inverse=True)[1].astype(np.int64)
-        return _Codes(unit.astype(np.float64), unit, int(unit.max()) + 1, False)
-    distinct, unit = np.unique(values, return_inverse=True)
-    return _Codes(values, unit.astype(np.int64), len(distinct), True)
+        value_index = np.unique(texts, return_inverse=True)[1].astype(np.int64)
+        return _Codes(
+            value_index.astype(np.float64), value_index, int(value_index.max()) + 1, False
+        )
+    distinct, value_index = np.unique(values, return_inverse=True)
+    return _Codes(values, value_index.astype(np.int64), len(distinct), True)
 
 
 def _number(cell: Any) -> float:
@@ -240,9 +242,9 @@ def is_named_as_identifier(name: str) -> bool:
 
 
 def _is_identifier(name: str, facts: ColumnFacts, codes: _Codes) -> bool:
-    """Whether all cells differ, and are texts or whole numbers, or the name says so."""
+    """Whether all cells differ, and the column has texts, whole numbers or an identifier's name."""
     n = len(codes.values)
-    if n < LEAST_ROWS or facts.missing or facts.kind == "time" or facts.distinct < facts.rows:
+    if n < MIN_ROWS or facts.missing or facts.kind == "time" or facts.distinct < facts.rows:
         return False
     if not codes.is_number or is_named_as_identifier(name):
         return True
@@ -253,58 +255,58 @@ def _determines(codes: _Codes, labels: NDArray[np.int64]) -> bool:
     """Whether the column alone determines the label of nearly all rows."""
     n = len(labels)
     n_classes = int(labels.max()) + 1
-    if n < LEAST_ROWS or n_classes < 2:
+    if n < MIN_ROWS or n_classes < 2:
         return False
-    if codes.rows_each >= 10:
+    if codes.rows_per_value >= 10:
         # the most frequent label of each value
-        counts = np.zeros((codes.n_units, n_classes), np.int64)
-        np.add.at(counts, (codes.unit, labels), 1)
-        return bool(counts.max(axis=1).sum() >= COPY_ACCURACY * n)
+        counts = np.zeros((codes.n_distinct, n_classes), np.int64)
+        np.add.at(counts, (codes.value_index, labels), 1)
+        return bool(counts.max(axis=1).sum() >= MIN_COPY_ACCURACY * n)
     if not codes.is_number:
         return False
-    # sorted by value, the label changes n_classes - 1 times; a row on the wrong side adds two
-    order = np.argsort(codes.unit, kind="stable")
+    # sorted by value, the label changes n_classes - 1 times; a row on the wrong side adds 2 changes
+    order = np.argsort(codes.value_index, kind="stable")
     changes = int(np.sum(np.diff(labels[order]) != 0))
-    return changes <= (n_classes - 1) + 2 * (1 - COPY_ACCURACY) * n
+    return changes <= (n_classes - 1) + 2 * (1 - MIN_COPY_ACCURACY) * n
 
 
 def _entities(
     codes: Mapping[str, _Codes], facts: Mapping[str, ColumnFacts], labels: NDArray[np.int64]
 ) -> list[str]:
-    """List the columns that identify entities with several rows each, the most certain first."""
+    """List the columns that identify entities with several rows; the most certain is first."""
     certainty = {}
     for name, column in codes.items():
         if facts[name].kind in ("time", "boolean") or not column.is_whole:
             continue
-        counts = np.bincount(column.unit, minlength=column.n_units)
+        counts = np.bincount(column.value_index, minlength=column.n_distinct)
         is_repeated = counts >= 2
         n_repeated = int(is_repeated.sum())
-        if n_repeated < LEAST_ENTITIES or counts[is_repeated].sum() < 0.6 * len(labels):
+        if n_repeated < MIN_ENTITIES or counts[is_repeated].sum() < 0.6 * len(labels):
             continue
         evidence = 2 * bool(_ENTITY_NAMES.fullmatch(name.lower()))
         evidence += _n_traits(name, column, codes)
-        has_many_entities = column.rows_each <= 20 and n_repeated >= 3 * LEAST_ENTITIES
-        # equal numbers, and not only near ones, have equal labels: the number is a name
+        has_many_entities = column.rows_per_value <= 20 and n_repeated >= 3 * MIN_ENTITIES
+        # if equal numbers have equal labels more often than near numbers, the number is a name
         if column.is_number and has_many_entities:
-            evidence += _within_excess(column, labels) > MOST_CHANCE
+            evidence += _within_excess(column, labels) > MAX_CHANCE_ERRORS
         if evidence:
             certainty[name] = evidence
     return sorted(certainty, key=lambda name: -certainty[name])
 
 
 def _n_traits(name: str, entity: _Codes, codes: Mapping[str, _Codes]) -> int:
-    """Count the columns that vary between entities and hardly ever within one."""
-    order = np.argsort(entity.unit, kind="stable")
-    same_entity = np.diff(entity.unit[order]) == 0
+    """Count the columns that vary between entities, but hardly ever within an entity."""
+    order = np.argsort(entity.value_index, kind="stable")
+    same_entity = np.diff(entity.value_index[order]) == 0
     n_traits = 0
-    step = -(-len(codes) // MOST_COMPARED)
+    step = -(-len(codes) // MAX_COMPARED_COLUMNS)
     for other, column in list(codes.items())[::step]:
-        # with few values, the rows of an entity would agree by chance
-        has_many_values = 20 <= column.n_units <= entity.n_units
+        # with few values, the rows of an entity could agree by chance
+        has_many_values = 20 <= column.n_distinct <= entity.n_distinct
         if other == name or not has_many_values or not column.is_number:
             continue
-        differs = np.diff(column.unit[order]) != 0
-        # a rounded copy of the entity's number is derived from it, and is no trait
+        differs = np.diff(column.value_index[order]) != 0
+        # a rounded copy of the entity's number is not a trait of the entity
         is_trait = differs[same_entity].mean() < 0.02 and not _rises_with(entity, column)
         n_traits += bool(is_trait)
     return n_traits
@@ -320,19 +322,21 @@ def _rises_with(entity: _Codes, column: _Codes) -> bool:
 
 
 def _within_excess(column: _Codes, labels: NDArray[np.int64]) -> float:
-    """Excess of equal labels at equal values over neighbouring values, in standard errors.
+    """Compute how much more often labels agree at equal than at neighbouring values.
+
+    The result is in standard errors.
 
     Neighbouring values of a measured quantity agree in their labels as often as equal values.
     Neighbouring numbers of entities do not.
     """
-    order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.unit))
-    unit = column.unit[order]
+    order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.value_index))
+    value_index = column.value_index[order]
     label = labels[order]
     is_alike = label[1:] == label[:-1]
-    same = unit[1:] == unit[:-1]
+    same = value_index[1:] == value_index[:-1]
     within = is_alike[same]
     across = is_alike[~same]
-    if len(within) < LEAST_ROWS or len(across) < LEAST_ROWS:
+    if len(within) < MIN_ROWS or len(across) < MIN_ROWS:
         return 0.0
     share = is_alike.mean()
     error = np.sqrt(share * (1 - share) * (1 / len(within) + 1 / len(across)))
@@ -342,23 +346,23 @@ def _within_excess(column: _Codes, labels: NDArray[np.int64]) -> float:
 def _order(
     name: str, codes: _Codes, facts: ColumnFacts
 ) -> Literal["time", "dates", "order"] | None:
-    """Get the trouble of a column that the rows are sorted by, or that holds dates, or None."""
-    if facts.kind not in ("number", "time") or facts.missing or facts.odd or codes.n_units < 5:
+    """Get the trouble of a column that has dates or that the rows are sorted by, or None."""
+    if facts.kind not in ("number", "time") or facts.missing or facts.odd or codes.n_distinct < 5:
         return None
     steps = np.diff(codes.values)
-    if len(steps) >= LEAST_ROWS and (np.all(steps >= 0) or np.all(steps <= 0)):
+    if len(steps) >= MIN_ROWS and (np.all(steps >= 0) or np.all(steps <= 0)):
         is_time = facts.kind == "time" or _TIME_NAMES.fullmatch(name.lower())
         return "time" if is_time else "order"
     return "dates" if facts.kind == "time" else None
 
 
 def drop_reason(name: str, facts: ColumnFacts, remarks: Iterable[TableRemark]) -> str | None:
-    """Get the reason why a column should not become a feature, not even a category, or None."""
+    """Get the reason why a column should not become a feature; None if it may."""
     if facts.kind == "empty":
         return "no feature"
     for remark in remarks:
-        if name in remark.columns and remark.trouble in _NO_FEATURE:
-            return _NO_FEATURE[remark.trouble]
+        if name in remark.columns and remark.trouble in _DROP_REASONS:
+            return _DROP_REASONS[remark.trouble]
     if facts.kind == "text":
         return "too many texts for categories"
     if facts.kind == "category" and facts.distinct > MAX_LEARNED_CATEGORIES:

@@ -1,4 +1,4 @@
-"""Warning if neighbouring rows are similar, and neither groups nor times are given."""
+"""Warning about similar neighbouring rows without groups or times."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from scipy import stats
 
 from gatewise.errors import GroupsWarning
 
-SIMILAR = 0.5
-"""Ratio below which chance does not explain the similarity; rows in random order have 1."""
+MAX_SIMILAR_RATIO = 0.5
+"""Ratio below which rows are similar beyond chance. Rows in random order have a ratio of 1."""
 
 MIN_PAIRS = 100
-"""Fewest pairs of neighbours from which a ratio is computed."""
+"""Smallest number of pairs of neighbours for a ratio."""
 
 MAX_ROWS = 5000
+"""Largest number of rows that are compared, the first rows of the table."""
+
 MAX_COLUMNS = 64
-"""The first rows, and evenly spaced columns, are compared, so that any table takes milliseconds."""
+"""Largest number of columns that are compared, evenly spaced."""
 
 
 def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | None:
@@ -29,7 +31,8 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
     rare large values have no special weight. The ratio is 1 for a file sorted by class, and 0.2 for
     windows that overlap by half.
 
-    Shapes: `x` (n, n_features), `y` (n,) class indices. None for too few pairs.
+    `x` has shape (n, n_features), and `y` are class indices, (n,). The result is None if there are
+    too few pairs.
 
     >>> walk = np.cumsum(np.random.default_rng(0).normal(size=(500, 4)), axis=0)
     >>> y = np.zeros(500, np.int64)
@@ -57,12 +60,13 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
 def neighbour_remark(
     x: NDArray[np.float32], y: NDArray[np.int64], *, ways: str = "groups= or time="
 ) -> str | None:
-    """Describe similar neighbouring rows, or return None; `ways` names the options.
+    """Describe similar neighbouring rows; return None if they are not similar.
 
-    Shapes as of :func:`neighbour_ratio`.
+    `ways` names the options that give groups or times. The shapes are the same as in
+    :func:`neighbour_ratio`.
     """
     ratio = neighbour_ratio(x, y)
-    if ratio is None or ratio >= SIMILAR:
+    if ratio is None or ratio >= MAX_SIMILAR_RATIO:
         return None
     return (
         f"rows next to each other differ {ratio:.2f} times as much as others of their class do: "
@@ -75,7 +79,7 @@ def neighbour_remark(
 def warn_of_similar_neighbours(
     x: NDArray[np.float32], y: NDArray[np.int64], *, stacklevel: int = 2
 ) -> None:
-    """Warn with :func:`neighbour_remark`, if there is one."""
+    """Issue the remark of :func:`neighbour_remark` as a warning, if there is one."""
     remark = neighbour_remark(x, y)
     if remark is not None:
         warnings.warn(remark, GroupsWarning, stacklevel=stacklevel + 1)

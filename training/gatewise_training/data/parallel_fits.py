@@ -1,4 +1,4 @@
-"""Parallel fits under any backend of joblib, with results one by one where it has them."""
+"""Parallel fits under any backend of joblib."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import joblib
 class SharedData:
     """Data that all fits of a run read, such as the rows; a cluster sends it once to each worker.
 
-    Dask's backend does so with arguments whose size is large. It asks for the size of the object
-    alone, without its arrays. Under Ray's `backend` the data is in Ray's object store.
+    The backend of Dask sends arguments once if their size is large. It measures only the object
+    itself, without its arrays, so that `__sizeof__` returns a large size. With the `backend` of
+    Ray, the data is in the object store of Ray.
     """
 
     def __init__(self, data: Any, backend: object = None) -> None:
@@ -41,17 +42,17 @@ def _from_object_store(reference: Any) -> SharedData:
 def parallel_results(fits: Iterable[Any], *, shared: Any = None, **options: Any) -> Iterator[Any]:
     """Run ``joblib.delayed`` fits under the backend of the caller's ``parallel_config``.
 
-    Results keep the order of the fits. They arrive one by one, for progress reports, from the
-    backends of joblib and dask; backends that other libraries derive from joblib's (Ray, Spark)
-    return them together at the end.
+    Results are in the order of the fits. The backends of joblib and Dask return them one by one,
+    which allows progress reports. The backends of Ray and Spark return all of them at the end.
 
     Parameters
     ----------
     fits : iterable of joblib.delayed calls
     shared : object, optional
-        First argument of every fit, in front of its own. A cluster gets it once per worker.
+        First argument of every fit, before its other arguments. A cluster sends it once per
+        worker.
     **options
-        Of ``joblib.Parallel``.
+        Options of ``joblib.Parallel``.
     """
     if shared is not None:
         data = SharedData(shared, joblib.parallel.get_active_backend()[0])

@@ -21,21 +21,21 @@ from gatewise.errors import InputError
 
 Rows = NDArray[np.intp]
 
-MOST_STRATIFIED = 2000
+MAX_STRATIFIED_GROUPS = 2000
 """Largest number of groups that are stratified by class."""
 
-TRIES = 20
-"""Largest number of random assignments of groups to parts until every class is in two parts."""
+MAX_TRIES = 20
+"""Largest number of random assignments of groups to parts, until every class is in two parts."""
 
-BLOCKS = 6
-"""Parts of the rows in a model's own cross-validation."""
+N_BLOCKS = 6
+"""Number of parts in the cross-validation inside a model's fit."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowSplitter:
     """Splitter of rows by their groups or times.
 
-    With groups and times, whole groups are split, and the latest ones are validation rows.
+    With both groups and times, groups stay whole, and the latest groups are validation rows.
     """
 
     n: int
@@ -44,7 +44,7 @@ class RowSplitter:
 
     @classmethod
     def checked(cls, n: int, groups: Any = None, time: Any = None) -> RowSplitter:
-        """Make the splitter of `n` rows; InputError for unusable groups or times.
+        """Make the splitter of `n` rows; raise InputError for unusable groups or times.
 
         >>> RowSplitter.checked(3, groups=["b", "a", "b"]).groups
         array([1, 0, 1])
@@ -93,11 +93,11 @@ class RowSplitter:
     @property
     def n_groups(self) -> int | None:
         """Number of groups; None if rows have no groups."""
-        return None if self.groups is None else self._units[1]
+        return None if self.groups is None else self._group_indices[1]
 
     @cached_property
-    def _units(self) -> tuple[NDArray[np.int64], int]:
-        """Index of each row's group or time, which a split keeps together, and their number."""
+    def _group_indices(self) -> tuple[NDArray[np.int64], int]:
+        """Index of the group or time of each row, and the number of groups or times."""
         row_values = self.time if self.groups is None else self.groups
         assert row_values is not None
         distinct, unit = np.unique(row_values, return_inverse=True)
@@ -114,19 +114,20 @@ class RowSplitter:
     def folds(
         self, y: NDArray[np.int64] | None, k: int, seed: int
     ) -> tuple[tuple[Rows, Rows], ...]:
-        """Make up to `k` folds, fit rows and unseen rows of each; none is empty.
+        """Make up to `k` folds of fit rows and unseen rows; no fold is empty.
 
-        With `y`, class indices of shape (n,), classes are spread evenly. With times, the unseen
-        rows are stretches of the later half, each behind its fold's fit rows.
+        With class indices `y`, (n,), classes are spread evenly over the folds. With times, the
+        later half of the rows is cut into periods, and each period is unseen by the fit rows before
+        it.
         """
-        if self.time is not None and self._units[1] > 1:
+        if self.time is not None and self._group_indices[1] > 1:
             return self._in_time(k)
         part_of = self._parts(y, k, seed)
         pairs = ((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in range(k))
         return tuple(pair for pair in pairs if len(pair[0]) and len(pair[1]))
 
     def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
-        """Split the rows into all parts but one of `k` and this part, with times the latest."""
+        """Hold out one of `k` parts of the rows; with times, the latest part."""
         if self.time is not None:
             early_rows, late_rows = self.cut(self.order(None), k - 1, k)
             return np.sort(early_rows), np.sort(late_rows)
@@ -138,7 +139,7 @@ class RowSplitter:
         if self.groups is None and self.time is None:
             assert rng is not None
             return np.asarray(rng.permutation(self.n), np.intp)
-        unit, count = self._units
+        unit, count = self._group_indices
         if self.time is None:
             assert rng is not None
             rank = np.asarray(rng.permutation(count), np.int64)
@@ -156,7 +157,7 @@ class RowSplitter:
         position = part * len(rows) // whole
         if self.is_random:
             return rows[:position], rows[position:]
-        unit = self._units[0][rows]
+        unit = self._group_indices[0][rows]
         boundaries = 1 + np.flatnonzero(unit[1:] != unit[:-1])
         if self.time is not None:
             latest_before = np.maximum.accumulate(self.time[rows])
@@ -169,25 +170,26 @@ class RowSplitter:
                 )
             boundaries = boundaries[is_clean]
         if not len(boundaries):
-            units = "different times" if self.groups is None else "groups"
-            raise InputError(f"there are too few {units} to split {len(rows)} rows: give more")
+            kind = "different times" if self.groups is None else "groups"
+            raise InputError(f"there are too few {kind} to split {len(rows)} rows: give more")
         position = int(boundaries[np.abs(boundaries - position).argmin()])
         return rows[:position], rows[position:]
 
     def blocks(self, seed: int) -> NDArray[np.intp] | None:
-        """Number the parts of a model's own cross-validation, shape (n,); None for random splits.
+        """Number the parts of the cross-validation inside a model's fit, (n,).
 
-        With times the parts are periods, so that neighbouring rows stay together.
+        The result is None if splits are random. With times, the parts are periods, so that
+        neighbouring rows stay together.
         """
         if self.is_random:
             return None
-        unit, count = self._units
+        unit, count = self._group_indices
         if self.time is None:
-            return self._grouped_parts(None, min(BLOCKS, count), seed)
+            return self._grouped_parts(None, min(N_BLOCKS, count), seed)
         order = self.order(None)
         block = np.empty(self.n, np.intp)
-        block[order] = np.arange(self.n) * BLOCKS // self.n
-        starts = np.full(count, BLOCKS, np.intp)
+        block[order] = np.arange(self.n) * N_BLOCKS // self.n
+        starts = np.full(count, N_BLOCKS, np.intp)
         np.minimum.at(starts, unit, block)
         return starts[unit]
 
@@ -210,7 +212,7 @@ class RowSplitter:
 
     def _grouped_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
         """Assign whole groups to parts so that a class of several groups is in several parts."""
-        unit, count = self._units
+        unit, count = self._group_indices
         k = min(k, count)
         if k < 2:
             raise InputError(f"{count} group(s) are too few to fit and validate a model")
@@ -218,8 +220,8 @@ class RowSplitter:
         pairs = np.unique(np.stack([classes, unit]), axis=1)[0]
         shared_classes = [c for c in np.unique(classes).tolist() if np.sum(pairs == c) > 1]
         part_of = np.empty(self.n, np.intp)
-        for attempt in range(TRIES):
-            if count > MOST_STRATIFIED or np.bincount(classes).max() < k:
+        for attempt in range(MAX_TRIES):
+            if count > MAX_STRATIFIED_GROUPS or np.bincount(classes).max() < k:
                 part_of = (np.random.default_rng(seed + attempt).permutation(count) % k)[unit]
             else:
                 splitter = StratifiedGroupKFold(
@@ -238,14 +240,14 @@ class RowSplitter:
     def group_sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Add values over the rows of each group; shapes (..., n), (..., n_groups)."""
         assert self.groups is not None
-        order = np.argsort(self._units[0], kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(self._units[0]))[:-1]])
+        order = np.argsort(self._group_indices[0], kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self._group_indices[0]))[:-1]])
         sums: NDArray[np.float64] = np.add.reduceat(values[..., order], starts, axis=-1)
         return sums
 
     def group_means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average values over the rows of each group; shapes (..., n), (..., n_groups)."""
-        return self.group_sums(values) / np.bincount(self._units[0])
+        return self.group_sums(values) / np.bincount(self._group_indices[0])
 
     def clustered_error(self, parts: NDArray[np.float64]) -> float:
         """Compute the standard error of a mean over groups.
@@ -253,9 +255,9 @@ class RowSplitter:
         `parts` (n,) are the contributions of rows to the deviation of the mean. For few groups,
         Student's t widens the error to the coverage of one normal standard error.
         """
-        if self.groups is None or self._units[1] < 2:
+        if self.groups is None or self._group_indices[1] < 2:
             return 0.0
-        unit, count = self._units
+        unit, count = self._group_indices
         sums = np.bincount(unit, parts)
         # sqrt(G / (G - 1) * sum over groups of (sum of a group's parts)^2)
         error = float(np.sqrt(count / (count - 1) * (sums**2).sum()))

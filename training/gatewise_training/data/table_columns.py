@@ -1,4 +1,4 @@
-"""Columns of a raw table: the kind of values in each, and the problems that training would have."""
+"""Kinds of the columns of a raw table, and problems that would stop a training."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from gatewise_training.data.frames import cells_of
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-_MOST_NAME_BYTES: Final = 200
-_MOST_ODD: Final = 10
-_MOST_SHOWN: Final = 20
+_MAX_NAME_BYTES: Final = 200
+_MAX_ODD_CELLS: Final = 10
+_MAX_SHOWN: Final = 20
 _BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
 #: Numbers with separators of thousands; 1,200 may also have a decimal comma.
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
@@ -49,7 +49,7 @@ class ColumnOptions:
     kinds: Mapping[str, str] = field(default_factory=dict)
     impute: bool = False  # fill empty cells, and mark them by one more feature
     allow_missing: bool = False  # NaN is a value
-    missing_words: tuple[str, ...] = ()  # texts of an empty cell in addition to the usual ones
+    missing_words: tuple[str, ...] = ()  # additional texts that mean an empty cell
 
     @property
     def dropped(self) -> list[str]:
@@ -58,11 +58,11 @@ class ColumnOptions:
 
     @property
     def words(self) -> frozenset[str]:
-        """The texts of `missing_words` in the form that they are compared in."""
+        """The texts of `missing_words` in lower case, without spaces around them."""
         return frozenset(word.strip().lower() for word in self.missing_words)
 
     def with_prices(self, prices: PriceList) -> ColumnOptions:
-        """Add the kinds of a file of prices for columns that are not named here."""
+        """Add the kinds of a file of prices for columns that these options do not name."""
         listed = {name: entry.kind for name, entry in prices.features.items() if entry.kind}
         return replace(self, kinds=listed | dict(self.kinds))
 
@@ -76,7 +76,7 @@ class ColumnFacts:
     missing: int  # rows
     distinct: int  # values
     example: str = ""
-    odd: tuple[str, ...] = ()  # the few cells that are not of the kind
+    odd: tuple[str, ...] = ()  # the few cells of another kind
     n_odd: int = 0  # rows with such a cell
     low: float = 0.0  # smallest and largest number
     high: float = 0.0
@@ -97,7 +97,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """A reason why a column cannot be used, and the ways to mend it, best first."""
+    """A reason why a column cannot be used, and the remedies, the best first."""
 
     column: str
     reason: str
@@ -105,7 +105,10 @@ class ColumnProblem:
 
 
 def table_facts(frame: DataFrame, words: frozenset[str] = frozenset()) -> dict[str, ColumnFacts]:
-    """Collect facts about the columns; a decimal comma in one column settles it for all."""
+    """Collect facts about the columns.
+
+    If one column surely has decimal commas, ambiguous commas of other columns are also decimal.
+    """
     facts = {str(name): column_facts(frame[name], words) for name in frame.columns}
     if any(f.commas == "decimal" for f in facts.values()):
         for name, column in facts.items():
@@ -115,7 +118,7 @@ def table_facts(frame: DataFrame, words: frozenset[str] = frozenset()) -> dict[s
 
 
 def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFacts:
-    """Collect facts about a column's cells; `words` are further texts of a missing cell."""
+    """Collect facts about a column's cells; `words` are additional texts of a missing cell."""
     values = _numbers(cells)
     if values is not None:
         return _number_facts(values, is_boolean=cells.dtype.kind == "b")
@@ -135,7 +138,7 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
         if kind == "number" and (commas := _with_commas(odd, counts)) is not None:
             return ColumnFacts(kind, rows, missing, distinct, commas[1], commas=commas[0])
         n_odd = sum(counts[cell] for cell in odd)
-        if not odd or (len(odd) <= _MOST_ODD and n_odd <= present / 2):
+        if not odd or (len(odd) <= _MAX_ODD_CELLS and n_odd <= present / 2):
             cells_read = [cell for cell in counts if cell not in odd]
             numbers = [read_number(cell) for cell in cells_read] if kind == "number" else [0.0]
             return ColumnFacts(
@@ -158,12 +161,12 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
 
 
 def _with_commas(odd: Sequence[Any], counts: Counter[Any]) -> tuple[Commas, str] | None:
-    """Get the role of the commas in a column of numbers, and an example; None without any."""
+    """Get the role of the commas in a column of numbers, and an example; None without commas."""
     decimal = {cell for cell in odd if DECIMAL_COMMA.fullmatch(str(cell))}
     thousands = {cell for cell in odd if _THOUSANDS.fullmatch(str(cell))}
     without_commas = set(odd) - decimal - thousands
     n_without = sum(counts[cell] for cell in without_commas)
-    is_mostly_other = len(without_commas) > _MOST_ODD or n_without > counts.total() / 2
+    is_mostly_other = len(without_commas) > _MAX_ODD_CELLS or n_without > counts.total() / 2
     if not decimal | thousands or is_mostly_other:
         return None
     unambiguous = decimal ^ thousands  # cells that match one pattern only
@@ -174,7 +177,7 @@ def _with_commas(odd: Sequence[Any], counts: Counter[Any]) -> tuple[Commas, str]
 
 
 def _date_formats() -> Iterator[str]:
-    """Yield formats of dates other than ISO 8601, formats with the day first before others."""
+    """Yield formats of dates other than ISO 8601; formats with the day first come first."""
     for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y"):
         yield from (day, f"{day} %H:%M", f"{day} %H:%M:%S")
 
@@ -205,13 +208,13 @@ def column_problems(
 ) -> list[ColumnProblem]:
     """List the problems of columns that cannot be used.
 
-    `facts` of the columns that are not dropped are collected unless they are given.
+    Without `facts`, the facts about the columns that are not dropped are collected.
     """
     columns = [str(name) for name in frame.columns]
     unknown = [name for name in options.kinds if name not in columns]
     problems = [ColumnProblem(name, "is named, but there is no such column") for name in unknown]
     if unknown:
-        listed = ", ".join(columns[:_MOST_SHOWN]) + (", ..." if columns[_MOST_SHOWN:] else "")
+        listed = ", ".join(columns[:_MAX_SHOWN]) + (", ..." if columns[_MAX_SHOWN:] else "")
         problems[-1] = ColumnProblem(unknown[-1], f"{problems[-1].reason}; it has {listed}")
     kinds = {}
     for name, text in options.kinds.items():
@@ -241,7 +244,7 @@ def _problems_of(
     options: ColumnOptions,
 ) -> list[ColumnProblem]:
     drop = (_as_kind(name, DROP),)
-    if not (name.isprintable() and 1 <= len(name.encode(errors="replace")) <= _MOST_NAME_BYTES):
+    if not (name.isprintable() and 1 <= len(name.encode(errors="replace")) <= _MAX_NAME_BYTES):
         return [ColumnProblem(name, "has a name that is empty, long or not printable", (drop,))]
     if facts.kind == "empty":
         return [ColumnProblem(name, "is empty", (drop,))]
@@ -299,7 +302,7 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
 def _misdeclared(
     name: str, cells: Series, kind_name: str, form: str, words: frozenset[str]
 ) -> ColumnProblem | None:
-    """Get the problem of a column that is not of the kind that the user gave."""
+    """Get the problem of a column with cells that are not of the declared kind."""
     kind = KINDS[kind_name]
     drop = (_as_kind(name, DROP),)
     counts = Counter(_key(c) for c in cells_of(cells) if not is_missing(c, words))
@@ -313,7 +316,7 @@ def _misdeclared(
             category = _as_kind(name, "category")
             return ColumnProblem(name, f"{reason}; make it a category", ((category,),))
         na = tuple(("na", str(cell).strip()) for cell in odd)
-        return ColumnProblem(name, reason, (na, drop) if len(odd) <= _MOST_ODD else (drop,))
+        return ColumnProblem(name, reason, (na, drop) if len(odd) <= _MAX_ODD_CELLS else (drop,))
     if kind.max_distinct is not None and len(counts) > kind.max_distinct:
         reason = f"has {len(counts):,} categories, more than {kind.max_distinct:,}"
         return ColumnProblem(name, reason, (drop,))
@@ -326,16 +329,16 @@ def _as_kind(name: str, kind: str) -> tuple[str, str]:
 
 
 def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
-    """Write problems as one line, with the options for each and the options for all."""
+    """Write problems as one line, with the options for each column and for all together."""
     texts = [
         f"{p.column!r} {p.reason}"
         + "".join(
             f" ({' or '.join(_options(option_list, style) for option_list in p.remedies)})"
             for _ in p.remedies[:1]
         )
-        for p in problems[:_MOST_SHOWN]
+        for p in problems[:_MAX_SHOWN]
     ]
-    more = f"; and {len(problems) - _MOST_SHOWN} more" if problems[_MOST_SHOWN:] else ""
+    more = f"; and {len(problems) - _MAX_SHOWN} more" if problems[_MAX_SHOWN:] else ""
     first_remedies = [p.remedies[0] for p in problems if p.remedies]
     needs = "an option" if len(first_remedies) == len(problems) else "a change"
     count = f"a column needs {needs}"

@@ -51,17 +51,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     columns : mapping of str to str, optional
-        Kinds of columns by name. ``"category"``: one feature per category, or with more than
-        `max_one_hot` categories one feature, the index. ``"ordinal"``: one feature, the index of
-        the category. ``"boolean"``: true and false in words such as y, n, 0, 1. ``"time"``: dates
-        in ISO 8601; also ``"time:unix"`` and formats of strptime such as
-        ``"time:%d.%m.%Y %H:%M"``. ``"drop"``: no feature. An unknown category is encoded as all 0,
-        or as the index -1.
+        Kinds of columns by name. ``"category"`` gives one feature per category or, with more than
+        `max_one_hot` categories, one feature with the index. ``"ordinal"`` gives one feature with
+        the index of the category. ``"boolean"`` reads words such as y, n, 0 and 1. ``"time"`` reads
+        dates in ISO 8601, ``"time:unix"`` seconds, and ``"time:%d.%m.%Y %H:%M"`` a format of
+        strptime. ``"drop"`` gives no feature. An unknown category is encoded as all 0, or as the
+        index -1.
     impute : bool, default False
-        Fill missing cells of numbers and dates with the median and of booleans with the most
-        frequent value, and mark them by one more feature, in columns with missing cells in the
-        rows of :meth:`fit`. Other missing cells become NaN, for estimators with
-        ``allow_missing=True``. A missing category is a category of its own.
+        Whether missing cells are filled in columns that have some in the rows of :meth:`fit`.
+        Numbers and dates get the median, and booleans the most frequent value. An additional
+        feature marks the filled cells. Other missing cells become NaN, for estimators with
+        ``allow_missing=True``. A missing category is a separate category.
     missing_words : sequence of str, default ()
         Texts of a missing cell, in addition to ``NA``, ``NaN``, ``null``, ``?`` and others.
     max_one_hot : int, default 12
@@ -120,7 +120,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If columns cannot be used; it names all of them, with a remedy for each.
+            If columns cannot be used. The message names all of them, with a remedy for each.
         """
         return self._learn(table_of(X), frozenset())
 
@@ -190,7 +190,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return pd.DataFrame(values, columns=list(self.encoder_.feature_names), index=index)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Names of the features.
+        """Get the names of the features.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def feature_costs(
         self, prices: CostsLike | PriceList | None = None, *, default: float | None = None
     ) -> FeatureCosts:
-        """Make feature costs from prices of columns; the features of a column share its price.
+        """Make feature costs from prices of columns; the features of a column share one price.
 
         Parameters
         ----------
@@ -292,8 +292,9 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
 def encode_table(encoder: RowEncoder, rows: Any) -> Any:
     """Encode a DataFrame of raw columns; return rows of features unchanged.
 
-    A table of features has the encoder's features as columns. If these have the same names as the
-    raw columns, a table of floats is a table of features. InputError names a missing column.
+    A table of features has the features of the encoder as columns. If these have the same names as
+    the raw columns, a table of floats is a table of features. Raises InputError if a column is
+    missing.
     """
     rows = as_pandas(rows)
     columns = [str(name) for name in getattr(rows, "columns", ())]

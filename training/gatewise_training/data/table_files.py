@@ -1,4 +1,4 @@
-"""Tables in CSV and parquet files as DataFrames, numbers as numbers and codes as text."""
+"""Readers of tables in CSV and parquet files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FindLabel = Callable[[Sequence[str]], str | None]
 def read_frame(
     path: Path, options: ColumnOptions, find_label: FindLabel
 ) -> tuple[DataFrame, str | None]:
-    """Read a table, and find its label.
+    """Read a table, and find its label column.
 
-    InputError if the file cannot be read, has no rows, or a column twice.
+    Raises InputError if the file cannot be read, has no rows, or has two columns of the same name.
     """
     try:
         if path.suffix.lower() == ".csv":
@@ -49,7 +49,7 @@ def read_frame(
 
 
 def label_column(path: Path, columns: Sequence[str], target: str | None) -> str | None:
-    """Find the label: the column `target`, or the only one with a usual name; None without one."""
+    """Find the label column: `target`, or else the only column with a usual name, or None."""
     if target is None:
         candidates = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
         return candidates[0] if len(candidates) == 1 else None
@@ -59,7 +59,7 @@ def label_column(path: Path, columns: Sequence[str], target: str | None) -> str 
 
 
 def read_labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
-    """Get the labels of a table, without spaces around texts; InputError if some are missing."""
+    """Get labels without spaces around texts; raise InputError if some are missing."""
     labels = frame[target]
     if labels.dtype.kind not in "biufmM":
         labels = labels.map(lambda label: label.strip() if isinstance(label, str) else label)
@@ -71,7 +71,7 @@ def read_labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
 
 
 def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> DataFrame:
-    """Read columns of numbers as numbers, with Python's rounding, and other columns as text."""
+    """Read numbers, with the rounding of Python, and other columns as text."""
     import pandas as pd
 
     _, header = next(csv_rows(path))
@@ -98,7 +98,7 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> Data
         )
         return frame
 
-    # one list of missing words for all features: pandas would prepare one for each column
+    # one list of missing words for all features, because pandas would prepare one per column
     frame: DataFrame = pd.DataFrame()
     if header != [label]:
         frame = read(
@@ -119,12 +119,12 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> Data
 
 
 def _exact_rounding(version: str) -> dict[str, Any]:
-    """Get pandas' option for Python's rounding of numbers, the default from pandas 3.1 on."""
+    """Get the option of pandas for Python's rounding, which is the default from pandas 3.1."""
     is_default = tuple(map(int, version.split(".")[:2])) >= (3, 1)
     return {} if is_default else {"float_precision": "round_trip"}
 
 
-#: Words that pandas takes for a missing cell.
+#: Words that pandas reads as a missing cell.
 _NO_LABEL: Final = [
     "",
     "#N/A N/A",
@@ -134,7 +134,7 @@ _NO_LABEL: Final = [
 
 
 def _all_cases(words: Iterable[str]) -> list[str]:
-    """List the words in all mixtures of upper and lower case, since pandas compares exactly."""
+    """List words in all mixtures of upper and lower case, because pandas compares exactly."""
     return sorted(
         "".join(letters)
         for word in words

@@ -1,9 +1,9 @@
 """Fit rows and validation rows of a model.
 
-Validation rows are given by the user, or are a held-out fifth, or on small data all rows by
-five-fold cross-fitting, where each row validates a model that was fitted without it and the final
-model is fitted on all rows. Rows with groups are cross-fitted unless a fifth of them has
-:data:`HELD_OUT_GROUPS` groups. Of rows with times the last fifth is held out.
+The user may give validation rows. Otherwise a fifth of the rows is held out, or few rows are
+cross-fitted in five folds. Each row then validates a model that was fitted without it, and the
+final model is fitted on all rows. Rows with groups are cross-fitted unless a fifth of them has
+:data:`MIN_HELD_OUT_GROUPS` groups. Of rows with times, the last fifth is held out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gatewise_training.data.row_splitter import Rows, RowSplitter
 
 __all__ = ["Rows", "ValidationSplit", "after", "cross_fit", "folds_of"]
 
-CROSS_FIT_ROWS = 5000
+MAX_CROSS_FIT_ROWS = 5000
 """Largest number of rows for cross-fitting."""
 
-HELD_OUT_GROUPS = 30
-"""Number of held-out groups that suffices without cross-fitting."""
+MIN_HELD_OUT_GROUPS = 30
+"""Smallest number of held-out groups that makes cross-fitting unnecessary."""
 
 
 class _HasRounds(Protocol):
@@ -44,7 +44,7 @@ class ValidationSplit:
     x: NDArray[np.float32]
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
-    folds: tuple[tuple[Rows, Rows], ...]  # fit rows and validation rows of each
+    folds: tuple[tuple[Rows, Rows], ...]  # fit rows and validation rows of each fold
     given_splitter: RowSplitter | None = None  # of all rows; None: splits are random
 
     @classmethod
@@ -153,8 +153,8 @@ def chosen_folds(
     rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
     """Make five folds, or hold out a fifth of many rows, or the last fifth of rows with times."""
-    has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * HELD_OUT_GROUPS
-    if rows.time is not None or (rows.n > CROSS_FIT_ROWS and has_enough_groups):
+    has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * MIN_HELD_OUT_GROUPS
+    if rows.time is not None or (rows.n > MAX_CROSS_FIT_ROWS and has_enough_groups):
         return (rows.hold_out(y, 5, seed),)
     folds = rows.folds(y, 5, seed)
     if not folds:
@@ -172,15 +172,17 @@ def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
 
 
 def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Assign rows without classes (values, documents) to folds; rows of one `unit` stay together.
+    """Assign rows without classes to folds, so that rows with the same `unit` stay together.
 
     >>> [rows.tolist() for _, rows in folds_of(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]
     """
-    units, unit_number = np.unique(unit, return_inverse=True)
-    if len(units) < 2:
-        raise InputError(f"{len(units)} row(s) or query are too few to fit and validate a model")
-    k = min(5, len(units))
-    part_of = (np.random.default_rng(seed).permutation(len(units)) % k)[unit_number]
-    numbers = range(k) if len(unit) <= CROSS_FIT_ROWS else range(1)
+    distinct_units, unit_number = np.unique(unit, return_inverse=True)
+    if len(distinct_units) < 2:
+        raise InputError(
+            f"{len(distinct_units)} row(s) or query are too few to fit and validate a model"
+        )
+    k = min(5, len(distinct_units))
+    part_of = (np.random.default_rng(seed).permutation(len(distinct_units)) % k)[unit_number]
+    numbers = range(k) if len(unit) <= MAX_CROSS_FIT_ROWS else range(1)
     return tuple((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in numbers)

@@ -26,51 +26,52 @@ from gatewise_training.operating_points.promise_check import MeasuredFigure
 from gatewise_training.operating_points.thresholds import frontier_points
 from gatewise_training.outcomes.outcome_table import Outcomes, stage_scores
 
-LEAST_ROWS = 40
+MIN_ROWS = 40
 DEFAULT_LOSS = 0.01
-"""Loss allowed by default, as a share of the largest."""
+"""Default bound on the loss, as a share of the largest loss."""
 N_CUTS = 200
-"""Largest number of thresholds tried on one score."""
+"""Largest number of thresholds that are tried on one score."""
 
 
 @dataclass(eq=False, kw_only=True)
 class OutcomeCascade:
-    """Thresholds on the scores of small systems, below which a row goes to the big one.
+    """Thresholds on the scores of small systems; rows with lower scores go to the big system.
 
-    One threshold with a guarantee is tested on all rows. Otherwise half of the rows choose the
-    thresholds, and the other half state or certify what these do on new rows.
+    A single threshold with a guarantee is tested on all rows. Otherwise half of the rows choose the
+    thresholds, and the other half measure or certify them, so that figures are valid for new rows.
 
     Parameters
     ----------
     budget : float, optional
-        Largest mean cost of a row: the thresholds of the smallest loss are taken.
+        Largest mean cost of a row. The thresholds with the smallest loss within it are chosen.
     max_loss : float, optional
-        Largest mean loss above the big system's, in the unit of the losses: the cheapest
-        thresholds are taken. By default a hundredth of the largest loss possible.
+        Largest difference of the mean loss to the big system, in the unit of the losses. The
+        cheapest thresholds within it are chosen. The default is a hundredth of the largest possible
+        loss.
     offload_rate : float, optional
         Largest share of rows that the big system answers.
     guarantee : float or None, default 0.95
-        Confidence with which the bound holds for new rows. None: no test; the loss on the rows
-        that choose keeps a standard error in hand.
+        Confidence with which the bound holds for new rows. With None there is no test, and the loss
+        on the choosing rows keeps a margin of one standard error.
     random_state : int, RandomState or None
-        Of the choice of rows.
+        Source of the random split of the rows.
 
     Attributes
     ----------
     operating_point_ : OperatingPoint
-        The thresholds, and their figures on the rows that state them. Its `accuracy` is one
-        less the mean loss as a share of the largest.
+        The thresholds, and their figures on the measuring rows. Its `accuracy` is 1 minus the mean
+        loss as a share of the largest loss.
     frontier_ : Frontier
-        All settings worth having, measured on the same rows.
+        All useful settings, measured on the same rows.
     loss_, big_loss_, lost_ : MeasuredFigure
-        Mean loss of the cascade, of the big system, and their paired difference, with their 95 %
-        intervals.
+        Mean loss of the cascade, mean loss of the big system, and their paired difference, with
+        95 % intervals.
     big_cost_ : float
         Mean cost of sending every row to the big system at once.
 
     Examples
     --------
-    A small system that is less often right where its score is low:
+    A small system that is right less often if its score is low:
 
     >>> rng = np.random.default_rng(0)
     >>> score = rng.uniform(size=4000)
@@ -110,21 +111,21 @@ class OutcomeCascade:
         InputError
             If there are too few rows, or no thresholds keep the bound.
         """
-        if outcomes.n_rows < LEAST_ROWS:
-            raise InputError(f"thresholds need at least {LEAST_ROWS} rows, not {outcomes.n_rows}")
+        if outcomes.n_rows < MIN_ROWS:
+            raise InputError(f"thresholds need at least {MIN_ROWS} rows, not {outcomes.n_rows}")
         self.loss_limit_ = outcomes.loss_limit
         self.big_cost_ = outcomes.big_cost
         record = outcomes.record
-        # a test of thresholds that no loss has chosen needs no rows of its own
+        # thresholds that were not chosen by losses can be tested on the same rows
         if record.n_stages == 1 and self.guarantee is not None:
             self._tuning = record
-            self._stating = record
+            self._measuring = record
         else:
             rows = record.splitter.order(check_random_state(self.random_state))
-            choosing, stating = record.splitter.cut(rows, 1, 2)
+            choosing, measuring = record.splitter.cut(rows, 1, 2)
             self._tuning = outcomes.take(choosing).record
-            self._stating = outcomes.take(stating).record
-        # the frontier on the rows that choose, and its settings on the rows that state
+            self._measuring = outcomes.take(measuring).record
+        # find the frontier on the choosing rows, and measure its settings on the measuring rows
         self._points = frontier_points(self._tuning, n_cuts=N_CUTS)
         tuned = Frontier.from_points(
             self._points, reference_accuracy=self._tuning.reference_accuracy()
@@ -132,11 +133,11 @@ class OutcomeCascade:
         tuned = tuned.with_less_offload(self._points)
         loss = self._goal().get("max_loss", DEFAULT_LOSS)
         self._tuned = with_group_errors(tuned, self._points, [self._tuning], loss)
-        stated = [self._stating.measure(p.thresholds) for p in self._tuned.points]
+        measured = [self._measuring.measure(p.thresholds) for p in self._tuned.points]
         self.frontier_ = Frontier.from_points(
-            stated, reference_accuracy=self._stating.reference_accuracy()
+            measured, reference_accuracy=self._measuring.reference_accuracy()
         )
-        self._activate(self._chosen(self._goal()))
+        self._activate(self._choose_thresholds(self._goal()))
         return self
 
     def at(
@@ -161,7 +162,7 @@ class OutcomeCascade:
         other.budget = budget
         other.max_loss = max_loss
         other.offload_rate = offload_rate
-        other._activate(other._chosen(other._goal()))
+        other._activate(other._choose_thresholds(other._goal()))
         return other
 
     def offload(self, scores: ArrayLike) -> NDArray[np.bool_]:
@@ -185,7 +186,7 @@ class OutcomeCascade:
         return is_offloaded
 
     def to_dict(self) -> dict[str, Any]:
-        """Give thresholds, figures and guarantee as plain values for JSON."""
+        """Get thresholds, figures and guarantee as plain values for JSON."""
         point = self.operating_point_
         guarantee = None if point.guarantee is None else dict(point.guarantee)
         if guarantee is not None and guarantee["kind"] == "max_loss":
@@ -198,7 +199,7 @@ class OutcomeCascade:
             "offload_rate": point.offload_rate,
             **{name: figure.value for name, figure in figures.items()},
             **{f"{name}_interval": figure.ends() for name, figure in figures.items()},
-            "rows": len(self._stating.weights),
+            "rows": len(self._measuring.weights),
             "guarantee": guarantee,
             "frontier": [
                 {
@@ -214,7 +215,7 @@ class OutcomeCascade:
     def summary(self) -> str:
         """Write thresholds, figures and guarantee in a few lines."""
         point = self.operating_point_
-        n = len(self._stating.weights)
+        n = len(self._measuring.weights)
         saved = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
         comparison = f"{abs(saved):.1%} {'less' if saved >= 0 else 'more'}"
         limits = ", ".join(threshold_text(t, 6) for t in point.thresholds)
@@ -237,7 +238,7 @@ class OutcomeCascade:
     # -- choice ----------------------------------------------------------------------------
 
     def _goal(self) -> dict[str, Any]:
-        """Get the one bound, a loss as a share of the largest."""
+        """Get the bound that is set; a loss becomes a share of the largest loss."""
         bounds = {
             "budget": self.budget,
             "max_loss": self.max_loss,
@@ -252,17 +253,17 @@ class OutcomeCascade:
             goal["max_loss"] /= self.loss_limit_
         return goal or {"max_loss": DEFAULT_LOSS}
 
-    def _chosen(self, goal: dict[str, Any]) -> Sequence[float | None]:
-        """Choose thresholds; with a guarantee, those that pass its tests."""
+    def _choose_thresholds(self, goal: dict[str, Any]) -> Sequence[float | None]:
+        """Choose thresholds, which must pass the tests of a guarantee if there is one."""
         if self.guarantee is None:
             return self._tuned.choose(None, slack=SLACK, **goal).point.thresholds
-        if "budget" in goal and self._stating.exit_costs.ndim == 2:
+        if "budget" in goal and self._measuring.exit_costs.ndim == 2:
             raise InputError(
-                "a budget cannot be guaranteed where each row has a cost of its own, as new rows "
+                "a budget cannot be guaranteed if costs differ between rows, because new rows "
                 "may cost more: give one cost for all rows, or guarantee=None"
             )
-        if self._stating.n_stages > 1:
-            records = CalibrationRecords((self._tuning,), (self._stating,), self.guarantee)
+        if self._measuring.n_stages > 1:
+            records = CalibrationRecords((self._tuning,), (self._measuring,), self.guarantee)
             point = records.certify(self._tuned, **goal)
         else:
             point = self._certified_threshold(goal)
@@ -270,21 +271,22 @@ class OutcomeCascade:
         return point.thresholds
 
     def _certified_threshold(self, goal: dict[str, Any]) -> OperatingPoint:
-        """Certify a threshold on all rows; InputError if none passes.
+        """Certify a threshold on all rows; raise InputError if no threshold passes.
 
-        The thresholds lie at quantiles of the scores, which no loss has chosen, and are tested from
-        the safest on. All that pass hold together, so that the best of them may be taken.
+        The thresholds are quantiles of the scores, which do not depend on losses. They are tested
+        in order, the safest first. All thresholds that pass are certified together, so that the
+        best of them may be used.
         """
         assert self.guarantee is not None
         promise = Promise.from_bounds(self.guarantee, **goal)
         is_loss = promise.kind == "max_loss"
-        # the safest first: all rows to the big system for a loss, none for a budget or a rate
+        # the safest first: for a loss all rows go to the big system, for a budget or a rate none
         order = sorted(self._points, key=attrgetter("offload_rate"), reverse=is_loss)
-        boldest = certify(self._stating, order, promise)
+        boldest = certify(self._measuring, order, promise)
         if boldest is None:
             n_rows = plural(
-                self._stating.n_independent,
-                "row" if self._stating.splitter.n_groups is None else "group",
+                self._measuring.n_independent,
+                "row" if self._measuring.splitter.n_groups is None else "group",
             )
             raise InputError(
                 f"{promise.kind}={promise.bound:g} cannot be guaranteed at {self.guarantee:g} with "
@@ -292,16 +294,16 @@ class OutcomeCascade:
             )
         if is_loss:
             return boldest
-        # more rows to the big system are not always better: the most accurate of all that pass
+        # offloading more is not always better, so choose the most accurate of all that pass
         passed = [p for p in order if p.offload_rate <= boldest.offload_rate]
         best = max(passed, key=lambda p: (p.merit, -p.cost))
         return msgspec.structs.replace(best, guarantee=boldest.guarantee)
 
     def _activate(self, thresholds: Sequence[float | None]) -> None:
-        record = self._stating
+        record = self._measuring
         point = record.measure(thresholds)
         exits = record.exits(thresholds)
-        # 1 - loss / limit of the answer that each row gets
+        # 1 - loss / limit of the answer of each row
         right = record.correct[exits, np.arange(len(exits))]
         self.loss_ = self._mean_loss(right)
         self.big_loss_ = self._mean_loss(record.correct[-1])
@@ -317,7 +319,7 @@ class OutcomeCascade:
         )
 
     def _mean_loss(self, right: NDArray[np.float64]) -> MeasuredFigure:
-        record = self._stating
+        record = self._measuring
         lost = 1.0 - right
         if np.isin(lost, (0, 1)).all():
             return self._in_unit(MeasuredFigure.share(lost == 1, record.weights, record.splitter))
@@ -325,5 +327,5 @@ class OutcomeCascade:
         return self._in_unit(figure.clipped(0.0, 1.0))
 
     def _in_unit(self, figure: MeasuredFigure) -> MeasuredFigure:
-        """Get a share of the largest loss in the unit of the losses."""
+        """Convert a share of the largest loss to the unit of the losses."""
         return MeasuredFigure(*(self.loss_limit_ * value for value in figure))

@@ -1,4 +1,4 @@
-"""Outcomes of systems on rows: scores, losses and costs, checked, as the record of a cascade."""
+"""Outcomes of systems on rows: checked scores, losses and costs as the record of a cascade."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 
 
 class Outcomes:
-    """Scores and losses of one or several small systems, losses of a big one, and all costs.
+    """Scores, losses and costs of one or several small systems and of a big system.
 
     The systems may be language models, detectors, regressors or people. The losses may be of any
     kind with an upper limit, such as errors (0 or 1), 1 - IoU, a clipped pinball loss, a relative
@@ -26,27 +26,27 @@ class Outcomes:
     scores : array-like of shape (n,) or (n, n_small)
         Confidence of each small system, such as a probability, a margin, the negative entropy or
         the :func:`agreement` of several models. A small system answers if its score reaches its
-        threshold; NaN never does.
+        threshold. It never answers if its score is NaN.
     small_losses : array-like of shape (n,) or (n, n_small)
         Losses of the small systems' answers, from 0 to `loss_limit`.
     big_losses : array-like of shape (n,)
         Losses of the big system's answers to the same rows.
     small_cost : float or array-like of shape (n,), (n_small,) or (n, n_small)
-        Cost of running each small system, for all rows or row by row.
+        Cost of running each small system, the same for all rows or one per row.
     big_cost : float or array-like of shape (n,)
         Cost of the big system, in the same unit.
     loss_limit : float, default 1.0
         The largest loss that a row can have.
     is_routed : bool, default False
         Whether a router computes the score before any system runs, so that a row pays for one
-        system. Otherwise a row pays for the small system and, if that does not answer, for both.
+        system. Otherwise a row pays for the small system and, if it does not answer, for both.
     groups : array-like of shape (n,), optional
-        Conversation, patient or video of each row, where rows belong together.
+        Conversation, patient or video of each row, if rows belong together.
 
     Raises
     ------
     InputError
-        If shapes differ, a value is no number, or a loss lies outside of its limits.
+        If shapes differ, if a value is not a number, or if a loss is outside its limits.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Outcomes:
     ) -> None:
         if not 0 < loss_limit < np.inf:
             raise InputError(f"loss_limit must be above 0 and finite, not {loss_limit!r}")
-        # one line of scores, losses and costs for each small system, and one for the big system
+        # stack scores, losses and costs of the small systems, and last of the big system
         by_stage = stage_scores(scores)
         n_stages, n = by_stage.shape
         if is_routed and n_stages > 1:
@@ -86,13 +86,13 @@ class Outcomes:
         run_costs = np.stack([*small_costs, big_costs])
         if not (run_costs >= 0).all():
             raise InputError("costs must be numbers of at least 0")
-        # a row pays all systems up to the one that answers, unless a router has chosen one
+        # a row pays for all systems up to the one that answers, unless a router chooses one
         exit_costs = run_costs if is_routed else np.cumsum(run_costs, axis=0)
         if not np.ptp(exit_costs, axis=1).any():
             exit_costs = exit_costs[:, 0]
         self.loss_limit = float(loss_limit)
         self.big_cost = float(big_costs.mean())
-        # the machinery of cascades counts right answers: a row is right by 1 - loss / limit
+        # a cascade's record counts right answers; here an answer is right by 1 - loss / limit
         self.record = CascadeRecord(
             scores=by_stage,
             correct=1.0 - stacked_losses / loss_limit,
@@ -112,7 +112,7 @@ class Outcomes:
         Parameters
         ----------
         rows : ndarray of int
-            Their numbers.
+            Numbers of the rows.
 
         Returns
         -------
@@ -127,20 +127,20 @@ class Outcomes:
 
 
 class Agreement(NamedTuple):
-    """The most frequent answer of several models to each row, and the share that gives it."""
+    """The most frequent answer of several models to each row, and the share of these models."""
 
     answers: NDArray[Any]  # (n,)
     share: NDArray[np.float64]  # (n,)
 
 
 def agreement(answers: ArrayLike) -> Agreement:
-    """Count how many models agree, as a score of the answer that most of them give.
+    """Find the most frequent answer of several models, and its share as a score.
 
     Parameters
     ----------
     answers : array-like of shape (n, n_models)
-        Labels, texts or numbers that the models answer. Of equally frequent answers, the one of
-        the earlier model is taken.
+        Labels, texts or numbers that the models answer. Of equally frequent answers, the answer of
+        the earlier model wins.
 
     Returns
     -------
@@ -157,7 +157,7 @@ def agreement(answers: ArrayLike) -> Agreement:
     if table.ndim != 2 or not table.size:
         raise InputError(f"answers must have the shape (rows, models), not {table.shape}")
     n_models = table.shape[1]
-    # one model at a time, so that memory grows with the rows alone
+    # one model at a time, so that memory grows only with the number of rows
     n_agreeing = np.stack([(table == table[:, [k]]).sum(axis=1) for k in range(n_models)])
     most_frequent = n_agreeing.argmax(axis=0)
     rows = np.arange(len(table))
@@ -165,7 +165,7 @@ def agreement(answers: ArrayLike) -> Agreement:
 
 
 def stage_scores(scores: ArrayLike) -> NDArray[np.float32]:
-    """Read scores, (n,) or (n, n_small), as (n_small, n); InputError if they are none."""
+    """Read scores, (n,) or (n, n_small), as (n_small, n); raise InputError for other values."""
     values = _numbers("scores", scores)
     if values.ndim not in (1, 2) or not values.size:
         raise InputError(
@@ -186,7 +186,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 def _columns(
     name: str, values: ArrayLike, n_rows: int, n_columns: int
 ) -> list[NDArray[np.float64]]:
-    """Read numbers of rows as columns, each (n_rows,)."""
+    """Read values of rows as columns, each (n_rows,)."""
     table = _numbers(name, values)
     if table.ndim == 1 and n_columns == 1:
         table = table[:, np.newaxis]

@@ -31,12 +31,12 @@ class ExplainedStage:
     probability: float  # probability of that label
     score: float | None  # stop score; None for the high-cost model
     threshold: float | None  # smallest score that stops; None never stops
-    stopped: bool  # whether this is the answer of the system
+    stopped: bool  # whether the system answers with this label
     blocks: tuple[str, ...] = ()  # labels of the blocks that compute these features of a signal
 
     @property
     def why(self) -> str:
-        """Comparison of the score with the threshold, in words."""
+        """Comparison of the score with the threshold as text."""
         if self.score is None:
             return "no stage was sure enough"
         if np.isnan(self.score):
@@ -74,7 +74,7 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """Answer, model and cost, in words."""
+        """Answer, model and cost as text."""
         model = "the high-cost model"
         comparison = ""
         if not self.offloaded:
@@ -100,7 +100,7 @@ class Explanation:
 
 
 def _one_row(system: Any, x: Any) -> Any:
-    """Make rows of the single instance `x`, with the column names of the system, if any."""
+    """Make a table of one row from an instance, with the column names of the system, if any."""
     if hasattr(system, "signal_input_"):
         return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
     x = as_pandas(x)
@@ -110,7 +110,7 @@ def _one_row(system: Any, x: Any) -> Any:
         if missing:
             raise InputError(f"the instance lacks {missing[0]!r}")
         x = [x[name] for name in system.feature_names_]
-    # shape and type of instances that are not rows of a table
+    # instances that are not rows of a table have a shape and a type
     spec = getattr(system, "instance_", None)
     if hasattr(x, "columns"):
         rows = x
@@ -132,29 +132,29 @@ def _one_row(system: Any, x: Any) -> Any:
 def explain(system: Any, x: Any) -> Explanation:
     """Explain a fitted system's answer to one instance; see :meth:`.BudgetedClassifier.explain`."""
     row = system._rows(_one_row(system, x))
-    walk = _Walk(system, row)
+    path = _Path(system, row)
     for number in range(len(system.stages_)):
-        walk.visit_stage(number)
-        if walk.steps[-1].stopped:
+        path.visit_stage(number)
+        if path.steps[-1].stopped:
             break
-    if not walk.steps[-1].stopped:
-        walk.offload()
-    answer = walk.steps[-1]
+    if not path.steps[-1].stopped:
+        path.offload()
+    answer = path.steps[-1]
     is_offloaded = answer.score is None
     has_cloud = system.high_cost_model_ is not None
     return Explanation(
         label=answer.label,
         probability=answer.probability,
-        stage=len(system.stages_) if is_offloaded else len(walk.steps) - 1,
+        stage=len(system.stages_) if is_offloaded else len(path.steps) - 1,
         n_stages=len(system.stages_),
-        cost=walk.paid,
-        cost_of_offload=float(walk.exit_costs[-1]) if has_cloud else None,
-        steps=tuple(walk.steps),
+        cost=path.paid,
+        cost_of_offload=float(path.exit_costs[-1]) if has_cloud else None,
+        steps=tuple(path.steps),
     )
 
 
-class _Walk:
-    """Walk of one instance through the stages, with its features and costs so far."""
+class _Path:
+    """Path of one instance through the stages, with its features and costs so far."""
 
     def __init__(self, system: Any, row: NDArray[np.float32]) -> None:
         self.steps: list[ExplainedStage] = []

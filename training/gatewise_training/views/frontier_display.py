@@ -59,7 +59,7 @@ class FrontierDisplay:
         ax : matplotlib Axes, optional
             Axes of the plot; a new figure by default.
         active : OperatingPoint, optional
-            Operating point with the ring.
+            Operating point that gets the ring.
 
         Returns
         -------

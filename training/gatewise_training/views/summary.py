@@ -10,7 +10,9 @@ from gatewise.formats import byte_size, percent, plural, threshold
 
 STAGE_HEADER = ("stage", "model", "features", "cost if it ends here", "stops at", "answers")
 MAX_NAMES = 4
+"""Largest number of features that a row of the table lists by name."""
 MAX_CLASSES = 6
+"""Largest number of classes that a line lists."""
 
 
 def summary_text(system: Any) -> str:
@@ -68,10 +70,12 @@ def _lines(system: Any) -> list[str]:
     if point.recall is not None:
         lines.append(f"recall ({reference}): {_recalls(point, frontier)}")
     if point.validation_groups is not None and point.guarantee is None:
-        alone = point.cost >= frontier.points[-1].cost
+        answers_all = point.cost >= frontier.points[-1].cost
         if system.high_cost_model_ is not None:
-            alone = point.offload_rate == 1.0
-        lines.append(_group_losses(point, frontier, f"{reference} answers all" if alone else ""))
+            answers_all = point.offload_rate == 1.0
+        lines.append(
+            _group_losses(point, frontier, f"{reference} answers all" if answers_all else "")
+        )
     # the cost and the bounds of the point
     cost = f"cost {point.cost:.4g} per instance"
     if system.high_cost_model_ is not None:
@@ -103,19 +107,22 @@ def _guarantee(point: Any) -> str:
     return f"guaranteed at {guarantee['confidence']:g}: {', '.join(bounds)}{remark}"
 
 
-def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
-    """Describe the largest loss of new groups; `otherwise` is the policy if groups are too few."""
+def _group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
+    """Describe the largest loss of new groups.
+
+    `fallback_text` describes the policy if groups are too few for a promise.
+    """
     loss = frontier.reference_merit - point.merit + point.accuracy_error
-    if loss > 0 or not otherwise:
+    if loss > 0 or not fallback_text:
         return f"new groups lose {max(loss, 0.0):.4f} at most, by these groups (confidence 0.8)"
     return (
         f"{point.validation_groups} groups are too few to promise as small a loss in new ones at "
-        f"less cost: {otherwise}"
+        f"less cost: {fallback_text}"
     )
 
 
 def _recalls(point: Any, frontier: Any) -> str:
-    """Write recalls by class and those of the reference, of many classes only the lowest."""
+    """Write the recall of each class and of the reference; of many classes only the lowest."""
     reference = frontier.reference_recall or (None,) * len(point.recall)
     order = sorted(range(len(point.recall)), key=lambda c: point.recall[c] or 0.0)
     shown = sorted(order[:MAX_CLASSES])
@@ -147,7 +154,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     names = system.feature_names_
     shares = point.exit_shares
     costs = system._exit_limits(system.stages_)
-    has_upper_bounds = False  # of costs, where stages acquire node by node
+    has_upper_bounds = False  # whether costs are upper bounds, because stages acquire by node
     rows: list[Sequence[str]] = []
     for s, stage in enumerate(system.stages_):
         has_upper_bounds = has_upper_bounds or stage.acquisition == "node"
@@ -184,7 +191,7 @@ def _limit(system: Any, s: int) -> str:
 
 
 def feature_labels(system: Any, features: Sequence[str]) -> Sequence[str]:
-    """Return the names of features or, for features of a signal, the labels of their blocks."""
+    """Get the names of features or, for features of a signal, the labels of their blocks."""
     if hasattr(system, "signal_input_"):
         labels: list[str] = system.signal_input_.labels(features)
         return labels
