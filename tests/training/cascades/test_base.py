@@ -84,9 +84,9 @@ def test_routes_costs_and_labels_are_those_counted_row_by_row(fitted):
         np.testing.assert_allclose(moved.cost(X, "paper"), paper)
         proba = moved.predict_proba(X)
         np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-6)
-        own = moved.classes_[proba.argmax(axis=1)]
+        predicted = moved.classes_[proba.argmax(axis=1)]
         sent = np.equal(exits, len(moved.stages_))
-        np.testing.assert_array_equal(own[~sent], moved.predict(X)[~sent])
+        np.testing.assert_array_equal(predicted[~sent], moved.predict(X)[~sent])
         if isinstance(system, CascadeClassifier):
             np.testing.assert_array_equal(moved.offload(X), sent)
             f0 = moved.classes_[moved.high_cost_model_.labels(X.to_numpy(np.float32))]
@@ -134,8 +134,8 @@ def test_another_point_refits_nothing(fitted):
 @pytest.mark.slow
 def test_systems_survive_pickling_and_check_names(fitted):
     system, X, _ = fitted
-    again = pickle.loads(pickle.dumps(system))
-    np.testing.assert_array_equal(again.predict_proba(X), system.predict_proba(X))
+    unpickled = pickle.loads(pickle.dumps(system))
+    np.testing.assert_array_equal(unpickled.predict_proba(X), system.predict_proba(X))
     copied = clone(system)
     assert not hasattr(copied, "frontier_")
     assert copied.get_params(deep=False).keys() == system.get_params(deep=False).keys()
@@ -219,8 +219,8 @@ def test_weights_count(method):
     system = ready(method, X, y, max_loss=0.0).fit(X, noisy_labels, np.where(is_flipped, 1e-4, 1.0))
     # the stages alone, without the forest, which was fitted on the true labels
     margins = system.stages_[-1].margins(X_test.to_numpy(np.float32))
-    own = system.classes_[(margins[:, 0] > 0).astype(int)]
-    assert np.mean(own == y_test) > 0.8
+    stage_labels = system.classes_[(margins[:, 0] > 0).astype(int)]
+    assert np.mean(stage_labels == y_test) > 0.8
     assert system.frontier_.reference_accuracy > 0.8
 
 

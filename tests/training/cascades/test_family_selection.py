@@ -48,8 +48,8 @@ def test_a_block_whose_features_work_together_is_found_with_little_effort() -> N
     x = rng.normal(size=(600, 6)).astype(np.float32)
     costs = FeatureCosts(np.zeros(6), group=list("aabbcc"), shared=dict.fromkeys("abc", 1.0))
     problem = problem_of(x, (x[:, 2] > 0) ^ (x[:, 3] > 0), costs)
-    found = StagedCascade(n_stages=3, effort="low")._feature_sets(problem)
-    assert {tuple(sets[0]) for sets in found} == {(2, 3)}
+    sequences = StagedCascade(n_stages=3, effort="low")._feature_sets(problem)
+    assert {tuple(sets[0]) for sets in sequences} == {(2, 3)}
 
 
 def test_on_many_rows_a_family_that_is_best_on_neither_first_probe_is_given_up() -> None:

@@ -164,12 +164,12 @@ def test_probabilities_that_are_nan_are_refused():
         AdaptLin(GaussianNB(), p_full=(0.3,), penalties=(0.1,), n_starts=0).fit(X, y)
 
 
-def test_rows_without_weight_lose_their_probabilities_too():
+def test_rows_without_weight_have_no_probabilities():
     X, _, y, _ = table()
-    chances = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
+    probabilities = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
     weight = np.arange(len(y)) % 2
-    found = check_training(StagedCascade(), X, y, weight, None, high_cost_predictions=chances)
-    np.testing.assert_array_equal(found.high_cost, chances[1::2])
+    found = check_training(StagedCascade(), X, y, weight, None, high_cost_predictions=probabilities)
+    np.testing.assert_array_equal(found.high_cost, probabilities[1::2])
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,6 @@ def test_classifiers_of_unknown_libraries_become_backends(fitted):
     system = StagedCascade(rule, **QUICK).fit(X, y)
     f0 = system.high_cost_model_
     assert f0.backend == f"python:{Rule.__module__}:Rule"
-    found, chances = f0.answers(X_test)
-    np.testing.assert_array_equal(found, chances.argmax(axis=1))
-    np.testing.assert_allclose(chances, Rule().fit(X, y).predict_proba(X_test))
+    found, probabilities = f0.answers(X_test)
+    np.testing.assert_array_equal(found, probabilities.argmax(axis=1))
+    np.testing.assert_allclose(probabilities, Rule().fit(X, y).predict_proba(X_test))

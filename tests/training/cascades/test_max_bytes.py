@@ -117,9 +117,9 @@ def test_leaves_of_a_rare_class_take_a_byte() -> None:
     leaves = stage.model.value[stage.model.feature < 0]
     assert byte_leaves(leaves) is not None
     assert np.abs(leaves).max() <= 0.4 * LARGEST_STEP_OF_FEW + 0.01
-    held = problem.plan.y[problem.plan.validation_rows]
-    frequent = held < 2
-    assert np.mean(outputs.argmax(axis=1)[frequent] == held[frequent]) > 0.95
+    validation_labels = problem.plan.y[problem.plan.validation_rows]
+    frequent = validation_labels < 2
+    assert np.mean(outputs.argmax(axis=1)[frequent] == validation_labels[frequent]) > 0.95
 
 
 @pytest.mark.slow

@@ -101,14 +101,14 @@ def test_a_cap_on_a_fitted_system_keeps_its_points_that_hold_it():
     full = fitted("staged")
     before, within = full.operating_point_, [p for p in full.operating_points_ if p.max_cost <= 8]
     assert max(p.max_cost for p in full.operating_points_) == OFFLOAD
-    held = full.at(max_instance_cost=8.0)
-    assert {p.max_cost for p in held.operating_points_} <= {p.max_cost for p in within}
-    assert held.cost(wild_rows(1000)).max() <= 8.0
-    assert held.at(max_loss=1.0).operating_point_.max_cost <= 8.0  # also at further points
+    capped = full.at(max_instance_cost=8.0)
+    assert {p.max_cost for p in capped.operating_points_} <= {p.max_cost for p in within}
+    assert capped.cost(wild_rows(1000)).max() <= 8.0
+    assert capped.at(max_loss=1.0).operating_point_.max_cost <= 8.0  # also at further points
     assert (full.operating_point_, full.max_instance_cost_) == (before, None)
-    best = held.at(budget=1e9).operating_point_.accuracy
+    best = capped.at(budget=1e9).operating_point_.accuracy
     assert best == max(p.accuracy for p in within)
-    assert "an instance costs" in str(held.summary())
+    assert "an instance costs" in str(capped.summary())
     # the loss of the settings is what a fit comes near; one given to `at` is kept or refused
     near = full.at(max_instance_cost=3.0)
     lost = full.frontier_.reference_accuracy - near.operating_point_.accuracy
@@ -165,17 +165,17 @@ def test_small_cases_by_brute_force():
         costs, cloud = rng.integers(0, 6, n).astype(float), float(rng.integers(0, 6))
         cap = float(rng.integers(0, 20))
 
-        def limits(kept, costs=costs, cloud=cloud):
-            reached = np.cumsum(costs[list(kept)])
+        def limits(stage_numbers, costs=costs, cloud=cloud):
+            reached = np.cumsum(costs[list(stage_numbers)])
             return np.append(reached, reached[-1] + cloud)
 
-        found = stages_within_cost(limits, n, cap)
+        choices = stages_within_cost(limits, n, cap)
         if limits(range(n))[-1] <= cap:
-            assert found == [tuple(range(n))]
+            assert choices == [tuple(range(n))]
             continue
-        assert all(limits(kept)[-2] <= cap for kept in found)
-        assert all(list(kept) == sorted(set(kept)) for kept in found)
-        assert bool(found) == any(costs <= cap)
+        assert all(limits(stage_numbers)[-2] <= cap for stage_numbers in choices)
+        assert all(list(stage_numbers) == sorted(set(stage_numbers)) for stage_numbers in choices)
+        assert bool(choices) == any(costs <= cap)
 
 
 def test_exits_that_scores_can_reach():

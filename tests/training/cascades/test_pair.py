@@ -54,8 +54,8 @@ SOFTMAX = helper.make_node("Softmax", ["v"], ["out"], axis=1)
 
 
 def pair_of(low, high, **settings) -> gw.PairCascade:
-    given = {"low_cost_model": low, "high_cost_model": high, "random_state": 0}
-    return gw.PairCascade(**given | settings)
+    models = {"low_cost_model": low, "high_cost_model": high, "random_state": 0}
+    return gw.PairCascade(**models | settings)
 
 
 @pytest.mark.slow
@@ -215,10 +215,10 @@ def test_classifiers_of_scikit_learn_decide_as_they_do_there_or_are_refused(mode
         with pytest.raises(InputError, match=message):
             pair.fit(X)
         return
-    own = pair.fit(X).at(offload_rate=0.0)
-    np.testing.assert_array_equal(own.predict(X), model.predict(X))
+    local = pair.fit(X).at(offload_rate=0.0)
+    np.testing.assert_array_equal(local.predict(X), model.predict(X))
     if hasattr(model, "predict_proba"):
-        np.testing.assert_allclose(own.predict_proba(X), model.predict_proba(X), atol=1e-4)
+        np.testing.assert_allclose(local.predict_proba(X), model.predict_proba(X), atol=1e-4)
 
 
 def test_decision_functions_and_labels_alone():
@@ -337,7 +337,7 @@ def test_held_out_rows_lie_in_the_stated_interval():
         for first in (0, 10)
     )
     local, cloud = low.astype(np.float32), high.argmax(axis=1)
-    score, own = stop_score(local), labels(local)
+    score, stage_labels = stop_score(local), labels(local)
     goals = ({"max_loss": 0.01}, {"offload_rate": 0.2}, {"max_loss": 0.0}, {"budget": 1.1})
     inside: dict[tuple[bool, int], list[bool]] = {}
     for seed in range(100):
@@ -349,7 +349,7 @@ def test_held_out_rows_lie_in_the_stated_interval():
             for number, goal in enumerate(goals):
                 point = pair.at(**goal).operating_point_
                 least = np.float32(np.inf if point.thresholds[0] is None else point.thresholds[0])
-                answers = np.where(score[free] >= least, own[free], cloud[free])
+                answers = np.where(score[free] >= least, stage_labels[free], cloud[free])
                 rate = np.mean(answers == (y[free] if labelled else cloud[free]))
                 low_end, high_end = point.interval
                 inside.setdefault((labelled, number), []).append(low_end <= rate <= high_end)

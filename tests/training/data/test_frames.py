@@ -73,11 +73,11 @@ def test_a_table_is_fitted_explained_and_answered_alike(library, wine, encoder_a
     frame, y = wine
     encoder, system = encoder_and_system
     table = library(encoder.transform(frame))
-    again = StagedCascade(**system.get_params()).fit(table, y)
-    assert again.frontier_ == system.frontier_
-    np.testing.assert_array_equal(again.predict(table), system.predict(encoder.transform(frame)))
+    refitted = StagedCascade(**system.get_params()).fit(table, y)
+    assert refitted.frontier_ == system.frontier_
+    np.testing.assert_array_equal(refitted.predict(table), system.predict(encoder.transform(frame)))
     table = table[:1] if library in (arrow, polars) else table.iloc[:1]
-    assert again.explain(table).label == system.explain(encoder.transform(frame)[:1]).label
+    assert refitted.explain(table).label == system.explain(encoder.transform(frame)[:1]).label
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -113,12 +113,12 @@ def test_nullable_labels_stay_whole_numbers_and_truths():
 )
 @pytest.mark.parametrize("dtype", [None, "float64", "Float64"])  # an array, or a frame
 def test_columns_that_float32_would_lose_are_named(column, share, dtype, recwarn):
-    given = np.column_stack([np.random.default_rng(0).normal(size=60), column])
+    table = np.column_stack([np.random.default_rng(0).normal(size=60), column])
     if dtype is not None:
-        given = pd.DataFrame(given, dtype=dtype)
+        table = pd.DataFrame(table, dtype=dtype)
     with np.errstate(under="ignore"):
-        rows = np.asarray(given, np.float32)
-    warn_of_rounding(given, rows, ("other", "clock"))
+        rows = np.asarray(table, np.float32)
+    warn_of_rounding(table, rows, ("other", "clock"))
     if share is None:
         assert not recwarn.list
     else:

@@ -48,9 +48,9 @@ def test_every_class_of_several_groups_is_in_all_fit_rows():
 def test_rows_in_time_are_cut_where_time_changes():
     days = pd.Series(pd.to_datetime(["2024-01-02", "2024-01-01", "2024-01-03"] * 4))
     rows = RowSplitter.checked(12, time=days)
-    kept, last = rows.hold_out(np.zeros(12, int), 5, 0)
-    assert set(days[kept].dt.day) == {1, 2}
-    assert set(days[last].dt.day) == {3}
+    early_rows, late_rows = rows.hold_out(np.zeros(12, int), 5, 0)
+    assert set(days[early_rows].dt.day) == {1, 2}
+    assert set(days[late_rows].dt.day) == {3}
     assert np.all(np.diff(rows.time[rows.order(None)]) >= 0)
 
 

@@ -36,8 +36,8 @@ def test_with_groups_each_fold_is_predicted_with_the_rounds_of_the_kept_model(gr
         assert not model.seen & set(rows.tolist())
         return np.full(len(rows), model.rounds)
 
-    kept, rounds = cross_fit(plan, fit, answer)
-    assert (kept.rounds, len(kept.seen)) == (20, n)
+    final_model, rounds = cross_fit(plan, fit, answer)
+    assert (final_model.rounds, len(final_model.seen)) == (20, n)
     assert set(rounds.tolist()) == ({20} if grouped else {40, 10, 5, 20, 25})
 
 

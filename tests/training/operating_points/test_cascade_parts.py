@@ -34,17 +34,17 @@ def record_of(sizes, seed=0, n=60):
 @settings(max_examples=60, deadline=None)
 @given(sizes=SIZES, most=st.integers(1, 8000), seed=st.integers(0, 99))
 def test_choices_of_stages_fit_and_exist_if_a_stage_fits(sizes, most, seed) -> None:
-    found = stages_within(record_of(sizes, seed), most)
-    assert bool(found) == (min(sizes) <= most)
-    for kept in found:
+    choices = stages_within(record_of(sizes, seed), most)
+    assert bool(choices) == (min(sizes) <= most)
+    for kept in choices:
         assert kept
         assert list(kept) == sorted(set(kept))
         assert sum(sizes[s] for s in kept) <= most
     if sum(sizes) <= most:
-        assert found == [tuple(range(len(sizes)))]
+        assert choices == [tuple(range(len(sizes)))]
     for s, size in enumerate(sizes):  # what leaves no other a place is tried alone
         if size <= most < 2 * size and sum(sizes) > most:
-            assert (s,) in found
+            assert (s,) in choices
 
 
 def test_confidently_wrong_stages_are_dropped_first() -> None:
@@ -52,9 +52,9 @@ def test_confidently_wrong_stages_are_dropped_first() -> None:
     scores, correct = record.scores.copy(), record.correct.copy()
     correct[0], scores[0] = 0.0, 5.0
     correct[1], scores[1] = 1.0, 5.0
-    found = stages_within(replace(record, scores=scores, correct=correct), 1000)
-    assert found
-    assert not any(0 in kept for kept in found)
+    choices = stages_within(replace(record, scores=scores, correct=correct), 1000)
+    assert choices
+    assert not any(0 in kept for kept in choices)
 
 
 def test_stages_beyond_the_device_take_nothing_and_stay() -> None:
@@ -87,8 +87,8 @@ def test_a_point_within_bytes_and_budget_is_as_good_as_any_half_as_large(
     if most < smallest:
         with pytest.raises(TooLargeError) as refused:
             frontier.at(max_bytes=most, budget=budget)
-        again = pickle.loads(pickle.dumps(refused.value))
-        for error in (refused.value, again):
+        unpickled = pickle.loads(pickle.dumps(refused.value))
+        for error in (refused.value, unpickled):
             assert (error.smallest, error.max_bytes) == (smallest, most)
             assert str(smallest) in str(error)
         return

@@ -28,7 +28,7 @@ def rare_record(seed, n=3000, share=0.04):
     signal = np.where(truth == 1, 1.0, -1.0)
     margins = [signal * skill + 0.6 + rng.normal(size=n) for skill in (0.8, 1.6)]
     cloud = signal * 2.2 + rng.normal(size=n)
-    given = np.stack([(m > 0).astype(np.int64) for m in (*margins, cloud)])
+    labels_by_exit = np.stack([(m > 0).astype(np.int64) for m in (*margins, cloud)])
     chances = [
         np.column_stack([1 - p, p])
         for m in (*margins, cloud)
@@ -36,11 +36,11 @@ def rare_record(seed, n=3000, share=0.04):
     ]
     return CascadeRecord(
         scores=np.abs(np.stack(margins)).astype(np.float32),
-        correct=(given == truth).astype(float),
+        correct=(labels_by_exit == truth).astype(float),
         exit_costs=np.array([1.0, 3.0, 8.0]),
         weights=np.ones(n),
-        agrees=given == given[-1],
-        answers=ExitAnswers.scored(truth, given, 2, chances),
+        agrees=labels_by_exit == labels_by_exit[-1],
+        answers=ExitAnswers.scored(truth, labels_by_exit, 2, chances),
     )
 
 
@@ -54,11 +54,11 @@ def test_figures_are_those_of_scikit_learn(n_classes):
     truth = rng.integers(0, n_classes, n)
     weights = rng.uniform(0.5, 2, n)
     chances = [rng.dirichlet(np.ones(n_classes), n) for _ in range(3)]
-    given = np.stack([c.argmax(axis=1) for c in chances])
-    answers = ExitAnswers.scored(truth, given, n_classes, chances)
+    labels_by_exit = np.stack([c.argmax(axis=1) for c in chances])
+    answers = ExitAnswers.scored(truth, labels_by_exit, n_classes, chances)
     exits = rng.integers(0, 3, n)
     found = answers.figures(exits, weights)
-    mixed, p = given[exits, np.arange(n)], np.stack(chances)[exits, np.arange(n)]
+    mixed, p = labels_by_exit[exits, np.arange(n)], np.stack(chances)[exits, np.arange(n)]
     how = {"average": None, "sample_weight": weights}
     assert found["recall"] == pytest.approx(metrics.recall_score(truth, mixed, **how))
     assert found["precision"] == pytest.approx(metrics.precision_score(truth, mixed, **how))
@@ -72,8 +72,8 @@ def test_figures_are_those_of_scikit_learn(n_classes):
 
 
 def test_a_class_without_rows_or_answers_has_no_share():
-    truth, given = np.array([0, 0, 1]), np.array([[1, 1, 1]])
-    answers = ExitAnswers.scored(truth, given, 3, [None])
+    truth, labels_by_exit = np.array([0, 0, 1]), np.array([[1, 1, 1]])
+    answers = ExitAnswers.scored(truth, labels_by_exit, 3, [None])
     found = answers.figures(np.zeros(3, np.int64), np.ones(3))
     assert found["recall"] == (0.0, 1.0, None)
     assert found["precision"] == (None, pytest.approx(1 / 3), None)
@@ -106,13 +106,15 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
     options = [None, ALWAYS_STOP, *(midway(a, b) for a, b in pairwise(cuts.tolist()))]
     for lam in (0.01, 0.03, 0.1):
 
-        def worth(setting, lam=lam):
+        def net_accuracy(setting, lam=lam):
             point = r.measure(setting)
             assert point.weighted_accuracy == point.merit
             return point.merit - lam * point.cost
 
         (setting,) = tune(r, np.array([lam]))
-        assert worth(setting) == pytest.approx(max(worth((t,)) for t in options), abs=1e-12)
+        assert net_accuracy(setting) == pytest.approx(
+            max(net_accuracy((t,)) for t in options), abs=1e-12
+        )
 
 
 def frontier(record, bounds):
@@ -152,12 +154,12 @@ def test_certified_points_keep_all_bounds_as_often_as_promised(goal, bounds, wei
             continue
         certified += 1
         true = pool.measure(point.thresholds)
-        kept = bounds is None or true.recall[0] >= 0.8
+        keeps_bound = bounds is None or true.recall[0] >= 0.8
         if "budget" in goal:
-            kept &= true.cost <= goal["budget"]
+            keeps_bound &= true.cost <= goal["budget"]
         else:
-            kept &= pool.reference_accuracy() - true.merit <= goal["max_loss"]
-        broken += not kept
+            keeps_bound &= pool.reference_accuracy() - true.merit <= goal["max_loss"]
+        broken += not keeps_bound
     assert certified > 0.8 * times
     assert broken <= 0.1 * times + 2 * (times * 0.09) ** 0.5
     if bounds is not None:
@@ -167,10 +169,13 @@ def test_certified_points_keep_all_bounds_as_often_as_promised(goal, bounds, wei
 
 def losses_by_hand(record, exits):
     """Recall of the cloud less that of the answers, by class."""
-    truth, given = record.answers.truth, record.answers.labels
+    truth, labels_by_exit = record.answers.truth, record.answers.labels
     rows = np.arange(len(truth))
     return [
-        float(np.mean(given[-1][truth == c] == c) - np.mean(given[exits, rows][truth == c] == c))
+        float(
+            np.mean(labels_by_exit[-1][truth == c] == c)
+            - np.mean(labels_by_exit[exits, rows][truth == c] == c)
+        )
         for c in (0, 1)
     ]
 
@@ -191,14 +196,14 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_picked(losses):
     )
     on_curve = set(frontier.points)
     frontier = replace(frontier, others=tuple(p for p in points if p not in on_curve))
-    kept = [
+    kept_points = [
         p.cost
         for p, out in zip(points, exits, strict=True)
         if all(losses_by_hand(record, out)[c] <= losses.get(c, 1) + 1e-9 for c in (0, 1))
         and merit - p.accuracy <= losses.get(None, 1) + 1e-9
     ]
-    assert 0 < len(kept) < len(points)
-    assert frontier.at(max_loss=losses).cost == pytest.approx(min(kept))
+    assert 0 < len(kept_points) < len(points)
+    assert frontier.at(max_loss=losses).cost == pytest.approx(min(kept_points))
 
 
 def test_losses_are_numbers_of_any_kind_and_a_refusal_names_them_not_recalls():
@@ -226,21 +231,21 @@ def test_losses_by_class_are_certified_as_promised():
     order = candidates(tuning, points, promise, rows=4000)
     rng = np.random.default_rng(0)
     of_class = [np.flatnonzero(pool.answers.truth == c) for c in (0, 1)]
-    broken, found, draws = np.zeros(2), 0, 200
+    broken, n_certified, draws = np.zeros(2), 0, 200
     for _ in range(draws):
         # a test of a class is given how many rows it has
         drawn = [rng.choice(of_class[0], 400), rng.choice(of_class[1], 3600)]
         point = certify(pool.rows(np.concatenate(drawn)), order, promise)
         if point is None:
             continue
-        found += 1
+        n_certified += 1
         terms = point.guarantee
         assert terms["max_loss 0"] == 0.06
         assert terms["method"] == "certain; by class exact paired difference"
         assert terms["unused max_loss 0"] > 0
         true = losses_by_hand(pool, pool.exits(point.thresholds))
         broken += [true[c] > losses[c] for c in (0, 1)]
-    assert found > draws / 2
+    assert n_certified > draws / 2
     assert broken.max() / draws <= 0.05 + 2 * (0.05 * 0.95 / draws) ** 0.5
 
 

@@ -52,11 +52,11 @@ def test_gains_by_chance_pay_for_losses_by_chance():
 def test_the_bound_holds_as_often_as_it_says_where_losses_are_even(share):
     rng = np.random.default_rng(0)
     lost = rng.uniform(0, 2 * share, (2000, 20))
-    held = loss_bounds(lost, np.ones(20), 0.0) >= share
-    assert held.mean() == pytest.approx(0.8, abs=0.03)
+    is_covered = loss_bounds(lost, np.ones(20), 0.0) >= share
+    assert is_covered.mean() == pytest.approx(0.8, abs=0.03)
 
 
-def test_points_a_little_cheaper_must_keep_the_bound_too():
+def test_slightly_cheaper_points_must_also_keep_the_bound():
     costs = np.array([1.0, 5.0, 9.2, 9.9, 20.0])
     losses = GroupLosses(costs, np.zeros((5, 4)), np.ones(4), np.zeros(5), np.zeros(5))
     bounds = np.array([0.5, 0.1, 0.0, 0.02, 0.0])

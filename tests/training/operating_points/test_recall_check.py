@@ -57,14 +57,14 @@ def test_fits_warn_of_a_rare_class_that_loses_recall(fitted):
 
 def test_a_bound_on_recall_raises_the_recall(fitted):
     system, _ = fitted
-    kept = system.at(min_recall={"fault": 0.4})
-    assert system.operating_point_.recall[0] < 0.4 <= kept.operating_point_.recall[0]
-    assert kept.operating_point_.cost > system.operating_point_.cost
-    assert recall_remark(kept) is None
+    bounded = system.at(min_recall={"fault": 0.4})
+    assert system.operating_point_.recall[0] < 0.4 <= bounded.operating_point_.recall[0]
+    assert bounded.operating_point_.cost > system.operating_point_.cost
+    assert recall_remark(bounded) is None
     # it stays at other points, until it is lifted
-    rate = kept.operating_point_.offload_rate
-    assert kept.at(offload_rate=rate).operating_point_.recall[0] >= 0.4
-    assert kept.at(max_loss=0.012, min_recall={}).operating_point_ == system.operating_point_
+    rate = bounded.operating_point_.offload_rate
+    assert bounded.at(offload_rate=rate).operating_point_.recall[0] >= 0.4
+    assert bounded.at(max_loss=0.012, min_recall={}).operating_point_ == system.operating_point_
     with pytest.raises(
         InputError, match=r"no operating point keeps min_recall fault=0.99: .* most"
     ):

@@ -51,7 +51,7 @@ def all_settings(r):
     return product(*options)
 
 
-def worth(r, setting, lam):
+def net_accuracy(r, setting, lam):
     point = r.measure(setting)
     return point.accuracy - lam * point.cost
 
@@ -63,8 +63,8 @@ def test_one_stage_is_tuned_exactly(seed, ties, costs):
     r = costs(record(seed, stages=1, ties=ties))
     for lam in (0.01, 0.1, 0.5):
         (setting,) = tune(r, np.array([lam]))
-        best = max(worth(r, s, lam) for s in all_settings(r))
-        assert worth(r, setting, lam) == pytest.approx(best, abs=1e-12)
+        best = max(net_accuracy(r, s, lam) for s in all_settings(r))
+        assert net_accuracy(r, setting, lam) == pytest.approx(best, abs=1e-12)
 
 
 @pytest.mark.parametrize("costs", [lambda r: r, own_costs], ids=["shared costs", "own costs"])
@@ -73,13 +73,13 @@ def test_two_stages_cannot_be_bettered_by_one_threshold(seed, costs):
     r = costs(record(seed, n=25))
     lam = 0.05
     (setting,) = tune(r, np.array([lam]), passes=20)
-    reached = worth(r, setting, lam)
+    reached = net_accuracy(r, setting, lam)
     options = list(all_settings(r))
     for s in range(2):
         others = [o for o in options if o[1 - s] == setting[1 - s]]
-        assert max(worth(r, o, lam) for o in others) <= reached + 1e-9
+        assert max(net_accuracy(r, o, lam) for o in others) <= reached + 1e-9
     # and all but never by both together
-    assert max(worth(r, o, lam) for o in options) <= reached + 0.05
+    assert max(net_accuracy(r, o, lam) for o in options) <= reached + 0.05
 
 
 def test_sweeps_of_the_price_from_both_ends_nearly_always_find_the_best_setting():
@@ -90,8 +90,8 @@ def test_sweeps_of_the_price_from_both_ends_nearly_always_find_the_best_setting(
         r = record(seed, n=10)
         settings = list(all_settings(r))
         for lam, setting in zip(lams, tune(r, lams), strict=True):
-            best = max(worth(r, s, lam) for s in settings)
-            misses += worth(r, setting, lam) < best - 1e-9
+            best = max(net_accuracy(r, s, lam) for s in settings)
+            misses += net_accuracy(r, setting, lam) < best - 1e-9
     assert misses <= 2
 
 
@@ -224,9 +224,9 @@ def test_errors_between_groups_are_never_below_those_of_rows():
     # groups that agree by chance; and groups of rows that gain or lose together
     alike = replace(r, given_splitter=RowSplitter(40, np.arange(40) % 2))
     gain = r.correct[r.exits((0.0, None)), np.arange(40)] - r.correct[-1]
-    apart = replace(r, given_splitter=RowSplitter(40, gain.astype(np.int64)))
+    with_groups = replace(r, given_splitter=RowSplitter(40, gain.astype(np.int64)))
     assert alike.measure((0.0, None)).accuracy_error >= plain
-    assert apart.measure((0.0, None)).accuracy_error > 2 * plain
+    assert with_groups.measure((0.0, None)).accuracy_error > 2 * plain
     assert (r.n_independent, alike.n_independent) == (40, 2)
     assert alike.measure((0.0, None)).validation_groups == 2
 

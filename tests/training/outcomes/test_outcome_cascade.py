@@ -77,7 +77,7 @@ def test_figures_are_those_of_the_rows():
     assert document["frontier"] == sorted(document["frontier"], key=lambda point: point["cost"])
 
 
-def test_budgets_and_rates_are_kept_too():
+def test_budgets_and_rates_are_also_kept():
     columns = population("answers")
     cascade = OutcomeCascade(budget=8.0).fit(table(np.arange(3000), columns))
     assert 1.0 + 20.0 * cascade.offload(columns["scores"]).mean() <= 8.0

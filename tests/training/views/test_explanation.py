@@ -39,14 +39,16 @@ def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
     labels, costs, exits = system.predict(x), system.cost(x), system.exit_stage(x)
     chances = system.predict_proba(x).max(axis=1)
     for i in range(0, len(x), 5):
-        found = system.explain(x.iloc[i])
-        assert (found.label, found.stage) == (labels[i], exits[i])
-        assert found.cost == pytest.approx(costs[i])
-        assert found.cost == pytest.approx(sum(step.price for step in found.steps))
+        explanation = system.explain(x.iloc[i])
+        assert (explanation.label, explanation.stage) == (labels[i], exits[i])
+        assert explanation.cost == pytest.approx(costs[i])
+        assert explanation.cost == pytest.approx(sum(step.price for step in explanation.steps))
         # a float32 product of one row may add in another order than that of many
-        assert found.probability == pytest.approx(chances[i], rel=1e-5)
-        assert [step.stopped for step in found.steps] == [False] * (len(found.steps) - 1) + [True]
-        names = [name for step in found.steps for name in step.acquired]
+        assert explanation.probability == pytest.approx(chances[i], rel=1e-5)
+        assert [step.stopped for step in explanation.steps] == [False] * (
+            len(explanation.steps) - 1
+        ) + [True]
+        names = [name for step in explanation.steps for name in step.acquired]
         assert len(names) == len(set(names))
     assert 0 < (exits == len(system.stages_)).sum() < len(x)
 
@@ -75,10 +77,10 @@ def test_explain_takes_an_instance_in_any_form(system, wine, single):
     with pytest.raises(InputError, match="has 5 features; 6 are needed"):
         system.explain(row.tolist()[:5])
     x = load_digits(n_class=3).data
-    found = single.explain(x[7])
-    assert found.label == single.predict(x[7:8])[0]
-    assert found.cost == pytest.approx(single.cost(x[7:8])[0])
-    assert found.steps[-1].why == "always stops here"
+    explanation = single.explain(x[7])
+    assert explanation.label == single.predict(x[7:8])[0]
+    assert explanation.cost == pytest.approx(single.cost(x[7:8])[0])
+    assert explanation.steps[-1].why == "always stops here"
 
 
 def test_summary_shows_stages_and_figures(system, single):
