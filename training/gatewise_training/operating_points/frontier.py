@@ -1,6 +1,6 @@
 """The accuracy-cost curve of a fitted system: operating points, hull, choice of a point.
 
-Points are measured on validation rows. A point is on the frontier unless another one beats it in
+Points are measured on validation rows. A point is on the frontier unless another point is better in
 both cost and accuracy.
 """
 
@@ -22,10 +22,10 @@ from gatewise_training.operating_points.class_figures import ClassBounds, split_
 from gatewise_training.operating_points.cost_cap import points_within_cost
 
 SLACK = 1.0
-"""Standard errors of the accuracy difference between a point and the bound of `max_loss`."""
+"""Standard errors of accuracy that a point keeps between its loss and `max_loss`."""
 
 SMALL_RISE = 0.02
-"""Largest rise of the cost, as a share of it, for a gain of a standard error."""
+"""Largest rise of the cost, as a share, that is accepted for a gain of a standard error."""
 
 _MERIT = attrgetter("merit")
 _RATE = attrgetter("offload_rate")
@@ -48,28 +48,29 @@ class LossError(InputError):
 
 @dataclass(frozen=True, repr=False)
 class Frontier:
-    """Operating points that no other beats in both cost and accuracy, by rising cost.
+    """Operating points that no other point beats in both cost and accuracy, by rising cost.
 
-    With :attr:`others` they are a surface of accuracy, cost, offload rate and bytes.
+    Together with :attr:`others` they form a surface of accuracy, cost, offload rate and bytes.
 
     Attributes
     ----------
     points : tuple of OperatingPoint
-        Rising in cost and in accuracy, or in weighted accuracy where classes have weights.
+        Points by rising cost and accuracy, or weighted accuracy if classes have weights.
     reference_accuracy : float
-        Accuracy on validation rows of the high-cost model, or without one of the last stage;
-        `max_loss` is measured against it, or against `reference_weighted_accuracy`.
+        Accuracy of the reference on validation rows. The reference is the high-cost model or, if
+        there is none, the last stage. `max_loss` is measured against this accuracy, or against
+        `reference_weighted_accuracy`.
     others : tuple of OperatingPoint
-        Points off the curve that offload less, are smaller, or better for some class. Only
-        :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes picks from them.
+        Points off the curve that offload less, are smaller, or are better for some class. Only
+        :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes picks them.
     classes : tuple
         The labels, in the order of a point's `recall`.
     class_rows : tuple of int
-        Validation rows of each class.
+        Number of validation rows of each class.
     reference_weighted_accuracy : float or None
-        With class weights.
+        Weighted accuracy of the reference, if classes have weights.
     reference_recall : tuple of float or None
-        By class, of the same model as `reference_accuracy`.
+        Recall of the reference by class.
 
     Examples
     --------
@@ -97,7 +98,7 @@ class Frontier:
     def from_points(
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
-        """Make the frontier of `points`; `reference_accuracy` and `details` are other fields."""
+        """Make the frontier of `points`; `details` are the other fields."""
         curve = _undominated(points, _MERIT)
         if not curve:
             raise InputError("a frontier needs at least one operating point")
@@ -126,7 +127,7 @@ class Frontier:
         return self.reference_accuracy if weighted is None else weighted
 
     def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
-        """Add the `points` that serve some class, or the `bounds`, better to the others."""
+        """Add to the others the `points` that are better for some class or for the `bounds`."""
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         comparable = [p for p in points if p.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
@@ -142,7 +143,7 @@ class Frontier:
         return replace(self, others=tuple(p for p in useful if p not in on_curve))
 
     def with_small(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add the best `points` up to sizes that grow by half to the others."""
+        """Add to the others the best `points` up to each of several sizes, which grow by half."""
         by_size = sorted(points, key=lambda p: p.bytes)
         listed = {*self.points, *self.others}
         smaller: dict[OperatingPoint, None] = {}
@@ -155,7 +156,7 @@ class Frontier:
         return replace(self, others=(*self.others, *smaller))
 
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add the `points` on the curve of accuracy against offload rate to the others."""
+        """Add to the others the `points` on the curve of accuracy against offload rate."""
         listed = {*self.points, *self.others}
         curve = [p for p in _undominated(points, _MERIT, _RATE) if p not in listed]
         return replace(self, others=(*self.others, *curve))
@@ -207,7 +208,7 @@ class Frontier:
         Parameters
         ----------
         budget : float, optional
-            The most accurate point whose mean cost is at most this.
+            Pick the most accurate point with at most this mean cost.
         max_loss : float or mapping of class label to float, optional
             The cheapest point of the hull whose accuracy is at most this much below the high-cost
             model's, or the next point of the hull if it costs at most 2 % more and is more accurate
@@ -222,9 +223,9 @@ class Frontier:
         max_bytes : int, optional
             Pick only among points that take at most this many bytes on a device.
         slack : float, default 0
-            Standard errors between a point's figure and its bound: errors of `accuracy_error` for
-            `max_loss`, of the share for recall and precision. If no point of a bounded share is so
-            far inside, 0.
+            Number of standard errors between a point's figure and its bound. The error is
+            `accuracy_error` for `max_loss`, and the error of the share for recall and precision. If
+            no point is so far inside the bounds on classes, 0 is used for them.
 
         Returns
         -------
@@ -251,7 +252,7 @@ class Frontier:
         slack: float = 0.0,
         **goal: float | None,
     ) -> Choice:
-        """Pick a point as :meth:`at`, with the reason.
+        """Pick a point as :meth:`at` does; return it with the reason.
 
         Parameters
         ----------
@@ -262,7 +263,7 @@ class Frontier:
         slack : float, default 0
             Standard errors between a figure and its bound.
         **goal
-            `budget`, `max_loss` or `offload_rate`, one of them.
+            Exactly one of `budget`, `max_loss` and `offload_rate`.
         """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
@@ -328,9 +329,9 @@ class Frontier:
             share = rise / cheapest.cost if cheapest.cost else 0.0
             reason = f"the point after {reason}: it costs {share:.1%} more and gains {gain:.4f}"
             return Choice(next_point, reason)
-        # without one: a point off the hull
+        # if no point of the hull is within the loss, use a point off the hull
         safe = list(filter(is_within, self.points))
-        # where rows have groups, `others` may hold safer points, such as one that never loses
+        # if rows have groups, `others` may contain safer points, such as one that never loses
         if not safe and self.points[-1].validation_groups is not None:
             safe = sorted(filter(is_within, self.others), key=lambda p: p.cost)
         if safe:
@@ -342,7 +343,7 @@ class Frontier:
         return Choice(best, reason)
 
     def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
-        """List the points that keep `bounds`, by `slack` standard errors if some do."""
+        """List the points that keep `bounds` by `slack` standard errors, or if none does, by 0."""
         recalls = bounds.as_recalls(self.reference_recall)
         all_points = (*self.points, *self.others)
         margins = [recalls.margin(p, self.class_rows) for p in all_points]
@@ -393,7 +394,7 @@ def _check_goal(goal: Mapping[str, float | None]) -> None:
 
 
 def _class_share(kind: str, c: int, point: OperatingPoint) -> float:
-    """Recall or precision of one class, 0 where it is undefined."""
+    """Get the recall or precision of one class; 0 if it is undefined."""
     return float(getattr(point, kind)[c] or 0.0)
 
 
@@ -402,8 +403,8 @@ def _undominated(
     value: Callable[[OperatingPoint], float],
     price: Callable[[OperatingPoint], float] = attrgetter("cost"),
 ) -> list[OperatingPoint]:
-    """List the points that no other beats in both price and value; the cheapest of equals."""
-    # by rising price: a point is on the curve if its value exceeds all before it
+    """List the points that no other beats in both price and value; of equals, the cheapest."""
+    # by rising price, a point is on the curve if its value exceeds all values before it
     curve: list[OperatingPoint] = []
     best = -math.inf
     for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):
@@ -414,5 +415,5 @@ def _undominated(
 
 
 def _slope(a: OperatingPoint, b: OperatingPoint) -> float:
-    """Gain in merit from one point to a costlier one, for each unit of cost."""
+    """Compute the gain in merit per unit of cost from one point to a costlier point."""
     return (b.merit - a.merit) / max(b.cost - a.cost, 1e-12)
