@@ -140,7 +140,7 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
 
 
 def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
-    """Warn of columns with values that float32 cannot tell apart.
+    """Warn of columns with different values that are equal in float32.
 
     Such values are far from 0 and near to each other. `table` is an array or data frame, and `rows`
     are its values as float32, both of shape (n, n_features).

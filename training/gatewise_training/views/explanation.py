@@ -132,7 +132,7 @@ def _one_row(system: Any, x: Any) -> Any:
 def explain(system: Any, x: Any) -> Explanation:
     """Explain a fitted system's answer to one instance; see :meth:`.BudgetedClassifier.explain`."""
     row = system._rows(_one_row(system, x))
-    path = _Path(system, row)
+    path = _InstancePath(system, row)
     for number in range(len(system.stages_)):
         path.visit_stage(number)
         if path.steps[-1].stopped:
@@ -153,7 +153,7 @@ def explain(system: Any, x: Any) -> Explanation:
     )
 
 
-class _Path:
+class _InstancePath:
     """Path of one instance through the stages, with its features and costs so far."""
 
     def __init__(self, system: Any, row: NDArray[np.float32]) -> None:
