@@ -98,7 +98,7 @@ class Frontier:
     def from_points(
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
-        """Make the frontier of `points`; `details` are the other fields."""
+        """Make the frontier of `points`; `reference_accuracy` and `details` are other fields."""
         curve = _undominated(points, _MERIT)
         if not curve:
             raise InputError("a frontier needs at least one operating point")
