@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+from pathlib import Path
+
 import pytest
 
-from benchmarks import bench_adapt, bench_trees
+from benchmarks import bench_adapt, bench_trees, harness
 from benchmarks.data import problems
 
 
@@ -26,3 +30,22 @@ def test_bad_input_is_told_in_one_line(benchmark, arguments, says, tmp_path, mon
     assert says in said
     assert len(said.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def committed_benchmarks():
+    """Benchmarks whose figures and page are in the repository."""
+    for file in sorted(Path(harness.__file__).parent.glob("bench_*.py")):
+        module = importlib.import_module(f"benchmarks.{file.stem}")
+        benchmark = getattr(module, "BENCHMARK", None)
+        if benchmark is not None and (harness.RESULTS / f"{benchmark.name}.md").exists():
+            yield benchmark
+
+
+def test_each_committed_page_shows_the_committed_figures():
+    others = []
+    for benchmark in committed_benchmarks():
+        figures = json.loads((harness.RESULTS / f"{benchmark.name}.json").read_text())
+        page = (harness.RESULTS / f"{benchmark.name}.md").read_text()
+        if page != "\n".join([*benchmark.page(figures), ""]):
+            others.append(benchmark.name)
+    assert others == []
