@@ -80,7 +80,7 @@ def test_no_stage_is_larger_than_a_device_reads(family, monkeypatch) -> None:
     free, _ = selection(1200, families=(family,))
     most = max(found.stage.nbytes for found in free.select(SETS).values()) // 2
     for module in (model_families, stage_bounds):
-        monkeypatch.setattr(module, "LARGEST_STAGE", most)
+        monkeypatch.setattr(module, "MAX_STAGE_BYTES", most)
     bounded, _ = selection(1200, families=(family,))
     found = bounded.select(SETS)
     assert len(found) == len(SETS)  # none is given up for it

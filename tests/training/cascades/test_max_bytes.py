@@ -21,7 +21,7 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.learners.boosting import fit_boosting
 from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import (
-    LARGEST_STEP_OF_FEW,
+    MAX_STEP_OF_FEW_TREES,
     Bounds,
     ThresholdGrid,
     TreeShape,
@@ -116,7 +116,7 @@ def test_leaves_of_a_rare_class_take_a_byte() -> None:
     stage, outputs = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 3, 0, bounds)
     leaves = stage.model.value[stage.model.feature < 0]
     assert byte_leaves(leaves) is not None
-    assert np.abs(leaves).max() <= 0.4 * LARGEST_STEP_OF_FEW + 0.01
+    assert np.abs(leaves).max() <= 0.4 * MAX_STEP_OF_FEW_TREES + 0.01
     validation_labels = problem.plan.y[problem.plan.validation_rows]
     frequent = validation_labels < 2
     assert np.mean(outputs.argmax(axis=1)[frequent] == validation_labels[frequent]) > 0.95

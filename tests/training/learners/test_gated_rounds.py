@@ -1,4 +1,4 @@
-"""The compiled rounds of Adapt-GBRT against those on LightGBM."""
+"""The compiled rounds of Adapt-GBRT, compared with the rounds on LightGBM."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ GROUPED = FeatureCosts(
 )
 
 
-def sample(n_classes, costs=None, n=900):
-    """Columns of few values, so that both engines have the same bins, and weights without ties."""
+def make_sample(n_classes, costs=None, n=900):
+    """Make columns of few values, so that both engines have the same bins, and unequal weights."""
     rng = np.random.default_rng(3)
     x = rng.integers(0, 20, (n, 5)).astype(np.float32)
     score = x[:, 0] + x[:, 1] * (x[:, 2] > 9) + rng.normal(0, 4, n)
@@ -30,42 +30,45 @@ def sample(n_classes, costs=None, n=900):
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("newton", [True, False])
 @pytest.mark.parametrize("leaves_and_depth", [(8, None), (31, 3)])
-def test_trees_are_those_of_lightgbm(n_classes, newton, leaves_and_depth, monkeypatch):
-    given = sample(n_classes)
+def test_compiled_trees_equal_those_of_lightgbm(n_classes, newton, leaves_and_depth, monkeypatch):
+    rows = make_sample(n_classes)
     leaves, depth = leaves_and_depth
     growth = Growth(n_rounds=5, num_leaves=leaves, max_depth=depth, newton=newton)
     settings = {"p_full": 0.4, "warm_up": 2, "seed": 0}
-    ours = grow(given, growth, 0.0, **settings)
+    compiled_trees = grow(rows, growth, 0.0, **settings)
     monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
-    theirs = grow(given, growth, 0.0, **settings)
-    assert ours.n_trees == 5 * (theirs.n_outputs - 1) + 3
-    apart = np.abs(ours.margins(given.x) - theirs.margins(given.x)).max(axis=1)
-    assert (apart < 1e-3).mean() > 0.99  # LightGBM estimates a leaf's rows from its hessian
+    lightgbm_trees = grow(rows, growth, 0.0, **settings)
+    assert compiled_trees.n_trees == 5 * (lightgbm_trees.n_outputs - 1) + 3
+    difference = compiled_trees.margins(rows.x) - lightgbm_trees.margins(rows.x)
+    # a few rows differ, because LightGBM estimates the rows of a leaf from its hessian
+    assert (np.abs(difference).max(axis=1) < 1e-3).mean() > 0.99
 
 
 @pytest.mark.parametrize("costs", [None, GROUPED], ids=["uniform", "grouped"])
-def test_a_feature_is_used_where_it_is_worth_its_price(costs, monkeypatch):
-    given = sample(2, costs)
+def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
+    rows = make_sample(2, costs)
     growth = Growth(n_rounds=20, num_leaves=8)
-    used = [
-        set(grow(given, growth, gamma, p_full=0.3, warm_up=5, seed=0).used().tolist())
+    used_features = [
+        set(grow(rows, growth, gamma, p_full=0.3, warm_up=5, seed=0).used().tolist())
         for gamma in (1.0, 0.05, 0.01, 0.0)
     ]
-    assert used[0] == set()
-    assert used[0] < used[1] <= used[2] <= used[3] == set(range(5))
-    if costs is not None:  # on LightGBM all trees of one round may pay for a group
+    assert used_features[0] == set()
+    assert (
+        used_features[0] < used_features[1] <= used_features[2] <= used_features[3] == set(range(5))
+    )
+    if costs is not None:  # on LightGBM several trees of one round may pay for the same group
         return
     monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
-    theirs = grow(given, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
-    assert set(theirs.used().tolist()) == used[1]
+    lightgbm_trees = grow(rows, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
+    assert set(lightgbm_trees.used().tolist()) == used_features[1]
 
 
-def test_missing_values_go_where_they_gain_most():
+def test_missing_values_go_to_the_child_with_the_larger_gain():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 2)).astype(np.float32)
     x[rng.random(600) < 0.3, 0] = np.nan
     y = (np.isnan(x[:, 0]) | (x[:, 0] > 1)).astype(np.int64)
-    given = Sample(x, y, np.ones(600), np.full(600, 0.1), 2, FeatureCosts.uniform(2))
-    trees = grow(given, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
+    rows = Sample(x, y, np.ones(600), np.full(600, 0.1), 2, FeatureCosts.uniform(2))
+    trees = grow(rows, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
     assert ((trees.margins(x)[:, 0] > 0) == y).mean() > 0.98
     np.testing.assert_array_equal(trees.margins(x), trees.run(x))

@@ -1,3 +1,5 @@
+"""Kernel machines: accuracy, float32 margins and left-out margins."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,52 +17,53 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def of_ten(digits):
+def ten_class_fit(digits):
     X, _, y, _ = digits
     return fit_kernel(X, y, 10, seed=0)
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-def test_it_learns(digits, of_ten, classes):
+def test_left_out_margins_have_the_accuracy_of_new_rows(digits, ten_class_fit, classes):
     X, X_test, y, y_test = digits
-    model, left_out = of_ten if classes == 10 else fit_kernel(X, y % 2, 2, seed=0)
+    model, left_out = ten_class_fit if classes == 10 else fit_kernel(X, y % 2, 2, seed=0)
     margins = model.margins(X_test)
     assert margins.shape == (len(X_test), 1 if classes == 2 else classes)
 
-    def hits(m, labels):
-        answers = m[:, 0] > 0 if classes == 2 else m.argmax(axis=1)
-        return np.mean(answers == labels % classes)
+    def accuracy(row_margins, labels):
+        predictions = row_margins[:, 0] > 0 if classes == 2 else row_margins.argmax(axis=1)
+        return np.mean(predictions == labels % classes)
 
-    assert hits(margins, y_test) > 0.97
-    # left-out margins say beforehand how good it will be
-    assert abs(hits(left_out, y) - hits(margins, y_test)) < 0.02
+    assert accuracy(margins, y_test) > 0.97
+    assert abs(accuracy(left_out, y) - accuracy(margins, y_test)) < 0.02
 
 
-def test_float32_keeps_the_margins(digits, of_ten):
-    (_, X_test, _, _), (model, _) = digits, of_ten
+def test_float32_margins_are_close_to_float64_margins(digits, ten_class_fit):
+    _, X_test, _, _ = digits
+    model, _ = ten_class_fit
     z = ((X_test - model.mean) * model.scale).astype(np.float64)
-    marks = model.landmarks.astype(np.float64)
-    distance = ((z[:, None, :] - marks[None]) ** 2).sum(axis=2)
-    exact = (1 + distance * float(model.rate)) ** -64.0 @ model.weights.astype(np.float64)
-    np.testing.assert_allclose(model.margins(X_test), exact + model.bias, atol=2e-3)
+    landmarks = model.landmarks.astype(np.float64)
+    distance = ((z[:, None, :] - landmarks[None]) ** 2).sum(axis=2)
+    margins = (1 + distance * float(model.rate)) ** -64.0 @ model.weights.astype(np.float64)
+    np.testing.assert_allclose(model.margins(X_test), margins + model.bias, atol=2e-3)
 
 
-def test_left_out_is_leaving_out():
+def test_left_out_margins_equal_those_of_fits_without_the_row():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(40, 3))
     target = np.sign(z[:, :1] * z[:, 1:2])
     weight = rng.uniform(0.5, 2, 40)
     features = _Basis(z[:15], 0.5).features(z)
-    whole = _Ridge(features, target, weight, ridges=(0.1,))
+    all_rows = _Ridge(features, target, weight, ridges=(0.1,))
     for i in range(0, 40, 7):
-        rest = np.arange(40) != i
-        part = _Ridge(features[rest], target[rest], weight[rest], ridges=(0.1,))
-        np.testing.assert_allclose(features[i] @ part.coefficients, whole.left_out[i], atol=1e-9)
+        other = np.arange(40) != i
+        without_row = _Ridge(features[other], target[other], weight[other], ridges=(0.1,))
+        left_out = features[i] @ without_row.coefficients
+        np.testing.assert_allclose(left_out, all_rows.left_out[i], atol=1e-9)
 
 
-def test_constant_columns_are_not_acquired(digits, of_ten):
-    (X, *_), (model, _) = digits, of_ten
-    varying = np.flatnonzero(np.ptp(X, axis=0) > 0)
-    kept, used = model.compact()
-    np.testing.assert_array_equal(used, varying)
-    np.testing.assert_array_equal(kept.margins(X[:50, used]), model.margins(X[:50]))
+def test_constant_columns_are_not_acquired(digits, ten_class_fit):
+    X = digits[0]
+    model, _ = ten_class_fit
+    compact_model, columns = model.compact()
+    np.testing.assert_array_equal(columns, np.flatnonzero(np.ptp(X, axis=0) > 0))
+    np.testing.assert_array_equal(compact_model.margins(X[:50, columns]), model.margins(X[:50]))

@@ -20,16 +20,17 @@ def rows(n, seed):
     return x, (x[:, 0] + 2 * x[:, 1] * np.sign(x[:, 2]) + 0.1 * rng.normal(size=n) > 0).astype(int)
 
 
-def on_paths(forest, row):
-    """Features that a row meets in scikit-learn's own trees."""
-    met = set()
+def features_on_paths(forest, row):
+    """List the features that a row tests in scikit-learn's own trees."""
+    features = set()
     for estimator in forest.estimators_:
-        tree, h = estimator.tree_, 0
-        while tree.children_left[h] >= 0:
-            met.add(int(tree.feature[h]))
-            goes_left = row[tree.feature[h]] <= tree.threshold[h]
-            h = (tree.children_left if goes_left else tree.children_right)[h]
-    return met
+        tree = estimator.tree_
+        node = 0
+        while tree.children_left[node] >= 0:
+            features.add(int(tree.feature[node]))
+            goes_left = row[tree.feature[node]] <= tree.threshold[node]
+            node = (tree.children_left if goes_left else tree.children_right)[node]
+    return features
 
 
 @pytest.fixture(scope="module")
@@ -38,44 +39,47 @@ def forest():
 
 
 @pytest.fixture(scope="module")
-def by_paths(forest):
+def paths_system(forest):
     model = AdaptLin(forest, feature_costs=COSTS, accounting="paths", random_state=0, **SETTINGS)
     return model.fit(*rows(300, 1), validation=rows(200, 2))
 
 
-def halfway(system):
-    """The system at the point that offloads about half of the rows."""
+def offloading_half(system):
+    """Set a system to the operating point that offloads about half of the rows."""
     point = min(system.frontier_.points, key=lambda p: abs(p.offload_rate - 0.5))
     assert 0.1 < point.offload_rate < 0.9
     return system.at(budget=point.cost)
 
 
-def test_a_forest_as_high_cost_model_is_charged_by_paths(forest, by_paths):
+def test_forest_as_high_cost_model_is_charged_by_paths(forest, paths_system):
     x, _ = rows(200, 2)
-    for point in by_paths.frontier_.points:
-        system = by_paths.at(budget=point.cost)
+    for point in paths_system.frontier_.points:
+        system = paths_system.at(budget=point.cost)
         (stage,) = system.stages_
         exits = system.exit_stage(x)
-        own = set(stage.features.tolist())
+        stage_features = set(stage.features.tolist())
         for accounting in ("paths", "paper-paths"):
-            bill = []
-            for row, left in zip(x, exits, strict=True):
-                acquired = own if left == 0 or accounting == "paths" else set()
-                acquired = acquired | (on_paths(forest, row) if left == 1 else set())
-                bill.append(COSTS.price(sorted(acquired)))
-            np.testing.assert_allclose(system.cost(x, accounting), bill)
-        # the frontier, and the cost without another word, are of that accounting
+            row_costs = []
+            for row, exit_stage in zip(x, exits, strict=True):
+                acquired = set()
+                if exit_stage == 0 or accounting == "paths":
+                    acquired |= stage_features
+                if exit_stage == 1:
+                    acquired |= features_on_paths(forest, row)
+                row_costs.append(COSTS.price(sorted(acquired)))
+            np.testing.assert_allclose(system.cost(x, accounting), row_costs)
+        # the frontier and the default cost use the accounting of the system
         np.testing.assert_allclose(system.cost(x), system.cost(x, "paths"))
         assert point.cost == pytest.approx(system.cost(x).mean())
         np.testing.assert_allclose(COSTS.per_instance(system.acquired(x)), system.cost(x))
-    offloading = halfway(by_paths)
+    offloading = offloading_half(paths_system)
     assert (offloading.cost(x, "union") >= offloading.cost(x)).all()
     assert offloading.cost(x, "union").mean() > offloading.cost(x).mean()
 
 
-def test_a_cascade_as_high_cost_model_is_charged_its_own_cost(by_paths):
-    """Remark 2 of Adapt: a new pair approximates the composite system."""
-    inner = halfway(by_paths)
+def test_cascade_as_high_cost_model_is_charged_its_own_cost(paths_system):
+    """A new pair approximates the composite system (remark 2 of Adapt)."""
+    inner = offloading_half(paths_system)
     outer = AdaptLin(inner, feature_costs=COSTS, accounting="paths", random_state=0, **SETTINGS)
     outer.fit(*rows(300, 3), validation=rows(200, 4))
     x, _ = rows(200, 4)
@@ -94,18 +98,18 @@ def test_a_cascade_as_high_cost_model_is_charged_its_own_cost(by_paths):
         )
         n_offloaded += offloaded.sum()
     assert n_offloaded > 50
-    # answers of offloaded rows are the inner system's
+    # the inner system predicts offloaded rows
     np.testing.assert_array_equal(system.predict(x)[offloaded], inner.predict(x)[offloaded])
 
 
-def test_other_models_are_charged_all_that_they_read():
+def test_other_models_are_charged_all_their_features():
     f0 = LogisticRegression().fit(*rows(300, 0))
     model = AdaptLin(f0, feature_costs=COSTS, random_state=0, **SETTINGS)
     model.fit(*rows(300, 1), validation=rows(200, 2))
     x, _ = rows(200, 2)
     system = model.at(max_loss=0.0)
-    for paths, whole in (("paths", "union"), ("paper-paths", "paper")):
-        np.testing.assert_allclose(system.cost(x, paths), system.cost(x, whole))
+    for by_paths, by_model in (("paths", "union"), ("paper-paths", "paper")):
+        np.testing.assert_allclose(system.cost(x, by_paths), system.cost(x, by_model))
     assert (system.acquired(x)[system.exit_stage(x) == 1]).all()
     with pytest.raises(InputError, match="accounting must be one of"):
         model.cost(x, "own")

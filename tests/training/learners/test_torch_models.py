@@ -53,7 +53,7 @@ def test_module_with_channels_first_takes_pictures_with_channels_last():
     np.testing.assert_array_equal(labels, expected)
 
 
-def test_exported_program_with_a_fixed_batch_answers_all_rows():
+def test_exported_program_with_a_fixed_batch_predicts_all_rows():
     rows = np.random.default_rng(0).normal(size=(50, 12)).astype(np.float32)
     module = torch.nn.Sequential(torch.nn.Linear(12, 3), torch.nn.Softmax(dim=1)).eval()
     program = torch.export.export(module, (torch.zeros(1, 12),))
@@ -65,8 +65,10 @@ def test_exported_program_with_a_fixed_batch_answers_all_rows():
     np.testing.assert_array_equal(labels, labels_of_module(module, rows))
 
 
-def test_module_that_takes_no_rows_is_refused_with_its_own_words():
-    with pytest.raises(InputError, match=r"does not take instances of the rows' shape.*Unflatten"):
+def test_module_that_cannot_run_the_rows_is_refused():
+    with pytest.raises(
+        InputError, match=r"does not accept instances of the rows' shape.*Unflatten"
+    ):
         FormedGraph(gw.OnnxModel(picture_network()), (64,), "high_cost_model")
 
 
@@ -92,7 +94,7 @@ def test_pair_of_modules_packs_and_verifies(tmp_path):
     np.testing.assert_array_equal(labels, labels_of_module(high, pictures[1300:, None]))
 
 
-def test_without_a_torch_model_torch_is_not_imported():
+def test_torch_is_not_imported_without_a_torch_model():
     run_python(
         "import sys, numpy as np, gatewise as gw\n"
         "from sklearn.datasets import load_iris\n"

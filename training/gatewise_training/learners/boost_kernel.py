@@ -1,14 +1,14 @@
 """Compiled growth of a boosted tree on codes, by Newton steps under first-use prices.
 
-On a few hundred rows LightGBM needs a millisecond per round, nearly all of it overhead. The tree
-grows leaf by leaf, as in LightGBM, with the best split first. Let G and H be the sums of gradients
-and hessians over the rows of a leaf. The gain of a split is ::
+On a few hundred rows LightGBM needs a millisecond per round, which is nearly all overhead. As in
+LightGBM, a tree grows best-first, leaf by leaf. With G and H, the sums of gradients and hessians
+over the rows of a leaf, the gain of a split is ::
 
     G_left^2 / H_left + G_right^2 / H_right - G^2 / H
 
-minus the price of the feature and of its group, unless a tree has already used them. Once the price
-is paid, all other leaves use the feature for free. With :class:`RowPrices`, the rows of the leaf
-also pay for the split (CEGB, NIPS 2017, equation 13).
+The price of the feature and of its group is subtracted, unless a tree has already used them. Once
+the price is paid, all other leaves use the feature for free. With :class:`RowPrices`, the rows of
+the leaf also pay for the split (CEGB, NIPS 2017, equation 13).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MIN_HESSIAN = 1e-3
 """Smallest sum of hessians of a leaf."""
 
 GRADIENT, HESSIAN, COUNT = range(3)
-"""Columns of the sums over rows."""
+"""Indices into the sums over rows."""
 
 
 class FirstUse(NamedTuple):
-    """Prices of first uses, and marks of the features and groups that are paid."""
+    """Prices of first uses, and marks of the features and groups that are already paid."""
 
     own: Any  # (n_features,)
     group: Any  # (n_features,): -1 for no group
@@ -51,11 +51,11 @@ class FirstUse(NamedTuple):
 
 
 class RowPrices(NamedTuple):
-    """Prices that each row of a leaf pays for its split; empty arrays if splits are free."""
+    """Prices that each row of a leaf pays for the split; the arrays are empty without prices."""
 
     split: Any  # (n_features,): price of a split on the feature
-    own: Any  # (n_features,): price of the feature for rows that have not acquired it
-    shared: Any  # (n_groups,): price of its group for rows that have not acquired it
+    own: Any  # (n_features,): price of the feature for a row that has not acquired it
+    shared: Any  # (n_groups,): price of the group for a row that has not acquired it
     acquired: Any  # (n_features + n_groups, n), bool
 
 
@@ -64,21 +64,21 @@ class TreeSettings(NamedTuple):
 
     rate: float
     n_leaves: int
-    max_depth: int  # -1: no bound
+    max_depth: int  # -1 for no bound
 
 
 class BoostWork(NamedTuple):
-    """Working arrays; the last four have an entry per leaf."""
+    """Working arrays; the last four have an entry for each leaf."""
 
-    rows: Any  # (n,): leaf after leaf
+    rows: Any  # (n,): rows of all leaves, one leaf after another
     spare: Any  # (n,)
     is_left: Any  # (n,), bool
-    toll: Any  # (n_features,): price of a first use of each feature now
-    leaf_sums: Any  # (n_leaves, n_features, n_codes + 1, 3): by code; the last is NaN's
-    # (n_leaves, n_features): of the best split of each column, without the price of its first use
+    toll: Any  # (n_features,): current price of a first use of each feature
+    leaf_sums: Any  # (n_leaves, n_features, n_codes + 1, 3): sums by code; NaN has the last code
+    # (n_leaves, n_features): gain of the best split on each column, without the price of first use
     gain: Any
-    last_code: Any  # (n_leaves, n_features): on the left of that split
-    nan_left: Any  # (n_leaves, n_features), bool: side of NaN
+    last_code: Any  # (n_leaves, n_features): largest code on the left of this split
+    nan_left: Any  # (n_leaves, n_features), bool: whether NaN goes left
 
 
 class BoostFit(NamedTuple):
@@ -94,20 +94,20 @@ class BoostFit(NamedTuple):
 
 
 class GrowingTree(NamedTuple):
-    """One tree while it grows."""
+    """A tree while it grows."""
 
     gradient: Any  # (n,)
     hessian: Any  # (n,)
-    active: Any  # features with a price below the largest possible gain
+    active: Any  # list of the features with a price below the largest possible gain
     leaves: Any  # (n_leaves, 4): columns BEGIN, END, DEPTH, NODE
     totals: Any  # (n_leaves, 2): GRADIENT and HESSIAN of each leaf
-    best_gain: Any  # (n_leaves,): less the split's price
-    best_feature: Any  # (n_leaves,)
+    best_gain: Any  # (n_leaves,): gain of the best split, less its price
+    best_feature: Any  # (n_leaves,): feature of the best split
 
 
 @numba.njit(cache=True, nogil=True)
 def no_row_prices() -> Any:
-    """Make empty prices, for rows that do not pay for splits."""
+    """Make empty prices, for fits in which rows do not pay for splits."""
     return RowPrices(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, 0), np.bool_))
 
 
@@ -128,7 +128,7 @@ def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def set_tolls(prices: Any, toll: Any) -> None:
-    """Write the unpaid price of each feature and its group."""
+    """Write to `toll` the price of each feature and its group that is not yet paid."""
     n_features = len(prices.own)
     for k in range(n_features):
         toll[k] = 0.0 if prices.paid[k] else prices.own[k]
@@ -139,13 +139,13 @@ def set_tolls(prices: Any, toll: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: Any) -> int:
-    """Grow a tree with nodes from `root` on, and add the values of its leaves to the scores.
+    """Grow a tree with nodes numbered from `root`, and add its leaf values to the scores.
 
-    Returns the number of nodes, 0 if no split is worth its price.
+    Returns the number of nodes, or 0 if no split is worth its price.
 
     Shapes: `gradient, hessian, scores` (n,).
     """
-    tree = _plant(fit, gradient, hessian, root)
+    tree = _make_root(fit, gradient, hessian, root)
     if len(tree.active) == 0:
         return 0
     count_codes(
@@ -164,22 +164,22 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
         _split_leaf(fit, tree, leaf, right_leaf, root + n_nodes)
         n_nodes += 2
         n_leaves += 1
-        # a paid price may change the best splits of all other leaves
+        # once a price is paid, the best splits of all other leaves may change
         if _pay_first_use(fit, feature):
             for other_leaf in range(n_leaves):
                 if other_leaf != leaf and other_leaf != right_leaf:
                     _choose_column(fit, tree, other_leaf)
         if n_leaves == fit.settings.n_leaves:
             break
-        # prepare the children for the next choice
-        _share_sums(fit, tree, leaf, right_leaf)
+        # find the best splits of both children
+        _divide_sums(fit, tree, leaf, right_leaf)
         for child_leaf in (leaf, right_leaf):
             _search_columns(fit, tree, child_leaf)
             _choose_column(fit, tree, child_leaf)
     if n_nodes == 1:
         return 0
+    # write the leaf values, which are Newton steps: -rate * G / H
     for leaf in range(n_leaves):
-        # Newton's step: -rate * G / H
         gradient_sum = tree.totals[leaf, GRADIENT]
         step = np.float32(-fit.settings.rate * gradient_sum / tree.totals[leaf, HESSIAN])
         fit.value[tree.leaves[leaf, NODE]] = step
@@ -189,8 +189,8 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
 
 
 @numba.njit(cache=True, nogil=True)
-def _plant(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
-    """Make a tree that has only a root, with all rows."""
+def _make_root(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
+    """Make a tree that consists of a root with all rows."""
     n = len(gradient)
     n_leaves = fit.settings.n_leaves
     leaves = np.zeros((n_leaves, 4), np.int64)
@@ -216,7 +216,7 @@ def _plant(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> None:
-    """Split a leaf; the left child keeps its number, the right child gets `right_leaf`."""
+    """Split a leaf; the left child keeps its index, and the right child gets `right_leaf`."""
     work = fit.work
     leaves = tree.leaves
     k = int(tree.best_feature[leaf])
@@ -233,7 +233,7 @@ def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> 
     write_split(fit.nodes, leaves[leaf, NODE], fit.columns, split, split.nan_left, child)
     write_leaf(leaves, leaf, begin, middle, depth + 1, child)
     write_leaf(leaves, right_leaf, middle, end, depth + 1, child + 1)
-    _share_totals(fit, tree, leaf, right_leaf)
+    _divide_totals(fit, tree, leaf, right_leaf)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -283,10 +283,11 @@ def _row_toll(fit: Any, rows: Any, feature: int) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -> Any:
-    """List the features with a price below the largest possible gain; sum gradients and hessians.
+    """List the features with a price below the largest possible gain.
 
-    No split gains more than leaves of single rows would, ``sum g_i^2 / h_i - G^2 / H``. Prices of
-    groups do not count, because another feature of the tree may pay them.
+    The sums of gradients and hessians are written to `total`. A split cannot gain more than leaves
+    of single rows would, ``sum g_i^2 / h_i - G^2 / H``. Prices of groups are not counted, because
+    another feature of the tree may pay them.
     """
     bound = gradient_sum = hessian_sum = 0.0
     for i in range(len(gradient)):
@@ -307,7 +308,7 @@ def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -
 
 @numba.njit(cache=True, nogil=True)
 def _best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
-    """Find the leaf with the best split that is worth its price; -1 if there is none."""
+    """Find the leaf with the best split, or -1 if no split is worth its price."""
     best = -1
     for leaf in range(n_leaves):
         is_deep = max_depth > 0 and tree.leaves[leaf, DEPTH] >= max_depth
@@ -318,8 +319,8 @@ def _best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _share_totals(fit: Any, tree: Any, left: int, right: int) -> None:
-    """Divide the totals of a leaf, stored at `left`, between its children."""
+def _divide_totals(fit: Any, tree: Any, left: int, right: int) -> None:
+    """Divide the totals of a split leaf, stored at `left`, between its children."""
     totals = tree.totals
     left_gradient = 0.0
     left_hessian = 0.0
@@ -334,8 +335,11 @@ def _share_totals(fit: Any, tree: Any, left: int, right: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _share_sums(fit: Any, tree: Any, left: int, right: int) -> None:
-    """Divide the sums by code of a leaf: sum the smaller child, and subtract for the other."""
+def _divide_sums(fit: Any, tree: Any, left: int, right: int) -> None:
+    """Divide the sums by code of a split leaf between its children.
+
+    The sums of the smaller child are computed, and subtracted to get the sums of the other.
+    """
     sums = fit.work.leaf_sums
     leaves = tree.leaves
     start = fit.columns.start
@@ -354,7 +358,7 @@ def _share_sums(fit: Any, tree: Any, left: int, right: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any, sums: Any) -> None:
-    """Sum gradients, hessians and rows by code of each active column."""
+    """Sum gradients and hessians and count rows, by code of each active column."""
     for j in range(len(active)):
         by_code = sums[active[j]]
         column = codes[active[j]]
@@ -369,7 +373,7 @@ def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any,
 
 @numba.njit(cache=True, nogil=True)
 def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
-    """Find the best split of a leaf on each active column, and its gain minus row prices."""
+    """Find the best split of a leaf on each active column, and its gain less row prices."""
     start = fit.columns.start
     work = fit.work
     n = tree.leaves[leaf, END] - tree.leaves[leaf, BEGIN]
@@ -389,8 +393,9 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                 left_gradient = by_code[nan_code, GRADIENT]
                 left_hessian = by_code[nan_code, HESSIAN]
                 n_left = n_missing
-            # with NaN on the right, all numbers may go left
-            for c in range(nan_code if n_missing > 0.5 and not nan_left else nan_code - 1):
+            # if NaN goes right, all numbers may go left
+            n_boundaries = nan_code if n_missing > 0.5 and not nan_left else nan_code - 1
+            for c in range(n_boundaries):
                 if by_code[c, COUNT] < 0.5:
                     continue
                 left_gradient += by_code[c, GRADIENT]
@@ -409,9 +414,9 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                 if gain > best_gain:
                     best_gain = gain
                     work.last_code[leaf, k] = c
-                    # missing values that occur only in later rows go to the larger side
-                    heavier = 2.0 * n_left >= n
-                    work.nan_left[leaf, k] = heavier if n_missing < 0.5 else nan_left == 1
+                    # if no row here is NaN, NaN in later rows goes to the child with more rows
+                    is_left_larger = 2.0 * n_left >= n
+                    work.nan_left[leaf, k] = is_left_larger if n_missing < 0.5 else nan_left == 1
         if len(fit.row_prices.split):
             rows = work.rows[tree.leaves[leaf, BEGIN] : tree.leaves[leaf, END]]
             best_gain -= _row_toll(fit, rows, k)
@@ -420,7 +425,10 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _choose_column(fit: Any, tree: Any, leaf: int) -> None:
-    """Write the column with the largest gain minus price, and this gain; -1 and 0 if none."""
+    """Write the column with the largest gain less price, and this gain.
+
+    If no gain is above its price, they are -1 and 0.
+    """
     gain = fit.work.gain[leaf]
     toll = fit.work.toll
     best_gain = 0.0

@@ -1,9 +1,9 @@
-"""Gradient boosting on LightGBM: full models, and models that pay for features once.
+"""Gradient boosting on LightGBM: settings, fits, and prices of first uses.
 
-LightGBM's ``cegb_penalty_feature_coupled`` charges a feature the first time any tree uses it
-(CEGB, NIPS 2017, section 3; the first-use penalty of GreedyMiser and Adapt-GBRT). Groups are
-ours: a feature's penalty carries its group's shared price until a member of the group is in
-use. One thread per fit: on small data a second one costs more than it brings.
+LightGBM's ``cegb_penalty_feature_coupled`` charges a feature the first time any tree uses it (CEGB,
+NIPS 2017, section 3). This is also the first-use penalty of GreedyMiser and Adapt-GBRT. LightGBM
+has no groups, so the penalty of a feature includes the shared price of its group until a tree uses
+a feature of the group. Each fit uses one thread, because a second one does not pay on small data.
 """
 
 from __future__ import annotations
@@ -22,39 +22,41 @@ from gatewise.models.trees import TreeEnsemble
 Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 LARGE_ROWS = 5000
-"""Above this many rows boosted trees may be large."""
+"""With more rows than this, boosted trees may be large."""
 
 MANY_ROWS = 50_000
-"""Above this many rows some of them choose what all are fitted with, trees are larger, forests
-smaller."""
+"""With more rows than this, settings are chosen on a sample of the rows, boosted trees are larger,
+and forests have fewer trees."""
 
 SVM_ROWS = 16_000
-"""Above this many rows a kernel machine, quadratic in them, is not tried."""
+"""With more rows than this, kernel machines are not tried, because their time is quadratic in the
+rows."""
 
 STOPPING_ROWS = 20_000
-"""Largest number of validation rows that say when a fit ends: each passes every tree, which takes a
-good part of a fit on many rows."""
+"""Maximum number of validation rows for early stopping. Each of them passes every tree, which takes
+a large part of the time of a fit."""
 
 COARSE_BINS = 63
-"""Bins of a feature on few rows, where rows have groups, or where features are only compared: finer
-thresholds tell known rows and groups apart, not classes, and take up to three times as long."""
+"""Number of bins of a feature on few rows, on rows with groups, and in comparisons of features.
+Finer thresholds overfit to the known rows and groups, and take up to three times as long."""
 
 PATIENCE = (12, 0.003), (20, 0.0)
-"""Rounds that end a fit if the mean log loss of validation rows has not fallen by more than this
-amount since the best one: on few rows, and on more than 5,000. The amount is multiplied by the
-entropy of the classes where uneven classes have less than one bit."""
+"""Number of rounds and amount for early stopping, on up to 5,000 rows and on more. A fit ends if
+the mean log loss of validation rows has not fallen by this amount for this number of rounds. If the
+entropy of the classes is below one bit, the amount is multiplied by it."""
 
-LARGEST_STEP = 1.5
-"""Largest value of a leaf for one of many classes, before the learning rate. Newton's steps of a
-rare class have no bound: values of 691 on Forest, losses that run away at rates above 0.1, and
-steps that 8 bits cannot tell apart."""
+MAX_STEP = 1.5
+"""Largest absolute value of a leaf in a model of several classes, before the learning rate. Newton
+steps of a rare class are unbounded. On Forest they reach 691, the loss diverges at learning rates
+above 0.1, and leaves of 8 bits cannot represent the other steps."""
 
 RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.07}
-"""LightGBM settings that try one random threshold per feature, which averages out on few rows."""
+"""LightGBM settings that try one random threshold per feature, which reduces the variance on few
+rows."""
 
 
 def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
-    """LightGBM parameters that every fit here shares; `changes` override them."""
+    """Make the LightGBM parameters that all fits share; `changes` override them."""
     return {
         "verbosity": -1,
         "num_threads": 1,
@@ -70,12 +72,12 @@ def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
 
 
 def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str, Any]:
-    """LightGBM settings of a strong model on `n_rows` rows: leaves, learning rate, perhaps bins.
+    """Choose the leaves, the learning rate and the bins of a strong model on `n_rows` rows.
 
-    Stages get the same as the high-cost model: weaker ones never come within 1 % of it. On very
-    many rows larger trees at a higher rate are better in less time: on 256,000 rows and all
-    features of Forest log loss .077 in 11 s, with 255 leaves at 0.1 .092 in 16 s. `grouped` says
-    whether the rows have groups.
+    Stages have the same settings as the high-cost model, because weaker stages do not come within
+    1 % of its accuracy. On very many rows, larger trees at a higher rate are better and faster. On
+    256,000 rows of Forest the log loss is .077 in 11 s, and .092 in 16 s with 255 leaves at rate
+    0.1. `grouped` says whether the rows have groups.
 
     >>> capacity(1000, 2)
     {'num_leaves': 15, 'learning_rate': 0.1, 'max_bin': 63}
@@ -92,19 +94,19 @@ def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str,
 
 
 def link_of(n_classes: int) -> Link:
-    """Sigmoid for two classes (one margin), softmax for more (one margin per class)."""
+    """Get the link of a model: sigmoid for two classes, which have one margin, else softmax."""
     return "sigmoid" if n_classes == 2 else "softmax"
 
 
 def log_loss_params(n_classes: int) -> dict[str, Any]:
-    """LightGBM's settings for the log loss of two or more classes."""
+    """Make LightGBM's settings for the log loss of two or more classes."""
     if n_classes == 2:
         return {"objective": "binary", "metric": "binary_logloss"}
     return {
         "objective": "multiclass",
         "num_class": n_classes,
         "metric": "multi_logloss",
-        "max_delta_step": LARGEST_STEP,
+        "max_delta_step": MAX_STEP,
     }
 
 
@@ -119,47 +121,48 @@ def fit_boosting(
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
 ) -> tuple[TreeEnsemble, int]:
-    """Fit a boosted classifier; with `validation`, stop early on its log loss.
+    """Fit a boosted classifier; return its trees and its number of rounds.
 
-    `validation`: rows, labels, weights. Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
+    With `validation`, which holds rows, labels and weights, the log loss on these rows stops the
+    fit early. Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     settings = tree_params(seed) | log_loss_params(n_classes) | dict(params or {})
     data = lgb.Dataset(x, y, weight=weight, params=settings, free_raw_data=False)
     callbacks: list[Callable[..., Any]] = []
-    valid = None
+    valid_sets = None
     if validation is not None:
         every_nth = slice(None, None, -(-len(validation[1]) // STOPPING_ROWS))
-        unseen_x, unseen_y, unseen_weight = (array[every_nth] for array in validation)
-        valid = [data.create_valid(unseen_x, unseen_y, weight=unseen_weight)]
-        rounds_left, fall = PATIENCE[len(x) > LARGE_ROWS]
-        fall *= min(1.0, _bits(y, weight))
-        callbacks = [lgb.early_stopping(rounds_left, verbose=False, min_delta=fall)]
+        val_x, val_y, val_weight = (array[every_nth] for array in validation)
+        valid_sets = [data.create_valid(val_x, val_y, weight=val_weight)]
+        n_patience_rounds, min_decrease = PATIENCE[len(x) > LARGE_ROWS]
+        min_decrease *= min(1.0, _class_entropy(y, weight))
+        callbacks = [lgb.early_stopping(n_patience_rounds, verbose=False, min_delta=min_decrease)]
     booster = lgb.train(
         settings,
         data,
         rounds,
-        valid_sets=valid,
+        valid_sets=valid_sets,
         callbacks=callbacks,
-        keep_training_booster=True,  # no copy by way of text
+        keep_training_booster=True,  # avoids a copy of the model through text
     )
     n_rounds = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
     return TreeEnsemble.from_lightgbm(booster, num_iteration=n_rounds), n_rounds
 
 
-def _bits(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:
-    """Entropy of the classes, in bits."""
-    count = np.bincount(y, weight)
-    share = count[count > 0] / count.sum()
+def _class_entropy(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:
+    """Compute the entropy of the classes in bits."""
+    class_weight = np.bincount(y, weight)
+    share = class_weight[class_weight > 0] / class_weight.sum()
     return float(-(share * np.log2(share)).sum())
 
 
 def varies(x: NDArray[np.float32]) -> bool:
-    """Whether any column does; else LightGBM grows nothing and fails a check of its own."""
+    """Whether any column has two values; otherwise LightGBM fails with an error."""
     return bool((np.fmin.reduce(x, axis=0) < np.fmax.reduce(x, axis=0)).any())
 
 
 def objective_of(derivatives: Derivatives) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Turn derivatives of outputs, shape (n, n_outputs), into an objective of LightGBM."""
+    """Make an objective of LightGBM from derivatives of outputs, shape (n, n_outputs)."""
 
     def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
         gradient, hessian = derivatives(np.reshape(scores, (len(scores), -1)))
@@ -169,12 +172,13 @@ def objective_of(derivatives: Derivatives) -> Callable[[Any, Any], tuple[Any, An
 
 
 class FirstUsePrices:
-    """LightGBM's prices of first uses in one fit: each feature is paid once, its group with it.
+    """LightGBM's prices of first uses in one fit, where each feature and group is paid once.
 
-    `strength` is the penalty of one unit of cost in LightGBM's gain, twice the drop of the summed
-    loss: a mean loss plus ``gamma * cost`` over ``n`` rows is ``2 * n * gamma``. `params` are
-    LightGBM's parameters at the start, none where nothing is charged. Only the features' own prices
-    stand still: :meth:`after` each round the rest of a touched group is cheaper.
+    `strength` is the price of one unit of cost in LightGBM's gain, which is twice the decrease of
+    the summed loss. To add ``gamma * cost`` to the mean loss over ``n`` rows, it is
+    ``2 * n * gamma``. `params` are LightGBM's parameters at the start, and are empty if nothing is
+    charged. :meth:`update` must be called after each round. Once a tree uses a feature of a group,
+    the other features of the group cost only their own price.
     """
 
     def __init__(self, costs: FeatureCosts, strength: float) -> None:
@@ -187,10 +191,10 @@ class FirstUsePrices:
             self.params = {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": price.tolist()}
 
     def update(self, booster: lgb.Booster) -> None:
-        """Renew the prices after a round."""
+        """Update the prices after a round."""
         if self._groups_open:
-            used = np.asarray(booster.feature_importance("split") > 0)
-            price = self._strength * self._costs.remaining(used)
+            is_used = np.asarray(booster.feature_importance("split") > 0)
+            price = self._strength * self._costs.remaining(is_used)
             booster.reset_parameter({"cegb_penalty_feature_coupled": price.tolist()})
-            touched = np.unique(self._costs.group[used])
-            self._groups_open = len(touched[touched >= 0]) < len(self._costs.shared)
+            paid_groups = np.unique(self._costs.group[is_used])
+            self._groups_open = len(paid_groups[paid_groups >= 0]) < len(self._costs.shared)

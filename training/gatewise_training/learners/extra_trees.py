@@ -1,10 +1,10 @@
 """Extremely randomised trees (Geurts, Ernst & Wehenkel, 2006), compiled.
 
-As in scikit-learn's ExtraTreesClassifier, each tree is fitted on all rows. A node tries the square
-root of the number of features, each with one uniform threshold, and splits where Gini impurity is
-lowest. scikit-learn needs two milliseconds for a tree of a few hundred rows, nearly all of it
-overhead, and counts features that are constant within a node, which makes forests on columns of
-mostly 0 larger and less accurate.
+As in scikit-learn's ExtraTreesClassifier, each tree is fitted on all rows. If there are K features,
+a node tries sqrt(K) of them, each with one uniformly random threshold, and uses the split with the
+lowest Gini impurity. scikit-learn needs two milliseconds for a tree of a few hundred rows, which is
+nearly all overhead. It also counts features that are constant within a node among those sqrt(K),
+which makes forests on columns of mostly 0 larger and less accurate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gatewise_training.forests.grower.growing import (
 )
 
 N_CONSTANT = DEPTH
-"""Column of the waiting nodes with the number of features that are constant within the node."""
+"""Column of the pending nodes with the number of features that are constant within the node."""
 
 
 class ForestTask(NamedTuple):
@@ -48,12 +48,12 @@ class ForestTask(NamedTuple):
 class ForestWork(NamedTuple):
     """Working arrays of a forest's growth."""
 
-    rows: Any  # (n,), int32: node after node
+    rows: Any  # (n,), int32: rows of all pending nodes, one node after another
     spare: Any  # (n,), int32
-    waiting: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
-    order: Any  # (n_features,): columns, those that are constant within the node first
-    class_sums: Any  # (n_classes,): weight of a node's rows
-    left_sums: Any  # (n_classes,): weight of the rows left of a candidate
+    pending: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
+    order: Any  # (n_features,): columns; those that are constant within the node come first
+    class_sums: Any  # (n_classes,): weight of a node's rows of each class
+    left_sums: Any  # (n_classes,): weight of the rows on the left of a candidate split
 
 
 def fit_extra_trees(
@@ -66,9 +66,10 @@ def fit_extra_trees(
     min_rows: int = 1,
     seed: int,
 ) -> TreeEnsemble:
-    """Fit a forest; margins are the averaged class distributions of the leaves.
+    """Fit a forest with at least `min_rows` rows per leaf.
 
-    Shapes: `x` (n, n_features), without NaN, `y, weight` (n,); a leaf holds at least `min_rows`.
+    Its margins are the averaged class distributions of the leaves. Shapes: `x` (n, n_features),
+    without NaN, `y, weight` (n,).
     """
     n_features = x.shape[1]
     task = ForestTask(
@@ -94,7 +95,7 @@ def fit_extra_trees(
 
 @numba.njit(cache=True, nogil=True)
 def _grow_forest(task: Any, seed: int) -> Any:
-    """Grow all trees; return the nodes, their values, their number, and the roots."""
+    """Grow all trees; return the nodes, their values, the number of nodes, and the roots."""
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n_features, n = task.columns.shape
     size = max(task.n_trees * min(2 * n, 64), 2 * n)
@@ -123,29 +124,29 @@ def _grow_forest(task: Any, seed: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
-    """Grow a tree depth first, with nodes numbered from `root`; return the next free number."""
+    """Grow a tree depth first, with nodes numbered from `root`; return the next free node."""
     rows = work.rows
-    waiting = work.waiting
+    pending = work.pending
     for i in range(len(rows)):
         rows[i] = i
-    n_waiting = write_leaf(waiting, 0, 0, len(rows), 0, root)
+    n_pending = write_leaf(pending, 0, 0, len(rows), 0, root)
     n_nodes = root + 1
-    while n_waiting:
-        n_waiting -= 1
-        begin = waiting[n_waiting, BEGIN]
-        end = waiting[n_waiting, END]
-        node = waiting[n_waiting, NODE]
+    while n_pending:
+        n_pending -= 1
+        begin = pending[n_pending, BEGIN]
+        end = pending[n_pending, END]
+        node = pending[n_pending, NODE]
         _sum_classes(task, rows[begin:end], work.class_sums)
         _write_class_shares(task, work.class_sums, value[node])
         is_pure = work.class_sums.max() >= work.class_sums.sum()
         if is_pure or end - begin < max(2, 2 * task.min_rows):
             continue
         feature, threshold, n_constant = _draw_split(
-            task, work, begin, end, waiting[n_waiting, N_CONSTANT]
+            task, work, begin, end, pending[n_pending, N_CONSTANT]
         )
         if feature < 0:
             continue
-        # move rows that go left to the front; both writes always happen, to avoid a branch
+        # move rows that go left to the front; both writes are unconditional, to avoid a branch
         middle = begin
         n_right = 0
         for i in range(begin, end):
@@ -156,13 +157,13 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
             middle += goes_left
             n_right += not goes_left
         copy_into(rows, middle, work.spare, n_right)
-        # push both children, the left one last, so that it is next
+        # push both children, the left one last so that it is popped first
         nodes.feature[node] = feature
         nodes.threshold[node] = threshold
         nodes.left[node] = n_nodes
         nodes.right[node] = n_nodes + 1
-        n_waiting = write_leaf(waiting, n_waiting, middle, end, n_constant, n_nodes + 1)
-        n_waiting = write_leaf(waiting, n_waiting, begin, middle, n_constant, n_nodes)
+        n_pending = write_leaf(pending, n_pending, middle, end, n_constant, n_nodes + 1)
+        n_pending = write_leaf(pending, n_pending, begin, middle, n_constant, n_nodes)
         n_nodes += 2
         value[node] = 0.0
     return n_nodes
@@ -187,10 +188,10 @@ def _write_class_shares(task: Any, class_sums: Any, value: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> Any:
-    """Draw splits; return the best one's feature (-1 if there is none) and threshold, `n_constant`.
+    """Draw splits; return feature (or -1) and threshold of the best one, and the new `n_constant`.
 
-    The first `n_constant` columns of `order` are constant within the node and its descendants; the
-    number returned includes the constant columns found here.
+    The first `n_constant` columns of `order` are constant within the node and its descendants. The
+    returned number includes the constant columns that are found here.
     """
     order = work.order
     class_sums = work.class_sums
@@ -217,7 +218,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         threshold = np.float32(np.float64(low) + share * (np.float64(high) - np.float64(low)))
         if threshold >= high:
             threshold = low
-        # class sums W_left; W is the node's, W_right their difference
+        # W_left: weights of the left rows by class; W_right = W - W_left, with W of the node
         for m in range(len(left_sums)):
             left_sums[m] = 0.0
         n_left = 0
@@ -249,10 +250,10 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
 # fastmath lets the compiler compare several values at once
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
 def _range(column: Any, rows: Any) -> Any:
-    """Compute the minimum and maximum of values without NaN."""
+    """Compute the minimum and maximum of some rows of a column, which has no NaN."""
     low = high = column[rows[0]]
     for i in range(len(rows)):
-        number = column[rows[i]]
-        low = min(low, number)
-        high = max(high, number)
+        value = column[rows[i]]
+        low = min(low, value)
+        high = max(high, value)
     return low, high

@@ -1,7 +1,7 @@
-"""Compiled rounds of Adapt-GBRT on few rows: q-step, derivatives and a tree for each output.
+"""Compiled rounds of Adapt-GBRT for few rows: q-step, derivatives and a tree for each output.
 
-They equal the rounds of :mod:`gatewise_training.adapt.gbrt` on LightGBM without its overhead of a
-millisecond per round.
+The rounds equal those that :mod:`gatewise_training.adapt.gbrt` runs on LightGBM, but without
+LightGBM's overhead of a millisecond per round.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gatewise_training.learners.losses import HESSIAN_FLOOR
 Array = NDArray[np.float64]
 
 ROOT, OUTPUT = range(2)
-"""Columns of the trees: index of the root, and the output that the tree adds to."""
+"""Columns of the array of trees: index of the root, and the output to which the tree adds."""
 
 
 class GatedLoss(NamedTuple):
-    """The loss of Adapt on the training rows."""
+    """Data and settings of Adapt's loss on the training rows."""
 
     target: Any  # (n, n_margins)
     weight: Any  # (n,)
-    share: Any  # (n,): weights of sum 1
-    f0_loss: Any  # (n,)
-    p_full: float  # bound on the mean offload probability; below 0 without a gate
-    newton: bool
+    share: Any  # (n,): weights that add up to 1
+    f0_loss: Any  # (n,): log loss of the high-cost model
+    p_full: float  # bound on the mean offload probability; below 0 if there is no gate
+    newton: bool  # whether steps are second-order
 
 
 def boost(
@@ -59,7 +59,7 @@ def boost(
 ) -> TreeEnsemble:
     """Grow f1 and, unless `p_full` is None, a gate.
 
-    `rounds` are those of the warm-up and of the whole fit.
+    `rounds` are the numbers of rounds of the warm-up and of the whole fit.
     Shapes: `target` (n, n_margins), `weight, f0_loss` (n,), `base` (n_margins,).
     """
     prices = FirstUse(
@@ -89,7 +89,7 @@ def boost(
 
 @numba.njit(cache=True, nogil=True)
 def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, settings: Any) -> Any:
-    """Grow trees round by round: those of f1, and after the warm-up also those of the gate."""
+    """Grow the trees of f1 round by round, and after the warm-up also the trees of the gate."""
     warm_up, n_rounds = rounds
     n, n_margins = loss.target.shape
     n_outputs = n_margins + (loss.p_full >= 0.0)
@@ -97,7 +97,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     nodes = unsplit_nodes(max_nodes)
     value = np.zeros(max_nodes, np.float32)
     trees = np.empty((n_rounds * n_outputs, 2), np.int32)
-    # int64, because numba would compile functions twice for Python integers
+    # int64, because numba would otherwise compile functions a second time for Python integers
     max_codes = np.int64(1)
     n_nodes = np.int64(0)
     for k in range(len(columns.codes)):
@@ -137,7 +137,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
         if n_grown:
             t += 1
         elif loss.p_full > 0.0 and t < warm_up:
-            t = warm_up  # f1 has no split left without a gate
+            t = warm_up  # f1 has no further split before the gate grows
         else:
             break
     return nodes, value, n_nodes, trees[:n_trees]
@@ -149,8 +149,8 @@ def _derivatives(
 ) -> float:
     """Write gradient and hessian of every output at the best q; return the q-step's multiplier.
 
-    `beta` is the multiplier of the previous round; :mod:`gatewise_training.adapt.gated_trees` has
-    the equations.
+    `beta` is the multiplier of the previous round. The equations are in
+    :mod:`gatewise_training.adapt.gated_trees`.
     """
     n, n_margins = loss.target.shape
     gain = np.empty(n)
@@ -158,7 +158,7 @@ def _derivatives(
     for i in range(n):
         gain[i] = log_loss(scores[:, i], loss.target[i], gradient[:n_margins, i])
     if gated:
-        # A_i - B_i: softplus(g) - softplus(-g) is g
+        # A_i - B_i, because softplus(g) - softplus(-g) = g
         for i in range(n):
             gain[i] = gain[i] - loss.f0_loss[i] + scores[n_margins, i]
         beta = multiplier(gain, loss.share, loss.p_full, beta)
@@ -169,7 +169,7 @@ def _derivatives(
             gradient[n_margins, i] = loss.weight[i] * (gate - q)
             if loss.newton:
                 hessian[n_margins, i] = max(loss.weight[i] * gate * (1.0 - gate), HESSIAN_FLOOR)
-    # weight (1 - q) (p - y), whose derivative is weight (1 - q) p (1 - p)
+    # gradient weight (1 - q) (p - y), hessian weight (1 - q) p (1 - p)
     for m in range(n_margins):
         for i in range(n):
             p = gradient[m, i]
@@ -189,9 +189,10 @@ def _expit(m: float) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def log_loss(margins: Any, target: Any, p: Any) -> Any:
-    """Compute the log loss of a row's first ``len(p)`` margins; write probabilities to `p`.
+    """Compute the log loss of a row's first ``len(p)`` margins, and write probabilities to `p`.
 
-    On few rows numpy, as in :mod:`gatewise_training.learners.losses`, takes seven times as long.
+    On few rows :mod:`gatewise_training.learners.losses`, which uses numpy, takes seven times as
+    long.
     """
     if len(p) == 1:
         m = margins[0]
@@ -215,7 +216,8 @@ def log_loss(margins: Any, target: Any, p: Any) -> Any:
 @numba.njit(cache=True, nogil=True)
 def multiplier(gain: Any, share: Any, p_full: float, previous: float) -> Any:
     """Find the smallest ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``."""
-    # f(beta) = sum(share * sigmoid(gain - beta)) - p_full falls: Newton's method in a bracket
+    # f(beta) = sum(share * sigmoid(gain - beta)) - p_full is decreasing, so its root is found by
+    # Newton's method within a bracket
     low = 0.0
     high = max(gain.max() - np.log(p_full), 0.0)
     beta = 0.0

@@ -1,6 +1,7 @@
-"""The high-cost model f0, trained here or given as a classifier, an ONNX graph or a callable.
+"""The high-cost model f0: trained by this library, or given by the user.
 
-In this module classes are indices 0..M-1. A given fitted model is never refitted.
+Users give a classifier, an ONNX graph or a callable. A given model is never refitted. In this
+module classes are indices 0..M-1.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from gatewise_training.learners.given_models.packable import is_column, needs_ba
 
 
 def is_given(model: Any) -> bool:
-    """Whether a `high_cost_model` answers as it is, with nothing to fit.
+    """Whether a `high_cost_model` is complete, because it has no ``fit`` method.
 
-    Such models are an ONNX file, a function, an import path, an object or a class with
-    ``predict_proba`` and without ``fit``. A classifier may be fitted or not.
+    Such models are an ONNX file, a function, an import path, and an object or class with
+    ``predict_proba`` only. A classifier with ``fit`` may or may not be fitted.
     """
     return not hasattr(model, "fit")
 
 
 def is_graph(model: Any) -> bool:
-    """Whether a model is given as an ONNX file: its path, its bytes or an OnnxModel."""
+    """Whether a model is an ONNX graph: a path, the bytes of a file, or an OnnxModel."""
     if isinstance(model, str):
         return not model.startswith(PYTHON)
     return isinstance(model, Path | bytes | OnnxModel)
@@ -52,24 +53,24 @@ class HighCostModel:
     Attributes
     ----------
     features : ndarray of intp, shape (n_used,)
-        Columns of the instance that it reads, in its own order.
+        Columns of an instance that the model reads, in the order of its inputs.
     n_classes : int
     kind : str
-        Name of its kind, for display: "svm", "boosting", "extra-trees", "given", "onnx", "python".
+        Kind of model, for display: "svm", "boosting", "extra-trees", "given", "onnx" or "python".
     trees : TreeEnsemble or None
-        Its margins as flat arrays over `features`, if it was trained here as trees.
+        Flat trees over `features`, if the model was trained here as trees.
     estimator : object or None
-        A fitted scikit-learn classifier over `features`.
+        Fitted scikit-learn classifier over `features`.
     onnx : bytes or None
-        A given ONNX graph, with the input ``x`` over `features`.
+        Given ONNX graph, with the input ``x`` over `features`.
     form : GraphForm or None
-        Meaning of this graph's outputs.
+        Meaning of the outputs of this graph.
     opaque : PythonModel or None
-        A function that answers with probabilities of all classes, and has no form as a graph.
+        Function that returns probabilities of all classes and cannot become a graph.
     lookup : ndarray of int64, shape (n_own_classes,) or None
-        Class index of each of the estimator's (or the graph's) own classes.
+        Class index of each class of the estimator or the graph. None if the order is the same.
     rounds : int
-        Boosting rounds, 0 for other kinds.
+        Number of boosting rounds; 0 for other kinds.
     """
 
     features: NDArray[np.intp]
@@ -85,20 +86,20 @@ class HighCostModel:
 
     @property
     def link(self) -> Link:
-        """Link from the margins of `trees` to probabilities; identity for a forest's margins."""
+        """Link from the margins of `trees` to probabilities; identity for forests."""
         return "identity" if self.kind == "extra-trees" else link_of(self.n_classes)
 
     @property
     def backend(self) -> str | None:
-        """Backend with which a worker serves an opaque model, ``python:...``; None for a graph."""
+        """Backend with which a worker serves an opaque model, ``python:...``; else None."""
         return None if self.opaque is None else self.opaque.spec
 
-    def shifted(self, first: int) -> HighCostModel:
-        """Get the same model with its features counted from column `first` on."""
-        return replace(self, features=self.features + first)
+    def shifted(self, first_column: int) -> HighCostModel:
+        """Make the same model for instances with its columns from `first_column` on."""
+        return replace(self, features=self.features + first_column)
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Get :meth:`labels` and :meth:`predict_proba` of instances `x`, each computed once."""
+        """Get :meth:`labels` and :meth:`predict_proba` of instances in one run of the model."""
         columns = x[:, self.features]
         if self.trees is not None:
             margins = self.trees.margins(columns)
@@ -115,25 +116,24 @@ class HighCostModel:
         return indices, self._estimator_chances(columns, indices)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Get class probabilities, float64 (n, n_classes).
+        """Get class probabilities of instances, float64 (n, n_classes).
 
-        They are one-hot labels if the model gives no probabilities. `x`, float32 (n, n_features),
-        has whole instances.
+        If the model gives no probabilities, they are one-hot labels. `x`, float32 (n, n_features),
+        has all features of the instances.
         """
         if self.estimator is not None and hasattr(self.estimator, "predict_proba"):
             return self._estimator_chances(x[:, self.features], np.empty(0, np.int64))
         return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Get class indices of instances `x`, int64 (n,), by its own ``predict``."""
+        """Get class indices of instances, int64 (n,), by the ``predict`` of the model."""
         if self.estimator is not None:
             return self._estimator_labels(x[:, self.features])
         return self.answers(x)[0]
 
     def _estimator_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
-        predicted = np.ravel(
-            self.estimator.predict(named_rows(self.estimator, x_used))
-        )  # CatBoost gives a column
+        # CatBoost returns a column, so ravel
+        predicted = np.ravel(self.estimator.predict(named_rows(self.estimator, x_used)))
         position = class_positions(np.asarray(self.estimator.classes_), predicted)
         return position if self.lookup is None else self.lookup[position]
 
@@ -144,19 +144,20 @@ class HighCostModel:
             return self._over_all_classes(
                 self.estimator.predict_proba(named_rows(self.estimator, x_used))
             )
-        out = np.zeros((len(x_used), self.n_classes))
-        out[np.arange(len(x_used)), class_indices] = 1.0
-        return out
+        one_hot = np.zeros((len(x_used), self.n_classes))
+        one_hot[np.arange(len(x_used)), class_indices] = 1.0
+        return one_hot
 
     def _over_all_classes(self, raw: NDArray[Any]) -> NDArray[np.float64]:
+        """Move the columns of the model's own classes to their class indices."""
         if n_nan_rows := int(np.isnan(raw).any(axis=1).sum()):
             raise InputError(
                 f"high_cost_model gives no probabilities (NaN) for {n_nan_rows} of {len(raw)} "
                 "rows, which a worker cannot send: repair the model or give another one"
             )
-        out = np.zeros((len(raw), self.n_classes))
-        out[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
-        return out
+        chances = np.zeros((len(raw), self.n_classes))
+        chances[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
+        return chances
 
     @classmethod
     def given(
@@ -167,23 +168,23 @@ class HighCostModel:
         names: Sequence[str] | None = None,
         shape: tuple[int, ...] | None = None,
     ) -> HighCostModel:
-        """Wrap a fitted classifier or an ONNX file; nothing is refitted.
+        """Make a high-cost model from a given model, without a refit.
 
         Parameters
         ----------
         model : object
-            A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost; path, bytes or
-            :class:`.OnnxModel` of an ONNX graph that takes one row per instance and gives labels,
-            probabilities or logits; a :class:`.FormedGraph`; or an opaque model: a function of the
-            rows that gives probabilities, an object or a class with ``predict_proba``, or their
-            import path ``python:module:attribute``.
+            One of the following. A fitted classifier of scikit-learn, LightGBM, XGBoost or
+            CatBoost. A path, bytes or :class:`.OnnxModel` of an ONNX graph that takes one row per
+            instance and returns labels, probabilities or logits, or a :class:`.FormedGraph`. An
+            opaque model, which is a function from rows to probabilities, an object or a class with
+            ``predict_proba``, or the import path ``python:module:attribute`` of one of these.
         classes : ndarray, shape (n_classes,)
-            The data's class labels, in the order of a FormedGraph's outputs if it names none.
+            Class labels of the data. If a FormedGraph has no names, its outputs are in this order.
         n_features : int
         names : sequence of str, optional
-            The data's column names, which must be the model's where it has any.
+            Column names of the data. They must equal the model's column names, if it has any.
         shape : tuple of int, optional
-            Shape of instances for a graph; by default (n_features,).
+            Shape of an instance for a graph; by default (n_features,).
 
         Returns
         -------
@@ -193,7 +194,7 @@ class HighCostModel:
         Raises
         ------
         InputError
-            If it reads other features or has other classes than the data, or gives no
+            If the model reads other features or has other classes than the data, or returns no
             probabilities.
         """
         all_columns = np.arange(n_features)
@@ -209,7 +210,7 @@ class HighCostModel:
             _check_named(model.form, classes)
         if isinstance(model, FormedGraph):
             form = model.named(classes.tolist())
-            lookup = _match(list(form.names or ()), classes)
+            lookup = _class_indices(list(form.names or ()), classes)
             return cls(
                 all_columns, len(classes), "onnx", onnx=model.content, form=form, lookup=lookup
             )
@@ -227,23 +228,24 @@ class HighCostModel:
         n_model_features = int(getattr(model, "n_features_in_", n_features))
         if n_model_features != n_features:
             raise InputError(
-                f"high_cost_model was fitted on {n_model_features} features, the data has "
+                f"high_cost_model was fitted on {n_model_features} features, but the data has "
                 f"{n_features}"
             )
         names_of_model = getattr(model, "feature_names_in_", None)
         if names is not None and names_of_model is not None:
-            for number, (own_name, name) in enumerate(zip(names_of_model, names, strict=True)):
-                if not is_column(own_name, name):
+            for index, (model_name, name) in enumerate(zip(names_of_model, names, strict=True)):
+                if not is_column(model_name, name):
                     raise InputError(
-                        f"high_cost_model was fitted with {str(own_name)!r} as column {number}, "
-                        f"the data has {name!r} there; give the columns in the model's order"
+                        f"high_cost_model was fitted with {str(model_name)!r} as column {index}, "
+                        f"but the data has {name!r} there: give the columns in the model's order"
                     )
         own_classes = np.asarray(getattr(model, "classes_", ()))
-        lookup = _match(own_classes.tolist(), classes)
+        lookup = _class_indices(own_classes.tolist(), classes)
         return cls(all_columns, len(classes), "given", estimator=model, lookup=lookup)
 
 
-def _match(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+def _class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    """Find the index of each class of a model among the classes of the data."""
     data_classes = classes.tolist()
     unknown = [c for c in own_classes if c not in data_classes]
     if unknown:
@@ -257,9 +259,9 @@ def _match(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _check_named(form: GraphForm, classes: NDArray[Any]) -> None:
-    """Refuse a graph that does not say which of the data's classes its outputs are."""
-    names_are_numbers = form.positions and classes.tolist() == list(range(len(classes)))
-    if form.names is None and not names_are_numbers:
+    """Refuse a graph without names for its outputs, unless the classes are 0, 1, ..."""
+    classes_are_indices = form.positions and classes.tolist() == list(range(len(classes)))
+    if form.names is None and not classes_are_indices:
         raise InputError(
             "high_cost_model's graph does not name the labels of its outputs: give "
             "OnnxModel(file, classes=[...]) or write a JSON list of them into its metadata as "

@@ -1,4 +1,4 @@
-"""Train the high-cost model f0: the most accurate of several kinds, or the user's own kind."""
+"""Training of the high-cost model f0, as the best of several kinds or by a given classifier."""
 
 from __future__ import annotations
 
@@ -35,37 +35,40 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.screening import screened
 from gatewise_training.learners.stage_bounds import TreeShape
 
-TREES = (300, 150, 100)
-TRIAL_TREES = 30
-"""Trees of extra-trees by size of the data; above 5,000 rows a few are tried first, above 50,000 on
-some of the rows, as boosting is."""
+N_EXTRA_TREES = (300, 150, 100)
+"""Number of extra-trees on up to 5,000 rows, on up to 50,000 rows, and on more."""
 
-NEAR = 0.01
-"""What is tried first is fitted whole if it is that close to the best accuracy."""
+N_TRIAL_TREES = 30
+"""Number of extra-trees of a trial, which comes first on more than 5,000 rows. On more than 50,000
+rows the trial uses a sample of the rows."""
 
-FEWER_LEAVES = (1023, 255, 63, 15, 4)
-"""Leaves of a boosted tree that are tried on more than 5,000 rows, from `capacity`'s on."""
+MAX_TRIAL_LOSS = 0.01
+"""A kind is fitted on all rows if the accuracy of its trial is that close to the best one."""
+
+LEAVES = (1023, 255, 63, 15, 4)
+"""Numbers of leaves to try on more than 5,000 rows, from the number of `capacity` down."""
 
 FINE_BINS = 255
-"""Bins of a feature that are tried on fewer, after `capacity`'s."""
+"""Number of bins to try on up to 5,000 rows, after the number of `capacity`."""
 
 PLAIN = {"num_leaves": 31, "learning_rate": 0.1, "max_bin": 255, "min_data_in_leaf": 20}
 PLAIN_ROUNDS = 100
-"""LightGBM's own settings: they stop nothing early, which few or few kinds of rows may do too soon.
-"""
+"""LightGBM's default settings, without early stopping. Few rows, or few groups of rows, may stop a
+fit too early."""
 
-FAR = 0.03
-"""An SVM behind another scaler is not tried where the first one is that much less accurate."""
+MAX_SVM_LOSS = 0.03
+"""Other scalers for the SVM are tried if the first one is at most this far below the best
+accuracy."""
 
-LEAST_CHANCE = 1e-12
-"""No probability is less in a log loss."""
+MIN_PROBABILITY = 1e-12
+"""Lower bound of probabilities in a log loss."""
 
-LEAST_SHARPENED = 1e-6
-"""No probability is less before it is calibrated: forests give many zeros."""
+MIN_UNCALIBRATED = 1e-6
+"""Lower bound of probabilities before their calibration, because forests give many zeros."""
 
 
 class TrainedModel(NamedTuple):
-    """A high-cost model, its out-of-fold answers, and the best shape of boosted trees on the rows.
+    """A high-cost model, its out-of-fold predictions, and the best shape of boosted trees.
 
     Shapes: `labels` (n_validation,) class indices, `probabilities` (n_validation, n_classes).
     """
@@ -73,7 +76,7 @@ class TrainedModel(NamedTuple):
     model: HighCostModel
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float64]
-    shape: TreeShape | None = None  # None: none were tried
+    shape: TreeShape | None = None  # None if no boosted trees were tried
 
 
 def train_high_cost_model(
@@ -86,13 +89,15 @@ def train_high_cost_model(
     seed: int = 0,
     report: Callable[[str], None] = lambda _what: None,
 ) -> TrainedModel:
-    """Train f0: the most accurate, on validation rows, of the families that fit the data.
+    """Train f0 as the best of several kinds of models on validation rows.
 
-    The families are boosted trees in several shapes, up to 5,000 rows also with random thresholds,
-    and, unless values may be missing, extra-trees and up to 16,000 rows an RBF-SVM (calibrated by
-    Platt's sigmoid). :func:`best_model` chooses. Above 50,000 rows all are first tried on some of
-    the rows. With a `template`, an unfitted scikit-learn classifier, clones of it are fitted
-    instead; if it finds columns by their names, it gets the rows under `names`.
+    The kinds are boosted trees in several shapes and, on up to 5,000 rows, boosted trees with
+    random thresholds. Unless values may be missing, there are also extra-trees and, on up to 16,000
+    rows, an RBF-SVM that is calibrated by Platt's sigmoid. :func:`best_model` chooses. On more than
+    50,000 rows, all kinds are first tried on a sample of the rows.
+
+    With a `template`, an unfitted scikit-learn classifier, clones of it are fitted instead. If it
+    selects columns by their names, it gets the rows with `names`.
     """
     y = plan.y[plan.validation_rows]
     weight = plan.weight[plan.validation_rows]
@@ -106,25 +111,31 @@ def train_high_cost_model(
             trained.append(result)
             accuracies.append(float(np.average(result.labels == y, weights=weight)))
 
-    # first trials of large fits, then the whole fits of the promising kinds
+    # trials of large fits, then complete fits of the kinds with good trials
     recipes = partial(_recipes, plan, n_classes, template, names, allow_missing, seed=seed)
     cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes(None)])
     shape = next((model.shape for model in trained if model.shape), None)
-    near = max(accuracies) - NEAR
-    tries = zip(recipes(shape), accuracies.copy(), strict=True)
-    cross_fit_all([(r.kind, r.fit) for r, accuracy in tries if r.trial and accuracy >= near])
-    # another scaler for an SVM that is nearly as good as the best
-    further = _further_svms(plan, recipes(shape))
-    if further and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - FAR:
-        cross_fit_all([(recipe.kind, recipe.fit) for recipe in further])
+    min_accuracy = max(accuracies) - MAX_TRIAL_LOSS
+    trials = zip(recipes(shape), accuracies.copy(), strict=True)
+    cross_fit_all(
+        [
+            (recipe.kind, recipe.fit)
+            for recipe, accuracy in trials
+            if recipe.trial and accuracy >= min_accuracy
+        ]
+    )
+    # other scalers for an SVM that is nearly as good as the best model
+    other_svms = _other_svms(plan, recipes(shape))
+    if other_svms and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - MAX_SVM_LOSS:
+        cross_fit_all([(recipe.kind, recipe.fit) for recipe in other_svms])
     return trained[best_model(trained, plan)]._replace(shape=shape)
 
 
 def best_model(trained: Sequence[TrainedModel], plan: ValidationSplit) -> int:
-    """Get the number of the model with the smallest error rate plus calibrated Brier score.
+    """Get the index of the model with the smallest sum of error rate and calibrated Brier score.
 
-    On few rows error rates differ by chance. Brier scores vary less, but say little about a model
-    whose probabilities are too cautious, such as a forest's, until they are calibrated.
+    On few rows, error rates differ by chance. Brier scores vary less, but without calibration they
+    underrate models with probabilities that are too cautious, such as forests.
     """
     rows = plan.validation_rows
     y = plan.y[rows]
@@ -141,25 +152,25 @@ def best_model(trained: Sequence[TrainedModel], plan: ValidationSplit) -> int:
 def _calibrated(
     probabilities: NDArray[np.float64], y: NDArray[np.int64], share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Raise probabilities to the one power with the smallest log loss, and normalise them.
+    """Raise all probabilities to the power with the smallest log loss, and normalise them.
 
-    Shapes: `probabilities` (n, n_classes), `y, share` (n,): classes and weights with sum 1.
+    Shapes: `probabilities` (n, n_classes), `y` (n,), `share` (n,), weights that add up to 1.
     """
-    log_chances = np.log(np.maximum(probabilities, LEAST_SHARPENED))
+    log_chances = np.log(np.maximum(probabilities, MIN_UNCALIBRATED))
 
     def powered(log2_power: float) -> NDArray[np.float64]:
         return np.asarray(special.softmax(2.0**log2_power * log_chances, axis=1), np.float64)
 
     def log_loss(log2_power: float) -> float:
-        of_truth = powered(log2_power)[np.arange(len(y)), y]
-        return float(-np.log(np.maximum(of_truth, LEAST_CHANCE)) @ share)
+        chance_of_label = powered(log2_power)[np.arange(len(y)), y]
+        return float(-np.log(np.maximum(chance_of_label, MIN_PROBABILITY)) @ share)
 
     best_power = optimize.minimize_scalar(log_loss, bounds=(-3.0, 3.0), method="bounded").x
     return powered(float(best_power))
 
 
 def tree_shape(plan: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
-    """Find the best shape of boosted trees by the loss of validation rows."""
+    """Find the shape of boosted trees with the smallest loss on validation rows."""
     return _best_shape(n_classes, seed, plan)[0]
 
 
@@ -168,7 +179,7 @@ _CrossFit = Callable[[ValidationSplit], TrainedModel]
 
 @dataclass(frozen=True)
 class _F0Recipe:
-    """One kind of model, and perhaps a cheap trial of whether it is worth its fit."""
+    """How to fit one kind of model, with an optional cheap trial before the fit."""
 
     kind: str
     fit: _CrossFit
@@ -197,7 +208,7 @@ def _clones(
 def _boosting(
     n_classes: int, seed: int, shape: TreeShape | None, plan: ValidationSplit
 ) -> TrainedModel:
-    """Cross-fit boosted trees of a shape; None: search for the best one on the rows of a trial."""
+    """Cross-fit boosted trees of a shape; without a shape, the best one on a trial's rows."""
     if shape is None:
         shape, trained = _best_shape(n_classes, seed, plan)
     else:
@@ -217,11 +228,11 @@ def _forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit) -> T
 
 
 def _forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
-    return _forest(n_classes, seed, TRIAL_TREES, _trial_plan(plan, seed))
+    return _forest(n_classes, seed, N_TRIAL_TREES, _trial_plan(plan, seed))
 
 
 def _trial_plan(plan: ValidationSplit, seed: int) -> ValidationSplit:
-    """Get the plan with as many rows to fit as a comparison of models needs."""
+    """Reduce a plan to as many training rows as a comparison of models needs."""
     return plan.with_fit_rows(MANY_ROWS, seed) if len(plan.folds) == 1 else plan
 
 
@@ -231,11 +242,12 @@ def _tree_params(shape: TreeShape) -> dict[str, Any]:
 
 
 def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeShape, TrainedModel]:
-    """Try one change after the other as long as the log loss of validation rows falls.
+    """Try one shape after the other as long as the log loss of validation rows falls.
 
-    On more than 5,000 rows fewer leaves: the best number depends on the data by a factor of 60, 255
-    on Forest, 4 on the 349 features of HAPT, where 63 lose 4 points of accuracy. On few rows more
-    bins: 63 are better on MiniBooNE, and lose half a point on Thyroid's sharp thresholds.
+    On more than 5,000 rows, the shapes have fewer and fewer leaves. The best number is 255 on
+    Forest and 4 on the 349 features of HAPT, where 63 leaves lose 4 points of accuracy. On fewer
+    rows, the second shape has more bins. 63 bins are better on MiniBooNE, but lose half a point of
+    accuracy on Thyroid, which has sharp thresholds.
     """
     params = _capacity(plan, n_classes)
     rows = plan.validation_rows
@@ -243,15 +255,16 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     leaves = params["num_leaves"]
     rate = params["learning_rate"]
     bins = params.get("max_bin")
-    changes = [(n_fewer, bins) for n_fewer in FEWER_LEAVES if n_fewer <= leaves]
+    candidates = [(n_leaves, bins) for n_leaves in LEAVES if n_leaves <= leaves]
     if len(plan.fit_rows) <= LARGE_ROWS:
-        changes = [(leaves, bins), (leaves, FINE_BINS)]
+        candidates = [(leaves, bins), (leaves, FINE_BINS)]
     trials: list[tuple[float, TreeShape, TrainedModel]] = []
-    for n_leaves, n_bins in changes:
+    for n_leaves, n_bins in candidates:
         shape = TreeShape(n_leaves, rate, n_bins)
         trained = _boosted(n_classes, seed, _tree_params(shape), plan)
         chance = trained.probabilities[np.arange(len(rows)), plan.y[rows]]
-        loss = np.average(-np.log(np.maximum(chance, LEAST_CHANCE)), weights=plan.weight[rows])
+        log_chance = np.log(np.maximum(chance, MIN_PROBABILITY))
+        loss = np.average(-log_chance, weights=plan.weight[rows])
         if trials and loss >= trials[-1][0]:
             break
         trials.append((float(loss), shape, trained))
@@ -265,12 +278,12 @@ def _boosted(
     plan: ValidationSplit,
     fixed_rounds: int | None = None,
 ) -> TrainedModel:
-    """Cross-fit boosted trees, as many rounds as validation rows say or a fixed number."""
+    """Cross-fit boosted trees with early stopping, or with a fixed number of rounds."""
     params = _capacity(plan, n_classes) | dict(changes)
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
         columns = screened(plan.x[rows], plan.y[rows])
-        # a slice of a table that is not wide copies no columns
+        # a slice avoids a copy if all columns are used
         used = columns if len(columns) < plan.x.shape[1] else slice(None)
         validation = None
         if unseen is not None and fixed_rounds is None:
@@ -309,34 +322,36 @@ def _recipes(
     *,
     seed: int,
 ) -> list[_F0Recipe]:
-    """List the kinds to try; `shape` is the shape of boosted trees, once it is known."""
+    """List the recipes to try; `shape` is the shape of boosted trees, once it is known."""
     if template is not None:
         kind = type(template).__name__
         used_names = names if finds_by_name(template) else None
         return [_F0Recipe(kind, partial(_clones, n_classes, "given", template, used_names))]
-    large, many = (len(plan.fit_rows) > n for n in (LARGE_ROWS, MANY_ROWS))
+    is_large = len(plan.fit_rows) > LARGE_ROWS
+    is_very_large = len(plan.fit_rows) > MANY_ROWS
     boosting = partial(_boosting, n_classes, seed, shape)
-    has_trial = many and len(plan.folds) == 1
+    has_trial = is_very_large and len(plan.folds) == 1
     recipes = [_F0Recipe("boosting", boosting, boosting if has_trial else None)]
-    if not large or plan.splitter.n_groups is not None:
+    if not is_large or plan.splitter.n_groups is not None:
         recipes.append(_F0Recipe("plain boosting", partial(_plainly_boosted, n_classes, seed)))
-    if not large:
-        random = partial(_boosted, n_classes, seed, RANDOM_THRESHOLDS)
-        recipes.append(_F0Recipe("random boosting", random))
+    if not is_large:
+        random_boosting = partial(_boosted, n_classes, seed, RANDOM_THRESHOLDS)
+        recipes.append(_F0Recipe("random boosting", random_boosting))
     if not allow_missing:
-        forest = partial(_forest, n_classes, seed, TREES[large + many])
-        trial = partial(_forest_trial, n_classes, seed) if large else None
+        n_trees = N_EXTRA_TREES[is_large + is_very_large]
+        forest = partial(_forest, n_classes, seed, n_trees)
+        trial = partial(_forest_trial, n_classes, seed) if is_large else None
         recipes.append(_F0Recipe("extra-trees", forest, trial))
         recipes += _svms(plan)[:1]
     return recipes
 
 
 def _svms(plan: ValidationSplit) -> list[_F0Recipe]:
-    """List the SVMs behind several scalers, where rows are few and of equal weight."""
-    smallest = np.bincount(plan.y[plan.fit_rows]).min()
-    even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
-    is_small = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)
-    if not (is_small and even and has_halves(plan)):
+    """List the SVMs with several scalers, if rows are few and have equal weights."""
+    n_rarest = np.bincount(plan.y[plan.fit_rows]).min()
+    has_equal_weights = np.ptp(plan.weight) == 0  # scalers do not take weights
+    is_small = len(plan.fit_rows) <= SVM_ROWS and n_rarest >= 2 * len(plan.folds)
+    if not (is_small and has_equal_weights and has_halves(plan)):
         return []
     n_classes = int(plan.y.max()) + 1
     svms = []
@@ -346,6 +361,6 @@ def _svms(plan: ValidationSplit) -> list[_F0Recipe]:
     return svms
 
 
-def _further_svms(plan: ValidationSplit, recipes: Sequence[_F0Recipe]) -> list[_F0Recipe]:
-    """List the SVMs behind other scalers than the one of the recipes, which is their last."""
+def _other_svms(plan: ValidationSplit, recipes: Sequence[_F0Recipe]) -> list[_F0Recipe]:
+    """List the SVMs with other scalers, if the last recipe is an SVM."""
     return _svms(plan)[1:] if recipes[-1].kind.startswith("svm") else []

@@ -1,8 +1,8 @@
-"""Fit of kernel machines by a least-squares SVM on landmarks (Nystroem).
+"""Fit of kernel machines as least-squares SVMs on landmarks (Nystroem).
 
-The fit is a ridge regression on the features of the kernel. Leave-one-out errors, which have a
-closed form (Rifkin & Lippert, 2007), or errors on blocks of rows choose the width of the kernel,
-the scaling and the ridge.
+The fit is a ridge regression on the features of the kernel. The width of the kernel, the scaling
+and the ridge are chosen by leave-one-out errors, which have a closed form (Rifkin & Lippert, 2007),
+or by errors on left-out blocks of rows.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import Scaling, column_scaling, standard_scores
 from gatewise_training.learners.losses import log_loss, one_hot
 
+#: Ridges to try.
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
-#: Candidates, as multiples of one over the summed variance of the features.
+#: Widths of the kernel to try, as multiples of one over the summed variance of the features.
 GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
-#: Numbers of rows and landmarks that choose scaling, gamma and ridge.
-CHOOSING_ROWS = 1500
-CHOOSING_LANDMARKS = 200
+#: Numbers of rows and landmarks on which scaling, gamma and ridge are chosen.
+N_TUNING_ROWS = 1500
+N_TUNING_LANDMARKS = 200
 #: Number of landmarks of the small machines that compare columns.
-TRIAL_LANDMARKS = 120
+N_TRIAL_LANDMARKS = 120
 
 
 def fit_kernel(
@@ -37,22 +38,23 @@ def fit_kernel(
     seed: int = 0,
     blocks: NDArray[np.intp] | None = None,
 ) -> tuple[KernelModel, NDArray[np.float32]]:
-    """Fit a least-squares SVM on landmarks drawn from the rows.
+    """Fit a least-squares SVM on landmarks that are drawn from the rows.
 
-    With `blocks`, (n,), the rows of a block are left out together instead of single rows.
-    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,); returns `left_out` (n, n_outputs).
+    Returns the machine, and the margins of rows that are left out of the fit, (n, n_outputs). With
+    `blocks`, (n,), the rows of a block are left out together instead of single rows.
+    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
     target = one_hot(y, n_classes)
     shuffled = np.random.default_rng(seed).permutation(len(x))
-    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:CHOOSING_ROWS], blocks)
+    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:N_TUNING_ROWS], blocks)
     z = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(z[shuffled[:n_landmarks]], gamma)
     regression = _Ridge(
         basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),), blocks=blocks
     )
-    # the final machine's left-out margins, scaled to the best log odds
-    factor = _temperature(regression.left_out, target, weight)
+    # a factor turns the left-out margins into log odds
+    factor = _margin_factor(regression.left_out, target, weight)
     model = KernelModel(
         mean=mean,
         scale=scale,
@@ -84,7 +86,7 @@ def left_out_error(
         return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
     mean, scale = standard_scores(x)
     z = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(z[:TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
+    basis = _Basis(z[:N_TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
     return _Ridge(basis.features(z), target, weight, blocks=blocks).error
 
 
@@ -95,9 +97,9 @@ def _choose(
     rows: NDArray[np.intp],
     blocks: NDArray[np.intp] | None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
-    """Choose mean, scale, gamma and ridge (per row) by the left-out error on some of the rows.
+    """Choose mean, scale, gamma and ridge per row by the left-out error on some of the rows.
 
-    The scaling is the best one at the middle gamma. Then gammas are tried in both directions as
+    The scaling is the best one at the middle gamma. Then smaller and larger gammas are tried as
     long as the error falls.
     """
     row_blocks = None if blocks is None else blocks[rows]
@@ -105,25 +107,26 @@ def _choose(
     def error_of(scaling: Scaling, index: int) -> tuple[float, float, float]:
         z = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
         gamma = GAMMAS[index] / max(float(z.var(axis=0).sum()), 1e-9)
-        features = _Basis(z[:CHOOSING_LANDMARKS], gamma).features(z)
+        features = _Basis(z[:N_TUNING_LANDMARKS], gamma).features(z)
         ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks)
         return ridge.error, gamma, ridge.ridge / len(rows)
 
     middle = len(GAMMAS) // 2
     choices = [(error_of(scaling, middle), scaling) for scaling in _scalings(x)]
-    best_choice, scaling = min(choices, key=lambda t: t[0][0])
+    best_choice, scaling = min(choices, key=lambda choice: choice[0][0])
     for step in (-1, 1):
         index = middle + step
-        while (
-            0 <= index < len(GAMMAS) and (neighbour := error_of(scaling, index))[0] < best_choice[0]
-        ):
+        while 0 <= index < len(GAMMAS):
+            neighbour = error_of(scaling, index)
+            if neighbour[0] >= best_choice[0]:
+                break
             best_choice = neighbour
-            index = index + step
+            index += step
     return *scaling, *best_choice[1:]
 
 
 class _Basis:
-    """The kernel's features with respect to landmarks, whitened."""
+    """Features of the kernel with respect to landmarks, whitened."""
 
     def __init__(self, landmarks: NDArray[np.float64], gamma: float) -> None:
         self.landmarks = landmarks
@@ -142,12 +145,12 @@ class _Basis:
         return power
 
     def features(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Whitened kernel values and a last column of ones, shape (n, rank + 1)."""
+        """Compute whitened kernel values and a last column of ones, shape (n, rank + 1)."""
         return np.column_stack([self._kernel(z) @ self.root, np.ones(len(z))])
 
 
 class _Ridge:
-    """Weighted ridge regression with the ridge of the smallest error on left-out rows."""
+    """Weighted ridge regression with the ridge that has the smallest error on left-out rows."""
 
     def __init__(
         self,
@@ -158,19 +161,19 @@ class _Ridge:
         blocks: NDArray[np.intp] | None = None,
     ) -> None:
         weighted = features * weight[:, None]
-        regressions = _left_out_parts(features, weighted, target, blocks)
+        block_fits = _block_fits(features, weighted, target, blocks)
         values, vectors = eigh(features.T @ weighted)
         rotated = features @ vectors
         moments = vectors.T @ (weighted.T @ target)
         self.error = np.inf
         for ridge in ridges:
-            # left-out residuals: (y - fit) / (1 - leverage) of single rows (Rifkin & Lippert), or
-            # of each block by a regression on the other rows
+            # residuals of left-out rows: (y - fit) / (1 - leverage) for single rows (Rifkin &
+            # Lippert), or by a regression on the other rows for each block
             inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
             fitted = rotated @ (inverse[:, None] * moments)
-            if regressions:
+            if block_fits:
                 residual = target.copy()
-                for is_out, gram, moments_left in regressions:
+                for is_out, gram, moments_left in block_fits:
                     damped = gram + ridge * np.eye(len(gram))
                     residual[is_out] -= features[is_out] @ solve(
                         damped, moments_left, assume_a="pos"
@@ -186,44 +189,44 @@ class _Ridge:
                 self.left_out = target - residual
 
 
-_Part = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
+_BlockFit = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _left_out_parts(
+def _block_fits(
     features: NDArray[np.float64],
     weighted: NDArray[np.float64],
     target: NDArray[np.float64],
     blocks: NDArray[np.intp] | None,
-) -> list[_Part]:
-    """List a mask of each block's rows, and Gram matrix and moments of the other rows."""
+) -> list[_BlockFit]:
+    """List, for each block, the mask of its rows, and Gram matrix and moments of the other rows."""
     if blocks is None or np.ptp(blocks) == 0:
         return []
     gram = features.T @ weighted
     moments = weighted.T @ target
-    regressions = []
+    block_fits = []
     for block in np.unique(blocks):
         is_out = blocks == block
-        regressions.append(
+        block_fits.append(
             (
                 is_out,
                 gram - features[is_out].T @ weighted[is_out],
                 moments - weighted[is_out].T @ target[is_out],
             )
         )
-    return regressions
+    return block_fits
 
 
 def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
-    """List the scalings to standard scores and to unit ranges."""
+    """List the scalings to try: to standard scores and to unit ranges."""
     with np.errstate(over="ignore"):
         width = np.ptp(x, axis=0).astype(np.float64)
     return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]
 
 
-def _temperature(
+def _margin_factor(
     margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> float:
-    """Find the factor of left-out margins with the smallest log loss."""
+    """Find the factor of margins with the smallest log loss."""
 
     def loss(log_factor: float) -> float:
         return float(np.average(log_loss(np.exp(log_factor) * margins, target), weights=weight))

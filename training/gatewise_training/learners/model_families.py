@@ -1,7 +1,7 @@
-"""Families of models for stages, each fitted on some columns as a flat model.
+"""Families of models for stages, each of which is fitted on some columns as a flat model.
 
-A flat model's float32 margins are the same bits everywhere. Bounds for small devices are part of
-the fit: a family shrinks its models to them (:mod:`.stage_bounds`).
+A flat model gives the same float32 margins, bit by bit, on every platform. Each family fits its
+models within the bounds of small devices (:mod:`.stage_bounds`).
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from gatewise_training.learners.boosting import (
 from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.kernel_fitting import fit_kernel
 from gatewise_training.learners.stage_bounds import (
-    LARGEST_STAGE,
-    LARGEST_STEP_OF_FEW,
+    MAX_STAGE_BYTES,
+    MAX_STEP_OF_FEW_TREES,
     Bounds,
     ForestShape,
     ThresholdGrid,
 )
 
 ROUNDS = 600
-"""Largest number of boosting rounds; validation rows end a fit earlier."""
+"""Maximum number of boosting rounds; early stopping usually ends a fit before."""
 
-MARKS = 512
-"""Largest number of landmarks of a kernel machine, which has no more than half of the rows."""
+MAX_LANDMARKS = 512
+"""Maximum number of landmarks of a kernel machine; they are also at most half of the rows."""
 
 KERNEL_ROWS = 10_000
-"""Rows that a kernel machine is fitted on: more say little about its few hundred weights."""
+"""Maximum number of rows to fit a kernel machine on, which has only a few hundred weights."""
 
 
 @dataclass(frozen=True, eq=False)
 class _StageFit:
-    """A fitted stage and its boosting rounds."""
+    """A fitted stage and its number of boosting rounds."""
 
     stage: Stage
     rounds: int = 0
@@ -57,7 +57,7 @@ class _StageFit:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """Rows and columns that a family fits on."""
+    """Data and settings of one fit of a family; `x` has the columns of the stage."""
 
     plan: ValidationSplit
     x: NDArray[np.float32]
@@ -106,7 +106,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
     if (shape := task.bounds.shape) is not None and task.bounds.max_bytes is not None:
         params["learning_rate"] = shape.rate
         if outputs > 1:
-            params["max_delta_step"] = LARGEST_STEP_OF_FEW
+            params["max_delta_step"] = MAX_STEP_OF_FEW_TREES
     unseen = task.unseen
     model, n_rounds = fit_boosting(
         task.x_fit,
@@ -155,8 +155,8 @@ def _forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
 
 
 def _leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
-    """Choose rows per leaf that keep a forest within a stage's size, measured on one tree."""
-    max_bytes = 0.95 * LARGEST_STAGE / n_trees
+    """Choose the smallest leaves with which a forest fits into a stage, measured on one tree."""
+    max_bytes = 0.95 * MAX_STAGE_BYTES / n_trees
     rows = min_rows
     while rows < len(task.rows):
         size = _forest(task, ForestShape(1, rows)).nbytes
@@ -177,7 +177,7 @@ def _linear(task: _Task) -> _Fitted:
     model.fit(z, task.y_fit, sample_weight=task.weight)
     weights = model.coef_.T
     bias = model.intercept_
-    if n_classes > 2:  # a class that this fold has not seen must not win
+    if n_classes > 2:  # a class without rows in this fold gets a very small margin
         classes = np.asarray(model.classes_)
         if len(classes) == 2:
             weights = weights * [[0.0, 1.0]]
@@ -200,16 +200,18 @@ def _svm(task: _Task) -> _Fitted:
 
 
 def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
-    marks = min(MARKS, len(task.rows) // 2)
+    """Fit a kernel machine; return it with its margins of left-out rows."""
+    n_landmarks = min(MAX_LANDMARKS, len(task.rows) // 2)
     outputs = 1 if task.n_classes == 2 else task.n_classes
     if task.bounds.max_bytes is not None:
-        marks = min(marks, task.bounds.max_bytes // (4 * (task.x.shape[1] + outputs)) - 4)
+        n_fitting = task.bounds.max_bytes // (4 * (task.x.shape[1] + outputs)) - 4
+        n_landmarks = min(n_landmarks, n_fitting)
     model, left_out = fit_kernel(
         task.x_fit,
         task.y_fit,
         task.n_classes,
         weight=task.weight,
-        n_landmarks=max(1, marks),
+        n_landmarks=max(1, n_landmarks),
         seed=task.seed,
         blocks=task.plan.splitter.take(task.rows).blocks(task.seed),
     )
@@ -223,21 +225,26 @@ FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
     "linear": _linear,
     "svm": _svm,
 }
-"""Families by name. Only the two kinds of boosting take NaN."""
+"""Families by name. Only the two kinds of boosting accept NaN."""
 
 
 def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
-    """List the families worth trying on `n_rows` rows.
+    """List the families to try on `n_rows` rows.
 
-    Random thresholds lose once rows are many. A kernel machine, which sees at most `KERNEL_ROWS`,
-    loses above `SVM_ROWS`.
+    Random thresholds are worse on many rows. Kernel machines are worse on more than `SVM_ROWS`
+    rows, because they are fitted on at most `KERNEL_ROWS` rows.
 
     >>> families_for(20_000)
     ('boosting', 'extra-trees', 'linear')
     """
-    few = ("random-boosting",) if n_rows <= LARGE_ROWS else ()
-    svm = ("svm",) if n_rows <= SVM_ROWS else ()
-    return ("boosting", *few, *(() if allow_missing else ("extra-trees", "linear", *svm)))
+    families = ["boosting"]
+    if n_rows <= LARGE_ROWS:
+        families.append("random-boosting")
+    if not allow_missing:
+        families += ["extra-trees", "linear"]
+        if n_rows <= SVM_ROWS:
+            families.append("svm")
+    return tuple(families)
 
 
 def cross_fitted_stage(
@@ -248,11 +255,11 @@ def cross_fitted_stage(
     seed: int,
     bounds: Bounds,
 ) -> tuple[Stage, NDArray[np.float32]]:
-    """Fit a stage of one family, with its out-of-fold outputs on the validation rows.
+    """Fit a stage of one family.
 
-    Shapes: returns `outputs` (n_validation, n_outputs).
+    Returns the stage and its out-of-fold outputs on the validation rows, (n_validation, n_outputs).
     """
-    # within bytes, tree families see the columns rounded to the grid of thresholds
+    # within a bound of bytes, trees are fitted on columns that are rounded to the threshold grid
     x = np.ascontiguousarray(plan.x[:, features])
     grid = None
     if bounds.thresholds is not None and family not in ("linear", "svm"):
@@ -272,9 +279,9 @@ def cross_fitted_stage(
         )
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> _StageFit:
-        return placed(FAMILIES[family](task(rows, unseen, rounds)))
+        return stage_fit(FAMILIES[family](task(rows, unseen, rounds)))
 
-    def placed(fitted: _Fitted) -> _StageFit:
+    def stage_fit(fitted: _Fitted) -> _StageFit:
         model, link, n_grown = fitted
 
         def stage_of(rounds: int) -> Stage:
@@ -287,19 +294,19 @@ def cross_fitted_stage(
             return replace(stage, features=features[stage.features])
 
         # as many rounds as the bounds allow
-        rounds = bounds.most_rounds(stage_of, n_grown)
+        rounds = bounds.max_rounds(stage_of, n_grown)
         return _StageFit(stage_of(rounds), rounds)
 
-    # leaving one out, or a few groups, is cheaper than five folds, and all margins are of one scale
+    # margins of left-out rows replace five folds: they are cheaper, and all have the same scale
     if family == "svm" and len(plan.folds) > 1:
         fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
-        return placed(fitted).stage, left_out[plan.validation_rows]
-    fitted_stage, outputs = cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
-    return fitted_stage.stage, outputs
+        return stage_fit(fitted).stage, left_out[plan.validation_rows]
+    final_fit, outputs = cross_fit(plan, fit, lambda fold, rows: fold.stage.margins(plan.x[rows]))
+    return final_fit.stage, outputs
 
 
 def family_of(stage: Stage) -> str:
-    """Get the family of a stage's model."""
+    """Get the name of the family of a stage's model; "given" for a graph."""
     if isinstance(stage.model, TreeEnsemble):
         return "extra-trees" if stage.link == "identity" else "boosting"
     if isinstance(stage.model, GraphModel):
@@ -308,7 +315,7 @@ def family_of(stage: Stage) -> str:
 
 
 def with_all_classes(trees: TreeEnsemble, classes: NDArray[Any], n_classes: int) -> TreeEnsemble:
-    """Widen a forest that has not seen every class (a rare one may miss a fold)."""
+    """Add columns of zeros to a forest for the classes that did not occur in its rows."""
     if len(classes) == n_classes:
         return trees
     value = np.zeros((trees.n_nodes, n_classes), np.float32)

@@ -1,7 +1,8 @@
-"""Features that each row acquires in a system and its high-cost model.
+"""Features that each row acquires in a system and in its high-cost model.
 
-A forest as high-cost model needs only the features on a row's paths, as in figure 4 of Adapt (NIPS
-2017), and a cascade as high-cost model (remark 2) only those of the stages that the row visits.
+If the high-cost model is a forest, a row needs only the features on its paths, as in figure 4 of
+Adapt (NIPS 2017). If it is a cascade (remark 2), a row needs only the features of the stages that
+it reaches.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Accounting = Literal["union", "paper", "paths", "paper-paths"]
 
 
 def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Mask of the features that the high-cost model needs for each row, shape (n, n_features)."""
+    """Mark the features that the high-cost model needs for each row, shape (n, n_features)."""
     columns = np.ascontiguousarray(x[:, f0.features])
     acquired = np.zeros(x.shape, np.bool_)
     acquired[:, f0.features] = True
@@ -35,19 +36,22 @@ def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[
 
 
 def acquired_by_system(system: Any, x: NDArray[np.float32], *, paths: bool) -> NDArray[np.bool_]:
-    """Mask of the features that a fitted system acquires for each row, shape (n, n_features).
+    """Mark the features that a fitted system acquires for each row, shape (n, n_features).
 
-    With `paths`, an offload acquires only the features that the high-cost model needs for the row.
+    With `paths`, an offloaded row acquires only the features that the high-cost model needs for it.
+    Otherwise it acquires all features of the high-cost model.
     """
     exits = system._exits(x)
     acquired = np.zeros(x.shape, np.bool_)
     for number, stage in enumerate(system.stages_):
-        visits = exits >= number
-        acquired[visits] |= np.broadcast_to(stage.acquired(x), acquired.shape)[visits]
+        reaches_stage = exits >= number
+        stage_features = np.broadcast_to(stage.acquired(x), acquired.shape)
+        acquired[reaches_stage] |= stage_features[reaches_stage]
     f0 = system.high_cost_model_
     is_offloaded = exits == len(system.stages_)
     if f0 is not None and is_offloaded.any():
-        read = system.feature_costs_.mask(f0.features)
-        offload = acquired_by_high_cost(f0, x[is_offloaded]) if paths else read
-        acquired[is_offloaded] |= offload
+        if paths:
+            acquired[is_offloaded] |= acquired_by_high_cost(f0, x[is_offloaded])
+        else:
+            acquired[is_offloaded] |= system.feature_costs_.mask(f0.features)
     return acquired

@@ -1,4 +1,4 @@
-"""Selection of the columns of a very wide table that differ most between classes."""
+"""Selection of the columns of a wide table that differ most between classes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDE = 500
-"""Above this many columns searches and boosted models look at as many: the time of both is
-proportional to the columns."""
+"""Maximum number of columns for searches and boosted models, because the time of both is
+proportional to the number of columns."""
 
 
 def screened(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Select the :data:`WIDE` columns that differ most between classes, in rising order.
+    """Select the :data:`WIDE` columns that differ most between classes, in their order.
 
-    Shapes: `x` (n, n_features), `y` (n,). A narrower table keeps all columns.
+    If the table has at most this many columns, all are selected. Shapes: `x` (n, n_features),
+    `y` (n,).
     """
     n_columns = x.shape[1]
     if n_columns <= WIDE:
@@ -32,8 +33,8 @@ def class_contrasts(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.
     values = np.where(np.isnan(values), means, values) - means
     between = np.zeros(x.shape[1])
     for c in np.unique(y):
-        of_class = y == c
-        between += of_class.sum() * values[of_class].mean(axis=0) ** 2
+        is_class = y == c
+        between += is_class.sum() * values[is_class].mean(axis=0) ** 2
     within = (values**2).sum(axis=0) - between
     contrasts = np.zeros(x.shape[1])
     np.divide(between, within, out=contrasts, where=within > 0)

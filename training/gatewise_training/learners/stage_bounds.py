@@ -1,12 +1,12 @@
-"""Bounds of a stage on a small device, and the shapes of trees that keep them.
+"""Bounds of a stage on a small device, and shapes of trees within these bounds.
 
-Bytes are counted in C's tables, where each tree is a list of tests: a threshold of 4 bytes, a
-column number, and the offset of the right child. Where few thresholds are in use, all trees
-share one table of thresholds for each feature, and a test holds the threshold's rank in it, one
-byte. Trees that choose their thresholds from a coarse grid (:class:`ThresholdGrid`) therefore take
-fewer bytes (the idea of ToaD, ICLR 2026).
+Bytes are counted in the tables of the C code, where each tree is a list of tests. A test has a
+threshold of 4 bytes, a column number, and the offset of the right child. If the trees use few
+thresholds, they share one table of thresholds per feature, and a test has the one-byte rank of its
+threshold in this table. Trees with thresholds from a coarse grid (:class:`ThresholdGrid`) therefore
+need fewer bytes (the idea of ToaD, ICLR 2026).
 
-Whether few large trees with a high learning rate or many small ones are best depends on the data,
+Whether few large trees with a high learning rate or many small trees are best depends on the data,
 so :func:`shaped` lists several shapes to try.
 """
 
@@ -26,46 +26,50 @@ from gatewise_training.learners.boosting import LARGE_ROWS, capacity
 from gatewise_training.operating_points.packed_size import packed_sizes, tree_bytes
 
 LEAVES = (4, 8, 16, 31, 63, 127, 255)
-"""Leaves of a tree that are tried within a bound of bytes."""
+"""Numbers of leaves of a tree to try within a bound of bytes."""
 
-LARGEST_STAGE = 32 << 20
-"""Largest size of any stage's flat arrays, in bytes: as a graph it takes up to twice as many, and
-devices read no more than 64 MB."""
+MAX_STAGE_BYTES = 32 << 20
+"""Maximum size of a stage's flat arrays. The graph of a stage takes up to twice as many bytes, and
+devices do not read more than 64 MB."""
 
 HIGH_RATE = 0.4
 """Learning rate for few trees."""
 
-LARGEST_STEP_OF_FEW = 4.0
-"""Bound on the leaves of a tree for one of many classes, before the learning rate. It is higher
-than without a bound of bytes, since each of few trees must go further."""
+MAX_STEP_OF_FEW_TREES = 4.0
+"""Largest absolute value of a leaf in a model of several classes within a bound of bytes, before
+the learning rate. It is higher than without a bound of bytes, because few trees need larger
+steps."""
 
 MIN_ROUNDS = 4
-"""Larger trees are not tried where fewer boosting rounds of them fit."""
+"""Larger trees are not tried if fewer boosting rounds than this fit."""
 
 MIN_THRESHOLDS = 64
-"""Smallest grid of a feature with more values: coarser ones lost more than they gained."""
+"""Smallest grid of a feature that has more values. Coarser grids lost more accuracy than the
+additional trees gained."""
 
 MAX_THRESHOLDS = 252
-"""Largest grid: ranks of 8 bits tell 252 thresholds from two more, which part NaN from numbers."""
+"""Largest grid. Ranks have 8 bits, and two ranks are needed to separate NaN from numbers."""
 
 GRID_SHARE = 8
-"""One in this many bytes of all stages is for thresholds, of GRID_COLUMNS features."""
+"""One in this many bytes of all stages is for thresholds, which is shared by GRID_COLUMNS
+features."""
 
 GRID_COLUMNS = 16
 
 MIN_TREES = 24
-"""Without a search, trees shrink until this many fit for each output, but not below MIN_LEAVES."""
+"""Without a search, trees get fewer leaves until this many trees fit for each output, but they keep
+at least MIN_LEAVES leaves."""
 
 MIN_LEAVES = 8
 
 FOREST_TREES = 150
-"""Extra-trees of stages without a high-cost model, on more than 5,000 rows. On 10 of Letters' 16
-features 150 trees with leaves of 2 rows are right on 96.0 % of the validation rows, 50 on 95.3; on
-15 features with leaves of 1 row 96.9 and 95.9. With a high-cost model that gains nothing, and takes
-four times as long on Forest."""
+"""Number of extra-trees of stages without a high-cost model, on more than 5,000 rows. On 10 of the
+16 features of Letters, with leaves of 2 rows, the accuracy on validation rows is 96.0 % with 150
+trees and 95.3 % with 50. On 15 features, with leaves of 1 row, it is 96.9 % and 95.9 %. With a
+high-cost model more trees are not better, and take four times as long on Forest."""
 
 LEAF_ROWS = (1, 2)
-"""Least rows of a leaf of such a forest that are tried."""
+"""Smallest numbers of rows per leaf to try for such a forest."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,11 @@ class TreeShape:
     Attributes
     ----------
     leaves : int
-        Of each tree.
+        Number of leaves of each tree.
     rate : float
         Learning rate.
     bins : int or None
-        Bins per feature; None: by the number of rows.
+        Number of bins per feature. With None it depends on the number of rows.
     """
 
     leaves: int
@@ -89,50 +93,50 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class ForestShape:
-    """Number of extra-trees, and least rows of a leaf."""
+    """Number of extra-trees, and smallest number of rows per leaf."""
 
     trees: int
     leaf_rows: int = 2
 
 
 def grid_of(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
-    """Get the thresholds of a feature for all stages of a device, and the bytes of all of them.
+    """Choose the number of thresholds per feature in the grid, and the bytes of the whole grid.
 
-    None where the bytes are enough for too few. Shapes: `x` (n, n_features). Ten features with
-    values 0 and 1 take a threshold each:
+    None if the bytes are enough for too few thresholds. Shapes: `x` (n, n_features). Ten features
+    with values 0 and 1 need one threshold each:
 
     >>> grid_of(np.tile(np.float32([[0], [1]]), 10), 8192)
     (25, 40)
     """
     n_thresholds = max_bytes // (4 * GRID_SHARE)
     n_columns = min(x.shape[1], GRID_COLUMNS)
-    by_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
-    needed = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
-    if by_feature < min(max(needed), MIN_THRESHOLDS):
+    per_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
+    n_boundaries = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
+    if per_feature < min(max(n_boundaries), MIN_THRESHOLDS):
         return None
-    return by_feature, 4 * min(n_thresholds, sum(min(by_feature, n) for n in needed))
+    return per_feature, 4 * min(n_thresholds, sum(min(per_feature, n) for n in n_boundaries))
 
 
 @dataclass(frozen=True, eq=False)
 class ThresholdGrid:
-    """Grid of the thresholds of trees: quantiles of each column in rising order."""
+    """Grid of thresholds for trees: ascending quantiles of each column."""
 
     edges: tuple[NDArray[np.float32], ...]
 
     @classmethod
     def of_table(cls, x: NDArray[np.float32], max_thresholds: int) -> ThresholdGrid:
-        """Choose at most `max_thresholds` of each column."""
+        """Choose at most `max_thresholds` thresholds per column."""
         codes = Codes.of_table(x, max_codes=max_thresholds + 1)
         return cls(tuple(np.split(codes.upper, codes.start[1:-1])))
 
     def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Round each value up to a threshold, or down to the last threshold."""
-        out = x.copy()
+        """Round each value up to a threshold, and values above the last one down to it."""
+        rounded = x.copy()
         for k, edges in enumerate(self.edges):
-            real = ~np.isnan(x[:, k])
-            index = np.searchsorted(edges, x[real, k])
-            out[real, k] = edges[np.minimum(index, len(edges) - 1)] if len(edges) else 0
-        return out
+            is_number = ~np.isnan(x[:, k])
+            index = np.searchsorted(edges, x[is_number, k])
+            rounded[is_number, k] = edges[np.minimum(index, len(edges) - 1)] if len(edges) else 0
+        return rounded
 
     def snapped(self, trees: TreeEnsemble) -> TreeEnsemble:
         """Move the thresholds of trees that were fitted on rounded rows to the grid.
@@ -145,31 +149,31 @@ class ThresholdGrid:
         for k, edges in enumerate(self.edges):
             nodes = np.flatnonzero(trees.feature == k)
             index = np.searchsorted(edges, threshold[nodes], side="right")
-            # before the first edge and from the last on a test tells NaN from all numbers
+            # below the first edge and from the last edge on, a test separates NaN from all numbers
             threshold[nodes] = np.concatenate([[-largest], edges[:-1], [largest]])[index]
         return replace(trees, threshold=threshold)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds that a stage keeps, and shapes that are known or tried.
+    """Bounds of a stage, and shapes of trees to use.
 
     Attributes
     ----------
     max_bytes : int or None
-        Size as C's tables, without the thresholds of the grid; None: no bound.
+        Maximum size of the tables in C, without the thresholds of the grid. None for no bound.
     shape : TreeShape or None
-        Of boosted trees, where it is known or tried.
+        Shape of boosted trees, if it is known or one of several to try.
     bins : int or None
-        Best number of bins per feature, where it is known.
+        Best number of bins per feature, if it is known.
     alone : bool
-        Whether no high-cost model stands behind the stages.
+        Whether the system has no high-cost model.
     forest : ForestShape or None
-        Of extra-trees, where several are tried.
+        Shape of a forest, if it is one of several to try.
     thresholds : int or None
-        Thresholds per feature in the grid of all stages' trees.
+        Number of thresholds per feature in the grid, which the trees of all stages share.
     grid_bytes : int
-        Bytes for them, in addition to `max_bytes`.
+        Bytes for the grid, in addition to `max_bytes`.
     """
 
     max_bytes: int | None = None
@@ -181,76 +185,82 @@ class Bounds:
     grid_bytes: int = 0
 
     def with_shape(self, shape: TreeShape | None) -> Bounds:
-        """Get the bounds with the best shape of trees; with `max_bytes` only its bins."""
+        """Copy the bounds with the best shape of trees; with `max_bytes` only its bins are used."""
         if shape is None:
             return self
         return replace(self, bins=shape.bins, shape=shape if self.max_bytes is None else None)
 
     def with_bins(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Get LightGBM's settings with the best number of bins."""
+        """Copy LightGBM's settings with the best number of bins."""
         return dict(params) | ({} if self.bins is None else {"max_bin": self.bins})
 
     def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
-        """Round leaves to 8 bits where bytes are bounded."""
+        """Round leaf values to 8 bits if there is a bound of bytes."""
         return trees if self.max_bytes is None else trees.centred().with_byte_leaves()
 
     def admit(self, stage: Stage) -> bool:
-        """Whether a fitted stage keeps the bounds."""
+        """Whether a fitted stage is within the bounds."""
         if self.max_bytes is None:
-            return stage.nbytes <= LARGEST_STAGE
+            return stage.nbytes <= MAX_STAGE_BYTES
         n_free = self.grid_bytes // 4
         size = packed_sizes((stage,)).total((0,), free_thresholds=n_free)
-        return stage.nbytes <= LARGEST_STAGE and size <= self.max_bytes
+        return stage.nbytes <= MAX_STAGE_BYTES and size <= self.max_bytes
 
-    def most_rounds(self, stage_of: Callable[[int], Stage], rounds: int) -> int:
-        """Find the largest number of rounds, at least one, of which `stage_of` keeps the bounds."""
+    def max_rounds(self, stage_of: Callable[[int], Stage], rounds: int) -> int:
+        """Find the largest number of rounds, at least one, with a stage within the bounds.
+
+        `stage_of` makes the stage of a number of first rounds, up to `rounds`.
+        """
         if self.admit(stage_of(rounds)):
             return rounds
-        # bisection: the first `fitting` rounds fit, `too_many` do not
-        fitting = 1
-        too_many = rounds
-        while too_many - fitting > 1:
-            middle = (fitting + too_many) // 2
+        # bisection: stages of `n_fitting` rounds fit, stages of `n_exceeding` rounds do not
+        n_fitting = 1
+        n_exceeding = rounds
+        while n_exceeding - n_fitting > 1:
+            middle = (n_fitting + n_exceeding) // 2
             if self.admit(stage_of(middle)):
-                fitting = middle
+                n_fitting = middle
             else:
-                too_many = middle
-        return fitting
+                n_exceeding = middle
+        return n_fitting
 
     def trees_of(
         self, leaves: int, n_columns: int, outputs: int, values: int = 1, *, at_best: bool = False
     ) -> int | None:
-        """Get how many trees fit.
+        """Compute the number of trees that fit into the bytes.
 
         Parameters
         ----------
         leaves : int
-            Of each tree.
+            Number of leaves of each tree.
         n_columns : int
-            Columns that the model reads.
+            Number of columns that the model reads.
         outputs : int
-            Of the model.
+            Number of outputs of the model.
         values : int, default 1
-            Numbers of a leaf.
+            Number of values per leaf.
         at_best : bool, default False
-            Count as if the trees shared nearly all of their thresholds, rather than none.
+            Whether to assume that the trees share nearly all of their thresholds, instead of no
+            threshold.
 
         Returns
         -------
         int or None
-            None without a bound.
+            None if there is no bound.
         """
         if self.max_bytes is None:
             return None
-        # bytes left for trees, over the bytes of one
-        room = self.max_bytes - (6 * n_columns + 4 * outputs + 16)
-        output_number = int(outputs > 1)  # a byte for each tree
-        size = (leaves, 1, values, n_columns)  # leaves of a byte, as `rounded` makes them
-        n_trees = room // (tree_bytes(*size, key=1 if at_best else 4) + output_number)
+        # number of trees = bytes for all trees / bytes per tree
+        bytes_for_trees = self.max_bytes - (6 * n_columns + 4 * outputs + 16)
+        output_bytes = int(outputs > 1)  # each tree stores the index of its output in a byte
+        size = (leaves, 1, values, n_columns)  # leaf values have one byte, see `rounded`
+        n_trees = bytes_for_trees // (tree_bytes(*size, key=1 if at_best else 4) + output_bytes)
         if self.thresholds is None:
             return n_trees
-        room -= 4 * n_columns + max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
-        return max(n_trees, room // (tree_bytes(*size, key=1) + output_number))
+        # with the grid, a threshold of a tree has one byte
+        grid_excess = max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
+        bytes_for_trees -= 4 * n_columns + grid_excess
+        return max(n_trees, bytes_for_trees // (tree_bytes(*size, key=1) + output_bytes))
 
     def tree_budget(
         self,
@@ -262,33 +272,33 @@ class Bounds:
         *,
         at_best: bool = False,
     ) -> tuple[int, int]:
-        """Get numbers of trees and leaves that fit, up to `n_trees` and `n_leaves`.
+        """Compute the numbers of trees and leaves that fit, up to `n_trees` and `n_leaves`.
 
-        Without a shape, trees lose leaves until MIN_TREES for each output fit, but they keep
-        MIN_LEAVES. Other parameters are as for :meth:`trees_of`.
+        Without a shape, the leaves are halved until MIN_TREES trees for each output fit, but not
+        below MIN_LEAVES. Other parameters are as for :meth:`trees_of`.
         """
         if self.shape is not None:
-            # a shape that was found on all rows; on fewer rows trees bear fewer leaves
-            bounded = self.max_bytes is not None
-            n_leaves = self.shape.leaves if bounded else min(n_leaves, self.shape.leaves)
+            # the shape was found on all rows; this fit may have fewer rows and need fewer leaves
+            is_bounded = self.max_bytes is not None
+            n_leaves = self.shape.leaves if is_bounded else min(n_leaves, self.shape.leaves)
         else:
             min_fitting = min(n_trees, MIN_TREES * outputs)
             while n_leaves > MIN_LEAVES:
-                fitting = self.trees_of(n_leaves, n_columns, outputs, values)
-                if fitting is None or fitting >= min_fitting:
+                n_fitting = self.trees_of(n_leaves, n_columns, outputs, values)
+                if n_fitting is None or n_fitting >= min_fitting:
                     break
                 n_leaves = max(MIN_LEAVES, n_leaves // 2)
-        fitting = self.trees_of(n_leaves, n_columns, outputs, values, at_best=at_best)
-        return max(1, n_trees if fitting is None else min(n_trees, fitting)), n_leaves
+        n_fitting = self.trees_of(n_leaves, n_columns, outputs, values, at_best=at_best)
+        return max(1, n_trees if n_fitting is None else min(n_trees, n_fitting)), n_leaves
 
 
 def shaped(
     families: Sequence[str], bounds: Bounds, n_rows: int, n_classes: int, n_columns: int
 ) -> dict[str, tuple[str, Bounds]]:
-    """Map the names of the models to try to their families and bounds with shapes.
+    """List the models to try: map a name to a family and to bounds with a shape.
 
-    Within `max_bytes` boosted trees have each shape of which enough rounds fit. Without a high-cost
-    model extra-trees have several sizes of leaves.
+    With `max_bytes`, boosted trees are tried in each shape of which enough rounds fit. Without a
+    high-cost model, extra-trees are tried with several sizes of leaves.
     """
     kinds = {family: (family, bounds) for family in families}
     if bounds.max_bytes is None:
@@ -302,10 +312,10 @@ def shaped(
         return kinds
     # shapes of boosted trees, up to four times the leaves of an unbounded fit
     outputs = 1 if n_classes == 2 else n_classes
-    most_leaves = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
+    max_leaves = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
     for leaves in LEAVES:
         rounds = (bounds.trees_of(leaves, n_columns, outputs, at_best=True) or 0) // outputs
-        if leaves > LEAVES[0] and (leaves > most_leaves or rounds < MIN_ROUNDS):
+        if leaves > LEAVES[0] and (leaves > max_leaves or rounds < MIN_ROUNDS):
             break
         for rate in (HIGH_RATE, 0.2 if rounds < 100 else 0.1):
             shape = replace(bounds, shape=TreeShape(leaves, rate))

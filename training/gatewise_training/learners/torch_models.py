@@ -1,7 +1,8 @@
-"""PyTorch modules and exported programs as ONNX graphs; torch is imported only where one is given.
+"""Export of PyTorch modules and programs to ONNX graphs.
 
-The exporter needs a row of the module's own shape. Instances are tried as they are, then with their
-channels first, then with one channel.
+torch is imported only if such a model is given. The exporter needs an example row in the shape that
+the module takes. Instances are tried in their own shape, then with channels first, then with one
+channel.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ Shape = tuple[int, ...]
 
 
 def is_torch(model: object) -> bool:
-    """Whether a model is a module or an exported program of PyTorch."""
+    """Whether a model is a PyTorch module or an exported program."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
 
 
 def export_module(model: Module | ExportedProgram, shape: Shape, what: str) -> bytes:
-    """Export a model of PyTorch for instances of a shape; InputError, which names `what`."""
+    """Export a PyTorch model for instances of a shape; `what` is its name in errors."""
     import torch
 
     try:
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError:
-        raise InputError(f"{what} is a model of PyTorch: pip install onnxscript") from None
+        raise InputError(f"{what} is a PyTorch model: pip install onnxscript") from None
     options: dict[str, Any] = {"dynamo": True, "verbose": False}
     was_training = getattr(model, "training", False)
     try:
@@ -46,7 +47,7 @@ def export_module(model: Module | ExportedProgram, shape: Shape, what: str) -> b
         content: bytes = program.model_proto.SerializeToString()
     except InputError:
         raise
-    except Exception as error:  # the exporter's errors share no base
+    except Exception as error:  # the exporter's errors have no common base class
         raise InputError(
             f"{what}: torch.onnx.export fails: {one_line(error)}; give it as an ONNX file"
         ) from error
@@ -57,7 +58,7 @@ def export_module(model: Module | ExportedProgram, shape: Shape, what: str) -> b
 
 
 def _example(model: Module, shape: Shape, what: str) -> Tensor:
-    """Make a batch of two zero instances in the first layout that the module takes."""
+    """Make a batch of two instances of zeros in the first layout that the module accepts."""
     import torch
 
     layouts = [shape]
@@ -72,11 +73,11 @@ def _example(model: Module, shape: Shape, what: str) -> Tensor:
         try:
             with torch.no_grad():
                 model(example)
-        except Exception as error:  # a module may raise anything
+        except Exception as error:  # a module may raise any exception
             errors.append(f"{layout}: {one_line(error)}")
         else:
             return example
     raise InputError(
-        f"{what} does not take instances of the rows' shape ({'; '.join(errors)}); give rows of "
-        "the shape that it takes, or begin the module with torch.nn.Unflatten"
+        f"{what} does not accept instances of the rows' shape ({'; '.join(errors)}); give rows of "
+        "the shape that it accepts, or begin the module with torch.nn.Unflatten"
     )

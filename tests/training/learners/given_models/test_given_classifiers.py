@@ -1,4 +1,4 @@
-"""Given classifiers as stages: refused before the fit where they have no exact form."""
+"""Given classifiers as stages, which are refused before the fit if they have no exact form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files as people have them: external data, functions, fixed batches."""
+"""ONNX files with external data, functions and fixed batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPECTED = (ROWS @ WEIGHTS).argmax(axis=1)
 
 
 def network(batch: int | str, *, reshape_to: int | None = None) -> bytes:
-    """A graph from ``v``, (batch, 3, 4), to ``logits``; its reshape may depend on the batch."""
+    """Make a graph from ``v``, (batch, 3, 4), to ``logits``; its reshape may fix the batch."""
     shape = np.array([reshape_to or -1, 12])
     nodes = [node("Reshape", "v shape", "flat"), node("MatMul", "flat weights", "logits")]
     source = ("v", 1, [batch, 3, 4])
@@ -46,7 +46,7 @@ def test_external_data_is_read_from_the_folder_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_fixed_batch_is_freed_where_no_operator_depends_on_it(batch, caplog):
+def test_fixed_batch_is_removed_if_no_operator_depends_on_it(batch, caplog):
     with caplog.at_level(logging.INFO, "gatewise_training"):
         formed = FormedGraph(network(batch), (3, 4), "model")
     np.testing.assert_array_equal(labels_of(formed), EXPECTED)

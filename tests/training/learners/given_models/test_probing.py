@@ -1,4 +1,4 @@
-"""Probing finds conversions that are wrong only on rows that are rare in a sample."""
+"""Probing of conversions, which finds errors on rows that are rare in a sample."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from gatewise_training.learners.given_models.graph_values import Value
 Rows = NDArray[np.float32]
 
 
-def table(*, whole: bool = False, missing: bool = False) -> tuple[Rows, NDArray[np.int64]]:
+def table(*, whole_numbers: bool = False, missing: bool = False) -> tuple[Rows, NDArray[np.int64]]:
     X, y = load_breast_cancer(return_X_y=True)
     x = ((X[:, :4] - X[:, :4].min(axis=0)) / np.ptp(X[:, :4], axis=0)).astype(np.float32)
-    if whole:
+    if whole_numbers:
         x = np.round(4 * x)
     if missing:
         x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
     return x, y
 
 
-def probed(model: Any, x: Rows, *, missing: bool = False) -> GivenClassifier:
+def probe(model: Any, x: Rows, *, missing: bool = False) -> GivenClassifier:
     sample = x[~np.isnan(x).any(axis=1)][:32]
     return GivenClassifier.probed(model, sample, (4,), "model", missing=missing)
 
@@ -53,35 +53,39 @@ def strictly_below(trees: TreeEnsemble) -> TreeEnsemble:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "corrupt",
     [strictly_below, lambda trees: replace(trees, nan_left=~trees.nan_left)],
     ids=["threshold", "missing values"],
 )
 def test_trees_that_send_a_value_to_the_wrong_child_are_found(
-    wrong: Callable[[TreeEnsemble], TreeEnsemble], monkeypatch: pytest.MonkeyPatch
+    corrupt: Callable[[TreeEnsemble], TreeEnsemble], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = table(missing=True)
     model = DecisionTreeClassifier(random_state=0).fit(x, y)
-    probed(model, x, missing=True)
-    right = given_classifiers.flat_trees
+    probe(model, x, missing=True)
+    original = given_classifiers.flat_trees
 
-    def flat(estimator: Any) -> Any:
-        trees, link = right(estimator)
-        return wrong(trees), link
+    def corrupted_flat_trees(estimator: Any) -> Any:
+        trees, link = original(estimator)
+        return corrupt(trees), link
 
-    monkeypatch.setattr(given_classifiers, "flat_trees", flat)
+    monkeypatch.setattr(given_classifiers, "flat_trees", corrupted_flat_trees)
     with pytest.raises(InputError, match=r"of \d+ probed rows differently; of the kind"):
-        probed(model, x, missing=True)
+        probe(model, x, missing=True)
 
 
-def truncated(model: Any, x: Value) -> Value:
-    """Compare categories after truncation to whole numbers, as many converters do."""
-    whole = x.astype(np.int64).astype(np.float32)
-    parts = [whole.columns([k]).equals(c[None, :]) for k, c in enumerate(model.categories_)]
-    return parts[0].beside(*parts[1:]).astype(np.float64)
+def encode_truncated(model: Any, x: Value) -> Value:
+    """Compare categories with truncated values, as many converters do."""
+    truncated = x.astype(np.int64).astype(np.float32)
+    columns = [
+        truncated.columns([k]).equals(categories[None, :])
+        for k, categories in enumerate(model.categories_)
+    ]
+    return columns[0].beside(*columns[1:]).astype(np.float64)
 
 
-def left_bins(model: Any, x: Value) -> Value:
+def bin_left_closed(model: Any, x: Value) -> Value:
+    """Put values that equal an edge into the bin below the edge."""
     columns = []
     for k, edges in enumerate(model.bin_edges_):
         columns.append((x.columns([k]).double() > edges[None, 1:-1]).astype(np.float32).sum())
@@ -89,33 +93,33 @@ def left_bins(model: Any, x: Value) -> Value:
 
 
 @pytest.mark.parametrize(
-    ("transformer", "wrong"),
+    ("transformer", "wrong_writer"),
     [
         (Normalizer("max"), lambda model, x: x / x.max()),
         (Binarizer(threshold=0.25), lambda model, x: (x >= model.threshold).astype(x.dtype)),
-        (OneHotEncoder(handle_unknown="ignore"), truncated),
-        (KBinsDiscretizer(4, encode="ordinal"), left_bins),
+        (OneHotEncoder(handle_unknown="ignore"), encode_truncated),
+        (KBinsDiscretizer(4, encode="ordinal"), bin_left_closed),
     ],
     ids=["Normalizer", "Binarizer", "OneHotEncoder", "KBinsDiscretizer"],
 )
 def test_transformers_that_differ_only_outside_the_sample_are_found(
-    transformer: Any, wrong: Callable[[Any, Value], Value], monkeypatch: pytest.MonkeyPatch
+    transformer: Any, wrong_writer: Callable[[Any, Value], Value], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = type(transformer).__name__
-    x, y = table(whole=name == "OneHotEncoder")
+    x, y = table(whole_numbers=name == "OneHotEncoder")
     model = make_pipeline(transformer, DecisionTreeClassifier(random_state=0)).fit(x + 0, y)
-    probed(model, x)
-    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, name, wrong)
+    probe(model, x)
+    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, name, wrong_writer)
     with pytest.raises(InputError, match=r"probed rows differently.* the row \[.*: give another"):
-        probed(model, x)
+        probe(model, x)
 
 
 def test_differences_within_rounding_are_accepted() -> None:
     x, y = table()
-    probed(LogisticRegression().fit(x, y), x)  # float32 rows make float32 coefficients
+    probe(LogisticRegression().fit(x, y), x)  # a fit to float32 rows has float32 coefficients
 
 
-STAGES = [
+STAGE_MODELS = [
     make_pipeline(StandardScaler(), LogisticRegression()),
     make_pipeline(StandardScaler(), LinearSVC()),
     make_pipeline(StandardScaler(), SVC()),
@@ -126,14 +130,14 @@ STAGES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", STAGES, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("model", STAGE_MODELS, ids=lambda model: type(model).__name__)
 def test_supported_models_pass_on_many_probed_rows(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(given_classifiers, "FIT_ROWS", 10_000)
     x, y = table()
-    probed(model.fit(x.astype(np.float64), y), x)
+    probe(model.fit(x.astype(np.float64), y), x)
     y += (x[:, 1] > 0.35).astype(int)  # three classes
     model.fit(x, y)
-    probed(model, x)
+    probe(model, x)
     GivenClassifier.probed(model, x, (4,), "model", as_stage=False)

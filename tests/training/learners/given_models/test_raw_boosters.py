@@ -1,4 +1,4 @@
-"""Boosters as their libraries save them: given as they are, packed as exact trees."""
+"""Boosters and their files as given models, which are packed as exact trees."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ LIGHTGBM = {"num_leaves": 7, "verbose": -1, "seed": 0, "num_threads": 1}
 
 
 def _lightgbm(x, y):
-    many = y.max() > 1
-    goal = {"objective": "multiclass", "num_class": 3} if many else {"objective": "binary"}
-    return lightgbm.train(LIGHTGBM | goal, lightgbm.Dataset(x, y), 8)
+    objective = {"objective": "binary"}
+    if y.max() > 1:
+        objective = {"objective": "multiclass", "num_class": 3}
+    return lightgbm.train(LIGHTGBM | objective, lightgbm.Dataset(x, y), 8)
 
 
 def _xgboost(x, y):
-    goal = {"objective": "binary:logistic"}
+    objective = {"objective": "binary:logistic"}
     if y.max() > 1:
-        goal = {"objective": "multi:softprob", "num_class": 3}
-    return xgboost.train(goal | {"nthread": 1}, xgboost.DMatrix(x, y), 8)
+        objective = {"objective": "multi:softprob", "num_class": 3}
+    return xgboost.train(objective | {"nthread": 1}, xgboost.DMatrix(x, y), 8)
 
 
 def _catboost(x, y):
@@ -45,7 +46,7 @@ FILES = [
 
 @pytest.mark.parametrize("load", [load_breast_cancer, load_iris], ids=["two", "three"])
 @pytest.mark.parametrize(("train", "file"), FILES)
-def test_a_booster_answers_as_its_library(train, file, load, tmp_path):
+def test_boosters_predict_like_their_library(train, file, load, tmp_path):
     x, y = load(return_X_y=True)
     x = x.astype(np.float32)
     model = train(x, y)
@@ -80,7 +81,7 @@ def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
     assert pair.fit(x[300:], y[300:]).score(x[300:], y[300:]) > 0.9
 
 
-def test_columns_with_spaces_are_the_ones_that_lightgbm_was_fitted_on():
+def test_columns_with_spaces_match_the_names_of_lightgbm():
     x, y = load_breast_cancer(return_X_y=True, as_frame=True)
     model = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1).fit(x, y)
     assert model.feature_names_in_[0] == "mean_radius"
@@ -91,14 +92,14 @@ def test_columns_with_spaces_are_the_ones_that_lightgbm_was_fitted_on():
         StagedCascade(model, **settings).fit(swapped, y, validation=(swapped, y))
 
 
-def test_names_of_columns():
+def test_column_names_match_with_underscores_for_spaces():
     assert is_column("a_b", "a b")
     assert is_column("a b", "a b")
     assert not is_column("a b", "a_b")
     assert is_column(3, 3)
 
 
-def test_what_is_no_classifier_is_refused(tmp_path):
+def test_models_that_are_not_classifiers_are_refused(tmp_path):
     x, y = load_iris(return_X_y=True)
     regression = lightgbm.train(LIGHTGBM | {"objective": "l2"}, lightgbm.Dataset(x, y), 2)
     with pytest.raises(InputError, match="high_cost_model: LightGBM objective 'regression'"):
@@ -115,12 +116,12 @@ def test_what_is_no_classifier_is_refused(tmp_path):
     assert as_classifier(None) is None
 
 
-def test_categories_of_xgboost_run_by_its_library_as_high_cost_model(tmp_path):
+def test_xgboost_with_categories_runs_by_its_library_as_high_cost_model(tmp_path):
     x, y = load_iris(return_X_y=True)
     x = np.round(x).astype(np.float32)
     data = xgboost.DMatrix(x, y, feature_types=["c", "c", "q", "q"], enable_categorical=True)
-    goal = {"objective": "multi:softprob", "num_class": 3, "nthread": 1}
-    booster = xgboost.train(goal, data, 8)
+    params = {"objective": "multi:softprob", "num_class": 3, "nthread": 1}
+    booster = xgboost.train(params, data, 8)
     system = StagedCascade(booster, n_stages=1, families=("linear",), effort="low", random_state=0)
     system.fit(x[::2], y[::2], validation=(x[1::2], y[1::2]))
     bundle = pack(system, tmp_path / "bundle", sample=x[:32])

@@ -1,4 +1,4 @@
-"""Fits of scikit-learn classifiers as high-cost models: the user's own, and a calibrated SVM."""
+"""Fits of scikit-learn classifiers as high-cost models: given classifiers and a calibrated SVM."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from gatewise_training.learners.given_models.packable import needs_backend
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
-"""Fits rows; unseen rows end it where it goes on in rounds, or else a number of them does."""
+"""A function that fits a model to rows. In a fit with rounds, unseen rows or a number of rounds end
+it."""
 
 
 def finds_by_name(template: Any) -> bool:
-    """Whether a ColumnTransformer in a classifier names its columns, or selects them."""
+    """Whether a classifier contains a ColumnTransformer that selects columns by their names."""
     estimators = [template, *template.get_params(deep=True).values()]
     transformers = [p.transformers for p in estimators if type(p).__name__ == "ColumnTransformer"]
     column_lists = [columns for triples in transformers for *_, columns in triples]
@@ -30,18 +31,20 @@ def finds_by_name(template: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class EstimatorFit:
-    """The fit of clones of a scikit-learn classifier, for cross-fitting; it can be pickled.
+    """Function for cross-fitting that fits clones of a scikit-learn classifier.
+
+    It is a class so that it can be pickled.
 
     Attributes
     ----------
     plan : ValidationSplit
     n_classes : int
     kind : str
-        Name of the kind of model.
+        Kind of model, as in :class:`.HighCostModel`.
     template : classifier
-        Unfitted.
+        Classifier to clone.
     names : sequence of str or None
-        Column names of the rows, if `template` finds columns by name.
+        Column names of the rows, if `template` selects columns by name.
     """
 
     plan: ValidationSplit
@@ -51,7 +54,7 @@ class EstimatorFit:
     names: Sequence[str] | None = None
 
     def __call__(self, rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        """Fit a clone on rows of the plan."""
+        """Fit a clone to rows of the plan."""
         from sklearn.base import clone
 
         x: Any = self.plan.x[rows]
@@ -72,7 +75,10 @@ class EstimatorFit:
 
 
 def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
-    """Weights of rows for a fit, where they differ; a pipeline's last step gets them."""
+    """Make the keyword arguments that pass weights to a fit; empty if all weights are equal.
+
+    In a pipeline, the last step gets the weights.
+    """
     from sklearn.utils.validation import has_fit_parameter
 
     weight = plan.weight[rows]
@@ -85,8 +91,8 @@ def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, 
         return {}
     if not has_fit_parameter(final, "sample_weight"):
         warnings.warn(
-            f"{type(final).__name__} takes no sample_weight: the high-cost model is fitted as if "
-            "all rows and classes counted alike",
+            f"{type(final).__name__} takes no sample_weight: the high-cost model is fitted with "
+            "equal weights of all rows and classes",
             stacklevel=2,
         )
         return {}
@@ -94,7 +100,7 @@ def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, 
 
 
 def calibrated_svm(scaler: Any) -> Any:
-    """Make an RBF-SVM behind a scaler, its probabilities calibrated by Platt's sigmoid."""
+    """Make an RBF-SVM after a scaler, with probabilities calibrated by Platt's sigmoid."""
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.pipeline import make_pipeline
     from sklearn.svm import SVC
@@ -104,7 +110,10 @@ def calibrated_svm(scaler: Any) -> Any:
 
 
 def _halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
-    """Two folds of some rows, for a model that is calibrated inside its fit; None: any two."""
+    """Make two folds of some rows by their blocks, for a model that calibrates itself in its fit.
+
+    None if the rows have no blocks, so that any two folds may be used.
+    """
     block = plan.splitter.take(rows).blocks(0)
     if block is None:
         return None
@@ -115,7 +124,7 @@ def _halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] 
 
 
 def has_halves(plan: ValidationSplit) -> bool:
-    """Whether the halves of every fit have rows of every class."""
+    """Whether both halves of the rows of every fit have all classes."""
     for rows in (plan.fit_rows, *(rows for rows, _ in plan.folds)):
         y = plan.y[rows]
         for half, _ in _halves(plan, rows) or ():
@@ -125,7 +134,7 @@ def has_halves(plan: ValidationSplit) -> bool:
 
 
 def scalers() -> list[tuple[str, Any]]:
-    """Make the scalers that an SVM is tried behind, with their names."""
+    """Make the scalers to try before an SVM, with their names."""
     from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
     return [("standard scores", StandardScaler()), ("unit ranges", MinMaxScaler())]

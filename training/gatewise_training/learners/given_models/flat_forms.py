@@ -1,4 +1,4 @@
-"""Flat trees of given forests and boosted trees, which have an exact form."""
+"""Exact conversion of given forests and boosted trees to flat trees."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ SOURCES: Final = {
 
 
 def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
-    """Get the flat trees of a fitted classifier over its own classes; None if it has no trees.
+    """Convert a fitted classifier of trees to flat trees over its own classes, and their link.
 
-    Raises InputError if its trees have no exact form.
+    None if the classifier does not consist of trees. Raises InputError if its trees have no exact
+    form.
     """
     name = library_name(estimator)
     if name is None:
@@ -44,23 +45,23 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
 
 
 def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
-    goal = next(
+    objective = next(
         line.removeprefix("objective=")
         for line in booster.model_to_string(num_iteration=0).splitlines()
         if line.startswith("objective=")
     )
-    if goal == "binary sigmoid:1":
+    if objective == "binary sigmoid:1":
         return TreeEnsemble.from_lightgbm(booster), "sigmoid"
-    if goal.startswith("multiclass "):
+    if objective.startswith("multiclass "):
         return TreeEnsemble.from_lightgbm(booster), "softmax"
     raise InputError(
-        f"LightGBM objective {goal!r} has no exact form here; use objective 'binary' or "
+        f"LightGBM objective {objective!r} has no exact form here; use objective 'binary' or "
         "'multiclass'"
     )
 
 
-def leaf_numbers(estimators: Sequence[Any], n_features: int) -> TreeEnsemble:
-    """Convert trees of scikit-learn; each outputs the number of the leaf that a row reaches."""
+def trees_of_leaf_indices(estimators: Sequence[Any], n_features: int) -> TreeEnsemble:
+    """Convert scikit-learn's trees so that each outputs the index of the leaf of a row."""
     trees = [
         replace(nodes, value=np.arange(len(nodes.feature), dtype=np.float32)[:, None])
         for nodes in forest_nodes(estimators)

@@ -1,4 +1,4 @@
-"""Given classifiers as stages on the device: flat trees of models of trees, else graphs."""
+"""Given classifiers as stages on the device: flat trees if they consist of trees, else graphs."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def check_fitted(model: Estimator, what: str) -> None:
         return
     if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
         raise InputError(
-            f"{what} is no fitted classifier: {type(model).__name__}; fit it first, or give an "
-            "ONNX file"
+            f"{what} is no fitted classifier but a {type(model).__name__}: fit it first, or give "
+            "an ONNX file"
         )
 
 
 FIT_ROWS = 1000
-"""Rows that a conversion is probed on in a fit; packing probes it on more."""
+"""Number of rows on which a fit probes a conversion; packing uses more."""
 
 
 @dataclass(frozen=True, eq=False)
 class GivenClassifier:
-    """A given classifier with its labels, if it names them, and its flat trees or graph."""
+    """A given classifier, with its flat trees or its graph."""
 
-    what: str  # its name in errors
-    classes: Sequence[Any] | None
-    n_classes: int  # 0 if it gives labels alone, and does not name them
+    what: str  # name of the classifier in errors
+    classes: Sequence[Any] | None  # labels; None if a graph does not name them
+    n_classes: int  # 0 if a graph gives only labels and does not name them
     flat: tuple[TreeEnsemble, Link] | None = None
     graph: FormedGraph | None = None
 
@@ -70,13 +70,14 @@ class GivenClassifier:
     def read(
         cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
     ) -> Self:
-        """Read a model that takes instances of this shape, and run it on the flat rows `x`."""
+        """Convert a model of instances of this shape; a graph is run on the flat rows `x`."""
         if is_graph(model):
             return cls.of_graph(FormedGraph(model, shape, what, x), what)
-        reads = int(getattr(model, "n_features_in_", None) or x.shape[1])
-        if reads != x.shape[1]:
+        n_features = int(getattr(model, "n_features_in_", None) or x.shape[1])
+        if n_features != x.shape[1]:
             raise InputError(
-                f"{what} was fitted on {reads} features, an instance has {x.shape[1]} values"
+                f"{what} was fitted on {n_features} features, but an instance has {x.shape[1]} "
+                "values"
             )
         try:
             flat = flat_trees(inner_estimator(model))
@@ -89,14 +90,14 @@ class GivenClassifier:
 
     @classmethod
     def of_graph(cls, graph: FormedGraph, what: str) -> Self:
-        """Take a graph that was read."""
+        """Make a classifier of a graph."""
         return cls(what, graph.form.names, graph.form.n_classes, graph=graph)
 
     @classmethod
     def of_estimator(
         cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
     ) -> Self:
-        """Convert a classifier into a graph, also one that has flat trees."""
+        """Convert a classifier to a graph, even if it has flat trees."""
         graph = sklearn_graph(model, x.shape[1], what)
         has_chances = any(output.name == "probabilities" for output in graph.graph.output)
         content = OnnxModel(
@@ -117,10 +118,11 @@ class GivenClassifier:
         as_stage: bool = True,
         missing: bool = False,
     ) -> Self:
-        """Read a model, and compare it with its source on adversarial rows where it is converted.
+        """Convert a model, and compare the result with the model on adversarial rows.
 
-        Flat trees that round differently become a graph, which adds up in float64. With `as_stage`
-        the stage is compared, else labels and probabilities.
+        A forest whose flat trees round differently becomes a graph, which adds up in float64. With
+        `as_stage` the stage is compared, otherwise labels and probabilities. ONNX graphs are not
+        converted, and therefore not compared.
         """
         classifier = cls.read(model, x, shape, what)
         if is_graph(model):
@@ -137,11 +139,12 @@ class GivenClassifier:
     def _probe(
         self, model: Estimator, x: NDArray[np.float32], *, as_stage: bool, missing: bool
     ) -> None:
+        """Compare the conversion with its source `model`."""
         classes = np.asarray(model.classes_)
         source = HighCostModel.given(model, classes, x.shape[1])
         gives_chances = hasattr(model, "predict_proba")
-        answers_alone = self.graph is not None and not as_stage
-        stage = None if answers_alone else self.stage(classes, np.arange(x.shape[1]))
+        runs_graph = self.graph is not None and not as_stage
+        stage = None if runs_graph else self.stage(classes, np.arange(x.shape[1]))
 
         def converted(rows: NDArray[Any]) -> Answers:
             if stage is None:
@@ -150,7 +153,7 @@ class GivenClassifier:
             else:
                 margins = stage.margins(rows)
                 label, chances = labels(margins), probabilities(margins, stage.link)
-            if not gives_chances:  # the source gives labels alone
+            if not gives_chances:  # the source returns only labels
                 return label, np.eye(len(classes))[label]
             return label, chances
 
@@ -166,7 +169,7 @@ class GivenClassifier:
         )
 
     def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
-        """Make the stage, which reads the columns `features`."""
+        """Make a stage that reads the columns `features` and has the classes in this order."""
         class_labels = classes.tolist()
         own_labels = list(
             (self.graph.named(class_labels).names if self.graph else self.classes) or ()
@@ -174,27 +177,25 @@ class GivenClassifier:
         if set(own_labels) != set(class_labels):
             raise InputError(
                 f"{self.what} has the classes {own_labels[:8]}, and not {class_labels[:8]}: "
-                "models must answer with the same"
+                "all models must have the same classes"
             )
-        order = (
-            None
-            if own_labels == class_labels
-            else np.array([own_labels.index(c) for c in class_labels], np.int64)
-        )
+        order = None
+        if own_labels != class_labels:
+            order = np.array([own_labels.index(c) for c in class_labels], np.int64)
         if self.graph is not None:
             model, link = self.graph.margins_model(order)
             return Stage(model, features, link)
         assert self.flat is not None
         if order is not None:
-            raise InputError(f"{self.what}'s classes are in another order: sort them")
+            raise InputError(f"the classes of {self.what} are in another order: sort them")
         return Stage(self.flat[0], features, self.flat[1])
 
 
 def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: bool) -> None:
     """Refuse a fitted high-cost model that packing could not convert, before stages are fitted.
 
-    `x`, float32 (n, n_features), are training rows. A booster without an exact graph passes if the
-    file of its own library answers as it does.
+    `x`, float32 (n, n_features), are training rows. A booster without an exact graph is accepted if
+    a file of its own library gives the same answers.
     """
     columns = x[:, model.features]
     try:
@@ -212,14 +213,14 @@ def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: b
 
 
 def check_given(models: Any, *, allow_missing: bool) -> None:
-    """Refuse a setting of first stages that no fit can use."""
+    """Refuse a setting of `first_stages` that cannot be fitted."""
     if isinstance(models, str | bytes) or not isinstance(models, Sequence):
         raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
     if len(models) and allow_missing:
         raise InputError("first_stages take no NaN: leave out allow_missing")
-    for i, model in enumerate(models):
+    for i, entry in enumerate(models):
         name = f"first_stages[{i}]"
-        classifier = as_classifier(model[0] if _is_pair(model) else model, name)
+        classifier = as_classifier(entry[0] if _is_pair(entry) else entry, name)
         check_fitted(classifier, name)
         check_packable(classifier, name, as_stage=True)
 
@@ -232,9 +233,9 @@ def given_stages(
     *,
     by_clones: bool,
 ) -> list[tuple[Stage, NDArray[np.float32]]]:
-    """Stages of given models, each with its outputs on the validation rows.
+    """Make stages of given models, each with its outputs on the validation rows.
 
-    With `by_clones` the outputs of a classifier are computed by clones that have not seen the rows.
+    With `by_clones`, clones of a classifier that have not seen these rows compute its outputs.
     """
     stages = []
     for i, entry in enumerate(models):
@@ -247,9 +248,9 @@ def given_stages(
             continue
         outputs = []
         for rows, unseen in plan.folds:
-            fresh = clone(model).fit(named_rows(model, x[rows]), classes[plan.y[rows]])
-            twin = GivenClassifier.read(fresh, x, x.shape[1:], name).stage(classes, columns)
-            outputs.append(twin.margins(plan.x[unseen]))
+            fitted_clone = clone(model).fit(named_rows(model, x[rows]), classes[plan.y[rows]])
+            classifier = GivenClassifier.read(fitted_clone, x, x.shape[1:], name)
+            outputs.append(classifier.stage(classes, columns).margins(plan.x[unseen]))
         stages.append((stage, np.concatenate(outputs)))
     return stages
 
@@ -259,18 +260,22 @@ def _is_pair(entry: Any) -> bool:
 
 
 def with_columns(entry: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
-    """Separate a given model from the columns that it reads, by name or number; default: all."""
-    model, columns_read = entry if _is_pair(entry) else (entry, None)
+    """Separate a given model from the columns that it reads.
+
+    The columns are given by name or index. By default they are the columns that the model was
+    fitted with, or else all columns.
+    """
+    model, given_columns = entry if _is_pair(entry) else (entry, None)
     model = as_classifier(model, what)
-    if columns_read is None:
-        columns_read = getattr(model, "feature_names_in_", None)
-    if columns_read is None:
+    if given_columns is None:
+        given_columns = getattr(model, "feature_names_in_", None)
+    if given_columns is None:
         return model, np.arange(len(names))
     columns = []
-    for column in np.asarray(columns_read).tolist():
+    for column in np.asarray(given_columns).tolist():
         matches = (k for k, name in enumerate(names) if is_column(column, name))
         index = next(matches, column if isinstance(column, int) else -1)
         if not 0 <= index < len(names):
-            raise InputError(f"{what} reads {column!r}, which is no column of the data")
+            raise InputError(f"{what} reads {column!r}, which is not a column of the data")
         columns.append(index)
     return model, np.array(columns, np.intp)

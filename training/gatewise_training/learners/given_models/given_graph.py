@@ -1,7 +1,7 @@
-"""A given ONNX classifier over flat rows: the form of its outputs, its margins and its answers.
+"""Given ONNX classifiers over flat rows: the form of their outputs, their margins and answers.
 
-It gives labels and probabilities (skl2onnx), probabilities, logits (networks) or labels alone. A
-run on some rows shows the form, unless the user states it.
+A graph gives labels and probabilities (skl2onnx), probabilities, logits (networks) or only labels.
+The form of its outputs is detected by running some rows, unless the user states it.
 """
 
 from __future__ import annotations
@@ -34,36 +34,37 @@ Scores = Literal["probabilities", "logits", "labels"]
 _LOG = logging.getLogger("gatewise_training")
 
 BATCH = 256
-"""Rows per run; with more, a network's intermediate values would not fit the caches."""
+"""Number of rows per run. With more rows, a network's intermediate values would not fit into the
+caches of the processor."""
 
-RANDOM_ROWS = 32
-"""Rows on which the form is found where none are given."""
+N_RANDOM_ROWS = 32
+"""Number of random rows on which the form is detected if no rows are given."""
 
 N_SINGLE_ROWS = 4
-"""Rows that are also run one by one: a graph must not mix the rows of a batch."""
+"""Number of rows that are also run one by one, because a graph must not mix the rows of a batch."""
 
 FLOAT = 1
 DOUBLE = 11
-"""Types of a tensor in ONNX."""
+"""Codes of tensor types in ONNX."""
 
-MIN_PROBABILITY = 1e-30
-"""A probability of 0 becomes this, so that its logarithm is finite."""
+LOG_FLOOR = 1e-30
+"""Lower bound of a probability before its logarithm is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
-    """An ONNX file with the labels of its classes and the meaning of its scores.
+    """An ONNX file, with the labels of its classes and the meaning of its scores.
 
     Parameters
     ----------
     source : path, bytes, torch.nn.Module or torch.export program
-        The file, or its content; or a PyTorch model, which is export_module.
+        The path or the content of the file, or a PyTorch model, which is exported.
     classes : sequence, optional
-        Labels of the graph's columns, in their order. By default the file's own labels (a JSON
-        list under "classes" in its metadata, or ZipMap's keys), or else 0, 1, ...
+        Labels of the graph's columns, in their order. By default these are the labels in the file
+        (a JSON list under "classes" in its metadata, or the keys of ZipMap), or else 0, 1, ...
     scores : {"probabilities", "logits", "labels"}, optional
-        What the graph gives. By default it is found by running rows: scores of every row that are
-        at least 0 and add up to 1 are probabilities, others logits.
+        Kind of the graph's scores. By default it is detected by running rows: scores that are at
+        least 0 and add up to 1 in every row are probabilities, and others are logits.
 
     Examples
     --------
@@ -78,9 +79,10 @@ class OnnxModel:
 class GraphForm(NamedTuple):
     """Meaning of a classifier's outputs.
 
-    `label` and `score` are indices of outputs, None for a missing one. `columns` is the number of
-    score columns; one column is the score of the second of two classes. `names` are the labels of
-    the columns; `positions` says that the label output holds indices of them, not the labels.
+    `label` and `score` are indices of outputs, or None if the output is missing. `columns` is the
+    number of score columns; a single column is the score of the second of two classes. `names` are
+    the labels of the columns. `positions` says whether the label output holds indices into `names`
+    instead of labels.
     """
 
     scores: Scores
@@ -91,15 +93,15 @@ class GraphForm(NamedTuple):
     positions: bool = True
 
     def __str__(self) -> str:
-        """Describe the outputs that answers are read from."""
+        """Describe the outputs from which predictions are read."""
         if self.score is None:
-            return f"labels alone, in output {self.label}"
+            return f"labels only, in output {self.label}"
         labels_text = "" if self.label is None else f" and labels in output {self.label}"
         return f"{self.scores} of {self.n_classes} classes in output {self.score}{labels_text}"
 
     @property
     def n_classes(self) -> int:
-        """Number of the graph's own classes; 0 where it gives labels alone without names."""
+        """Number of classes of the graph; 0 if it gives only labels and has no names."""
         return 2 if self.columns == 1 else self.columns or len(self.names or ())
 
     @property
@@ -109,12 +111,13 @@ class GraphForm(NamedTuple):
 
 
 class FormedGraph:
-    """A given graph over flat rows, and its form.
+    """A given graph over flat rows, and the form of its outputs.
 
-    `model` has one input tensor of numbers, for instances of any `shape`; `what` is its name in
-    errors. Its form is detected on `x`, float32 (n, n_values), or on random numbers. `content` is
-    the graph with the input ``x``. Raises InputError if it is no such model, takes instances of
-    another shape, cannot be run by onnxruntime, or gives neither labels nor scores.
+    `model` must have one input tensor of numbers, for instances of `shape`. `what` is its name in
+    errors. The form is detected on `x`, float32 (n, n_values), or on random numbers. The attribute
+    `content` is the graph with the input ``x``. Raises InputError if the model has another input or
+    another instance shape, if onnxruntime cannot run it, or if it returns neither labels nor
+    scores.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class FormedGraph:
         rows = x
         if rows is None:
             rng = np.random.default_rng(0)
-            rows = rng.standard_normal((RANDOM_ROWS, self._n_values)).astype(np.float32)
+            rows = rng.standard_normal((N_RANDOM_ROWS, self._n_values)).astype(np.float32)
         rows = np.ascontiguousarray(rows[:BATCH])
         try:
             self.form, values = self._detect_form(rows)
@@ -146,15 +149,15 @@ class FormedGraph:
             self.content = row_by_row(graph, batch).SerializeToString(deterministic=True)
             self.form, values = self._detect_form(rows)
             warnings.warn(
-                f"{what} has a fixed batch of {batch}, and its operators depend on it: its rows "
-                "run one by one; export it with a free first dimension to make it faster",
+                f"{what} has a fixed batch of {batch}, and its operators depend on it, so that its "
+                "rows run one by one: export it with a free first dimension to make it faster",
                 RuntimeWarning,
                 stacklevel=2,
             )
         label = self.form.label
         score = self.form.score
         if x is not None and score is not None and not np.isfinite(values[score]).all():
-            raise InputError(f"{what} gives scores that are not finite on the rows")
+            raise InputError(f"{what} gives scores that are not finite for some rows")
         self._observed_labels = set() if label is None else set(values[label].ravel().tolist())
         labels_are_text = any(isinstance(c, str) for c in self._observed_labels)
         if onnx_model.classes is not None:
@@ -168,38 +171,38 @@ class FormedGraph:
         _LOG.info("%s: %s; it gives %s", what, reading, self.form)
 
     def named(self, classes: Sequence[Any]) -> GraphForm:
-        """Get the form; `classes` are the labels of its columns if the graph names none."""
+        """Get the form with names; `classes` are the names if the graph has none."""
         if self.form.names is not None:
             return self.form
         return self._with_names(classes, self._observed_labels <= set(range(len(classes))))
 
     def margins_model(self, order: NDArray[np.int64] | None) -> tuple[GraphModel, Link]:
-        """Make the graph from rows to margins, and their link to probabilities.
+        """Make a graph from rows to margins, and get their link to probabilities.
 
-        The logarithms of probabilities serve as margins, because softmax maps them back to the
-        probabilities. `order` is the column of each class where the graph has another order.
-        Raises InputError if it gives labels alone.
+        Logarithms of probabilities are used as margins, because softmax maps them back to the
+        probabilities. `order` gives the column of each class if the graph has another order.
+        Raises InputError if the graph gives only labels.
         """
         form = self.form
         if form.score is None:
             raise InputError(
-                f"{self._what} gives labels alone; a gate needs its probabilities or logits: "
-                "export the graph with that output"
+                f"{self._what} gives labels alone, but a stage needs probabilities or logits: "
+                "export the graph with such an output"
             )
         tail = GraphTail(self.content)
         output = tail.model.graph.output[form.score]
-        # float64 margins are rounded to float32 only at the end, so that margins that differ stay
-        # different
+        # float64 margins are rounded to float32 only at the end, so that different margins do not
+        # become equal before
         is_double = output.type.tensor_type.elem_type == DOUBLE
         dtype = np.float64 if is_double else np.float32
         scores = tail.add("Cast", [output.name], to=DOUBLE if is_double else FLOAT)
         scores = tail.add("Reshape", [scores, tail.value([-1, form.columns], np.int64)])
         if order is not None and form.columns > 1:
             scores = tail.add("Gather", [scores, tail.value(order, np.int64)], axis=1)
-        # log p, or log p - log (1 - p) of a single column
+        # margins: log p, or log p - log (1 - p) for a single column
         if form.scores == "probabilities":
             chances = scores
-            floor = tail.value(MIN_PROBABILITY, dtype)
+            floor = tail.value(LOG_FLOOR, dtype)
             scores = tail.add("Log", [tail.add("Max", [chances, floor])])
             if form.columns == 1:
                 complement = tail.add("Sub", [tail.value(1.0, dtype), chances])
@@ -213,35 +216,35 @@ class FormedGraph:
         tail.add("Cast", [scores], "margins", to=FLOAT)
         return tail.finish(self._n_values, form.columns), form.link
 
-    # -- reading ---------------------------------------------------------------------------
+    # -- detection of the form -------------------------------------------------------------
 
     def _detect_form(self, x: NDArray[np.float32]) -> tuple[GraphForm, list[Any]]:
-        """Find the form, without names, on some rows; get it and the outputs."""
+        """Detect the form, without names, on some rows; return it and the outputs."""
         try:
             session = open_session(self.content)
             values = session.run(None, {"x": x})
             single_runs = [
                 session.run(None, {"x": x[i : i + 1]}) for i in range(min(N_SINGLE_ROWS, len(x)))
             ]
-        except Exception as error:  # onnxruntime's own errors share no base
+        except Exception as error:  # onnxruntime's errors have no common base class
             raise InputError(
-                f"{self._what}: onnxruntime does not run it on instances of this shape, one or "
-                f"many at a time: {one_line(error)}; export it with a free first dimension"
+                f"{self._what}: onnxruntime cannot run it on one and on many instances of this "
+                f"shape: {one_line(error)}; export it with a free first dimension"
             ) from error
         names = [output.name for output in session.get_outputs()]
         label, score = self._output_indices(names, values, len(x))
         for k in (label, score):
             if k is not None and not _is_by_row(values[k], [outputs[k] for outputs in single_runs]):
                 raise InputError(
-                    f"{self._what}: the output {names[k].removeprefix('g_')!r} of a batch is not "
-                    "that of its rows; export it with a free first dimension"
+                    f"{self._what}: the output {names[k].removeprefix('g_')!r} of a row depends on "
+                    "the other rows of the batch; export it with a free first dimension"
                 )
         if score is None:
             return GraphForm("labels", label, None, 0), values
         scores = _matrix(values[score])
         kind = self._required_scores or _kind(scores)
         if kind == "logits" and scores.shape[1] == 2 and (scores[:, 0] == -scores[:, 1]).all():
-            # skl2onnx writes a decision function and its negative, which softmax would double
+            # skl2onnx writes a decision function and its negative, which softmax would count twice
             self._keep_second_column(score)
             return GraphForm(kind, label, score, 1), values
         return GraphForm(kind, label, score, scores.shape[1]), values
@@ -249,13 +252,15 @@ class FormedGraph:
     def _output_indices(
         self, names: list[str], values: list[Any], n: int
     ) -> tuple[int | None, int | None]:
-        """Find the indices of labels and scores among the outputs."""
-        rows = [k for k, v in enumerate(values) if np.shape(v)[:1] == (n,) and hasattr(v, "dtype")]
-        labels_ = [k for k in rows if values[k].dtype.kind != "f" and values[k].size == n]
-        scores = [k for k in rows if values[k].dtype.kind == "f"]
+        """Find the indices of labels and scores among the outputs of `n` rows."""
+        has_rows = [np.shape(value)[:1] == (n,) and hasattr(value, "dtype") for value in values]
+        candidates = [k for k, is_candidate in enumerate(has_rows) if is_candidate]
+        labels_ = [k for k in candidates if values[k].dtype.kind != "f" and values[k].size == n]
+        scores = [k for k in candidates if values[k].dtype.kind == "f"]
         if len(scores) > 1:
             listed = ", ".join(names[k].removeprefix("g_") for k in scores)
-            scores = [k for k in scores if any(w in names[k].lower() for w in ("prob", "logit"))]
+            words = ("prob", "logit")
+            scores = [k for k in scores if any(word in names[k].lower() for word in words)]
             if not scores:
                 raise InputError(
                     f"{self._what} has several outputs of scores ({listed}); keep one of them"
@@ -266,8 +271,8 @@ class FormedGraph:
             not scores and self._required_scores not in (None, "labels")
         ):
             listed = ", ".join(
-                f"{name} {getattr(v, 'dtype', 'table')} {np.shape(v)}"
-                for name, v in zip(names, values, strict=True)
+                f"{name} {getattr(value, 'dtype', 'table')} {np.shape(value)}"
+                for name, value in zip(names, values, strict=True)
             )
             raise InputError(
                 f"{self._what} must give "
@@ -277,7 +282,7 @@ class FormedGraph:
         return next(iter(labels_), None), next(iter(scores), None)
 
     def _keep_second_column(self, index: int) -> None:
-        """Let an output have the second of two columns alone."""
+        """Reduce an output to the second of its two columns."""
         tail = GraphTail(self.content)
         output = tail.model.graph.output[index]
         scores = tail.add("Reshape", [output.name, tail.value([-1, 2], np.int64)])
@@ -292,13 +297,13 @@ class FormedGraph:
                     f"{self._what} gives scores of {form.n_classes} classes; "
                     f"{len(names)} names are given"
                 )
-            # such as scores of pairs of classes, which say nothing about single classes
+            # scores that are not by class, such as scores of pairs of classes, are not used
             form = form._replace(scores="labels", score=None, columns=0)
         return form._replace(names=tuple(names), positions=positions)
 
 
 def _is_by_row(values: NDArray[Any], single_runs: list[NDArray[Any]]) -> bool:
-    """Whether the outputs of single rows equal those of a batch."""
+    """Whether the outputs of single rows equal the outputs of the same rows in a batch."""
     if any(row.shape != values[:1].shape for row in single_runs):
         return False
     single = np.concatenate(single_runs)
@@ -309,7 +314,7 @@ def _is_by_row(values: NDArray[Any], single_runs: list[NDArray[Any]]) -> bool:
 
 
 def _kind(scores: NDArray[np.float32]) -> Scores:
-    """Decide from the finite rows whether scores are probabilities or logits."""
+    """Decide by the rows of finite values whether scores are probabilities or logits."""
     chances = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
     is_in_unit_range = bool(((chances > -1e-6) & (chances < 1 + 1e-6)).all())
     row_sums = chances.sum(axis=1)
@@ -323,7 +328,10 @@ def _kind(scores: NDArray[np.float32]) -> Scores:
 def graph_answer(
     content: bytes, form: GraphForm, x: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Get each row's place among the graph's own classes, and probabilities, in one run."""
+    """Run a graph; return the class index (n,) and the probabilities (n, n_classes) of each row.
+
+    Classes are the graph's own, in its order.
+    """
     session = _session(content)
     runs = [
         session.run(None, {"x": np.ascontiguousarray(x[start : start + BATCH])})
@@ -347,7 +355,7 @@ def graph_answer(
 
 @cache
 def _session(content: bytes) -> Any:
-    """Open a session on a graph, once in each process, because sessions cannot be pickled."""
+    """Open a session of a graph once per process, because sessions cannot be pickled."""
     return open_session(content)
 
 
@@ -356,7 +364,7 @@ def _matrix(scores: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _positions(labels_: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
-    """Get the indices of the graph's labels among its own classes."""
+    """Convert the label output of a graph to indices of its own classes."""
     class_names = range(form.n_classes) if form.positions else form.names or ()
     index_of = {name: i for i, name in enumerate(class_names)}
     values, inverse = np.unique(labels_.ravel(), return_inverse=True)

@@ -1,8 +1,8 @@
-"""Examine a given high-cost model: its accuracy on rows that it has not seen.
+"""Estimates of the accuracy of a given high-cost model on rows that it has not seen.
 
-A model answers rows that it was fitted on partly from memory. Clones of a given classifier, fitted
-without the rows, measure its real accuracy. For a model that cannot be cloned, reference models
-show the accuracy that can be expected on these rows.
+On rows that a model was fitted on, its accuracy is too high. The accuracy of a given classifier is
+therefore measured with clones that are fitted without these rows. For a model that cannot be
+cloned, reference models show the accuracy that can be expected.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from gatewise_training.learners.boosting import LARGE_ROWS
 from gatewise_training.learners.given_models.estimator_fits import fit_weights, scalers
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-CHANCE = 0.05
-"""Largest probability of chance with which an excess over the reference is called memory."""
+MAX_PVALUE = 0.05
+"""Largest p-value at which a higher accuracy than the reference models' is attributed to rows that
+the model has seen."""
 
 
 def can_be_cloned(estimator: Any) -> bool:
-    """Whether a fitted classifier has unfitted clones: nothing in it is frozen."""
+    """Whether a fitted classifier can be cloned and refitted, because no part of it is frozen."""
     if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
         return False
     estimators = [estimator, *estimator.get_params(deep=True).values()]
@@ -41,11 +42,11 @@ def unseen_answers(
     *,
     report: Callable[[str], None] = lambda _what: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
-    """Get answers of clones of a fitted classifier that have not seen the rows.
+    """Predict validation and calibration rows by clones that have not seen them.
 
-    Shapes: `classes` (n_classes,) the data's labels, `x_calibration` (n_calibration, n_features).
-    Returns, of the validation rows, `labels` (n_validation,) and `probabilities` (n_validation,
-    n_classes), and of the calibration rows `calibration_labels` (n_calibration,).
+    Shapes: `classes` (n_classes,), labels of the data, `x_calibration` (n_calibration, n_features).
+    Returns labels (n_validation,) and probabilities (n_validation, n_classes) of the validation
+    rows, and labels (n_calibration,) of the calibration rows. Labels are class indices.
     """
     training_rows = [rows for rows, _ in plan.folds]
     if x_calibration is not None and len(training_rows) > 1:
@@ -67,26 +68,28 @@ def unseen_answers(
 def _clone(
     plan: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
 ) -> HighCostModel:
-    """Fit a clone as the user fitted the original: on the data's labels and column names."""
+    """Fit a clone to the labels and the column names of the data, as the user fitted the model."""
     from sklearn.base import clone
 
     x = named_rows(estimator, plan.x[rows])
-    fresh = clone(estimator)
-    fresh.fit(x, classes[plan.y[rows]], **fit_weights(plan, fresh, rows))
-    return HighCostModel.given(fresh, classes, plan.x.shape[1])
+    fitted_clone = clone(estimator)
+    weights = fit_weights(plan, fitted_clone, rows)
+    fitted_clone.fit(x, classes[plan.y[rows]], **weights)
+    return HighCostModel.given(fitted_clone, classes, plan.x.shape[1])
 
 
 def excess_accuracy(
     plan: ValidationSplit, answers: NDArray[np.int64], *, allow_missing: bool, seed: int
 ) -> tuple[float, float] | None:
-    """Compare a model that may have seen the rows with references that have not.
+    """Compare a model that may have seen the rows with reference models that have not.
 
-    The references are extra-trees and, on few rows, an RBF-SVM. Returns the accuracies of the model
-    and of the best reference on the validation rows if the model's is higher by more than chance
-    (a one-sided sign test of the rows on which just one is right; where rows have groups, a test of
-    these), else None.
+    The references are extra-trees and, on few rows, RBF-SVMs. If the accuracy of the model on the
+    validation rows is significantly higher than the accuracy of the best reference, both accuracies
+    are returned, otherwise None. The test is a one-sided sign test of the rows on which only one of
+    the two is correct. If rows have groups, the mean difference is tested with an error between
+    groups.
 
-    Shapes: `answers` (n_validation,) class indices.
+    Shapes: `answers` (n_validation,), class indices.
     """
     from scipy.stats import binomtest, norm
     from sklearn.ensemble import ExtraTreesClassifier
@@ -97,7 +100,7 @@ def excess_accuracy(
     if not allow_missing and len(plan.fit_rows) <= LARGE_ROWS:
         kinds += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in scalers()]
     y = plan.y[plan.validation_rows]
-    best_is_right = np.zeros(len(y), bool)
+    reference_is_right = np.zeros(len(y), bool)
     splitter = plan.splitter.take(plan.validation_rows)
     for kind in kinds:
         predictions = [
@@ -105,19 +108,20 @@ def excess_accuracy(
             for rows, unseen in plan.folds
         ]
         is_right = np.concatenate(predictions) == y
-        best_is_right = is_right if is_right.sum() > best_is_right.sum() else best_is_right
+        if is_right.sum() > reference_is_right.sum():
+            reference_is_right = is_right
     model_is_right = answers == y
-    better = int((model_is_right & ~best_is_right).sum())
-    worse = int((best_is_right & ~model_is_right).sum())
-    if better <= worse:
+    n_better = int((model_is_right & ~reference_is_right).sum())
+    n_worse = int((reference_is_right & ~model_is_right).sum())
+    if n_better <= n_worse:
         return None
-    # the sign test of the rows, or a test of the groups' mean difference
-    if splitter.n_groups is not None:  # its error is that of a normal distribution already
-        gain = model_is_right.astype(float) - best_is_right
+    # a test of the mean difference of the groups, or a sign test of the rows
+    if splitter.n_groups is not None:
+        gain = model_is_right.astype(float) - reference_is_right
         error = splitter.clustered_error((gain - gain.mean()) / len(gain))
         pvalue = float(norm.sf(gain.mean() / max(error, 1e-12)))
     else:
-        pvalue = binomtest(better, better + worse, alternative="greater").pvalue
-    if pvalue > CHANCE:
+        pvalue = binomtest(n_better, n_better + n_worse, alternative="greater").pvalue
+    if pvalue > MAX_PVALUE:
         return None
-    return float(model_is_right.mean()), float(best_is_right.mean())
+    return float(model_is_right.mean()), float(reference_is_right.mean())

@@ -1,7 +1,7 @@
-"""Given ONNX files as graphs over rows of numbers.
+"""Conversion of given ONNX files to graphs over rows of numbers.
 
-The given nodes do not change. Nodes in front of them convert rows to the shape and type of their
-input. Nodes after them convert their outputs to the outputs of a stage or a worker.
+The given nodes are not changed. Nodes before them convert rows to the shape and type of the input.
+Nodes after them convert the outputs to the outputs of a stage or a worker.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Shape = tuple[int, ...]
 
 
 class GraphFile(NamedTuple):
-    """A graph that was read: ``x``, float32 (n, n_values), to its outputs.
+    """A graph of a file, from the input ``x``, float32 (n, n_values), to its outputs.
 
-    `names` are the labels of the classes that the file names. `batch` is the size that the file
-    fixes the batch dimension to, None if it is free. `reading` says how rows become its input.
+    `names` are the labels of the classes, if the file has them. `batch` is the size of the batch
+    dimension, or None if it is free. `reading` describes how rows become the input.
     """
 
     model: onnx.ModelProto
@@ -39,8 +39,9 @@ class GraphFile(NamedTuple):
 def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile:
     """Read and check a graph for instances of this shape.
 
-    `source` is a path, whose tensors may be in other files, or the bytes of a file. The result has
-    neither ZipMap nodes nor shapes of inner values nor texts. `what` is the model's name in errors.
+    `source` is the path of a file, which may have its tensors in other files, or the bytes of a
+    file. The result has no ZipMap nodes, no shapes of inner values and no documentation. `what` is
+    the name of the model in errors.
     """
     import onnx
     from onnx import inliner
@@ -52,12 +53,12 @@ def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile
             path = Path(source)
             if not path.is_file():
                 raise InputError(f"{what}: file {path} does not exist")
-            model = onnx.load(path)  # with the tensors of its other files
-        outside = [
+            model = onnx.load(path)  # also loads tensors from other files
+        external_tensors = [
             t.name for t in _tensors(model.graph) if t.data_location == onnx.TensorProto.EXTERNAL
         ]
-        if not outside:
-            if model.functions:  # torch's exporter leaves some of its own
+        if not external_tensors:
+            if model.functions:  # such as those of torch's exporter
                 own_domains = {function.domain for function in model.functions}
                 model = inliner.inline_local_functions(model)
                 unused = own_domains - _domains(model.graph)
@@ -68,13 +69,16 @@ def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile
         raise
     except Exception as error:  # protobuf's DecodeError is not public
         raise InputError(f"{what} is not a usable ONNX file: {one_line(error)}") from error
-    if outside:
-        raise InputError(f"{what} keeps {outside[0]!r} in another file; give the path of its file")
-    strange = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
-    if strange:
+    if external_tensors:
+        raise InputError(
+            f"{what} has the tensor {external_tensors[0]!r} in another file; give the path of its "
+            "file"
+        )
+    unknown_domains = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
+    if unknown_domains:
         raise InputError(
             f"{what} uses operators that onnxruntime alone does not have "
-            f"({', '.join(sorted(strange))})"
+            f"({', '.join(sorted(unknown_domains))})"
         )
     model = onnx.compose.add_prefix(model, "g_")
     del model.graph.value_info[:]
@@ -101,13 +105,13 @@ def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
 
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Get the bodies of a node that loops or branches."""
+    """Get the graphs inside a node, which loops and branches have."""
     single = [a.g for a in node.attribute if a.HasField("g")]
     return single + [g for a in node.attribute for g in a.graphs]
 
 
 def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
-    """Get the labels of the classes from the metadata or a ZipMap node, and remove that node."""
+    """Get the labels of the classes from the metadata or ZipMap nodes, and remove these nodes."""
     text = next((p.value for p in model.metadata_props if p.key == "classes"), None)
     try:
         classes = None if text is None else list(json.loads(text))
@@ -116,8 +120,8 @@ def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
     graph = model.graph
     for node in [n for n in graph.node if n.op_type == "ZipMap"]:
         for attribute in node.attribute:
-            words = [s.decode() for s in attribute.strings]
-            classes = classes or words or list(attribute.ints) or None
+            text_labels = [s.decode() for s in attribute.strings]
+            classes = classes or text_labels or list(attribute.ints) or None
         for output in graph.output:
             if output.name == node.output[0]:
                 output.name = node.input[0]
@@ -128,7 +132,7 @@ def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
 
 
 def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int | None, str]:
-    """Put nodes before a graph that make its input of ``x``, float32 (n, n_values).
+    """Add nodes before a graph that convert ``x``, float32 (n, n_values), to its input.
 
     Returns `batch` and `reading` of :class:`GraphFile`.
     """
@@ -140,7 +144,7 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int
     if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
         listed = ", ".join(i.name.removeprefix("g_") for i in inputs)
         raise InputError(f"{what} must have one input, a tensor; it has [{listed}]")
-    # type and shape of its input
+    # type and shape of the input
     kind = inputs[0].type.tensor_type.elem_type
     if kind not in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
         raise InputError(f"{what}'s input must be numbers, not {TensorProto.DataType.Name(kind)}")
@@ -149,7 +153,7 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int
         for d in inputs[0].type.tensor_type.shape.dim
     ]
     instance_shape, order = _layout(dims, shape, what)
-    # cast, reshape, transpose, as needed
+    # cast, reshape and transpose, as needed
     nodes = []
     value = "x"
     if kind != 1:
@@ -166,14 +170,14 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int
         nodes.append(helper.make_node("Transpose", [value], ["gw_layout"], perm=order))
         value = "gw_layout"
     nodes.append(helper.make_node("Identity", [value], [inputs[0].name]))
-    # the new nodes go first, because ONNX requires topological order
+    # the new nodes come first, because ONNX requires topological order
     body = list(graph.node)
     constant_inputs = [i for i in graph.input if i.name in constants]
     del graph.node[:], graph.input[:]
     graph.node.extend([*nodes, *body])
     source = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
     graph.input.extend([source, *constant_inputs])
-    for output in graph.output:  # declared shapes may be wrong; a run shows the real ones
+    for output in graph.output:  # declared shapes may be wrong, and a run shows the actual ones
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     type_name = TensorProto.DataType.Name(kind).lower()
@@ -187,7 +191,7 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int
 def _layout(
     dims: list[int | None], shape: Shape, what: str
 ) -> tuple[Shape, tuple[int, ...] | None]:
-    """Get the shape of an instance in the graph, and the order of its axes if they move.
+    """Get the shape of an instance in the graph, and the permutation of its axes or None.
 
     >>> _layout([None, 1, 8, 8], (8, 8), "model")
     ((1, 8, 8), None)
@@ -217,18 +221,18 @@ def _layout(
     if len(shape) == 1 and None not in graph_dims and math.prod(d or 0 for d in graph_dims) == size:
         return tuple(d or 0 for d in graph_dims), None
     listed = ", ".join("n" if d is None else str(d) for d in graph_dims)
-    raise InputError(f"{what} takes instances of shape ({listed}), the rows have {shape}")
+    raise InputError(f"{what} takes instances of shape ({listed}), but the rows have {shape}")
 
 
 def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
-    """Let a read graph run each row alone, in a batch of `n_fixed` copies of it."""
+    """Change a graph to run each row alone, in a batch of `n_fixed` copies of the row."""
     from onnx import TensorProto, helper, numpy_helper
 
     graph = model.graph
     names = {output.name: f"gw_inner_{output.name}" for output in graph.output}
     constants = {"gw_first": np.array(0, np.int64), "gw_repeats": np.array([n_fixed, 1], np.int64)}
     constants["gw_axis"] = np.array([0], np.int64)
-    # the body: a row of values, its copies, the graph, the first row of each output
+    # the body of the loop: one row, its copies, the graph, and the first row of each output
     body = [
         helper.make_node("Unsqueeze", ["gw_row", "gw_axis"], ["gw_one"]),
         helper.make_node("Tile", ["gw_one", "gw_repeats"], ["gw_copies"]),
@@ -246,7 +250,7 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
         row_outputs.append(helper.make_tensor_value_info(f"gw_of_row_{k}", kind, None))
     n_values = graph.input[0].type.tensor_type.shape.dim[1].dim_value
     row_input = helper.make_tensor_value_info("gw_row", TensorProto.FLOAT, [n_values])
-    # Scan runs the body on each row, and stacks its outputs
+    # Scan runs the body for each row, and stacks the outputs
     scan = helper.make_node(
         "Scan",
         ["x"],
@@ -261,14 +265,15 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
 
 
 class GraphTail:
-    """Nodes after a graph; :meth:`finish` removes nodes that the margins do not depend on."""
+    """Builder that adds nodes after a graph, until :meth:`finish` makes the model of a stage."""
 
     def __init__(self, content: bytes) -> None:
         import onnx
 
         self.model = onnx.load_model_from_string(content)
         names = [name for node in self.model.graph.node for name in node.output]
-        self._made = sum(name.startswith("gw_") for name in names)  # names of an earlier tail
+        # number of names of an earlier tail, which makes new names unique
+        self._n_earlier = sum(name.startswith("gw_") for name in names)
 
     def add(
         self, kind: str, inputs: list[str], name: str = "", n_outputs: int = 1, **attributes: Any
@@ -279,7 +284,7 @@ class GraphTail:
         domain = attributes.get("domain", "")
         if domain and domain not in {o.domain for o in self.model.opset_import}:
             self.model.opset_import.append(helper.make_opsetid(domain, ML_OPSET))
-        output = name or f"gw_{self._made}_{len(self.model.graph.node)}"
+        output = name or f"gw_{self._n_earlier}_{len(self.model.graph.node)}"
         outputs = [output, *(f"{output}_{k}" for k in range(1, n_outputs))]
         self.model.graph.node.append(helper.make_node(kind, inputs, outputs, **attributes))
         return output
@@ -288,13 +293,16 @@ class GraphTail:
         """Add a constant, and return its name."""
         from onnx import numpy_helper
 
-        name = f"gw_{self._made}_value_{len(self.model.graph.initializer)}"
+        name = f"gw_{self._n_earlier}_value_{len(self.model.graph.initializer)}"
         array = np.asarray(numbers, dtype)
         self.model.graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 
     def finish(self, n_features: int, n_outputs: int) -> GraphModel:
-        """Declare ``margins``, float32 (n, n_outputs), as the one output, and check the graph."""
+        """Declare ``margins``, float32 (n, n_outputs), as the only output, and check the graph.
+
+        Nodes that the margins do not depend on are removed.
+        """
         import onnx
         from onnx import helper
 
@@ -302,7 +310,7 @@ class GraphTail:
         del graph.output[:], self.model.metadata_props[:]
         graph.output.append(helper.make_tensor_value_info("margins", 1, ["n", n_outputs]))
         if not any(inner_graphs(node) for node in graph.node):
-            _keep_used(graph)
+            _remove_unused(graph)
         for node in graph.node:
             node.name = node.doc_string = ""
         graph.name = "given"
@@ -312,7 +320,7 @@ class GraphTail:
         return GraphModel(content, n_features, n_outputs)
 
 
-def _keep_used(graph: onnx.GraphProto) -> None:
+def _remove_unused(graph: onnx.GraphProto) -> None:
     """Remove nodes and constants that no output depends on."""
     used = {output.name for output in graph.output}
     used_nodes = []

@@ -1,8 +1,8 @@
-"""Values of a graph with numpy's arithmetic: types are promoted as numpy promotes them.
+"""Values of an ONNX graph under construction, with the arithmetic and type promotion of numpy.
 
-A converter writes an estimator's formula with these values; the resulting graph rounds where
-scikit-learn rounds: float32 rows through a scaler stay float32, products with float64 coefficients
-are float64.
+A converter writes the formula of an estimator with these values. The graph then rounds wherever
+scikit-learn rounds. For example, float32 rows stay float32 after a scaler, and their products with
+float64 coefficients are float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INPUT = "x"
 
 
 class GraphOfRows:
-    """A graph under construction; its input is rows, float32 (n, n_features)."""
+    """A graph under construction; its input is a table of rows, float32 (n, n_features)."""
 
     def __init__(self, n_features: int) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -32,7 +32,7 @@ class GraphOfRows:
         self.rows = Value(self, INPUT, np.dtype(np.float32))
 
     def constant(self, array: Any, dtype: Any) -> Value:
-        """Add a constant, once."""
+        """Add a constant, unless the graph already has it."""
         values = np.asarray(array, dtype)
         key = (values.dtype, values.shape, values.tobytes())
         if key not in self._constants:
@@ -41,14 +41,14 @@ class GraphOfRows:
         return Value(self, self._constants[key].name, values.dtype)
 
     def node(self, kind: str, inputs: Sequence[Value], dtype: Any, **attributes: Any) -> Value:
-        """Add an operator, and get its output, of type `dtype`."""
+        """Add an operator, and return its output, of type `dtype`."""
         name = f"v{len(self._nodes)}"
         names = [value.name for value in inputs]
         self._nodes.append(helper.make_node(kind, names, [name], **attributes))
         return Value(self, name, np.dtype(dtype))
 
     def model(self, outputs: dict[str, Value]) -> onnx.ModelProto:
-        """Get the graph with these outputs."""
+        """Make the model with these outputs."""
         names = [helper.make_node("Identity", [v.name], [name]) for name, v in outputs.items()]
         tensor = helper.make_tensor_value_info
         graph = helper.make_graph(
@@ -79,7 +79,7 @@ class Value:
     dtype: np.dtype[Any]
 
     def _as_value(self, other: Any) -> Value:
-        """Make a constant of a number or an array; numbers of Python take this value's type."""
+        """Make a constant of a number or an array; Python numbers get the type of this value."""
         if isinstance(other, Value):
             return other
         is_weak = isinstance(other, int | float) and not isinstance(other, np.generic)
@@ -132,27 +132,27 @@ class Value:
         return self._binary("GreaterOrEqual", other, np.bool_)
 
     def equals(self, other: Any) -> Value:
-        """Compare each entry."""
+        """Mark the entries that equal those of another value."""
         return self._binary("Equal", other, np.bool_)
 
     def maximum(self, other: Any) -> Value:
-        """Take the larger entry."""
+        """Compute the larger of two values, entry by entry."""
         return self._binary("Max", other)
 
     def minimum(self, other: Any) -> Value:
-        """Take the smaller entry."""
+        """Compute the smaller of two values, entry by entry."""
         return self._binary("Min", other)
 
     def apply(self, kind: str) -> Value:
-        """Apply an operator of one input, such as Exp, to each entry."""
+        """Apply an operator with one input, such as Exp, to each entry."""
         return self._unary(kind)
 
     def isnan(self) -> Value:
-        """Mark the missing entries."""
+        """Mark the entries that are NaN."""
         return self._unary("IsNaN", np.bool_)
 
     def where(self, one: Any, other: Any) -> Value:
-        """Take entries of `one` where this value is true, else of `other`."""
+        """Select entries of `one` if this value is true, else of `other`."""
         if_true = one if isinstance(one, Value) else other._as_value(one)
         if_false = if_true._as_value(other)
         common = np.result_type(if_true.dtype, if_false.dtype)
@@ -160,29 +160,29 @@ class Value:
         return self.graph.node("Where", branches, common)
 
     def sum(self, axis: int = 1, *, keepdims: bool = True) -> Value:
-        """Add the entries of each row, to one column."""
+        """Sum the entries of each row, as one column."""
         axes = self.graph.constant([axis], np.int64)
         return self.graph.node("ReduceSum", [self, axes], self.dtype, keepdims=int(keepdims))
 
     def max(self) -> Value:
-        """Take the largest entry of each row, as one column."""
+        """Compute the largest entry of each row, as one column."""
         return self._unary("ReduceMax", axes=[1], keepdims=1)
 
     def argmax(self) -> Value:
-        """Get the place of the first largest entry of each row, int64 (n,)."""
+        """Get the index of the first largest entry of each row, int64 (n,)."""
         return self._unary("ArgMax", np.int64, axis=1, keepdims=0)
 
     def softmax(self) -> Value:
-        """Get probabilities of each row's margins."""
+        """Compute the softmax of each row."""
         return self._unary("Softmax", axis=1)
 
     def columns(self, indices: Any) -> Value:
-        """Take columns by their indices."""
+        """Select columns by their indices."""
         index = self.graph.constant(np.ravel(indices), np.int64)
         return self.graph.node("Gather", [self, index], self.dtype, axis=1)
 
     def flat(self) -> Value:
-        """Make one column a vector (n,)."""
+        """Change a single column to a vector (n,)."""
         return self.reshape([-1])
 
     def reshape(self, shape: list[int]) -> Value:
@@ -191,7 +191,7 @@ class Value:
         return self.graph.node("Reshape", [self, dims], self.dtype)
 
     def beside(self, *others: Value) -> Value:
-        """Put matrices side by side."""
+        """Concatenate this matrix and others by columns."""
         if not others:
             return self
         common = np.result_type(self.dtype, *(value.dtype for value in others))
@@ -199,17 +199,17 @@ class Value:
         return self.graph.node("Concat", matrices, common, axis=1)
 
     def tree_sums(self, trees: TreeEnsemble) -> Value:
-        """Sum the leaves that each row reaches, in float32, as (n, n_outputs)."""
+        """Sum the values of the leaves that each row reaches, in float32, as (n, n_outputs)."""
         rows = [self.astype(np.float32)]
         attributes = attributes_of(trees)
         kind = "TreeEnsembleRegressor"
         return self.graph.node(kind, rows, np.float32, domain=ML_DOMAIN, **attributes)
 
     def leaf_sums(self, trees: TreeEnsemble, values: NDArray[np.float64]) -> Value:
-        """Sum values of each row's leaves in float64, as (n, n_values).
+        """Sum the values of the leaves that each row reaches, in float64, as (n, n_values).
 
-        Each tree of `trees` outputs the number of the leaf that a row reaches, counted from its
-        root; `values`, (n_nodes, n_values), holds the values of all nodes.
+        Each tree of `trees` must output the index of the leaf that a row reaches, counted from the
+        root. `values`, (n_nodes, n_values), holds the values of all nodes.
         """
         leaves = self.tree_sums(trees).astype(np.int64) + trees.roots.astype(np.int64)
         table = self.graph.constant(values, np.float64)
@@ -219,10 +219,10 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class GraphAnswers:
-    """A classifier's answers in a graph.
+    """Predictions of a classifier in a graph.
 
-    `label`, int64 (n,), are indices of its classes; `probabilities`, (n, n_classes), and
-    `decision`, (n, n_classes) or (n, 1) for two classes, are None if it does not give them.
+    `label`, int64 (n,), holds class indices. `probabilities`, (n, n_classes), and `decision`,
+    (n, n_classes) or (n, 1) for two classes, are None if the classifier does not have them.
     """
 
     label: Value
@@ -231,29 +231,29 @@ class GraphAnswers:
 
     @classmethod
     def of_margins(cls, decision: Value, n_classes: int) -> Self:
-        """Take the label of the largest margin, or of a margin's sign for two classes."""
+        """Make answers with the label of the largest margin, or of the sign of a single margin."""
         if n_classes > 2:
             return cls(decision.argmax(), decision=decision)
         return cls((decision > 0.0).astype(np.int64).flat(), decision=decision)
 
     @classmethod
     def of_chances(cls, probabilities: Value, decision: Value | None = None) -> Self:
-        """Take the label of the largest probability."""
+        """Make answers with the label of the largest probability."""
         return cls(probabilities.argmax(), probabilities, decision)
 
 
 def two_columns(second: Value) -> Value:
-    """Get the probabilities of two classes from the second one's."""
+    """Compute the probabilities of two classes from the probability of the second class."""
     return (second._as_value(1.0) - second).beside(second)
 
 
 def sigmoid(margin: Value) -> Value:
-    """Get the logistic function of margins."""
+    """Compute the logistic function of margins."""
     return margin.apply("Sigmoid")
 
 
 def shares(probabilities: Value) -> Value:
-    """Divide rows by their sums; rows of zeros become equal shares."""
+    """Divide each row by its sum; a row of zeros gets equal shares."""
     total = probabilities.sum()
     is_zero = total.equals(0.0)
     ones = (probabilities * 0.0) + 1.0

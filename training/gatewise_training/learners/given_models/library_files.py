@@ -1,4 +1,4 @@
-"""High-cost boosters as files of their own libraries, where no exact graph of them exists."""
+"""High-cost boosters as files of their own libraries, for boosters without an exact graph."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WHAT = "high_cost_model"
 
 
 def library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
-    """Write a high-cost booster in its library's form; None if it is no booster.
+    """Write a high-cost booster in the format of its library; None if it is not a booster.
 
-    Also None if the booster does not know the data's classes in their order, since a file of a
-    library holds no labels.
+    It is also None if the booster's classes differ from the classes of the data or have another
+    order, because the file of a library has no labels.
     """
     estimator = inner_estimator(model.estimator)
     library = library_of(estimator)
@@ -42,27 +42,27 @@ def probe_library_file(
     missing: bool,
     n_rows: int = N_ROWS,
 ) -> tuple[Library, bytes, ProbeFigures] | None:
-    """Write a booster in its library's form, and compare the two on adversarial rows.
+    """Write a booster in the format of its library, and compare both on adversarial rows.
 
     Parameters
     ----------
     model : HighCostModel
     sample : ndarray of float32, shape (n, n_used)
-        Rows of its own features.
+        Rows of the features that the model reads.
     missing : bool
-        Whether rows may hold NaN.
+        Whether rows may have NaN.
     n_rows : int
         Number of adversarial rows.
 
     Returns
     -------
     library, content, figures
-        Or None where the model has no such form.
+        Or None if the model cannot be written in this format.
 
     Raises
     ------
     InputError
-        If the file, loaded again, answers a row differently.
+        If the booster loaded from the file gives another answer for a row.
     """
     written = library_file(model)
     if written is None:
@@ -88,7 +88,7 @@ def _lightgbm_text(estimator: Estimator) -> bytes:
 
 def _xgboost_binary(estimator: Estimator) -> bytes:
     booster = estimator.get_booster()
-    # a classifier that was stopped early predicts with its best rounds, a booster with all
+    # after early stopping a classifier predicts with its best rounds, but its booster with all
     best = booster.attributes().get("best_iteration")
     if best is not None:
         booster = booster[: int(best) + 1]

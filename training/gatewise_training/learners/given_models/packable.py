@@ -1,7 +1,7 @@
-"""Classifiers that a worker can run as a graph, recognised by their types before any fit.
+"""Classifiers that can be packed as graphs, which are recognised by their types before any fit.
 
-The graph of each listed type decides as the estimator does: the tests of export convert and compare
-them all.
+The graph of each listed type gives the same predictions as the estimator. The tests of export
+convert all of them and compare the predictions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gatewise.errors import InputError
 from gatewise.models.booster_files import Library
 
 Estimator = Any
-"""A classifier or a transformer of scikit-learn's kind."""
+"""A classifier or transformer with the interface of scikit-learn."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -42,12 +42,12 @@ TRANSFORMERS = _words(
 )
 
 LIBRARY_FORMS = _words("PolynomialFeatures")
-"""Transformers that only skl2onnx converts; it converts the whole classifier that contains one."""
+"""Transformers that only skl2onnx converts. It converts the whole classifier that contains them."""
 
 TEXT_READERS = _words(
     "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
 )
-"""Transformers of texts or dicts; instances are numbers, so these cannot be converted."""
+"""Transformers of texts or dicts, which cannot be converted because instances are numbers."""
 
 BACKEND_ADVICE = (
     "its predict_proba as a function that a worker runs: gatewise cloud --backend "
@@ -63,45 +63,46 @@ LIBRARY_FILES: dict[str, Library] = {
     "XGBRFClassifier": "xgboost",
     "CatBoostClassifier": "catboost",
 }
-"""Boosters that a worker can also run by their own library, from its file."""
+"""Boosters that a worker can also run with their own library, from a file of that library."""
 
 LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
-"""Libraries with classifiers that are converted; classifiers of other libraries stay opaque."""
+"""Libraries with classifiers that can be converted. Classifiers of other libraries are opaque."""
 
 
 def library_name(estimator: Estimator) -> str | None:
-    """Name of the model's class in a known library, or of the library class that it extends.
+    """Get the name of a model's class in a known library, or of the library class that it extends.
 
-    None for a class that predicts in its own way; a :class:`.RawBooster` names its class itself.
+    None for a class of another library, or with its own methods of prediction. A
+    :class:`.RawBooster` states its library class itself.
     """
     if hasattr(estimator, "library_class"):
         return str(estimator.library_class)
     for kind in type(estimator).__mro__:
         if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
-            is_alike = kind is type(estimator) or _predicts_like(kind, estimator)
-            return str(kind.__name__) if is_alike else None
+            predicts_alike = kind is type(estimator) or _predicts_like(kind, estimator)
+            return str(kind.__name__) if predicts_alike else None
     return None
 
 
 def library_of(model: Estimator) -> Library | None:
-    """Name the library of a booster; None for any other classifier."""
+    """Get the library of a booster; None for any other classifier."""
     return LIBRARY_FILES.get(library_name(model) or "")
 
 
 def is_column(name_in_model: Any, name: Any) -> bool:
-    """Whether a model's column name matches the data's; LightGBM replaces spaces by underscores."""
+    """Whether a column name of a model is a name of the data; LightGBM replaces spaces by ``_``."""
     return bool(name_in_model == name) or name_in_model == re.sub(r"\s", "_", str(name))
 
 
 def _predicts_like(kind: type, estimator: Estimator) -> bool:
-    """Whether an estimator predicts as `kind` does, the class of a library that it extends."""
-    kind_of_estimator = type(estimator)
+    """Whether an estimator has the prediction methods of `kind`, a library class it extends."""
+    own_class = type(estimator)
     names = ("predict", "predict_proba", "transform", "decision_function")
-    return all(getattr(kind_of_estimator, n, None) is getattr(kind, n, None) for n in names)
+    return all(getattr(own_class, name, None) is getattr(kind, name, None) for name in names)
 
 
 def needs_backend(model: Estimator) -> bool:
-    """Whether a model with ``predict_proba`` is opaque: it is a class or of an unknown library."""
+    """Whether a model with ``predict_proba`` is opaque, as a class or as of an unknown library."""
     while type(model).__name__ == "FrozenEstimator":
         model = model.estimator
     return isinstance(model, type) or library_name(model) is None
@@ -114,20 +115,22 @@ def check_packable(
     as_stage: bool = False,
     as_library_file: bool = False,
 ) -> None:
-    """Refuse a classifier that cannot become a graph; other objects pass.
+    """Refuse a classifier that cannot be converted to a graph; other objects are accepted.
 
-    InputError names the estimator, or the part of one, and what to do. A stage has no backend. With
-    `as_library_file` a booster passes whose library's own file a worker can run.
+    The InputError names the estimator, or the part of it, and the remedy. For a stage, the remedy
+    cannot be a backend. With `as_library_file`, a booster is accepted if a worker can run the file
+    of its library.
     """
     if isinstance(model, type) and hasattr(model, "fit"):
         raise InputError(f"{name} is the class {model.__name__}: give an instance of it")
     if not hasattr(model, "get_params") or needs_backend(model):
         return
-    readers = [type(e).__name__ for e in _parts(model) if type(e).__name__ in TEXT_READERS]
-    if readers:
+    part_names = [type(part).__name__ for part in _parts(model)]
+    text_readers = [part_name for part_name in part_names if part_name in TEXT_READERS]
+    if text_readers:
         raise InputError(
-            f"{name} cannot be packed: {readers[0]} (in {type(model).__name__}) reads "
-            "texts or dicts, but instances are numbers: turn the texts into columns first (word "
+            f"{name} cannot be packed: {text_readers[0]} (in {type(model).__name__}) reads "
+            "texts or dicts, but instances are numbers: convert the texts to columns first (word "
             "counts, an embedding), and give only the classifier that follows"
         )
     problems = [
@@ -141,8 +144,8 @@ def check_packable(
         raise InputError(f"{name} cannot be packed: {'; '.join(problems)}; {advice}")
 
 
-def is_left_to_library(model: Estimator) -> bool:
-    """Whether a classifier or a part of it has no form but skl2onnx's."""
+def needs_skl2onnx(model: Estimator) -> bool:
+    """Whether only skl2onnx can convert a classifier or a part of it."""
     return any(library_name(part) in LIBRARY_FORMS for part in _parts(model))
 
 
@@ -172,15 +175,15 @@ def _problems(part: Estimator, *, is_whole: bool) -> Iterator[str]:
     if name not in CLASSIFIERS | TRANSFORMERS | LIBRARY_FORMS:
         yield "it has no form that a worker runs"
         return
-    if _read_categories(part):
+    if _reads_categories(part):
         yield (
-            "it was fitted on columns of categories, which instances have as numbers: encode them "
-            "(TableEncoder), and fit it on those"
+            "it was fitted on columns of categories, but instances have numbers: encode the "
+            "columns (TableEncoder), and fit it on the numbers"
         )
     params = part.get_params(deep=False)
     runs_by_library = is_whole and library_of(part) is not None
     for option, exact_values in EXACT_OPTIONS.get(name, {}).items():
-        if runs_by_library and option not in GOALS | INPUT_KINDS:
+        if runs_by_library and option not in OBJECTIVE_OPTIONS | INPUT_OPTIONS:
             continue
         value = params.get(option, exact_values[0])
         if not any(value is choice or _equal(value, choice) for choice in exact_values):
@@ -195,7 +198,7 @@ def _problems(part: Estimator, *, is_whole: bool) -> Iterator[str]:
         yield "its estimator gives no probabilities"
 
 
-def _read_categories(part: Estimator) -> bool:
+def _reads_categories(part: Estimator) -> bool:
     """Whether a fitted booster reads some of its columns as categories."""
     booster = getattr(part, "booster_", None)  # LightGBM's
     if booster is not None:
@@ -206,7 +209,7 @@ def _read_categories(part: Estimator) -> bool:
 
 
 def _equal(value: Any, choice: Any) -> bool:
-    """Whether two settings are equal; arrays and the like are equal to none."""
+    """Whether two settings of the same type are equal."""
     return isinstance(value, type(choice)) and bool(value == choice)
 
 
@@ -214,11 +217,11 @@ def _is_nan(value: Any) -> bool:
     return value is None or value != value
 
 
-GOALS = _words("objective objective_type application app loss loss_function")
-"""Options of boosters that say what is fitted: a worker needs probabilities of classes."""
+OBJECTIVE_OPTIONS = _words("objective objective_type application app loss loss_function")
+"""Options for the objective of boosters, which must give probabilities of classes."""
 
-INPUT_KINDS = _words("cat_features text_features embedding_features")
-"""Options of boosters whose columns hold no numbers."""
+INPUT_OPTIONS = _words("cat_features text_features embedding_features")
+"""Options for columns of boosters that are not numbers."""
 
 REASONS = {
     "AdaBoostClassifier": (
@@ -230,7 +233,7 @@ REASONS = {
         "the order of its own search"
     ),
 }
-"""Why well-known classifiers are refused."""
+"""Reasons why well-known classifiers are refused."""
 
 _GROUPING: dict[str, tuple[Any, ...]] = {"min_frequency": (None,), "max_categories": (None,)}
 _MACHINE: dict[str, tuple[Any, ...]] = {
@@ -274,4 +277,4 @@ EXACT_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "XGBClassifier": _XGBOOST,
     "XGBRFClassifier": _XGBOOST,
 }
-"""Settings of each option that have an exact form, the usual one first."""
+"""Values of each option that have an exact form; the default comes first."""

@@ -1,8 +1,8 @@
-"""Adversarial rows: where a converted model is likeliest to differ from its source.
+"""Adversarial rows, on which a converted model is most likely to differ from its source.
 
-The rows come from the model itself: the numbers that its parts keep per column (thresholds, edges,
-categories, means, training rows), their float32 neighbours, the middles between them, and pairs of
-neighbouring rows between which its label changes.
+The rows are made from the numbers that the parts of the model store for each column, such as
+thresholds, edges, categories, means and training rows. They contain these numbers, their float32
+neighbours and the middles between them. Other rows are pairs of neighbours with different labels.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ Labels = Callable[[Rows], Any]
 
 N_ROWS = 4000
 """Approximate number of rows on which packing probes a conversion."""
-MAX_VALUES_IN_ALL = 4_000_000
-"""Largest number of values in all rows together; wide instances get fewer rows."""
+MAX_TOTAL_VALUES = 4_000_000
+"""Maximum number of values in all rows together, so that wide instances get fewer rows."""
 MAX_CRITICAL_VALUES = 400
-"""Largest number of critical values per column; drawn at random where there are more."""
+"""Maximum number of critical values per column; if there are more, they are sampled."""
 MAX_CALLS = 200
-"""Largest number of calls that look for the rows that a classifier accepts."""
+"""Maximum number of calls to find the rows that a classifier accepts."""
 MAX_DEPTH = 6
-"""Largest depth of estimators inside estimators that is searched."""
+"""Maximum depth of estimators inside estimators that are searched."""
 N_BISECTIONS = 40
-"""Enough halvings to bring two ordinary float32 numbers next to each other."""
-FAR = 1e30
+"""Number of halvings, enough to bring two ordinary float32 numbers next to each other."""
+MAX_MAGNITUDE = 1e30
+"""Larger critical values are left out, as are NaN and infinity."""
 EXTREMES = np.array(
     [0, -0.0, 1, -1, 1e-45, -1e-45, 1.2e-38, 1e-7, -1e-7, 1e5, -1e5, 1e20, -1e20], np.float32
 )
@@ -44,7 +45,7 @@ EXTREMES = np.array(
 
 @dataclass(frozen=True, eq=False)
 class ProbeRows:
-    """Rows to compare two models on, and the number of rows of each kind."""
+    """Rows on which two models are compared, and the number of rows of each kind."""
 
     x: Rows
     kinds: dict[str, int]
@@ -62,34 +63,34 @@ class ProbeRows:
     ) -> ProbeRows:
         """Make about `n_rows` rows from a fitted classifier and a sample of its rows.
 
-        `labels` gives the labels of rows. Rows have NaN only with `missing`.
+        `labels` is a function from rows to labels. Rows have NaN only with `missing`.
         """
         rng = np.random.default_rng(seed)
         n_columns = sample.shape[1]
-        n = max(min(n_rows, MAX_VALUES_IN_ALL // n_columns), 40)
+        n = max(min(n_rows, MAX_TOTAL_VALUES // n_columns), 40)
         values = critical_values(model, sample, rng)
         base = sample[rng.integers(len(sample), size=n // 4)]
-        few = base[: n // 10]
-        single = _with_values(base, values, 1, rng)
-        alone = _with_values(base, values, n_columns, rng)
+        base_part = base[: n // 10]
+        one_critical = _with_values(base, values, 1, rng)
+        all_critical = _with_values(base, values, n_columns, rng)
         rows: dict[str, Rows] = {
             "sample": sample[:n],
-            "one critical value": single,
+            "one critical value": one_critical,
             "several critical values": _with_values(base, values, 3, rng),
-            "critical values alone": alone,
-            "whole and half numbers": np.round(2 * few) / 2,
-            "other sign": -base[: n // 20],
-            "extremes": _with_values(few, [EXTREMES] * n_columns, 2, rng),
+            "only critical values": all_critical,
+            "whole and half numbers": np.round(2 * base_part) / 2,
+            "opposite sign": -base[: n // 20],
+            "extremes": _with_values(base_part, [EXTREMES] * n_columns, 2, rng),
             "one number": np.tile(EXTREMES[:, None], n_columns),
-            "middles of rows": few / 2 + few[::-1] / 2,
+            "middles of rows": base_part / 2 + base_part[::-1] / 2,
         }
         if missing:
-            rows["missing values"] = _with_gaps(np.concatenate([single, alone]), rng)
-        rows["sides of a boundary"] = boundary_rows(labels, base, single, n // 20, rng)
+            rows["missing values"] = _with_gaps(np.concatenate([one_critical, all_critical]), rng)
+        rows["sides of a boundary"] = boundary_rows(labels, base, one_critical, n // 20, rng)
         return cls.of_kinds(rows)
 
     def without_refused_rows(self, answers: Labels) -> ProbeRows:
-        """Leave out rows that a classifier refuses, such as rows that overflow."""
+        """Copy without the rows that a classifier refuses, such as rows that overflow."""
         stops = np.cumsum(list(self.kinds.values()))
         rows = dict(zip(self.kinds, np.split(self.x, stops[:-1]), strict=True))
         rows = {kind: accepted_rows(answers, x) for kind, x in rows.items()}
@@ -102,7 +103,7 @@ class ProbeRows:
 
 
 def critical_values(model: Estimator, sample: Rows, rng: np.random.Generator) -> list[Rows]:
-    """List each column's numbers at which a label may change, and their float32 neighbours."""
+    """List the numbers of each column at which a label may change, and their neighbours."""
     numbers: list[list[NDArray[Any]]] = [[column] for column in sample.T]
     for estimator, columns in first_estimators(model, np.arange(sample.shape[1])):
         tables = numbers_per_column(estimator, len(columns))
@@ -114,7 +115,7 @@ def critical_values(model: Estimator, sample: Rows, rng: np.random.Generator) ->
 def first_estimators(
     model: Estimator, columns: NDArray[np.intp], depth: int = MAX_DEPTH
 ) -> Iterator[tuple[Estimator, NDArray[np.intp]]]:
-    """Yield the estimators inside a classifier that read its columns, and those columns."""
+    """Yield the estimators inside a classifier that read its columns, and these columns."""
     if not depth or not hasattr(model, "__dict__"):
         return
     if hasattr(model, "transformers_"):
@@ -129,7 +130,7 @@ def first_estimators(
                 return
     yield model, columns
     if library_name(model) in FORESTS:
-        return  # its flat trees hold all thresholds
+        return  # the flat trees of the forest have all thresholds
     members = np.ravel(np.array(getattr(model, "estimators_", ()), object)).tolist()
     member_columns = getattr(model, "estimators_features_", [slice(None)] * len(members))
     for member, indices in zip(members, member_columns, strict=True):
@@ -144,7 +145,7 @@ def first_estimators(
 
 
 def _exact_trees(estimator: Estimator) -> tuple[TreeEnsemble, Link] | None:
-    """Get an estimator's flat trees; None if there are none or only its library can run it."""
+    """Get the flat trees of an estimator, or None if it has no trees with an exact form."""
     try:
         return flat_trees(estimator)
     except InputError:
@@ -152,7 +153,7 @@ def _exact_trees(estimator: Estimator) -> tuple[TreeEnsemble, Link] | None:
 
 
 def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArray[Any]]]:
-    """Numbers that a fitted estimator keeps per column: thresholds, edges, means, rows."""
+    """List the numbers that a fitted estimator stores for each column, such as thresholds."""
     trees: Any = estimator if isinstance(estimator, TreeEnsemble) else None
     if hasattr(estimator, "tree_"):
         trees = forest_nodes([estimator])[0]
@@ -180,10 +181,10 @@ def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArra
 
 
 def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
-    """Numbers of one column, the middles between them, and their float32 neighbours."""
+    """List numbers of one column, the middles between them, and their float32 neighbours."""
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.unique(numbers.astype(np.float32))
-    values = values[np.abs(values) < FAR]  # neither NaN nor infinity
+    values = values[np.abs(values) < MAX_MAGNITUDE]
     if len(values) > MAX_CRITICAL_VALUES:
         values = np.sort(rng.choice(values, MAX_CRITICAL_VALUES, replace=False))
     if not len(values):
@@ -196,14 +197,14 @@ def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
 
 
 def _with_values(base: Rows, values: list[Rows], n_changed: int, rng: np.random.Generator) -> Rows:
-    """Replace values in `n_changed` random columns of each row by random ones of `values`."""
+    """Replace `n_changed` random columns of each row by random entries of the column's `values`."""
     new_values = np.column_stack([rng.choice(column, len(base)) for column in values])
     order = rng.permuted(np.tile(np.arange(base.shape[1]), (len(base), 1)), axis=1)
     return np.where(order < n_changed, new_values, base)
 
 
 def _with_gaps(x: Rows, rng: np.random.Generator) -> Rows:
-    """Rows with a random share of their values missing."""
+    """Copy rows with NaN in a random share of the columns of each row."""
     share = rng.random((len(x), 1))
     return np.where(rng.random(x.shape) < share, np.float32(np.nan), x)
 
@@ -211,7 +212,7 @@ def _with_gaps(x: Rows, rng: np.random.Generator) -> Rows:
 def boundary_rows(
     labels: Labels, base: Rows, others: Rows, n_pairs: int, rng: np.random.Generator
 ) -> Rows:
-    """Find neighbouring float32 rows of different labels by bisection."""
+    """Find neighbouring float32 rows with different labels by bisection."""
     start = base[rng.integers(len(base), size=4 * n_pairs)]
     candidates = np.concatenate([others, base])
     stop = candidates[rng.integers(len(candidates), size=4 * n_pairs)]
@@ -229,7 +230,7 @@ def boundary_rows(
             break
         try:
             moves_start = labels(middle) == label
-        except ValueError:  # there is nothing between two categories
+        except ValueError:  # there is no value between two categories
             break
         start[moves_start] = middle[moves_start]
         stop[~moves_start] = middle[~moves_start]
@@ -239,19 +240,19 @@ def boundary_rows(
 def accepted_rows(answers: Labels, x: Rows) -> Rows:
     """Select the rows that a classifier accepts; scikit-learn refuses rows that overflow.
 
-    If it refuses a batch, halves of the batch are tried, up to MAX_CALLS calls.
+    If the classifier refuses a batch, both halves of the batch are tried, up to MAX_CALLS calls.
     """
-    groups = [x] if len(x) else []
-    good = [x[:0]]
+    pending = [x] if len(x) else []
+    accepted = [x[:0]]
     for _ in range(MAX_CALLS):
-        if not groups:
+        if not pending:
             break
-        rows = groups.pop()
+        rows = pending.pop()
         try:
             answers(rows)
         except ValueError:
             middle = len(rows) // 2
-            groups += [rows[:middle], rows[middle:]] if middle else []
+            pending += [rows[:middle], rows[middle:]] if middle else []
         else:
-            good.append(rows)
-    return np.concatenate(good)
+            accepted.append(rows)
+    return np.concatenate(accepted)

@@ -16,22 +16,25 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 
 Answers = tuple[NDArray[np.int64], NDArray[Any]]
 Answering = Callable[[NDArray[Any]], Answers]
-"""Class indices (n,) and probabilities (n, n_classes) of rows, float32 or float64."""
+"""A function from rows, float32 or float64, to class indices (n,) and probabilities
+(n, n_classes)."""
 
 TOLERANCE = 1e-4
-"""Largest difference of a probability, which float32 sums and another `exp` cause."""
+"""Largest difference of a probability, for float32 sums and another implementation of `exp`."""
 ROUNDING = 1e-6
-"""Relative change of a row, after which a classifier that adds up in float32 may differ."""
+"""Relative change of a row that may change the answer of a classifier that adds up in float32."""
 N_CHANGED_COPIES = 32
-MOST_SHOWN = 8
+"""Number of changed copies of a row to try."""
+MAX_SHOWN_VALUES = 8
+"""Maximum number of values of a row in an error."""
 
 
 @dataclass(frozen=True)
 class ProbeFigures:
-    """Rows that a conversion was probed on, and their number of each kind.
+    """Number of rows that a conversion was probed on, in total and of each kind.
 
-    The classifier itself answers `undecided` rows differently if it computes in float64, or if
-    the row changes by a millionth. They do not count as differences of the conversion.
+    For `undecided` rows the classifier itself gives another answer if it computes in float64, or if
+    the row changes by a millionth. They are not counted as differences.
     """
 
     rows: int
@@ -50,10 +53,10 @@ def probe(
     n_rows: int = N_ROWS,
     advice: str = ADVICE,
 ) -> ProbeFigures:
-    """Compare two forms of a classifier on adversarial rows, close calls included.
+    """Compare a classifier `source` with its conversion on adversarial rows.
 
-    The rows are made from `model`, the fitted classifier or flat trees. `what` is its name in the
-    InputError that is raised if any row differs, and `advice` says what to do.
+    The rows are made from `model`, which is the fitted classifier or flat trees. If any row
+    differs, an InputError is raised, with the name `what` and the remedy `advice`.
     """
     probed = ProbeRows.of_model(model, source.labels, sample, missing=missing, n_rows=n_rows)
     with np.errstate(all="ignore"):
@@ -64,58 +67,58 @@ def probe(
             expected = source.answers(probed.x)
     answers = converted(probed.x)
     differs = _differ(expected, answers)
-    own_rounding = _decided_by_rounding(source.answers, probed.x, expected, differs)
-    wrong = np.flatnonzero(differs & ~own_rounding)
-    if len(wrong):
-        row = int(wrong[0])
+    is_undecided = _mark_undecided(source.answers, probed.x, expected, differs)
+    wrong_rows = np.flatnonzero(differs & ~is_undecided)
+    if len(wrong_rows):
+        row = int(wrong_rows[0])
         if answers[0][row] == expected[0][row]:
-            change = (
-                f"with probabilities {np.abs(answers[1][row] - expected[1][row]).max():.2g} off"
-            )
+            error = np.abs(answers[1][row] - expected[1][row]).max()
+            change = f"with probabilities {error:.2g} off"
         else:
             change = f"as class {answers[0][row]}, not {expected[0][row]}, counted from 0"
         raise InputError(
-            f"{what}: converted, {type(model).__name__} answers {len(wrong)} of {len(differs)} "
-            f"probed rows differently; {_described(probed, row)} {change}: {advice}"
+            f"{what}: converted, {type(model).__name__} answers {len(wrong_rows)} of "
+            f"{len(differs)} probed rows differently; {_describe(probed, row)} {change}: {advice}"
         )
-    return ProbeFigures(len(differs), int(own_rounding.sum()), probed.kinds)
+    return ProbeFigures(len(differs), int(is_undecided.sum()), probed.kinds)
 
 
 def _differ(one: Answers, other: Answers) -> NDArray[np.bool_]:
-    """Mark rows with another label, or another probability."""
+    """Mark rows with different labels or probabilities."""
     with np.errstate(invalid="ignore"):
         near: NDArray[np.bool_] = (np.abs(one[1] - other[1]) <= TOLERANCE).all(axis=1)
     differs: NDArray[np.bool_] = (one[0] != other[0]) | ~near
     return differs
 
 
-def _decided_by_rounding(
+def _mark_undecided(
     source: Answering, x: Rows, expected: Answers, differs: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Mark the differing rows that the classifier's own rounding decides."""
-    turns = np.zeros(len(x), np.bool_)
+    """Mark the differing rows for which rounding decides the answer of the classifier itself."""
+    is_undecided = np.zeros(len(x), np.bool_)
     if not differs.any():
-        return turns
+        return is_undecided
     try:
-        rounds = _differ(expected, source(x.astype(np.float64)))
-        if not rounds.any():
-            return turns
+        rounds_differently = _differ(expected, source(x.astype(np.float64)))
+        if not rounds_differently.any():
+            return is_undecided
         rng = np.random.default_rng(0)
-        turns = rounds & differs
+        is_undecided = rounds_differently & differs
         rows = np.flatnonzero(differs)
-        of_rows = expected[0][rows], expected[1][rows]
+        expected_of_rows = expected[0][rows], expected[1][rows]
         for _ in range(N_CHANGED_COPIES):
             factor = 1 + ROUNDING * rng.choice([-1.0, 1.0], (len(rows), x.shape[1]))
-            turns[rows] |= _differ(of_rows, source(x[rows].astype(np.float64) * factor))
-    except ValueError:  # rows that it does not answer in float64
-        return turns
-    return turns
+            changed = source(x[rows].astype(np.float64) * factor)
+            is_undecided[rows] |= _differ(expected_of_rows, changed)
+    except ValueError:  # the classifier refuses some rows in float64
+        return is_undecided
+    return is_undecided
 
 
-def _described(probed: ProbeRows, row: int) -> str:
-    """Name a row by its kind and its first values."""
+def _describe(probed: ProbeRows, row: int) -> str:
+    """Describe a row by its kind and its first values."""
     stops = np.cumsum(list(probed.kinds.values()))
     kind = list(probed.kinds)[int(np.searchsorted(stops, row, side="right"))]
-    values = ", ".join(f"{value:.9g}" for value in probed.x[row, :MOST_SHOWN])
-    more = ", ..." if probed.x.shape[1] > MOST_SHOWN else ""
+    values = ", ".join(f"{value:.9g}" for value in probed.x[row, :MAX_SHOWN_VALUES])
+    more = ", ..." if probed.x.shape[1] > MAX_SHOWN_VALUES else ""
     return f"of the kind {kind!r} the row [{values}{more}]"

@@ -1,7 +1,7 @@
-"""Use saved boosters of LightGBM, XGBoost and CatBoost as fitted classifiers.
+"""Boosters of LightGBM, XGBoost and CatBoost, and their files, as fitted classifiers.
 
-A booster names no labels: its classes are 0, 1, ..., in the order of its outputs; a CatBoost file
-names its own.
+A booster has no labels, so its classes are 0, 1, ... in the order of its outputs. Only CatBoost's
+files have labels.
 """
 
 from __future__ import annotations
@@ -19,32 +19,36 @@ from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.torch_models import is_torch
 
-ENDINGS = {".txt": "lightgbm", ".json": "xgboost", ".ubj": "xgboost", ".cbm": "catboost"}
-"""Library of a booster's file, by the end of its name."""
-
+LIBRARY_OF_SUFFIX = {
+    ".txt": "lightgbm",
+    ".json": "xgboost",
+    ".ubj": "xgboost",
+    ".cbm": "catboost",
+}
+"""Library of a booster's file, by the suffix of its name."""
 
 CLASSES = {
     "lightgbm": "LGBMClassifier",
     "xgboost": "XGBClassifier",
     "catboost": "CatBoostClassifier",
 }
-"""The library's classifier that converts to the same exact trees as a booster."""
+"""Classifier of each library that converts to the same trees as its booster."""
 
 
 class RawBooster:
-    """A booster of LightGBM, XGBoost or CatBoost as a classifier that is never refitted.
+    """A booster of LightGBM, XGBoost or CatBoost, as a classifier that is never refitted.
 
     Parameters
     ----------
     estimator : lightgbm.Booster, XGBClassifier or CatBoostClassifier
-        Loaded from a file, or from a booster.
+        Model that was loaded from a file or made from a booster.
 
     Attributes
     ----------
     classes_ : ndarray, shape (n_classes,)
     n_features_in_ : int
     feature_names_in_ : ndarray of str, shape (n_features,)
-        Only where the booster was trained on named columns.
+        Only if the booster was trained on named columns.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -62,18 +66,18 @@ class RawBooster:
                 estimator, "feature_names_in_", getattr(estimator, "feature_names_", [])
             )
             self.n_features_in_ = int(estimator.n_features_in_) or len(names)
-        if _are_own_names(names):
+        if _are_user_names(names):
             self.feature_names_in_ = np.array(names, object)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Get class probabilities of rows (n, n_features), float64 (n, n_classes)."""
+        """Predict class probabilities of rows (n, n_features), float64 (n, n_classes)."""
         if _library(self.loaded) != "lightgbm":
             return np.asarray(self.loaded.predict_proba(X), np.float64)
         raw = np.asarray(self.loaded.predict(np.asarray(X, np.float32)), np.float64)
         return np.column_stack([1.0 - raw, raw]) if raw.ndim == 1 else raw
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Get labels of rows (n, n_features), shape (n,)."""
+        """Predict labels of rows (n, n_features), shape (n,)."""
         if _library(self.loaded) == "lightgbm":
             labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
             return labels
@@ -81,7 +85,7 @@ class RawBooster:
 
 
 def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
-    """Make a classifier of a booster, or a graph of a PyTorch model; return others unchanged.
+    """Convert a booster to a classifier and a PyTorch model to a graph; return others unchanged.
 
     Parameters
     ----------
@@ -90,17 +94,17 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
         XGBoost model (``.json``, ``.ubj``) or a CatBoost model (``.cbm``); a ``torch.nn.Module``
         or ``torch.export`` program, which becomes an OnnxModel; or anything else.
     what : str
-        The model's name in errors.
+        Name of the model in errors.
 
     Raises
     ------
     InputError
-        If a file cannot be read, or the booster is not a classifier that converts exactly to trees.
-        A high-cost model of XGBoost may have splits by category.
+        If a file cannot be read, or the booster is not a classifier that can be converted exactly
+        to trees. Splits by category are accepted in a high-cost model of XGBoost.
     """
     if is_torch(model):
         return OnnxModel(model)
-    library = ENDINGS.get(Path(model).suffix) if isinstance(model, str | Path) else None
+    library = LIBRARY_OF_SUFFIX.get(Path(model).suffix) if isinstance(model, str | Path) else None
     if library is not None:
         if not Path(model).is_file():
             raise InputError(f"{what}: {model} does not exist")
@@ -114,12 +118,12 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
         booster = RawBooster(_load(content, library))
     except ImportError:
         raise InputError(f"{what} is a model of {library}: install {library}") from None
-    except Exception as error:  # each library raises types of its own
+    except Exception as error:  # the libraries raise various types
         raise InputError(f"{what} is not a classifier of {library}: {one_line(error)}") from error
     try:
         flat_trees(booster)
     except CategoricalSplitsError as error:
-        if what != "high_cost_model":  # a worker runs it by its own library
+        if what != "high_cost_model":  # a worker can run XGBoost, but a device cannot
             raise InputError(f"{what}: {error}") from None
     except InputError as error:
         raise InputError(f"{what}: {error}") from None
@@ -131,7 +135,7 @@ def _library(model: Any) -> str:
 
 
 def _load(content: Any, library: str) -> Any:
-    """Load a file's path or a booster by its library."""
+    """Load a path or a booster with its library."""
     if library == "lightgbm":
         import lightgbm
 
@@ -147,9 +151,8 @@ def _load(content: Any, library: str) -> Any:
     return catboost.CatBoostClassifier().load_model(content)
 
 
-def _are_own_names(names: Sequence[str]) -> bool:
-    """Whether columns were named by the user, not by the library (``Column_0``, ``0``)."""
+def _are_user_names(names: Sequence[str]) -> bool:
+    """Whether the user named the columns, and not the library (``Column_0``, ``f0``, ``0``)."""
     return any(
-        name not in (str(number), f"Column_{number}", f"f{number}")
-        for number, name in enumerate(names)
+        name not in (str(index), f"Column_{index}", f"f{index}") for index, name in enumerate(names)
     )

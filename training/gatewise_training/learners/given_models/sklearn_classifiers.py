@@ -1,4 +1,7 @@
-"""Classifiers of scikit-learn as values of a graph, in float64 where scikit-learn adds up."""
+"""Conversion of scikit-learn's classifiers to values of a graph.
+
+Sums are in float64, as in scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gatewise_training.learners.given_models.flat_forms import (
     FORESTS,
     TREES,
     flat_trees,
-    leaf_numbers,
+    trees_of_leaf_indices,
 )
 from gatewise_training.learners.given_models.graph_values import (
     GraphAnswers,
@@ -29,7 +32,7 @@ from gatewise_training.learners.given_models.sklearn_transformers import write_t
 
 
 def write_classifier(model: Estimator, x: Value) -> GraphAnswers:
-    """Write a fitted classifier's answers."""
+    """Write the predictions of a fitted classifier for the rows `x`."""
     model = inner_estimator(model)
     name = library_name(model) or ""
     if name in (*FORESTS, *TREES):
@@ -48,7 +51,7 @@ def write_classifier(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def inner_estimator(estimator: Estimator) -> Estimator:
-    """Look into scikit-learn's FrozenEstimator and searches."""
+    """Get the classifier inside scikit-learn's FrozenEstimator and parameter searches."""
     while True:
         if type(estimator).__name__ == "FrozenEstimator":
             estimator = estimator.estimator
@@ -165,20 +168,20 @@ def _machine(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _kernel(model: Estimator, x: Value) -> Value:
-    """Kernel of each row with each support vector."""
+    """Compute the kernel of each row with each support vector."""
     vectors = np.asarray(model.support_vectors_, np.float64)
     if model.kernel == "linear":
         return x @ vectors.T
     gamma = float(model._gamma)
     if model.kernel == "rbf":
-        # |x - v|^2 = |x|^2 + |v|^2 - 2 x v, about the vectors' middle
-        middle = vectors.mean(axis=0)
-        vectors = vectors - middle
-        x = x - middle
+        # |x - v|^2 = |x|^2 + |v|^2 - 2 x v, after the mean of the vectors is subtracted
+        mean = vectors.mean(axis=0)
+        vectors = vectors - mean
+        x = x - mean
         products = (x @ vectors.T) * -2.0
         distance: Value = (x * x).sum() + (vectors * vectors).sum(axis=1)[None, :] + products
         return (distance.maximum(0.0) * -gamma).apply("Exp")
-    # onnxruntime would fold a factor behind a product of matrices into it as a float32
+    # gamma is multiplied first, because onnxruntime would round a later factor to float32
     products = x @ (vectors.T * gamma) + float(model.coef0)
     if model.kernel == "sigmoid":
         return products.apply("Tanh")
@@ -186,9 +189,10 @@ def _kernel(model: Estimator, x: Value) -> Value:
 
 
 def _pairwise(first_wins: Value, confidences: Value, n_classes: int) -> tuple[Value, Value]:
-    """Count votes of pairs of classes; get them, and them with confidences that break ties.
+    """Count the votes of all pairs of classes.
 
-    `confidences` are those in the second class of each pair.
+    Returns the votes, and the votes plus the confidences that break ties. `confidences` are the
+    confidences in the second class of each pair.
     """
     pairs = list(combinations(range(n_classes), 2))
     sides = np.zeros((2, len(pairs), n_classes))
@@ -207,7 +211,7 @@ def _pairwise(first_wins: Value, confidences: Value, n_classes: int) -> tuple[Va
 def _forest(model: Estimator, x: Value) -> GraphAnswers:
     estimators = getattr(model, "estimators_", [model])
     counts = np.concatenate([tree.tree_.value[:, 0, :] for tree in estimators])
-    trees = leaf_numbers(estimators, model.n_features_in_)
+    trees = trees_of_leaf_indices(estimators, model.n_features_in_)
     sums = x.leaf_sums(trees, counts / counts.sum(axis=1, keepdims=True))
     return GraphAnswers.of_chances(sums / float(len(estimators)))
 
@@ -217,18 +221,18 @@ def _boosted(model: Estimator, x: Value) -> GraphAnswers:
     start = model._raw_predict_init(np.zeros((1, model.n_features_in_), np.float32))[0]
     for k, of_class in enumerate(model.estimators_.T):
         values = np.concatenate([tree.tree_.value[:, 0, :] for tree in of_class])
-        trees = leaf_numbers(of_class, model.n_features_in_)
+        trees = trees_of_leaf_indices(of_class, model.n_features_in_)
         columns.append(x.leaf_sums(trees, values * model.learning_rate) + float(start[k]))
     margins = columns[0].beside(*columns[1:])
     if len(columns) > 1:
         return GraphAnswers(margins.argmax(), margins.softmax(), margins)
     label = (margins >= 0.0).astype(np.int64).flat()
-    # the exponential loss takes half the logarithm of the odds for a margin
+    # with the exponential loss, the margin is half the log odds
     odds = margins * 2.0 if model.loss == "exponential" else margins
     return GraphAnswers(label, two_columns(sigmoid(odds)), margins)
 
 
-# -- classifiers made of others ------------------------------------------------------------
+# -- classifiers that contain other estimators ---------------------------------------------
 
 
 def _pipeline(model: Estimator, x: Value) -> GraphAnswers:
@@ -245,7 +249,7 @@ def _chances(model: Estimator, x: Value) -> Value:
 
 
 def _spread(chances: Value, indices: NDArray[np.int64], n_classes: int) -> Value:
-    """Put columns at the indices of their classes."""
+    """Move the columns to the indices of their classes, among `n_classes` columns."""
     if indices.tolist() == list(range(n_classes)):
         return chances
     return chances @ np.eye(n_classes)[indices]
@@ -265,7 +269,7 @@ def _bagging(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _response(model: Estimator, x: Value) -> Value:
-    """Decision function, else probabilities; of two classes the second one's."""
+    """Get the decision function or, without one, the probabilities (the second of two classes)."""
     answers = write_classifier(model, x)
     decision = answers.decision
     if decision is not None and hasattr(model, "decision_function"):

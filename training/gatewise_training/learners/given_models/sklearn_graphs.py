@@ -1,4 +1,4 @@
-"""Fitted scikit-learn classifiers as ONNX graphs."""
+"""Conversion of fitted scikit-learn classifiers to ONNX graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewise_training.learners.given_models.graph_values import (
 from gatewise_training.learners.given_models.packable import (
     STAGE_ADVICE,
     Estimator,
-    is_left_to_library,
+    needs_skl2onnx,
 )
 from gatewise_training.learners.given_models.sklearn_classifiers import write_classifier
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.ModelProto:
-    """Convert a fitted classifier: rows in; labels and, if it gives any, probabilities out.
+    """Convert a fitted classifier to a graph from rows to labels and probabilities.
 
-    The rows are one matrix, float32 (n, n_features). Labels are places among the estimator's
-    classes, in their order. `what` is its name in the InputError that is raised if it cannot be
-    converted.
+    The rows are a matrix, float32 (n, n_features). Labels are indices into the estimator's classes.
+    There are no probabilities if the estimator has none. If the conversion is impossible, an
+    InputError is raised with the name `what`.
     """
-    if is_left_to_library(estimator):
+    if needs_skl2onnx(estimator):
         try:
             return _library_graph(estimator, n_features)
-        except Exception as error:  # skl2onnx raises types of every kind
+        except Exception as error:  # skl2onnx raises various types
             name = type(estimator).__name__
             reason = one_line(error)
             raise InputError(
@@ -62,7 +62,7 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
 
 
 def _library_graph(estimator: Estimator, n_features: int) -> onnx.ModelProto:
-    """Convert by skl2onnx, and turn its labels into places among the classes."""
+    """Convert with skl2onnx, and replace its labels by indices into the classes."""
     import skl2onnx
     from onnx import TensorProto, compose, helper
     from skl2onnx.common.data_types import FloatTensorType
@@ -79,9 +79,9 @@ def _library_graph(estimator: Estimator, n_features: int) -> onnx.ModelProto:
     label, *scores = [output.name for output in graph.output]
     classes = estimator.classes_.tolist()
     kind = "keys_strings" if isinstance(classes[0], str) else "keys_int64s"
-    places: dict[str, Any] = {kind: classes, "values_int64s": range(len(classes))}
+    encoding: dict[str, Any] = {kind: classes, "values_int64s": range(len(classes))}
     graph.node.append(
-        helper.make_node("LabelEncoder", [label], ["label"], domain=ML_DOMAIN, **places)
+        helper.make_node("LabelEncoder", [label], ["label"], domain=ML_DOMAIN, **encoding)
     )
     del graph.output[:], model.opset_import[:]
     model.opset_import.extend(
@@ -98,9 +98,10 @@ def _library_graph(estimator: Estimator, n_features: int) -> onnx.ModelProto:
 
 
 def _decision_of_label(answers: GraphAnswers, n_classes: int) -> Value:
-    """Get the decision function with the label's value at least as large as the others.
+    """Get the decision function, in which the label gets the largest value of its row.
 
-    Support vector machines break ties of votes differently in their label.
+    The labels of support vector machines break ties of votes differently from the decision
+    function.
     """
     assert answers.decision is not None
     if n_classes == 2:

@@ -1,4 +1,7 @@
-"""Transformers of scikit-learn as values of a graph, rounded where scikit-learn rounds."""
+"""Conversion of scikit-learn's transformers to values of a graph.
+
+The values are rounded wherever scikit-learn rounds.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from gatewise.errors import InputError
 from gatewise_training.learners.given_models.graph_values import Value
 from gatewise_training.learners.given_models.packable import Estimator, library_name
 
-SMALL = 1e-5
-"""Below it a Taylor sum of two terms is closer than log(1 + x) and exp(x) - 1."""
+MAX_TAYLOR = 1e-5
+"""Largest magnitude at which a Taylor sum of two terms is more exact than log(1 + x) and
+exp(x) - 1."""
 
 
 def write_transformer(model: Estimator, x: Value) -> Value:
-    """Write a fitted transformer's output for rows."""
+    """Write the output of a fitted transformer for the rows `x`."""
     if model is None or isinstance(model, str):  # "passthrough"
         return x
     name = library_name(model) or ""
@@ -28,7 +32,7 @@ def write_transformer(model: Estimator, x: Value) -> Value:
 
 
 def _in_place(x: Value, result: Value) -> Value:
-    """Round to the type of the rows, as arithmetic in place does."""
+    """Round a result to the type of the rows, as in-place arithmetic does."""
     return result.astype(x.dtype)
 
 
@@ -129,7 +133,7 @@ def _normalizer(model: Estimator, x: Value) -> Value:
         norm = size.sum()
     else:
         norm = (x * x).sum().apply("Sqrt")
-    # scikit-learn leaves rows as they are whose norm is close to 0
+    # scikit-learn does not change rows with a norm close to 0
     is_small = norm < float(10 * np.finfo(x.dtype).eps)
     return x / is_small.where(1.0, norm)
 
@@ -146,7 +150,7 @@ def _one_hot(model: Estimator, x: Value) -> Value:
 
 
 def _is_category(column: Value, categories: Any) -> Value:
-    """Mark each row's category, (n, n_categories)."""
+    """Mark the category of each row, (n, n_categories)."""
     values = np.asarray(categories, np.float64)
     is_nan = np.isnan(values)
     indicator = column.double().equals(np.where(is_nan, np.inf, values)[None, :])
@@ -171,13 +175,13 @@ def _ordinal(model: Estimator, x: Value) -> Value:
 
 
 def _log1p(x: Value) -> Value:
-    near = x - x * x / 2.0
-    return (x.apply("Abs") < SMALL).where(near, (x + 1.0).apply("Log"))
+    taylor_sum = x - x * x / 2.0
+    return (x.apply("Abs") < MAX_TAYLOR).where(taylor_sum, (x + 1.0).apply("Log"))
 
 
 def _expm1(x: Value) -> Value:
-    near = x + x * x / 2.0
-    return (x.apply("Abs") < SMALL).where(near, x.apply("Exp") - 1.0)
+    taylor_sum = x + x * x / 2.0
+    return (x.apply("Abs") < MAX_TAYLOR).where(taylor_sum, x.apply("Exp") - 1.0)
 
 
 def _power(model: Estimator, x: Value) -> Value:
@@ -209,14 +213,14 @@ def _imputer(model: Estimator, x: Value) -> Value:
     statistics = np.asarray(model.statistics_, x.dtype)
     is_missing = x.isnan() if np.isnan(model.missing_values) else x.equals(model.missing_values)
     filled = is_missing.where(statistics[None, :], x)
-    if np.isnan(statistics).any():  # columns without a value
+    if np.isnan(statistics).any():  # scikit-learn drops columns without any value
         filled = filled.columns(np.flatnonzero(~np.isnan(statistics)))
     if not model.add_indicator:
         return filled
     return filled.beside(is_missing.columns(model.indicator_.features_).astype(x.dtype))
 
 
-def _nothing(model: Estimator, x: Value) -> Value:
+def _identity(model: Estimator, x: Value) -> Value:
     return x
 
 
@@ -224,7 +228,7 @@ TRANSFORMER_WRITERS: dict[str, Callable[[Estimator, Value], Value]] = {
     "Binarizer": _binarizer,
     "ColumnTransformer": _column_transformer,
     "FeatureUnion": _feature_union,
-    "FunctionTransformer": _nothing,
+    "FunctionTransformer": _identity,
     "GaussianRandomProjection": _projection,
     "IncrementalPCA": _pca,
     "KBinsDiscretizer": _bins,
