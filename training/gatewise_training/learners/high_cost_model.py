@@ -99,7 +99,7 @@ class HighCostModel:
         return replace(self, features=self.features + first_column)
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Get :meth:`labels` and :meth:`predict_proba` of instances in one run of the model."""
+        """Get :meth:`labels` and :meth:`predict_proba` of instances `x` in one run of the model."""
         columns = x[:, self.features]
         if self.trees is not None:
             margins = self.trees.margins(columns)
@@ -126,7 +126,7 @@ class HighCostModel:
         return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Get class indices of instances, int64 (n,), by the ``predict`` of the model."""
+        """Get class indices of instances `x`, int64 (n,), by the ``predict`` of the model."""
         if self.estimator is not None:
             return self._estimator_labels(x[:, self.features])
         return self.answers(x)[0]
@@ -237,7 +237,7 @@ class HighCostModel:
                 if not is_column(model_name, name):
                     raise InputError(
                         f"high_cost_model was fitted with {str(model_name)!r} as column {index}, "
-                        f"but the data has {name!r} there: give the columns in the model's order"
+                        f"the data has {name!r} there; give the columns in the model's order"
                     )
         own_classes = np.asarray(getattr(model, "classes_", ()))
         lookup = _class_indices(own_classes.tolist(), classes)

@@ -76,8 +76,7 @@ class GivenClassifier:
         n_features = int(getattr(model, "n_features_in_", None) or x.shape[1])
         if n_features != x.shape[1]:
             raise InputError(
-                f"{what} was fitted on {n_features} features, but an instance has {x.shape[1]} "
-                "values"
+                f"{what} was fitted on {n_features} features, an instance has {x.shape[1]} values"
             )
         try:
             flat = flat_trees(inner_estimator(model))
