@@ -13,7 +13,7 @@ from .bundle.signing import keygen as keygen
 from .c99.signals.signal_writer import write_signals as write_signals
 from .c99.writer import to_c as to_c
 from .packing.bundle_writer import pack as pack
-from .packing.onnx_export import to_onnx as to_onnx
+from .packing.standalone_graphs import to_onnx as to_onnx
 from .packing.verification import self_test as self_test
 from .packing.verification import verify as verify
 from .packing.verification import verify_graphs as verify_graphs

@@ -22,12 +22,12 @@ from gatewise_edge.device.stages import DeviceStage, Runner, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, row_values
-from gatewise_edge.sensors.fetched_row import FetchedRow
-from gatewise_edge.sensors.row_sources import (
+from gatewise_edge.sensors.feature_sources import (
     ChannelLimits,
     RawRowSource,
     WindowSource,
 )
+from gatewise_edge.sensors.fetched_row import FetchedRow
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import in_order
 from gatewise_export.bundle.bundle import Bundle

@@ -27,7 +27,7 @@ from gatewise.errors import InputError, one_line
 from gatewise.graph_loading import GraphLoadError, check_loads
 from gatewise.imports import CPU, check_provider, load_onnxruntime, open_session
 from gatewise.models.trees import TreeEnsemble
-from gatewise_edge.device.walker import Walker
+from gatewise_edge.device.tree_walker import Walker
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, DamagedFileError

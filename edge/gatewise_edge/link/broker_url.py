@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise.errors import InputError
-from gatewise_edge.link.packet_limit import limited_context
+from gatewise_edge.link.limited_sockets import limited_context
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from gatewise.errors import GatewiseError, InputError, not_installed
 from gatewise.formats import read_bytes
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.topics import answers_topic
+from gatewise_edge.sensors.data_source import TABLE_SUFFIXES, open_source
 from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.signal_source import open_signal
-from gatewise_edge.sensors.sources import TABLE_SUFFIXES, open_source
 from gatewise_edge.service.home_assistant import discovery
 from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.settings import EdgeSettings

@@ -18,13 +18,13 @@ from gatewise.errors import InputError
 from gatewise.formats import duration
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
-from gatewise_sim.experiment.bundle_parts import stage_results
-from gatewise_sim.experiment.operating_point import at_goal, frontier_points, on_disk
 from gatewise_sim.experiment.policies import POLICIES, PolicyContext, system_policy
 from gatewise_sim.experiment.policy_figures import PolicyFigures
 from gatewise_sim.experiment.promise import broken_promise
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.experiment.rows import Rows
+from gatewise_sim.experiment.simulated_bundle import at_goal, frontier_points, on_disk
+from gatewise_sim.experiment.stage_report import stage_results
 from gatewise_sim.fleet.energy import DeviceEnergy, Prices
 from gatewise_sim.fleet.results import (
     CLOUD,

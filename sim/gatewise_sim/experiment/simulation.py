@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_signals.blocks.block import Function, load_block_functions
-from gatewise_sim.experiment.operating_point import at_goal, open_whole
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import Prepared, prepare, run_scenario
+from gatewise_sim.experiment.simulated_bundle import at_goal, open_whole
 from gatewise_sim.report.document import Report
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.scenario import Scenario

@@ -11,9 +11,9 @@ from gatewise.columns.kinds import NumberColumn
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge import Device, SensorError, Sensors
+from gatewise_edge.sensors.data_source import open_source
 from gatewise_edge.sensors.feature_reader import Meter, Reading
-from gatewise_edge.sensors.row_sources import RawRowSource
-from gatewise_edge.sensors.sources import open_source
+from gatewise_edge.sensors.feature_sources import RawRowSource
 from gatewise_edge.sensors.table import read_table
 from gatewise_edge.stop_request import Stop
 from gatewise_export import Bundle, pack

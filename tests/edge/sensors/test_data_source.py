@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_edge.sensors.data_source import InstanceReader, json_lines, open_source
 from gatewise_edge.sensors.instance_source import InstanceSource, read_pieces
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.sources import InstanceReader, json_lines, open_source
 from gatewise_edge.stop_request import Stop, Stopped
 from gatewise_training.data.datasets import read_rows
 from gatewise_training.data.table_encoder import TableEncoder

@@ -8,7 +8,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
-from gatewise_sim.experiment.operating_point import at_goal, frontier_points, on_disk, open_whole
+from gatewise_sim.experiment.simulated_bundle import at_goal, frontier_points, on_disk, open_whole
 from tests.support.bundle_files import contents
 
 pytestmark = pytest.mark.slow

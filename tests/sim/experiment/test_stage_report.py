@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gatewise_export import Bundle
-from gatewise_sim.experiment.bundle_parts import stage_results
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.experiment.rows import Rows
+from gatewise_sim.experiment.stage_report import stage_results
 from tests.support.machine_table import machine_table, make_raw_bundle
 
 

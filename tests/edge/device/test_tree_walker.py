@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from gatewise.costs import request_bytes
 from gatewise.decision import ALWAYS_STOP
 from gatewise.models.trees import TreeEnsemble
-from gatewise_edge.device import walker
+from gatewise_edge.device import tree_walker
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.self_checks import self_test
-from gatewise_edge.device.walker import Walker
+from gatewise_edge.device.tree_walker import Walker
 from gatewise_edge.errors import SelfTestError, SensorError
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
@@ -130,7 +130,7 @@ def test_walker_has_the_outputs_and_acquired_features_of_training(seed, mixed, u
     flat = read_model(write_trees(trees), "lazy", "s.npz", **sizes)
     with pytest.MonkeyPatch.context() as patch:
         if not uses_lists:
-            patch.setattr(walker, "_MAX_LIST_NODES", 0)
+            patch.setattr(tree_walker, "_MAX_LIST_NODES", 0)
         walk = Walker(flat).walk
     margins, visited = trees.margins(rows), trees.visited(rows)
     for x, expected, is_visited in zip(rows, margins, visited, strict=True):
