@@ -32,7 +32,7 @@ from benchmarks.data.loop_refits import N_SEEDS, SETS, refit_case
 from gatewise.console import note
 from gatewise_export.archive.alarm import LabelBatch, evidence
 from gatewise_export.archive.choice import chances
-from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimated
+from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimate_figure
 from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
 
@@ -120,7 +120,7 @@ def _figure(
     one = np.ones(len(rows))
     by_model = predicted(rows)
     w = rows.weights
-    return estimated(
+    return estimate_figure(
         FigureData(
             Terms(by_model, one, w),
             Terms(right[labelled], one[labelled], (w / chance)[labelled]),

@@ -1,1 +1,1 @@
-"""Instances that workers keep: shards, labels of people, and estimates of the truth."""
+"""The archive of answered instances: shards, labels, and estimates of the true accuracy."""

@@ -1,22 +1,23 @@
 """Estimate true figures from few labels and many answers of the high-cost model.
 
-Each figure is a ratio theta = E[a] / E[d]: for accuracy a = 1(answer right) and d = 1, for the
-recall of class k a = 1(y = k, answer = k) and d = 1(y = k). Without a label, the high-cost model's
-probabilities predict both: a' and d'. With the weights w of the instances in the archive and
-W = w / c of those labelled, chosen with probability c, the estimating equation is
+Each figure is a ratio theta = E[a] / E[d]. For the accuracy, a = 1(answer right) and d = 1. For the
+recall of class k, a = 1(y = k, answer = k) and d = 1(y = k). The high-cost model's probabilities
+give predictions a' and d' of both without a label. An instance in the archive has the weight w. If
+it was chosen for labelling with probability c, its label has the weight W = w / c. The estimating
+equation is
 
     sum_archive  w lambda (a' - theta d')
       + sum_labelled  W [(a - theta d) - lambda (a' - theta d')]  =  0,
 
-whose mean is zero at the true theta for every fixed lambda and whatever the model is worth: this is
-prediction-powered inference (Angelopoulos et al., Science 2023) with the weights of Horvitz and
-Thompson, chances that follow the model's doubt (Zrnic and Candes, "Active statistical inference",
-2024) and the power tuning of lambda (Angelopoulos, Duchi and Zrnic, "PPI++", 2023). With lambda = 0
-it uses labels alone.
+The mean of its left side is zero at the true theta, for every fixed lambda and for any model. This
+is prediction-powered inference (Angelopoulos et al., Science 2023) with Horvitz-Thompson weights.
+The probabilities c grow with the model's doubt (Zrnic and Candes, "Active statistical inference",
+2024), and lambda is tuned as in Angelopoulos, Duchi and Zrnic, "PPI++", 2023. With lambda = 0 the
+estimate uses labels only.
 
 The interval is an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas,
 "Time-uniform central limit theory and asymptotic confidence sequences", 2024, theorem 2.2): it
-holds at all looks together, so one may look after each label and stop at will.
+holds at all times together, so that a user may read it after each label and stop at any time.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Number of labels at which the interval is narrowest in comparison with one for a single look.
+#: Number of labels at which the sequence is tightest relative to a fixed-sample interval.
 _BEST_LABELS: Final = 100
-#: Square of the residual that is assumed of one label more than there are, of the largest weight:
-#: without it, labels that all agree with the predictions would leave no width at all.
-_UNSEEN: Final = 0.25
-_ROUNDS: Final = 3
+#: Squared residual of one additional, assumed label with the largest weight. Without it, the
+#: interval would have no width if all labels agree with the predictions.
+_UNSEEN_RESIDUAL: Final = 0.25
+_TUNING_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TrueFigure:
-    """Estimate of a figure, its interval, and how much the high-cost model's answers count.
+    """Estimate of a figure, its interval, and the weight of the high-cost model's predictions.
 
-    `low` and `high` are NaN without labels, `tuning` is lambda, and `n_labels` the labels with d
-    above 0.
+    `low` and `high` are NaN without labels. `tuning` is lambda, the weight of the predictions.
+    `n_labels` counts the labels with d above 0.
     """
 
     value: float
@@ -71,16 +72,16 @@ class Terms:
 class FigureData:
     """Data of one figure.
 
-    `archive`: predictions of all n instances. `labelled`: truth of the m labelled ones, with
-    weights w / c. `predicted`: predictions of these, with weights w.
+    `archive` has the predictions for all n instances. `labelled` has the true terms of the m
+    labelled instances with weights w / c, and `predicted` their predictions with weights w.
     """
 
     archive: Terms
     labelled: Terms
     predicted: Terms
 
-    def solved(self, tuning: float) -> tuple[float, float]:
-        """Solve the estimating equation: the ratio theta, and its denominator."""
+    def solve(self, tuning: float) -> tuple[float, float]:
+        """Solve the estimating equation; return the ratio theta and its denominator."""
         sums = []
         for name in ("a", "d"):
             predictions = getattr(self.archive, name) @ self.archive.weights
@@ -89,23 +90,23 @@ class FigureData:
         return (sums[0] / sums[1] if sums[1] > 0 else math.nan), sums[1]
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """Coefficients of the variance in lambda: ``v0 - 2 v1 lambda + v2 lambda^2``."""
+        """Coefficients v0, v1 and v2 of the variance ``v0 - 2 v1 lambda + v2 lambda^2``."""
         r = self.labelled.residuals(theta)
         r_predicted = self.predicted.residuals(theta)
         W = self.labelled.weights
         w = self.predicted.weights
         archive = self.archive.weights * self.archive.residuals(theta)
-        # An instance with a label is in both sums: hence W (W - w), and w W once more.
+        # a labelled instance is in both sums, which gives W (W - w) in v1 and W (W - 2 w) in v2
         v0 = float((W * r) @ (W * r))
         v1 = float((W * (W - w) * r) @ r_predicted)
         v2 = float(archive @ archive + (W * (W - 2 * w) * r_predicted) @ r_predicted)
         return v0, v1, v2
 
-    def tuned(self) -> float:
-        """Lambda, from 0 to 1, with the smallest estimated variance."""
+    def best_tuning(self) -> float:
+        """The lambda from 0 to 1 with the smallest estimated variance."""
         tuning = 0.5
-        for _ in range(_ROUNDS):
-            theta, _ = self.solved(tuning)
+        for _ in range(_TUNING_ROUNDS):
+            theta, _ = self.solve(tuning)
             if math.isnan(theta):
                 return 1.0
             _, v1, v2 = self.moments(theta)
@@ -113,7 +114,7 @@ class FigureData:
         return tuning
 
 
-def estimated(
+def estimate_figure(
     data: FigureData,
     *,
     level: float = 0.05,
@@ -121,22 +122,22 @@ def estimated(
     span: float = 1.0,
     one_look: bool = False,
 ) -> TrueFigure:
-    """Estimate a figure; its interval fails with probability `level`, over all looks together.
+    """Estimate a figure and its interval, which misses the truth with probability `level`.
 
-    `tuning` fixes lambda; by default it is chosen. `span` is the largest residual: 1 for shares, 2
-    for differences of them. With `one_look` the interval is a normal one, for rows that are looked
-    at once.
+    The interval may be read after each label, because `level` covers all times together. `tuning`
+    fixes lambda, which is chosen by default. `span` is the largest residual: 1 for shares, and 2
+    for differences of shares. `one_look` gives a normal interval, which may be read only once.
     """
     n_labels = int(np.count_nonzero(data.labelled.d > 0))
     if not n_labels:
-        value, _ = data.solved(1.0)
+        value, _ = data.solve(1.0)
         return TrueFigure(value, math.nan, math.nan, 1.0, 0)
-    chosen = data.tuned() if tuning is None else tuning
-    theta, denominator = data.solved(chosen)
+    chosen = data.best_tuning() if tuning is None else tuning
+    theta, denominator = data.solve(chosen)
     if math.isnan(theta):
         return TrueFigure(theta, math.nan, math.nan, chosen, n_labels)
     v0, v1, v2 = data.moments(theta)
-    unseen = _UNSEEN * span**2 * float(data.labelled.weights.max()) ** 2
+    unseen = _UNSEEN_RESIDUAL * span**2 * float(data.labelled.weights.max()) ** 2
     variance = max(v0 - 2 * v1 * chosen + v2 * chosen**2, 0.0) + unseen
     n_errors = NormalDist().inv_cdf(1 - level / 2) if one_look else boundary(n_labels, level)
     half_width = n_errors * math.sqrt(variance) / denominator
@@ -144,12 +145,12 @@ def estimated(
 
 
 def boundary(n: int, level: float) -> float:
-    """Standard errors of the confidence sequence after n labels.
+    """Half-width of the confidence sequence after n labels, in standard errors.
 
     >>> [round(boundary(n, 0.05), 2) for n in (20, 100, 1000)]
     [3.32, 3.04, 3.26]
     """
-    # rho^2 for which the boundary is smallest at _BEST_LABELS (their equation 24)
+    # rho^2 for which the boundary is smallest at _BEST_LABELS labels (equation 24 of the paper)
     log_level = -2 * math.log(level)
     rho2 = (log_level + math.log(log_level) + 1) / _BEST_LABELS
     x = n * rho2 + 1

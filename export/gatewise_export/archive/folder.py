@@ -1,15 +1,17 @@
-"""A folder of shards within bounds: old shards go, and too many instances are thinned at random.
+"""A folder of shards with a maximum size and age.
 
-Thinning halves a shard: each instance stays with probability 1/2, drawn alone, and its
-`stored_chance` halves. So the chance of every instance that is left is known, and the estimates
-that weigh by its inverse stay unbiased. The shards with the largest chance are halved first.
+Shards that are too old are deleted. If the shards take too many bytes, they are thinned at random:
+each instance of a shard stays with probability 1/2, independently of the others, and its
+`stored_chance` is halved. The probability of every instance in the archive is therefore known, and
+estimates that weight instances by its inverse stay unbiased. Shards with the largest probability
+are thinned first.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,26 +33,26 @@ from gatewise_export.archive.shard import (
 _SHARDS: Final = "kept-*.parquet"
 _CHANCE: Final = "chance.json"
 _LOCK: Final = "lock"
-#: Thinning ends at this share of the bound, so that it is not due again with the next shard.
-_LOW: Final = 0.75
-#: Below this share of the bound more is stored again.
+#: Share of the maximum size at which thinning ends, so that the next shard needs no thinning.
+_TARGET_USE: Final = 0.75
+#: Share of the maximum size below which the probability of storing instances doubles.
 _LOW_USE: Final = 0.25
 _SECONDS_A_DAY: Final = 86_400.0
 
 
 class ArchiveFolder:
-    """Shards in a folder, bounded by bytes and age. Several processes may write to it.
+    """Shards in a folder with a maximum size and age. Several processes may write to it.
 
     Parameters
     ----------
     path : Path
-        The folder; made if it is not there.
+        The folder, which is created if it does not exist.
     max_bytes : float
-        Bytes of all shards, at most, except while the next one is being written.
+        Maximum size of all shards together; a shard that is being written may exceed it.
     max_days : float
-        Age of a shard, at most.
+        Maximum age of a shard.
     rng : numpy.random.Generator
-        Draws which instances stay.
+        Randomness for thinning.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class ArchiveFolder:
         return sum(map(_size, self.shards))
 
     def add(self, rows: ArchivedRows, facts: ShardFacts, now: float) -> Path:
-        """Write a shard, then bring the folder back within its bounds; `now` in Unix seconds."""
+        """Write a shard, then delete and thin shards as needed; `now` is in Unix seconds."""
         with self.locked():
             self._n_written += 1
             stamp = f"{int(now * 1000):015d}-{self._token}-{self._n_written:06d}"
@@ -105,13 +107,13 @@ class ArchiveFolder:
                 shard.unlink()
 
     def _bound(self) -> None:
-        """Halve shards until they fit, and set the chance of the next instances."""
+        """Thin shards until they fit, and set the probability of storing the next instances."""
         sizes = {shard: _size(shard) for shard in self.shards}
         total = sum(sizes.values())
         chance = self.chance
         if total > self.max_bytes:
             chances = {shard: read_facts(shard).stored_chance for shard in sizes}
-            while sizes and total > _LOW * self.max_bytes:
+            while sizes and total > _TARGET_USE * self.max_bytes:
                 shard = max(chances, key=lambda path: (chances[path], -closed_at(path)))
                 chances[shard] /= 2
                 total -= sizes[shard]
@@ -143,7 +145,7 @@ class ArchiveFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder; no other process or thread changes its shards meanwhile."""
+        """Lock the folder, so that no other process or thread changes its shards."""
         with (self.path / _LOCK).open("w") as file:
             lock_file(file.fileno())
             yield
@@ -155,7 +157,7 @@ def shards_in(path: Path) -> list[Path]:
 
 
 def closed_at(shard: Path) -> float:
-    """Unix seconds at which a shard was closed, from its name."""
+    """Time in Unix seconds at which a shard was closed, read from its name."""
     return int(shard.name.split("-")[1]) / 1000.0
 
 
@@ -165,13 +167,11 @@ def _size(path: Path) -> int:
     return 0
 
 
-def read_archive(
-    path: Path, take: Callable[[Path], bool] = lambda shard: True
-) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
-    """Read the instances of a folder by model and version; InputError if there are none."""
+def read_archive(path: Path) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
+    """Read the instances of a folder by model and version; InputError if it has no instances."""
     from gatewise_export.archive.shard import rows_by_model
 
-    shards = [shard for shard in shards_in(path) if take(shard)]
+    shards = shards_in(path)
     if not shards:
         raise InputError(f"{path} has no kept instances: workers write them with --keep {path}")
     return rows_by_model(shards)

@@ -1,7 +1,7 @@
-"""A page on which people label pictures, signals and rows, and tasks for Label Studio.
+"""An HTML page for labelling pictures, signals and rows, and tasks for Label Studio.
 
-The page is one file without a server: it shows each instance with a choice of classes, and saves
-the CSV that ``gatewise labels add`` reads.
+The page is one file that needs no server. It shows each instance with a menu of classes, and saves
+a CSV for ``gatewise labels add``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ img {{ image-rendering: pixelated; min-width: 12em; }}
 table {{ font-size: 80%; }}
 </style></head><body>
 <h1>{title}: {n} instances</h1>
-<p>Choose a class where you are sure, then save. Instances without a class are left out.</p>
+<p>Choose a class for each instance that you are sure of, then save. The file omits the others.</p>
 {articles}
 <button onclick="save()">Save labels.csv</button>
 <script>
@@ -49,25 +49,25 @@ function save() {{
 
 
 def page_of_choice(choice: LabelChoice) -> str:
-    """Write the page of a choice as HTML."""
+    """Format a choice as an HTML page for labelling."""
     options = "".join(f"<option>{escape(str(label))}</option>" for label in choice.facts.classes)
     articles = [
-        f'<article>{_view(choice, row)}<p><select name="{escape(name)}">'
+        f'<article>{_instance_html(choice, row)}<p><select name="{escape(instance_id)}">'
         f"<option></option>{options}</select> {escape(choice.rows.device[row])}</p></article>"
-        for row, name in enumerate(choice.rows.ids.tolist())
+        for row, instance_id in enumerate(choice.rows.ids.tolist())
     ]
     title = f"{choice.facts.model} {choice.facts.version}"
     return _PAGE.format(title=escape(title), n=len(articles), articles="\n".join(articles))
 
 
 def label_studio_tasks(choice: LabelChoice) -> str:
-    """Write a choice as JSON tasks of Label Studio; ``data.id`` is the instance's id."""
+    """Format a choice as JSON tasks for Label Studio; ``data.id`` is the instance's id."""
     tasks = []
-    for row, name in enumerate(choice.rows.ids.tolist()):
-        data: dict[str, Any] = {"id": name, "device": str(choice.rows.device[row])}
-        picture = _picture(choice.rows.X[row], choice.facts.shape)
+    for row, instance_id in enumerate(choice.rows.ids.tolist()):
+        data: dict[str, Any] = {"id": instance_id, "device": str(choice.rows.device[row])}
+        picture = _as_picture(choice.rows.X[row], choice.facts.shape)
         if picture is not None:
-            data["image"] = _data_url(picture)
+            data["image"] = _png_url(picture)
         else:
             values = np.nan_to_num(choice.rows.X[row].astype(float)).tolist()
             data["values"] = dict(zip(choice.facts.inputs, values, strict=True))
@@ -75,15 +75,15 @@ def label_studio_tasks(choice: LabelChoice) -> str:
     return json.dumps(tasks, indent=1)
 
 
-def _view(choice: LabelChoice, row: int) -> str:
-    """Show an instance as a picture, as a plot of a signal, or as a table of values."""
+def _instance_html(choice: LabelChoice, row: int) -> str:
+    """HTML of an instance, which is a picture, a plot of a signal, or a table of values."""
     values = choice.rows.X[row]
     shape = choice.facts.shape
-    picture = _picture(values, shape)
+    picture = _as_picture(values, shape)
     if picture is not None:
-        return f'<img src="{_data_url(picture)}" alt="">'
+        return f'<img src="{_png_url(picture)}" alt="">'
     if len(shape) == 2:
-        return _plot(values.reshape(shape).astype(float))
+        return _signal_svg(values.reshape(shape).astype(float))
     cells = "".join(
         f"<tr><td>{escape(name)}</td><td>{value:.6g}</td></tr>"
         for name, value in zip(choice.facts.inputs, values.tolist(), strict=True)
@@ -91,8 +91,8 @@ def _view(choice: LabelChoice, row: int) -> str:
     return f"<table>{cells}</table>"
 
 
-def _picture(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
-    """Bring an instance into the form (height, width, 1 or 3) of a picture; None if it is none."""
+def _as_picture(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    """Picture of an instance, of shape (height, width, 1 or 3); None for any other instance."""
     if len(shape) == 3 and shape[2] in (1, 3):
         image = values.reshape(shape)
     elif len(shape) == 3 and shape[0] in (1, 3):
@@ -108,31 +108,34 @@ def _picture(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8] 
     return np.nan_to_num(255 * (image - low) / spread).astype(np.uint8)
 
 
-def _data_url(image: NDArray[np.uint8]) -> str:
+def _png_url(image: NDArray[np.uint8]) -> str:
     """Encode a picture as a PNG in a data URL."""
     height, width, n_colours = image.shape
-    # each line of pixels begins with the number of its filter: 0, none
+    # each line of pixels begins with a byte that names its filter; 0 is no filter
     lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
     # 8 bits per value; colour type 0 is grey, 2 is RGB
     header = struct.pack(">II", width, height) + bytes([8, 0 if n_colours == 1 else 2, 0, 0, 0])
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
     chunks = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
+        struct.pack(">I", len(data))
+        + chunk_type
+        + data
+        + struct.pack(">I", zlib.crc32(chunk_type + data))
+        for chunk_type, data in parts
     )
     png = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-def _plot(window: NDArray[np.float64]) -> str:
-    """Draw the channels of a window (samples, channels) as lines."""
+def _signal_svg(window: NDArray[np.float64]) -> str:
+    """SVG with a line for each channel of a window of shape (samples, channels)."""
     low = float(np.nanmin(window))
     spread = max(float(np.nanmax(window)) - low, 1e-9)
-    # all channels share one scale; the y axis of a picture points down
+    # all channels share one scale, and the y axis of SVG points down
     x = np.linspace(0, _WIDTH, len(window))
     lines = []
     for channel, colour in zip(window.T, _COLOURS * len(window.T), strict=False):
         y = _HEIGHT * (1 - (np.nan_to_num(channel, nan=low) - low) / spread)
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+        points = " ".join(f"{x_i:.1f},{y_i:.1f}" for x_i, y_i in zip(x, y, strict=True))
         lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
     return f'<svg width="{_WIDTH}" height="{_HEIGHT}">{"".join(lines)}</svg>'

@@ -1,4 +1,7 @@
-"""Labels of people and machines: one line each in a file, with who gave it and when."""
+"""Labels from people and machines, in a file with one line per label.
+
+Each line also says who gave the label, and when. The file is only appended to.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from gatewise.file_lock import lock_file
 from gatewise_export.archive.choice import FOLDER, LabelChoice, read_choices
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 
-_FILE: Final = "labels.jsonl"
-_MOST_NAMED: Final = 5
+_LABELS_FILE: Final = "labels.jsonl"
+_MAX_NAMES: Final = 5
 
 
 class Label(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The true class of an instance: its `id`, the `label`, who gave it and when (Unix seconds).
+    """The true class of the instance `id`, given `by` a person or machine `at` a Unix time.
 
-    `is_sampled` is False for a label that a machine sent, because nobody knows the chance with
-    which the machine labels an instance. Estimates use sampled labels only.
+    `is_sampled` is False for a label that a machine sent, because the probability with which the
+    machine labels an instance is unknown. Estimates use sampled labels only.
     """
 
     id: str
@@ -39,20 +42,20 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, eq=False)
 class TruthRows:
-    """Instances of one version with their labels, m of them.
+    """The m labelled instances of one version.
 
     Attributes
     ----------
     rows : ArchivedRows
     truth : ndarray of int64, shape (m,)
-        Class index; -1 for a class that the model does not have.
+        Class index, or -1 for a class that the model does not have.
     labels : ndarray of str, shape (m,)
     chance : ndarray of float64, shape (m,)
-        Probability with which each was chosen and labelled.
+        Probability with which each instance was chosen and labelled.
     choice : ndarray of int64, shape (m,)
-        Number of the choice that each belongs to.
+        Index of the choice that each instance belongs to.
     n_chosen : int
-        Instances that were chosen, labelled or not.
+        Number of chosen instances, with and without a label.
     """
 
     rows: ArchivedRows
@@ -67,11 +70,11 @@ class TruthRows:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Number of instances that each stands for among labels alone, shape (m,)."""
+        """Number of instances that each labelled instance represents, shape (m,)."""
         return self.rows.weights / self.chance
 
     def take(self, mask: NDArray[np.bool_]) -> TruthRows:
-        """Get a part of the rows."""
+        """Select rows by a mask."""
         return TruthRows(
             rows=self.rows.take(mask),
             truth=self.truth[mask],
@@ -83,7 +86,7 @@ class TruthRows:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate the rows of one or more parts."""
+        """Concatenate one or more parts."""
         return cls(
             rows=ArchivedRows.joined([part.rows for part in parts]),
             truth=np.concatenate([part.truth for part in parts]),
@@ -95,13 +98,15 @@ class TruthRows:
 
 
 def read_label_csv(text: str) -> dict[str, str]:
-    """Read columns ``id`` and ``label`` of a CSV; rows with an empty label are left out.
+    """Read the columns ``id`` and ``label`` of a CSV, and skip rows with an empty label.
 
-    Raises InputError for a file without them, and for two labels of one instance.
+    Raises InputError if a column is missing, or if an instance has two different labels.
     """
     reader = csv.DictReader(io.StringIO(text))
     if not {"id", "label"} <= set(reader.fieldnames or ()):
-        raise InputError("the labels need columns named id and label, as `labels choose` writes")
+        raise InputError(
+            "a CSV of labels must have columns named id and label, as `labels choose` writes"
+        )
     labels: dict[str, str] = {}
     for number, line in enumerate(reader, 2):
         name = (line["id"] or "").strip()
@@ -116,26 +121,26 @@ def read_label_csv(text: str) -> dict[str, str]:
 def check_labels(
     labels: Mapping[str, str], choices: Iterable[LabelChoice], new_classes: Iterable[str] = ()
 ) -> None:
-    """Refuse labels of instances that were not chosen, and of classes that are not announced."""
+    """Raise InputError for labels of instances that were not chosen, or of unknown classes."""
     known_ids: set[str] = set()
     classes: set[str] = set(new_classes)
     for choice in choices:
         known_ids.update(choice.rows.ids.tolist())
         classes.update(map(str, choice.facts.classes))
-    if strangers := [name for name in labels if name not in known_ids]:
+    if unknown_ids := [name for name in labels if name not in known_ids]:
         raise InputError(
-            f"{len(strangers)} ids were not chosen from this folder: "
-            f"{', '.join(strangers[:_MOST_NAMED])}"
+            f"{len(unknown_ids)} ids were not chosen from this folder: "
+            f"{', '.join(unknown_ids[:_MAX_NAMES])}"
         )
-    if unknown := sorted({label for label in labels.values() if label not in classes}):
+    if unknown_labels := sorted({label for label in labels.values() if label not in classes}):
         raise InputError(
-            f"unknown labels {', '.join(map(repr, unknown[:_MOST_NAMED]))}; the classes are "
-            f"{', '.join(sorted(classes)[:20])}; --new-class NAME announces another one"
+            f"unknown labels {', '.join(map(repr, unknown_labels[:_MAX_NAMES]))}; the classes are "
+            f"{', '.join(sorted(classes)[:20])}; --new-class NAME adds a class"
         )
 
 
 def add_labels(path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:
-    """Append checked labels, and return how many of them are new or replace another one."""
+    """Append checked labels; return the number of labels that are new or changed."""
     current = read_labels(path)
     new_labels = [
         Label(name, label, by, at)
@@ -147,9 +152,9 @@ def add_labels(path: Path, labels: Mapping[str, str], *, by: str, at: float) -> 
 
 
 def append_labels(path: Path, labels: Iterable[Label]) -> None:
-    """Append lines to the file of labels; they are on disk when this returns."""
+    """Append labels to the file, and flush them to the disk."""
     lines = b"".join(msgspec.json.encode(label) + b"\n" for label in labels)
-    with (path / FOLDER / _FILE).open("ab") as file:
+    with (path / FOLDER / _LABELS_FILE).open("ab") as file:
         lock_file(file.fileno())  # a worker may add labels at the same time
         file.write(lines)
         file.flush()
@@ -157,8 +162,8 @@ def append_labels(path: Path, labels: Iterable[Label]) -> None:
 
 
 def read_labels(path: Path) -> dict[str, Label]:
-    """Read the labels of an archive by id; of several the last counts, a cut-off line does not."""
-    file = path / FOLDER / _FILE
+    """Read the last label of each instance by its id, and skip incomplete lines."""
+    file = path / FOLDER / _LABELS_FILE
     if not file.exists():
         return {}
     labels = {}
@@ -166,19 +171,19 @@ def read_labels(path: Path) -> dict[str, Label]:
         try:
             label = msgspec.json.decode(line, type=Label)
         except msgspec.DecodeError:
-            continue  # the process was killed while it wrote
+            continue  # the writing process was killed
         labels[label.id] = label
     return labels
 
 
 def labelled_rows(path: Path, version: str) -> tuple[ShardFacts, TruthRows] | None:
-    """Get the instances of a version with sampled labels; None if no choice was made.
+    """Read the instances of a version with sampled labels; None if the version has no choice.
 
-    Labels that machines sent are left out (:func:`.machine_rows`). People may leave instances out.
-    Those labelled are taken for a random part of those chosen, so that the chance of each is the
-    choice's times that part.
+    :func:`.machine_rows` reads the labels that machines sent. If people label only some of the
+    chosen instances, these are assumed to be a random part. The probability of a label is then that
+    of the choice times the labelled share.
     """
-    choices = [one for one in read_choices(path) if one.facts.version == version]
+    choices = [choice for choice in read_choices(path) if choice.facts.version == version]
     if not choices:
         return None
     labels = {name: label for name, label in read_labels(path).items() if label.is_sampled}
@@ -190,7 +195,7 @@ def _labelled_part(choice: LabelChoice, number: int, labels: Mapping[str, Label]
     is_labelled = np.array([name in labels for name in choice.rows.ids.tolist()], np.bool_)
     rows = choice.rows.take(is_labelled)
     texts = [labels[name].label for name in rows.ids.tolist()]
-    # The CSV is in random order, so that the first lines are a random part of the chosen ones.
+    # the CSV is in random order, so that its first lines are a random part of the choice
     share = len(rows) / max(len(choice.rows), 1)
     return TruthRows(
         rows=rows,
@@ -203,6 +208,6 @@ def _labelled_part(choice: LabelChoice, number: int, labels: Mapping[str, Label]
 
 
 def class_indices(texts: Iterable[str], facts: ShardFacts) -> NDArray[np.int64]:
-    """Class indices of labels, shape (m,); -1 for a class that the model does not have."""
+    """Class indices of labels, of shape (m,), with -1 for classes that the model does not have."""
     index_of = {str(label): index for index, label in enumerate(facts.classes)}
     return np.array([index_of.get(text, -1) for text in texts], np.int64)

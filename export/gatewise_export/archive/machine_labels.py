@@ -1,9 +1,9 @@
-"""Labels that machines send: check them, and store each with a copy of its instance.
+"""Labels that machines send, stored with copies of their instances.
 
-A test bench or a repair shop labels the instances that it happens to see, such as the broken
-devices. The probability of that is not known, so that these labels are training data, but no
-evidence about the accuracy of the system. :func:`.labelled_rows`, which serves the estimates,
-leaves them out; :func:`machine_rows` gets them for a refit.
+A test bench or a repair shop labels the instances that it happens to see, such as those of broken
+devices. The probability of such a label is unknown. These labels are therefore training data, but
+no evidence about the accuracy of the system. :func:`machine_rows` reads them for a refit. The
+estimates use :func:`.labelled_rows`, which ignores them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ from gatewise_export.archive.shard import (
 )
 
 Outcome = Literal["added", "repeated", "unknown", "class", "conflict"]
-"""What became of a label: added; the same one is there already; no such instance is in the archive;
-its model has no such class; the instance has another label already."""
+"""Result for a label.
+
+``repeated`` means that the instance already has this label, and ``conflict`` that it has another.
+``unknown`` means that the archive has no such instance, and ``class`` that the model has no such
+class.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineLabel:
-    """Label of the instance `id` of a `device`; `by` sent it, and `at` is in Unix seconds."""
+    """Label of the instance `id` of a `device`, sent `by` a machine `at` a Unix time."""
 
     id: str
     device: str
@@ -54,19 +58,19 @@ class MachineLabel:
 def add_machine_labels(
     folder: ArchiveFolder, labels: Sequence[MachineLabel], shards: Iterable[Path]
 ) -> list[Outcome]:
-    """Add labels of instances that are in `shards`, or in a copy that an earlier label made.
+    """Add labels of instances, and return the outcome of each label.
 
-    A copy of the instance is written before its label, so that a label on disk has its instance.
-    The result has the outcome of each label.
+    The instances are searched in the copies from earlier labels and choices, and then in `shards`.
+    A copy of the instance is written before its label, so that each label on disk has its instance.
     """
-    # the lock, because a shard that is thinned meanwhile would have other positions
+    # locked, because thinning a shard changes the positions of its instances
     with folder.locked():
-        # Copies come first: an instance that was chosen or labelled before needs no second one.
+        # copies come first, so that an instance with a copy gets no second one
         copies = _copies(folder.path)
         files = [*copies, *(shard for shard in shards if shard.exists())]
         places = find_instances(files, {label.id for label in labels})
         text_of = {name: label.label for name, label in read_labels(folder.path).items()}
-        content_of: dict[Path, tuple[ShardFacts, ArchivedRows]] = {}
+        contents_of: dict[Path, tuple[ShardFacts, ArchivedRows]] = {}
         outcomes: list[Outcome] = []
         new_labels: dict[Path, list[MachineLabel]] = {}
         for label in labels:
@@ -74,9 +78,9 @@ def add_machine_labels(
                 outcomes.append("unknown")
                 continue
             file, position = places[label.id]
-            if file not in content_of:
-                content_of[file] = read_facts(file), read_shard(file)
-            facts, rows = content_of[file]
+            if file not in contents_of:
+                contents_of[file] = read_facts(file), read_shard(file)
+            facts, rows = contents_of[file]
             outcome = _outcome(label, str(rows.device[position]), facts, text_of)
             outcomes.append(outcome)
             if outcome == "added":
@@ -84,7 +88,7 @@ def add_machine_labels(
                 new_labels.setdefault(file, []).append(label)
         for file, labels_of_file in new_labels.items():
             if file not in copies:
-                facts, rows = content_of[file]
+                facts, rows = contents_of[file]
                 positions = [places[label.id][1] for label in labels_of_file]
                 _copy_rows(folder.path, facts, rows.take(np.array(positions, np.intp)))
             append_labels(folder.path, map(_as_record, labels_of_file))
@@ -96,15 +100,15 @@ def _as_record(label: MachineLabel) -> Label:
 
 
 def _copies(path: Path) -> list[Path]:
-    """List the files of copied instances: those of choices and those of machine labels."""
+    """List the files with copies of instances, from choices and from machine labels."""
     return sorted((path / FOLDER).glob("*.parquet"))
 
 
 def _outcome(
     label: MachineLabel, device: str, facts: ShardFacts, text_of: Mapping[str, str]
 ) -> Outcome:
-    """Check a label of an instance of `device`; `text_of` are the recorded labels by id."""
-    # a sender that guesses ids learns nothing about other devices
+    """Check a label of an instance of `device`; `text_of` has the recorded labels by id."""
+    # "unknown", so that a sender that guesses ids learns nothing about other devices
     if device != label.device:
         return "unknown"
     if label.label not in map(str, facts.classes):
@@ -115,11 +119,11 @@ def _outcome(
 
 
 def _copy_rows(path: Path, facts: ShardFacts, rows: ArchivedRows) -> None:
-    """Add instances to the copies of their day, model and type."""
+    """Append instances to the file of copies of their day, model and data type."""
     day = time.strftime("%Y%m%d", time.gmtime(float(rows.time[0])))
-    # a name may hold characters that a file name must not
-    kind = repr((facts.model, facts.version, facts.inputs, rows.X.dtype.name))
-    digest = hashlib.blake2b(kind.encode(), digest_size=6).hexdigest()
+    # a digest, because a model name may contain characters that file names cannot
+    key = repr((facts.model, facts.version, facts.inputs, rows.X.dtype.name))
+    digest = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
     file = path / FOLDER / f"machine-{day}-{digest}.parquet"
     file.parent.mkdir(exist_ok=True, mode=0o700)
     if file.exists():
@@ -128,9 +132,9 @@ def _copy_rows(path: Path, facts: ShardFacts, rows: ArchivedRows) -> None:
 
 
 def machine_rows(path: Path, model: str, version: str) -> TruthRows | None:
-    """Get the instances of a version that machines labelled; None if there are none.
+    """Read the instances of a version that machines labelled; None if no instance qualifies.
 
-    Their chance is 1, because each stands for no instance without a label.
+    Their `chance` is 1, because they represent no unlabelled instances.
     """
     labels = {name: label for name, label in read_labels(path).items() if not label.is_sampled}
     parts: list[ArchivedRows] = []
@@ -145,7 +149,7 @@ def machine_rows(path: Path, model: str, version: str) -> TruthRows | None:
     if facts is None:
         return None
     rows = ArchivedRows.joined(parts)
-    # a choice and an earlier label may each have a copy of an instance
+    # an instance may have a copy from a choice and another from an earlier label
     _, positions = np.unique(rows.ids, return_index=True)
     rows = rows.take(positions)
     if not len(rows):

@@ -1,8 +1,9 @@
-"""Shards: Parquet files of answered instances, each with its probability of being archived.
+"""Shards, which are Parquet files of answered instances with their probabilities.
 
-An instance is in an archive with a known probability: the product of `sent_chance`, with which the
-device sent it (1 for an offload, the sampler's probability for an audit), and `stored_chance`, with
-which the archive stored it. Its inverse is the number of instances that it stands for.
+The probability that an instance is in the archive is known. It is the product of `sent_chance`, the
+probability that the device sent it, and `stored_chance`, the probability that the archive stored
+it. `sent_chance` is 1 for an offload, and the sampler's probability for an audit. An instance
+represents as many instances as the inverse of the product.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gatewise.errors import InputError, not_installed
 #: Key of the facts in a shard's metadata.
 _FACTS: Final = b"gatewise"
 _ID_BYTES: Final = 16
-#: Smallest chance to be sent that a device may claim: a smaller one would weigh too much.
+#: Smallest `sent_chance` that is accepted from a device, because it limits the weight.
 MIN_SENT_CHANCE: Final = 1e-3
 
 
@@ -40,9 +41,9 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
     shape : tuple of int
         Shape of an instance; one number for a row of features.
     accuracy : float or None
-        Accuracy of the system on its validation rows, if the bundle states it.
+        Accuracy of the system on its validation rows, if the bundle has it.
     stored_chance : float
-        Probability with which the archive stored each of them.
+        Probability with which the archive stored each instance.
     """
 
     model: str
@@ -56,29 +57,29 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class ArchivedRows:
-    """Instances of one model and version, n of them.
+    """The n archived instances of one model and version.
 
     Attributes
     ----------
     ids : ndarray of str, shape (n,)
-        Request id in hexadecimal digits, a hyphen, and the row in the request.
+        Request id in hexadecimal digits, a hyphen, and the index of the row in the request.
     device : ndarray of str, shape (n,)
     time : ndarray of float64, shape (n,)
-        Unix seconds at which the instance was at the device.
+        Time in Unix seconds at which the device had the instance.
     X : ndarray, shape (n, k)
-        Inputs of the high-cost model, as they were sent.
+        Inputs of the high-cost model, as the device sent them.
     cloud_label : ndarray of int32, shape (n,)
         Class index of the high-cost model.
     probabilities : ndarray of float32, shape (n, classes)
-        Of the high-cost model.
+        Class probabilities of the high-cost model.
     device_label : ndarray of int32, shape (n,)
-        Class index that the device had answered; -1 where the answer was the high-cost model's.
+        Class index of the device's answer, or -1 if the high-cost model answered.
     confidence : ndarray of float32, shape (n,)
-        Largest probability of the device's answer; NaN where it is not known.
+        Largest class probability of the device's answer; NaN if it is unknown.
     sent_chance, stored_chance : ndarray of float64, shape (n,)
-        See the module.
+        Probabilities that the device sent it, and that the archive stored it.
     late : ndarray of bool, shape (n,)
-        Whether it was sent later, because the device had no way to the cloud.
+        Whether the device sent it later, because it had no connection.
     """
 
     ids: NDArray[np.str_]
@@ -103,16 +104,16 @@ class ArchivedRows:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Number of instances that each stands for: ``1 / (sent_chance * stored_chance)``."""
+        """Number of instances that each one represents, ``1 / (sent_chance * stored_chance)``."""
         return 1.0 / (np.maximum(self.sent_chance, MIN_SENT_CHANCE) * self.stored_chance)
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """Get some of the instances, by a mask or by indices."""
+        """Select instances by a mask or by indices."""
         return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate the instances of one or more parts."""
+        """Concatenate one or more parts."""
         columns = ([getattr(part, f.name) for part in parts] for f in fields(cls))
         return cls(*(np.concatenate(column) for column in columns))
 
@@ -121,7 +122,7 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
     """Make the Arrow table of a shard, with the facts in its metadata."""
     pa = require_pyarrow()
     raw_ids, positions = _split_ids(rows.ids)
-    # Ids are random: 16 bytes each take half of the space of their digits.
+    # Random ids do not compress, so that 16 bytes take half of the space of 32 digits.
     columns = {
         "id": pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(_ID_BYTES), len(rows), [None, pa.py_buffer(raw_ids)]
@@ -142,7 +143,7 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
 
 
 def _list_column(matrix: NDArray[Any]) -> Any:
-    """One list of fixed size per row of a matrix."""
+    """Arrow column with a list of fixed size for each row of a matrix."""
     pa = require_pyarrow()
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
 
@@ -151,9 +152,9 @@ def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
     """Write a shard atomically: after a crash the file is complete or absent."""
     from pyarrow import parquet
 
-    # Readers ignore other suffixes, and the next start deletes such files.
+    # readers ignore this suffix, and the next start deletes such files
     unfinished = path.with_suffix(".open")
-    # Dictionaries and statistics of random ids, values and probabilities would cost more than help.
+    # dictionaries and statistics of random ids, values and probabilities only take space
     parquet.write_table(
         shard_table(rows, facts),
         unfinished,
@@ -192,9 +193,9 @@ def read_shard(path: Path) -> ArchivedRows:
 
 
 def find_instances(files: Iterable[Path], ids: Collection[str]) -> dict[str, tuple[Path, int]]:
-    """Find instances by their ids: the first file that has each, and the row in that file.
+    """Find the first file with each instance, and the position of the instance in that file.
 
-    A damaged file is left out.
+    Damaged files are skipped.
     """
     pa = require_pyarrow()
     from pyarrow import compute, parquet
@@ -240,7 +241,7 @@ def _matrix(column: Any, width: int) -> NDArray[Any]:
 
 
 def _split_ids(ids: NDArray[np.str_]) -> tuple[bytes, NDArray[np.uint16]]:
-    """Bytes of all request ids, and the row of each instance in its request."""
+    """Split ids into the bytes of the request ids and the row of each instance."""
     n_digits = 2 * _ID_BYTES
     digits = ids.astype(f"U{n_digits}").astype(f"S{n_digits}").tobytes()
     positions = [int(text[n_digits + 1 :]) for text in ids.tolist()]
@@ -248,18 +249,18 @@ def _split_ids(ids: NDArray[np.str_]) -> tuple[bytes, NDArray[np.uint16]]:
 
 
 def instance_ids(requests: Iterable[tuple[bytes, Sequence[int]]]) -> NDArray[np.str_]:
-    """Make ids from request ids, each with the rows of its instances."""
+    """Format the ids of instances, given the request ids with the rows of each request."""
     ids: list[str] = []
-    for raw, rows in requests:
-        digits = raw.hex()
+    for request_id, rows in requests:
+        digits = request_id.hex()
         ids += [f"{digits}-{row}" for row in rows]
     return np.array(ids, np.str_)
 
 
 def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
-    """Read shards, and put the instances of each model and version together.
+    """Read shards, and concatenate the instances of each model and version.
 
-    A version's facts are those of its last shard.
+    The facts of a version are from its last shard.
     """
     rows_of: dict[tuple[str, str], list[ArchivedRows]] = {}
     facts_of: dict[tuple[str, str], ShardFacts] = {}
@@ -272,7 +273,7 @@ def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFac
 
 
 def require_pyarrow() -> Any:
-    """Import pyarrow, which only an archive needs; InputError names the extra if it is absent."""
+    """Import pyarrow; InputError names the extra to install if it is missing."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -1,4 +1,4 @@
-"""Estimate a version's true accuracy and recall from an archive and its labels."""
+"""Estimate the true accuracy and recall of a version from an archive and its labels."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
 from gatewise_export.archive.choice import read_choices
-from gatewise_export.archive.estimate import FigureData, Terms, estimated
+from gatewise_export.archive.estimate import FigureData, Terms, estimate_figure
 from gatewise_export.archive.folder import read_archive, shards_in
 from gatewise_export.archive.labels import TruthRows, labelled_rows
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
 
 _SECONDS_A_DAY: Final = 86_400.0
-_ALARM: Final = 20.0
+#: Evidence at which the alarm is raised, which makes false alarms rarer than 1 in 20.
+_ALARM_EVIDENCE: Final = 20.0
 
 
 class MonitoredFigure(msgspec.Struct, frozen=True):
-    """A figure with its interval.
+    """Estimate of a figure with its interval.
 
-    `labels_alone` is the interval from the labels only, without the high-cost model's predictions.
-    `figure` is ``accuracy`` or ``recall``, with the class in `of`; `system` is ``deployed`` or
-    ``high-cost``.
+    `system` is ``deployed`` or ``high-cost``. `figure` is ``accuracy`` or ``recall``, and `of` is
+    the class of a recall. `labels_alone` is the interval without the high-cost model's predictions.
     """
 
     system: str
@@ -43,10 +43,10 @@ class MonitoredFigure(msgspec.Struct, frozen=True):
 class MonitorReport(msgspec.Struct, frozen=True):
     """Figures of a version, estimated from an archive.
 
-    `n_rows` instances of the archive stand for `n_instances`; once there are labels, only instances
-    that the labelled ones were chosen from count. Of `n_chosen` instances `n_labels`
-    are labelled. `promised` is the accuracy on validation rows; `evidence` that the true one is
-    more than `tolerance` below raises the `alarm` from 20 on.
+    `n_rows` instances of the archive represent `n_instances`. If the version has labels, only the
+    shards that labelled instances were chosen from count. `n_labels` of the `n_chosen` instances
+    have a label. `promised` is the accuracy on validation rows. `evidence` of 20 or more that the
+    true accuracy is more than `tolerance` lower raises the `alarm`.
     """
 
     model: str
@@ -65,10 +65,10 @@ class MonitorReport(msgspec.Struct, frozen=True):
 def monitor(
     path: Path, *, version: str | None = None, days: float | None = None, level: float = 0.05
 ) -> MonitorReport:
-    """Estimate the true figures of a version, by default the newest.
+    """Estimate the true figures of a version, by default of the newest.
 
-    With `days`, they are of its last days only. Raises InputError if the archive or the version is
-    empty.
+    `days` limits the estimate to the last days of the version. Raises InputError if the archive has
+    no instances of the version.
     """
     shards_of = _shards_by_version(path)
     chosen_version = list(shards_of)[-1] if version is None else version
@@ -86,9 +86,9 @@ def monitor(
         rows = rows.take(rows.time >= since)
         labelled = labelled.take(labelled.rows.time >= since)
     bound = None if facts.accuracy is None else facts.accuracy - TOLERANCE
-    strength = None
+    alarm_evidence = None
     if bound is not None and 0 < bound < 1 and len(labelled):
-        strength = evidence(_batches(path, chosen_version, labelled), bound)
+        alarm_evidence = evidence(_batches(path, chosen_version, labelled), bound)
     return MonitorReport(
         model=facts.model,
         version=facts.version,
@@ -99,39 +99,39 @@ def monitor(
         figures=tuple(_figures(facts, rows, labelled, level)),
         promised=facts.accuracy,
         tolerance=TOLERANCE,
-        evidence=strength,
-        alarm=strength is not None and strength >= _ALARM,
+        evidence=alarm_evidence,
+        alarm=alarm_evidence is not None and alarm_evidence >= _ALARM_EVIDENCE,
     )
 
 
 def _shards_by_version(path: Path) -> dict[str, list[Path]]:
-    """Shards of each version, oldest first; if two models share a version, of the later one."""
+    """Shards of each version, oldest first; the latest model counts if two share a version."""
     shards_of: dict[tuple[str, str], list[Path]] = {}
     for shard in shards_in(path):
         facts = read_facts(shard)
         shards_of.setdefault((facts.model, facts.version), []).append(shard)
     if not shards_of:
-        read_archive(path)  # says how to fill it
+        read_archive(path)  # its error says how to fill the archive
     return {version: shards for (_, version), shards in shards_of.items()}
 
 
 def _shards_with_labels(
     path: Path, version: str, labelled: TruthRows, shards: list[Path]
 ) -> list[Path]:
-    """Shards that labelled instances were chosen from; all of them if there are none.
+    """Shards that labelled instances were chosen from, or all shards if no instance has a label.
 
-    Labels correct the high-cost model's predictions on these instances. Predictions for later
-    instances, which no choice was made from yet, would enter the estimate without a correction.
+    Labels correct the high-cost model's predictions for these shards. The predictions for later
+    shards, which no choice covers yet, would enter the estimate without a correction.
     """
     choices = [choice for choice in read_choices(path) if choice.facts.version == version]
-    has_labels = set(labelled.choice.tolist())
-    offered = {
+    labelled_choices = set(labelled.choice.tolist())
+    covered_shards = {
         name
         for number, choice in enumerate(choices)
-        if number in has_labels
+        if number in labelled_choices
         for name in choice.offered.shards
     }
-    return [shard for shard in shards if shard.name in offered] or shards
+    return [shard for shard in shards if shard.name in covered_shards] or shards
 
 
 def _no_labels(rows: ArchivedRows) -> TruthRows:
@@ -153,8 +153,8 @@ def _figures(
     for system in ("deployed", "high-cost"):
         for index in (None, *range(len(facts.classes))):
             data = figure_data(rows, labelled, deployed=system == "deployed", of_class=index)
-            figure = estimated(data, level=level)
-            from_labels = estimated(data, level=level, tuning=0.0)
+            figure = estimate_figure(data, level=level)
+            from_labels = estimate_figure(data, level=level, tuning=0.0)
             figures.append(
                 MonitoredFigure(
                     system=system,
@@ -173,7 +173,7 @@ def _figures(
 def figure_data(
     rows: ArchivedRows, labelled: TruthRows, *, deployed: bool, of_class: int | None
 ) -> FigureData:
-    """Data of the accuracy, or of the recall of a class, of the system or the high-cost model."""
+    """Data for the accuracy or a recall of the deployed system, or else of the high-cost model."""
     answers, labelled_answers = (
         part.answers if deployed else part.cloud_label for part in (rows, labelled.rows)
     )
@@ -191,7 +191,7 @@ def figure_data(
 
 
 def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None) -> Terms:
-    """Predict numerator and denominator of a figure by the high-cost model's probabilities."""
+    """Predict the terms of a figure from the high-cost model's probabilities."""
     p = rows.probabilities.astype(np.float64)
     if of_class is None:
         return Terms(p[np.arange(len(rows)), answers], np.ones(len(rows)), rows.weights)
@@ -200,7 +200,7 @@ def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None)
 
 
 def _batches(path: Path, version: str, labelled: TruthRows) -> list[LabelBatch]:
-    """Instances of each choice that are still in the archive, and its labelled ones."""
+    """Labelled instances of each choice, and its instances that are still in the archive."""
     batches = []
     choices = [choice for choice in read_choices(path) if choice.facts.version == version]
     for number, choice in enumerate(choices):
@@ -209,11 +209,13 @@ def _batches(path: Path, version: str, labelled: TruthRows) -> list[LabelBatch]:
         if not n_labels:
             continue
         shards = [path / name for name in choice.offered.shards if (path / name).exists()]
-        # a labelled instance counts once, though the archive may have it as well
+        # a labelled instance counts once, although its shard may also have it
         labelled_ids = labelled_in_choice.rows.ids
-        others = [rows.take(~np.isin(rows.ids, labelled_ids)) for rows in map(read_shard, shards)]
-        joined = ArchivedRows.joined([labelled_in_choice.rows, *others])
-        # the labelled ones are the first of the joined ones
+        unlabelled_parts = [
+            rows.take(~np.isin(rows.ids, labelled_ids)) for rows in map(read_shard, shards)
+        ]
+        joined = ArchivedRows.joined([labelled_in_choice.rows, *unlabelled_parts])
+        # the labelled instances come first in `joined`
         label_weights = np.zeros(len(joined))
         label_weights[:n_labels] = labelled_in_choice.weights
         right = np.zeros(len(joined))
@@ -235,7 +237,7 @@ def _share(value: float) -> float | None:
 
 
 def metrics_text(report: MonitorReport) -> str:
-    """Write a report in Prometheus's text format, for the node exporter's textfile collector."""
+    """Format a report for Prometheus, to be read by the node exporter's textfile collector."""
     lines = []
     labels = f'model="{report.model}",version="{report.version}"'
     for bound, name in (("value", ""), ("low", "_low"), ("high", "_high")):
@@ -262,9 +264,9 @@ def difference_data(
     new: NDArray[Any],
     of_class: int | None = None,
 ) -> FigureData:
-    """Data of the difference in accuracy, or recall, of two systems on the same instances.
+    """Data for the difference in accuracy or recall of two systems on the same instances.
 
-    `old` and `new` are their answers on `rows`, followed by those on the labelled rows.
+    `old` and `new` are their answers to `rows`, followed by their answers to the labelled rows.
     """
     n = len(rows)
     denominator = (

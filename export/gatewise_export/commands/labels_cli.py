@@ -1,4 +1,4 @@
-"""``gatewise labels``: choose instances for people to label, and take their labels back."""
+"""The command ``gatewise labels``, which chooses instances to label and adds their labels."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ _app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-Archive = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `cloud --keep`.")]
+Archive = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Archive folder of `gatewise cloud --keep`.")
+]
 
 
 @_app.callback()
 def labels() -> None:
-    """Choose kept instances for people to label, and take the labels back.
+    """Choose archived instances for people to label, and add their labels to the archive.
 
     Both commands print one JSON document with --json.
 
@@ -41,35 +43,37 @@ def labels() -> None:
 def choose_instances(
     archive: Archive,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of instances, on average.")] = 200,
-    out: Annotated[Path, typer.Option(help="CSV to write, with an empty column `label`.")] = Path(
-        "to-label.csv"
-    ),
-    page: Annotated[Path | None, typer.Option(help="HTML page to label on, in addition.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="CSV file to write, with an empty column `label`.")
+    ] = Path("to-label.csv"),
+    page: Annotated[
+        Path | None, typer.Option(help="Also write an HTML page for labelling.")
+    ] = None,
     label_studio: Annotated[
-        Path | None, typer.Option(help="Tasks of Label Studio in JSON, in addition.")
+        Path | None, typer.Option(help="Also write JSON tasks for Label Studio.")
     ] = None,
     version: Annotated[
-        str | None, typer.Option(help="Version of the model; by default the newest.")
+        str | None, typer.Option(help="Version of the model. Default: the newest.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the choice; by default from the system.")
+        int | None, typer.Option(help="Seed of the random choice. Default: a random seed.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the instances that are worth a person's time, each with a known chance.
+    """Choose informative instances for people to label, with known probabilities.
 
-    Half are drawn evenly from the traffic that the instances represent, the others from answers in
-    doubt, small margins, answers that differ from the high-cost model's, and regions with few
-    instances. Each choice is made from instances that no earlier choice covered. Chosen instances
-    stay in DIR/labels when their originals are deleted from DIR.
+    Half of the instances are chosen evenly from the traffic. The other half prefers doubtful
+    answers, small margins, answers that differ from the high-cost model's, and regions with few
+    instances. Each choice uses only instances that no earlier choice covered. DIR/labels keeps a
+    copy of each chosen instance, because the archive may delete the original.
 
       gatewise labels choose kept --n 200
       gatewise labels choose kept --n 200 --page label.html
     """
-    # before anything is written, so that a refused choice leaves no file
+    # check first, so that a refused choice leaves no file behind
     for file in (out, page, label_studio):
         if file is not None and file.exists():
-            raise InputError(f"{file} exists: move it away, or name another file")
+            raise InputError(f"{file} exists: move it, or name another file")
     choice = choose(archive, n, np.random.default_rng(seed), version=version)
     texts = {out: choice_csv(choice)}
     if page is not None:
@@ -81,30 +85,34 @@ def choose_instances(
     write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
     reasons, counts = np.unique(choice.reason, return_counts=True)
     by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
-    text = f"{len(choice.rows)} instances of {choice.facts.model} {choice.facts.version} in {out}"
+    summary = (
+        f"{len(choice.rows)} instances of {choice.facts.model} {choice.facts.version} in {out}"
+    )
     if by_reason:
-        text += ": " + ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
+        summary += ": " + ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
     document = {"chosen": len(choice.rows), "reasons": by_reason, "out": str(out)}
-    print_line(text, document, as_json=as_json)
+    print_line(summary, document, as_json=as_json)
     if not as_json:
-        note(f"fill in its column `label`, then: gatewise labels add {archive} {out}")
+        note(f"fill in the column `label`, then run: gatewise labels add {archive} {out}")
 
 
 @_app.command()
 def add(
     archive: Archive,
     file: Annotated[Path, typer.Argument(metavar="LABELS.csv", help="Columns id and label.")],
-    by: Annotated[str | None, typer.Option(help="Who gave the labels; by default you.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Name of the labeller. Default: the current user.")
+    ] = None,
     new_class: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Class that the model does not have. Repeatable."),
+        typer.Option(metavar="NAME", help="A class that the model does not have. Repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the labels of a CSV, checked, with who gave them and when.
+    """Check the labels in a CSV, and add them to the archive with their author and time.
 
-    Rows with an empty label are ignored. If an id was not chosen or a class is unknown, no label is
-    added. A new label of an instance replaces the old one.
+    Rows with an empty label are ignored. If an instance was not chosen or a class is unknown, no
+    label is added. A new label for an instance replaces its old label.
 
       gatewise labels add kept to-label.csv
       gatewise labels add kept to-label.csv --by anna --new-class broken
@@ -116,15 +124,15 @@ def add(
     label_of = read_label_csv(text)
     choices = read_choices(archive)
     if not choices:
-        raise InputError(f"{archive} has no choice: gatewise labels choose {archive}")
+        raise InputError(f"{archive} has no chosen instances: run gatewise labels choose {archive}")
     check_labels(label_of, choices, new_class or ())
-    n_new = add_labels(archive, label_of, by=by or _user(), at=time.time())
+    n_changed = add_labels(archive, label_of, by=by or _user_name(), at=time.time())
     n_chosen = sum(len(choice.rows) for choice in choices)
-    document = {"labels": len(label_of), "new": n_new, "chosen": n_chosen}
-    print_line(f"{len(label_of)} labels, {n_new} of them new", document, as_json=as_json)
+    document = {"labels": len(label_of), "new": n_changed, "chosen": n_chosen}
+    print_line(f"{len(label_of)} labels, {n_changed} of them new", document, as_json=as_json)
 
 
-def _user() -> str:
+def _user_name() -> str:
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return "unknown"

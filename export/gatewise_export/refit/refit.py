@@ -17,7 +17,7 @@ from typer import Argument, Option
 from gatewise.documents import Amount, Positive, Share
 from gatewise.errors import InputError, RecallWarning
 from gatewise.settings import FileOption, Settings
-from gatewise_export.archive.estimate import TrueFigure, estimated
+from gatewise_export.archive.estimate import TrueFigure, estimate_figure
 from gatewise_export.archive.labels import TruthRows
 from gatewise_export.archive.shard import ArchivedRows
 from gatewise_export.archive.true_figures import difference_data
@@ -332,7 +332,7 @@ def _comparison(
     of_class: int | None = None,
 ) -> ReleaseDifference:
     data = difference_data(rows, labelled, *answers, of_class=of_class)
-    figure = estimated(data, span=2.0, one_look=True)
+    figure = estimate_figure(data, span=2.0, one_look=True)
     return ReleaseDifference(part, figure.n_labels, *_ends(figure))
 
 

@@ -71,7 +71,7 @@ def test_a_broken_promise_ends_the_command_with_an_alarm(labelled, tmp_path, cap
     assert document["alarm"]
     assert document["figures"][0]["low"] < document["figures"][0]["value"]
     assert "accuracy" in done.out
-    assert "less often right" in done.err
+    assert "right less often than its bundle promises" in done.err
     assert 'gatewise_true_accuracy{model="tiny",version="1",system="deployed"} 0.' in (
         file.read_text()
     )
