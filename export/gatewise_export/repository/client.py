@@ -1,9 +1,10 @@
 """The device's client of a repository, which verifies offers and fetches releases.
 
 python-tuf checks signatures, thresholds, expiry and versions, and stores the newest metadata in a
-folder. It ignores damaged files there and would then accept older metadata. Therefore the device's
-state also stores the newest versions, each with the keys of its role. A version is compared until
-these keys are replaced, because an operator replaces them to end a fast-forward attack.
+folder. If files in this folder are damaged, it ignores them and would accept older metadata.
+Therefore the device's state also stores the newest version of each role with the role's keys. A
+lower version is refused as long as the keys are the same. New keys end this check, because an
+operator replaces keys to recover from a fast-forward attack.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from gatewise_export.repository.release import (
     read_offers,
 )
 
-#: Seconds for fetching all metadata.
+#: Time limit for fetching all metadata.
 _METADATA_SECONDS: Final = 60.0
-#: Folder for metadata if the store cannot be written.
-_MEMORY: Final = "/dev/shm"
+#: Folder in memory for the metadata, used if the disk cannot be written.
+_MEMORY_FOLDER: Final = "/dev/shm"
 
-#: By role: the newest version, and the ids of the role's keys.
+#: The newest version of each role, with the ids of the role's keys.
 Seen = dict[str, tuple[int, str]]
 
 
 class RepositoryClient:
-    """A verified view of a repository.
+    """A client that reads a repository and verifies its content.
 
-    `urls` are mirrors, of which the next is used after a failure. `trust` is the root metadata of
-    the device's installation. Fetching a release may take `longest` seconds. Raises InputError for
-    another kind of URL, or if `trust` has no root metadata.
+    `urls` are mirrors; after a failure the client uses the next one. `trust` is the file with the
+    root metadata from the device's installation. Fetching a release may take `longest` seconds.
+    Raises InputError if a URL has another scheme, or if `trust` is not valid root metadata.
     """
 
     def __init__(
@@ -72,22 +73,23 @@ class RepositoryClient:
         except OSError as error:
             raise InputError(f"--trust {trust} cannot be read: {error.strerror}") from None
         except (DeserializationError, RepositoryError, AttributeError) as error:
-            raise InputError(f"--trust {trust} is no root metadata: {error}") from None
+            raise InputError(f"--trust {trust} is not root metadata: {error}") from None
 
     def refresh(self, seen: Seen) -> tuple[list[OfferedRelease], Seen]:
-        """Fetch and verify the current offers; return them, and the versions of the metadata.
+        """Fetch and verify the current offers; return them with the versions of the metadata.
 
-        If the folder cannot be written, the metadata is in memory, so that a device still leaves a
-        withdrawn release. Raises UpdateError: ``fetch``, ``metadata`` or ``store``.
+        If the folder cannot be written, the metadata is stored in memory, so that the device can
+        still leave a withdrawn release. Raises UpdateError with the reason ``fetch``, ``metadata``
+        or ``store``.
         """
         try:
             return self._refresh(seen, self._folder)
         except UpdateError as error:
             if error.reason != "store":
                 raise
-        memory = _MEMORY if os.path.isdir(_MEMORY) else None
+        memory_folder = _MEMORY_FOLDER if os.path.isdir(_MEMORY_FOLDER) else None
         try:
-            with tempfile.TemporaryDirectory(prefix="gatewise-", dir=memory) as scratch:
+            with tempfile.TemporaryDirectory(prefix="gatewise-", dir=memory_folder) as scratch:
                 return self._refresh(seen, Path(scratch))
         except OSError as error:
             raise self._error(error, "store") from error
@@ -97,7 +99,7 @@ class RepositoryClient:
         try:
             self._fetcher.allow(_METADATA_SECONDS)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for unfinished in folder.glob("tmp*"):  # left by a process that was killed
+            for unfinished in folder.glob("tmp*"):  # from a process that was killed
                 unfinished.unlink()
             client = TufUpdater(
                 str(folder),
@@ -108,11 +110,11 @@ class RepositoryClient:
             )
             client.refresh()
             versions = self._read_versions(folder)
-            # an older version under the same keys is a rollback (TUF specification, 5.4 to 5.6)
+            # a lower version under the same keys is a rollback (TUF specification, 5.4 to 5.6)
             for role, (version, keys) in versions.items():
-                before = seen.get(role)
-                if before is not None and before[1] == keys and version < before[0]:
-                    text = f"{role} {version} is older than the known version {before[0]}"
+                known = seen.get(role)
+                if known is not None and known[1] == keys and version < known[0]:
+                    text = f"{role} {version} is older than the known version {known[0]}"
                     raise RepositoryError(text)
             targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
         except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
@@ -134,17 +136,18 @@ class RepositoryClient:
         except DocumentError as error:
             raise UpdateError("bundle", f"{offer}: {error}") from None
         if str(release) != str(offer):
-            raise UpdateError("bundle", f"{offer} has the files of {release}")
+            raise UpdateError("bundle", f"{offer} contains the release {release}")
         return release
 
     def fetch(self, release: Release, name: str, path: Path) -> None:
         """Fetch one file of a release."""
         target = self._targets.get(f"{release}/{name}")
         spec = release.files[name]
-        listed = (spec.size, spec.sha256)
-        if target is None or (target.length, target.hashes.get("sha256")) != listed:
+        expected = (spec.size, spec.sha256)
+        if target is None or (target.length, target.hashes.get("sha256")) != expected:
             raise UpdateError(
-                "bundle", f"{release}: {name} is signed with another size or hash than it is listed"
+                "bundle",
+                f"{release}: {name} has another size or hash in the signed metadata",
             )
         self._download(target, path)
 
@@ -160,8 +163,8 @@ class RepositoryClient:
         root = Metadata[Root].from_file(str(folder / "root.json")).signed
         versions: Seen = {"root": (root.version, "")}
         # "If the timestamp and / or snapshot keys have been rotated, then delete the trusted
-        # timestamp and snapshot metadata files" (TUF specification, 5.3.11). So a fleet recovers
-        # from versions that jumped ahead, also of targets in the snapshot.
+        # timestamp and snapshot metadata files" (TUF specification, 5.3.11). With this, a fleet
+        # recovers from versions that were set too high, also from that of targets in the snapshot.
         rotated_together = {*root.roles["timestamp"].keyids, *root.roles["snapshot"].keyids}
         for role in ("timestamp", "snapshot", "targets"):
             metadata: Metadata[Any] = Metadata.from_file(str(folder / f"{role}.json"))
@@ -170,11 +173,11 @@ class RepositoryClient:
         return versions
 
     def _error(self, error: Exception, reason: str) -> UpdateError:
-        """Make an UpdateError, and let the next try begin with the next mirror."""
+        """Make an UpdateError, and switch to the next mirror for the next attempt."""
         url = self._urls[0]
         self._urls.append(self._urls.pop(0))
         if isinstance(error, ExpiredMetadataError):
-            text = f"{error}: nothing newer is offered, or this device's clock is wrong"
+            text = f"{error}: the repository has nothing newer, or this device's clock is wrong"
             return UpdateError("metadata", f"{url}: {text}")
         if isinstance(error, DownloadError):
             return UpdateError("fetch", f"{url}: {error}")

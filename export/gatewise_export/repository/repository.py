@@ -1,15 +1,15 @@
-"""A repository of releases, which is a folder of static files for any web server.
+"""A repository of releases, which is a folder of static files that any web server can serve.
 
 ::
 
-    <folder>/metadata/    1.root.json, ..., timestamp.json: signed, see the TUF specification
+    <folder>/metadata/    1.root.json, ..., timestamp.json (signed TUF metadata)
     <folder>/targets/     <model>/<version>/<sha256>.<file>
 
-The roles are signed by Ed25519 keys in another folder, which is never served: ``root`` lists the
-keys of all roles, ``targets`` the files, ``snapshot`` and ``timestamp`` the current versions. The
-last two expire soon, so that a device notices if it is cut off from updates. Files are written
-before the metadata that list them, and ``timestamp.json`` last, so that a killed writer leaves the
-repository unchanged.
+The metadata of each role is signed with Ed25519 keys from another folder, which is never served.
+``root`` lists the keys of all roles, ``targets`` lists the files, and ``snapshot`` and
+``timestamp`` list the current versions. The last two expire after days, so that a device notices if
+it is cut off from updates. Files are written before the metadata that lists them, and
+``timestamp.json`` is written last, so that a killed writer leaves the repository unchanged.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from gatewise_export.repository.release import (
 ROLES: Final = ("root", "targets", "snapshot", "timestamp")
 #: Days until the metadata of a role expires.
 LIFETIMES: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestamp": 7.0}
-#: Days before the expiry of root and targets in which they are signed again.
-SOON: Final = 90.0
+#: Days before their expiry at which root and targets are signed again.
+RENEWAL_DAYS: Final = 90.0
 
 
 class StaleVersionError(InputError):
-    """A change for the `expected` version of a repository, which is at `version` now."""
+    """A change was meant for the `expected` version of a repository, which is now at `version`."""
 
     def __init__(self, expected: int | None, version: int) -> None:
         super().__init__(
@@ -64,9 +64,9 @@ class StaleVersionError(InputError):
 class Repository:
     """A repository of releases and the keys that sign it; :meth:`init` creates one.
 
-    `keys` is the folder of private keys, NAME.key in PEM, by default ``<folder>.keys``. A change
-    needs the keys of the roles that it signs. Raises InputError if the repository is missing, or
-    its metadata or a key is not valid.
+    `keys` is the folder of private keys, which are PEM files NAME.key. It is ``<folder>.keys`` by
+    default. A change needs the keys of the roles that it signs. Raises InputError if the repository
+    is missing, or if its metadata or a key is not valid.
     """
 
     def __init__(
@@ -75,19 +75,19 @@ class Repository:
         self.folder = Path(folder)
         default_keys = self.folder.with_name(f"{self.folder.name}.keys")
         self.keys = default_keys if keys is None else Path(keys)
-        self._files = self.folder / "metadata"
+        self._metadata_folder = self.folder / "metadata"
         self._signed: dict[str, Metadata[Any]] = {}  # by role
         if load:
             self._load()
 
     @property
     def root_file(self) -> Path:
-        """The newest root metadata, which new devices trust."""
-        return self._files / f"{self._signed['root'].signed.version}.root.json"
+        """File of the newest root metadata, which new devices trust."""
+        return self._metadata_folder / f"{self._signed['root'].signed.version}.root.json"
 
     @property
     def version(self) -> int:
-        """Version of the targets metadata, which rises with each change."""
+        """Version of the targets metadata, which each change increments."""
         return int(self._signed["targets"].signed.version)
 
     def roles(self) -> list[dict[str, Any]]:
@@ -113,17 +113,19 @@ class Repository:
         root_keys: int = 1,
         threshold: int = 1,
     ) -> Self:
-        """Make a repository without releases, and its keys.
+        """Create a repository without releases, and its keys.
 
         `threshold` of the `root_keys` must sign the root metadata. Raises InputError if a
-        repository or a key exists already.
+        repository or a key already exists.
         """
         repository = cls(folder, keys, load=False)
         if not 1 <= threshold <= root_keys:
-            raise InputError(f"a threshold of {threshold} with {root_keys} keys; give 1 to all")
-        if repository._files.exists():
-            raise InputError(f"{folder} has a repository already")
-        for path in (repository._files, repository.folder / "targets"):
+            raise InputError(
+                f"a threshold of {threshold} with {root_keys} keys; use 1 to {root_keys}"
+            )
+        if repository._metadata_folder.exists():
+            raise InputError(f"{folder} already has a repository")
+        for path in (repository._metadata_folder, repository.folder / "targets"):
             path.mkdir(parents=True, exist_ok=True)
         repository.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = Root(consistent_snapshot=True)
@@ -132,7 +134,7 @@ class Repository:
                 root.add_key(repository._new_key(role).public_key, role)
         root.roles["root"].threshold = threshold
         for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
-            signed.version = 0  # the first writing makes it 1
+            signed.version = 0  # _write makes it 1
             repository._signed[role] = Metadata(signed)
         with repository._changing(load=False):
             repository._write("root", "targets", "snapshot", "timestamp")
@@ -141,19 +143,21 @@ class Repository:
     # -- reading ---------------------------------------------------------------------------
 
     def offers(self) -> list[OfferedRelease]:
-        """The releases in the order of preference."""
+        """Get all releases, in the order of preference."""
         return read_offers(self._signed["targets"].signed)
 
     def wanted(self, model: str) -> OfferedRelease | None:
-        """Find the release of a model that devices prefer; None if no release is offered."""
-        return next((o for o in self.offers() if o.rollout and o.model == model), None)
+        """Release of a model that devices prefer; None if no release is offered."""
+        return next(
+            (offer for offer in self.offers() if offer.rollout and offer.model == model), None
+        )
 
     def find(self, name: str) -> OfferedRelease:
-        """Get the release `name`: ``model/version``, or a version if one model has it.
+        """Get a release by its name, which is ``model/version`` or a version that one model has.
 
-        Raises InputError if there is none, or there are several.
+        Raises InputError if no release or several releases have the name.
         """
-        matches = [o for o in self.offers() if name in (str(o), o.version)]
+        matches = [offer for offer in self.offers() if name in (str(offer), offer.version)]
         if len(matches) != 1:
             names = ", ".join(map(str, self.offers())) or "none"
             number = "several releases" if matches else "no release"
@@ -173,25 +177,25 @@ class Repository:
         hardware: Sequence[str] = (),
         sign: str | Path | None = None,
     ) -> Release:
-        """Add a bundle's files as a release, which is not offered to devices yet.
+        """Add a bundle as a release, which is not offered to devices yet.
 
-        The release lacks the high-cost model. `sign` is a private key that signs the manifest.
-        Raises BundleError if the bundle cannot be read, and InputError if this version exists with
+        The release omits the high-cost model. `sign` is a private key that signs the manifest.
+        Raises BundleError if the bundle cannot be read, and InputError if the version exists with
         other files.
         """
         with self._changing(), tempfile.TemporaryDirectory() as temporary:
-            # the bundle without its high-cost model, a target for each file
+            # pack the bundle without its high-cost model, with a target for each file
             packed = repack(bundle, Path(temporary) / "bundle", sign=sign, for_device=True)
             manifest = packed.manifest
             files = {path.name: path.read_bytes() for path in packed.path.iterdir()}
-            where = (
+            release_path = (
                 f"{check_name('model', manifest.name)}/{check_name('version', manifest.version)}"
             )
             targets = {
-                name: TargetFile.from_data(f"{where}/{name}", content, ["sha256"])
+                name: TargetFile.from_data(f"{release_path}/{name}", content, ["sha256"])
                 for name, content in files.items()
             }
-            # the release, which may exist already
+            # describe the release, which may already exist
             release = Release(
                 release=1,
                 model=manifest.name,
@@ -202,15 +206,17 @@ class Repository:
                 hardware=tuple(hardware),
             )
             if release.files.get(RELEASE) is not None:
-                raise BundleError(f"bundle {bundle}: {RELEASE} is no name for a model")
+                raise BundleError(f"bundle {bundle}: no model file can have the name {RELEASE}")
             files[RELEASE] = release.to_json()
-            target = TargetFile.from_data(f"{where}/{RELEASE}", files[RELEASE], ["sha256"])
+            target = TargetFile.from_data(f"{release_path}/{RELEASE}", files[RELEASE], ["sha256"])
             present = self._signed["targets"].signed.targets.get(target.path)
             if present is not None:
                 if present.hashes == target.hashes:
                     return release
-                raise InputError(f"{where} exists with other files: give it another version")
-            # files first, the metadata that lists them last
+                raise InputError(
+                    f"{release_path} has other files already; give the bundle another version"
+                )
+            # write the files before the metadata that lists them
             target.unrecognized_fields["custom"] = {"serial": 0, "rollout": 0}
             for name, file in (targets | {RELEASE: target}).items():
                 path = self._target_path(file.path, file.hashes["sha256"])
@@ -223,116 +229,118 @@ class Repository:
     def publish(
         self, name: str, rollout: float = 1.0, *, expected_version: int | None = None
     ) -> OfferedRelease:
-        """Offer a release, ``model/version``, to a share of the devices, which prefer it.
+        """Offer a release, ``model/version``, to a share of the devices, which then prefer it.
 
-        Raises InputError if there is no such release, or the share is not above 0 and at most 1,
-        and StaleVersionError if the repository is not at the `expected_version`.
+        Raises InputError if the release does not exist, or if the share is not above 0 and at
+        most 1. Raises StaleVersionError if the repository is not at the `expected_version`.
         """
         check_rollout(rollout)
         with self._changing():
-            self._expect(expected_version)
+            self._check_version(expected_version)
             offer = self.find(name)
-            others = [o for o in self.offers() if o.model == offer.model and o != offer]
+            other_offers = [
+                other for other in self.offers() if other.model == offer.model and other != offer
+            ]
             serial = offer.serial
-            if not serial or any(o.serial > serial for o in others):
-                serial = 1 + max((o.serial for o in others), default=0)
+            if not serial or any(other.serial > serial for other in other_offers):
+                serial = 1 + max((other.serial for other in other_offers), default=0)
             return self._offer(offer, serial, max(1, round(rollout * WHOLE)))
 
     def rollback(
         self, name: str | None = None, *, expected_version: int | None = None
     ) -> OfferedRelease:
-        """Withdraw a release, ``model/version``; devices go back to the one before it.
+        """Withdraw a release, ``model/version``, so that devices return to the previous release.
 
-        Without a `name` it is the preferred release of the only model. Nothing changes if it is
-        withdrawn already. Raises InputError if there is no such release, or no name and several
-        models, and StaleVersionError if the repository is not at the `expected_version`.
+        The default is the preferred release of the only model. A withdrawn release stays as it is.
+        Raises InputError if the release does not exist, or if `name` is missing and several models
+        are offered. Raises StaleVersionError if the repository is not at the `expected_version`.
         """
         if name is None:
-            # in reverse order, so that a model's preferred release replaces the others
-            wanted = {o.model: o for o in reversed(self.offers()) if o.rollout}
-            if len(wanted) != 1:
+            # in reverse order, so that a model's preferred release replaces its other releases
+            preferred = {offer.model: offer for offer in reversed(self.offers()) if offer.rollout}
+            if len(preferred) != 1:
                 raise InputError(
-                    "name the release to withdraw" if wanted else "no release is offered"
+                    "name the release to withdraw" if preferred else "no release is offered"
                 )
-            name = str(*wanted.values())
+            name = str(*preferred.values())
         with self._changing():
-            self._expect(expected_version)
+            self._check_version(expected_version)
             offer = self.find(name)
             return self._offer(offer, offer.serial, 0) if offer.rollout else offer
 
     def refresh(self) -> dict[str, datetime]:
-        """Sign snapshot, timestamp and the roles that expire soon again.
+        """Sign snapshot and timestamp again, and also root and targets if they expire soon.
 
-        Returns the expiry of root and targets, if it is soon and too few of their keys are here.
+        Returns the expiry of those roles that expire soon but have too few keys in the folder.
         """
-        soon = datetime.now(UTC) + timedelta(days=SOON)
+        soon = datetime.now(UTC) + timedelta(days=RENEWAL_DAYS)
         with self._changing():
             unsigned: dict[str, datetime] = {}
-            due = []
+            roles_due = []
             for role in ("targets", "root"):
                 expires = self._signed[role].signed.expires
                 if expires >= soon:
                     continue
                 try:
                     self._signers(role)
-                    due.append(role)
+                    roles_due.append(role)
                 except InputError:
                     unsigned[role] = expires
-            self._write(*(r for r in due if r == "targets"), "snapshot", "timestamp")
-            self._write(*(r for r in due if r == "root"))  # last, as in rotate_key
+            self._write(*(r for r in roles_due if r == "targets"), "snapshot", "timestamp")
+            self._write(*(r for r in roles_due if r == "root"))  # last, as in rotate_key
         return unsigned
 
     def rotate_key(self, role: str, *, revoke: str | None = None) -> str:
-        """Replace a key of a role by a new one, and sign its metadata again.
+        """Replace a key of a role, sign the role's metadata again, and return the new key's id.
 
-        `revoke` is the id of the old key, by default of the role's first. Returns the new key's id.
+        `revoke` is the id of the old key, by default of the role's first key.
         """
         if role not in ROLES:
-            raise InputError(f"role {role!r}; choose one of {', '.join(ROLES)}")
+            raise InputError(f"unknown role {role!r}; choose one of {', '.join(ROLES)}")
         with self._changing():
             root = self._signed["root"].signed
-            old = revoke or root.roles[role].keyids[0]
-            if old not in root.roles[role].keyids:
-                raise InputError(f"{old} is not a key of {role}")
+            old_id = revoke or root.roles[role].keyids[0]
+            if old_id not in root.roles[role].keyids:
+                raise InputError(f"{old_id} is not a key of {role}")
             root_signers = self._signers("root")
             role_signers = self._signers(role)
-            fresh = self._new_key(role).public_key
-            root.revoke_key(old, role)
-            root.add_key(fresh, role)
-            # the old keys sign as well, so that the metadata is valid under both roots
+            new_key = self._new_key(role).public_key
+            root.revoke_key(old_id, role)
+            root.add_key(new_key, role)
+            # the old keys also sign, so that the metadata is valid under both roots
             if role == "targets":
-                self._write("targets", also=role_signers)
+                self._write("targets", extra_signers=role_signers)
             if role != "root":
-                self._write("snapshot", "timestamp", also=role_signers)
-            self._write("root", also=root_signers)
+                self._write("snapshot", "timestamp", extra_signers=role_signers)
+            self._write("root", extra_signers=root_signers)
             for path in self.keys.glob("*.key"):
-                if read_signer(path).public_key.keyid == old:
+                if read_signer(path).public_key.keyid == old_id:
                     path.rename(path.with_suffix(".revoked"))
-        return fresh.keyid
+        return new_key.keyid
 
     # -- parts -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _changing(self, *, load: bool = True) -> Iterator[None]:
-        """Lock the repository for one writer, and read its current metadata."""
+        """Lock the repository against other writers, and read its current metadata."""
         with (self.folder / ".lock").open("w") as lock:
             lock_file(lock.fileno())
             if load:
                 self._load()
             yield
 
-    def _expect(self, version: int | None) -> None:
+    def _check_version(self, version: int | None) -> None:
         if version not in (None, self.version):
             raise StaleVersionError(version, self.version)
 
     def _load(self) -> None:
-        """Read the current metadata and check them against the root's keys."""
+        """Read the current metadata, and check its signatures against the keys in root."""
 
         def read(name: str) -> Metadata[Any]:
-            return Metadata.from_file(str(self._files / name))
+            return Metadata.from_file(str(self._metadata_folder / name))
 
         try:
-            numbers = [int(p.name.split(".")[0]) for p in self._files.glob("*.root.json")]
+            numbers = [int(p.name.split(".")[0]) for p in self._metadata_folder.glob("*.root.json")]
             if not numbers:
                 raise InputError(f"{self.folder} is not a repository: gatewise repo init makes one")
             root = read(f"{max(numbers)}.root.json")
@@ -353,18 +361,18 @@ class Repository:
         return read_signer(path)
 
     def _signers(self, role: str) -> list[CryptoSigner]:
-        """Read the role's keys in the folder; InputError if they are too few to sign."""
+        """Read the role's keys in the folder; InputError if fewer than the threshold exist."""
         needed = self._signed["root"].signed.roles[role]
         signers = [read_signer(path) for path in sorted(self.keys.glob("*.key"))]
         signers = [s for s in signers if s.public_key.keyid in needed.keyids]
         if len(signers) < needed.threshold:
             raise InputError(
-                f"{self.keys} has {len(signers)} keys of {role}, and {needed.threshold} must sign"
+                f"{self.keys} has {len(signers)} keys of {role}, but {needed.threshold} must sign"
             )
         return signers
 
-    def _write(self, *roles: str, also: Sequence[CryptoSigner] = ()) -> None:
-        """Sign the next version of each role, also by the keys `also`, and write it."""
+    def _write(self, *roles: str, extra_signers: Sequence[CryptoSigner] = ()) -> None:
+        """Write the next version of each role, signed by the role's keys and `extra_signers`."""
         now = datetime.now(UTC).replace(microsecond=0)
         for role in roles:
             metadata = self._signed[role]
@@ -372,16 +380,16 @@ class Repository:
             metadata.signed.expires = now + timedelta(days=LIFETIMES[role])
             version = metadata.signed.version
             metadata.signatures.clear()
-            for signer in [*also, *self._signers(role)]:
+            for signer in [*extra_signers, *self._signers(role)]:
                 metadata.sign(signer, append=True)
             content = metadata.to_bytes()
-            about = MetaFile.from_data(version, content, ["sha256"])
+            meta_file = MetaFile.from_data(version, content, ["sha256"])
             if role == "targets":
-                self._signed["snapshot"].signed.meta["targets.json"] = about
+                self._signed["snapshot"].signed.meta["targets.json"] = meta_file
             elif role == "snapshot":
-                self._signed["timestamp"].signed.snapshot_meta = about
+                self._signed["timestamp"].signed.snapshot_meta = meta_file
             name = "timestamp.json" if role == "timestamp" else f"{version}.{role}.json"
-            replace_file(self._files / name, content)
+            replace_file(self._metadata_folder / name, content)
 
     def _target_path(self, path: str, digest: str) -> Path:
         folder, _, name = path.rpartition("/")
@@ -395,5 +403,5 @@ class Repository:
 
 
 def read_signer(path: Path) -> CryptoSigner:
-    """Read a private key; InputError if it cannot sign."""
+    """Read a private key for signing; InputError if it is not valid."""
     return CryptoSigner(Signer(path).key)

@@ -124,7 +124,7 @@ def test_invalid_update_settings_are_refused(run, tmp_path):
         run(urls=["ftp://x"])
     for content in (b"", b"{}", b'{"signed": 1}'):
         (tmp_path / "root.json").write_bytes(content)
-        with pytest.raises(InputError, match="no root metadata"):
+        with pytest.raises(InputError, match="not root metadata"):
             run(trust=tmp_path / "root.json")
     with pytest.raises(InputError, match="cannot be read"):
         run(trust=tmp_path / "none.json")
