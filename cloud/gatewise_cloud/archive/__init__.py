@@ -1,1 +1,1 @@
-"""A worker that keeps the instances that it answers."""
+"""The archive of a worker, which stores answered instances and labels for them."""

@@ -1,7 +1,7 @@
-"""Take labels that machines send for kept instances: check, look up, record; count each outcome.
+"""Record the labels that machines send for archived instances.
 
-An instance is on disk once its shard is closed. A label that comes earlier waits in memory, and is
-refused as unknown if its instance does not come.
+An instance is on disk only after its shard is closed. A label that arrives earlier waits in memory.
+If its instance never arrives, the label is refused as unknown.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from gatewise_export.archive.machine_labels import MachineLabel, add_machine_lab
 
 _LOG = logging.getLogger("gatewise_cloud")
 
-#: Largest number of labels that wait for the disk or for their instances.
+#: Maximum number of labels that wait for the disk or for their instances.
 MAX_WAITING: Final = 10_000
 _POLL_SECONDS: Final = 1.0
-#: Time for the writing of a shard, after the longest time for which it stays open.
+#: Time allowed for writing a shard to disk after it is closed.
 _WRITE_SECONDS: Final = 30.0
 
 
 class _Arrival(NamedTuple):
-    """A label and the time of its arrival, in Unix seconds."""
+    """A label and its time of arrival in Unix seconds."""
 
     time: float
     label: MachineLabel
 
 
 class LabelIntake:
-    """Takes label messages; safe across threads.
+    """Receives label messages and records them on a thread; its methods are thread-safe.
 
     Parameters
     ----------
     writer : ArchiveWriter
-        Keeps the instances.
+        Writer of the archive that has the instances.
     counters : Counters
-        Get the outcome of each label under ``labels``.
+        Counters of outcomes, under the name ``labels``.
     dead_letter : callable
-        Gets reason and payload of a message that cannot be read.
+        Called with the reason and the payload of a message that cannot be decoded.
     seconds : float
-        Longest time for which the writer's shards stay open.
+        Maximum time for which the writer keeps a shard open.
     clock : callable
-        Unix seconds.
+        Returns the time in Unix seconds.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LabelIntake:
         self._writer = writer
         self._counters = counters
         self._dead_letter = dead_letter
-        self._patience = seconds + _WRITE_SECONDS
+        self._max_wait_seconds = seconds + _WRITE_SECONDS
         self._clock = clock
         self._new_labels: list[_Arrival] = []
         self._n_waiting = 0
@@ -73,7 +73,7 @@ class LabelIntake:
         self._thread = threading.Thread(target=self._run, name="gatewise-labels", daemon=True)
 
     def start(self) -> None:
-        """Begin to record labels."""
+        """Start the thread that records labels."""
         self._thread.start()
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class LabelIntake:
         self._thread.join()
 
     def receive(self, topic: str, payload: bytes) -> None:
-        """Check a message and queue its label; does not wait."""
+        """Check a message and queue its label without blocking."""
         now = self._clock()
         try:
             label = decode_label(topic, payload, now)
@@ -105,14 +105,14 @@ class LabelIntake:
 
     def _count(self, label: MachineLabel, outcome: str) -> None:
         self._counters.add("labels", label=outcome)
-        if outcome in _REASONS:
+        if outcome in _REFUSAL_REASONS:
             _LOG.warning(
                 "warning: label %r of %s of %s, from %s, is refused: %s",
                 label.label,
                 label.id,
                 label.device,
                 label.by,
-                _REASONS[outcome],
+                _REFUSAL_REASONS[outcome],
             )
 
     # -- the thread that records -------------------------------------------------------------
@@ -127,21 +127,21 @@ class LabelIntake:
                 is_last_round = self._ending
                 new_labels = self._new_labels
                 self._new_labels = []
-            # New labels may be of any shard, but waiting ones only of shards that came since.
+            # search all shards for new labels, but only new shards for labels that wait
             try:
                 shards = self._writer.folder.shards[::-1]
                 new_shards = [shard for shard in shards if shard not in searched_shards]
                 unrecorded = self._record(waiting, new_shards) + self._record(new_labels, shards)
                 searched_shards = set(shards)
-            except Exception:  # a full disk never ends a worker
-                _LOG.exception("labels could not be recorded in %s", self._writer.folder.path)
+            except Exception:  # a full disk must not stop the worker
+                _LOG.exception("could not record labels in %s", self._writer.folder.path)
                 unrecorded = [*waiting, *new_labels]
                 searched_shards = set()
-            # Labels wait until their instance must have been on disk.
-            oldest = self._clock() - self._patience
+            # refuse labels whose instance should be on disk by now
+            oldest_time = self._clock() - self._max_wait_seconds
             waiting = []
             for arrival in unrecorded:
-                if is_last_round or arrival.time < oldest:
+                if is_last_round or arrival.time < oldest_time:
                     self._count(arrival.label, "unknown")
                 else:
                     waiting.append(arrival)
@@ -149,7 +149,7 @@ class LabelIntake:
                 self._n_waiting = len(waiting) + len(self._new_labels)
 
     def _record(self, arrivals: list[_Arrival], shards: list[Path]) -> list[_Arrival]:
-        """Record the labels of instances in `shards`; return the other labels."""
+        """Record labels of instances in `shards`; return the labels without an instance."""
         if not arrivals or not shards:
             return arrivals
         labels = [arrival.label for arrival in arrivals]
@@ -163,10 +163,10 @@ class LabelIntake:
         return unrecorded
 
 
-_REASONS: Final = {
-    "unknown": "no such instance of this device is kept",
-    "class": "the instance's model has no such class",
-    "conflict": "the instance has another label already",
-    "private": "nothing of this device is kept",
-    "full": f"{MAX_WAITING} labels wait already",
+_REFUSAL_REASONS: Final = {
+    "unknown": "the archive has no such instance of this device",
+    "class": "the model of the instance has no such class",
+    "conflict": "the instance already has another label",
+    "private": "the device is private",
+    "full": f"{MAX_WAITING} labels are already waiting",
 }

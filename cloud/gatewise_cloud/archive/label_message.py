@@ -1,6 +1,6 @@
-"""The message by which a machine labels an instance, in CBOR and in JSON. Pure, no I/O.
+"""Encode and decode label messages in CBOR and JSON; without I/O.
 
-docs/wire.md lists its fields. The sender is in the topic, where the broker vouches for it.
+docs/wire.md lists the fields. The topic names the sender, because the broker checks topics.
 
 >>> payload = encode_label(id=bytes(16), device="pi-1", label="worn")
 >>> decode_label("gw/v1/bench-1/labels", payload, now=5.0)  # doctest: +ELLIPSIS
@@ -23,14 +23,14 @@ from gatewise_edge.link.messages import MAX_ROWS
 from gatewise_edge.link.wire import device_of
 from gatewise_export.archive.machine_labels import MachineLabel
 
-#: Largest number of bytes of a class's name.
+#: Maximum number of bytes in the name of a class.
 MAX_LABEL: Final = 200
 #: Largest time, in Unix seconds.
 MAX_TIME: Final = 1 << 40
 
 
 class _JsonLabel(msgspec.Struct, forbid_unknown_fields=True):
-    """A label in JSON."""
+    """The fields of a label message in JSON."""
 
     id: Annotated[str, Meta(min_length=32, max_length=32, pattern="^[0-9a-f]{32}$")]
     dev: str
@@ -51,9 +51,9 @@ def encode_label(
     row: int = 0,
     at: int | None = None,
 ) -> bytes:
-    """Encode the label of an instance: request id, device and row of the instance, and its class.
+    """Encode a label for the instance in a `row` of the request `id` of a `device`.
 
-    `at` is the time at which the truth was found, in Unix seconds.
+    `at` is the time in Unix seconds at which the label was determined.
     """
     message = {"v": WIRE_VERSION, "id": check_id(id), "dev": check_device(device), "i": row}
     message["l"] = check_text("label", label, 1, MAX_LABEL)
@@ -61,16 +61,16 @@ def encode_label(
 
 
 def decode_label(topic: str, payload: bytes, now: float) -> MachineLabel:
-    """Decode a label from an untrusted sender; `now` is its time unless the message has one.
+    """Decode a label from an untrusted sender; `now` is the default for its time.
 
-    Raises WireError.
+    Raises WireError if the message is not valid.
     """
     sender = device_of(topic)
     if topic.endswith("/json"):
         return _from_json(payload, sender, now)
 
     def build(message: Entries) -> MachineLabel:
-        return _checked(
+        return _checked_label(
             message.id,
             message.text("dev"),
             message.text("l", MAX_LABEL),
@@ -94,10 +94,10 @@ def _from_json(payload: bytes, sender: str, now: float) -> MachineLabel:
     if message.v != WIRE_VERSION:
         raise WireError("version", f"a message of layout {message.v}, not {WIRE_VERSION}")
     at = now if message.at is msgspec.UNSET else float(check_int("at", message.at, 0, MAX_TIME))
-    return _checked(bytes.fromhex(message.id), message.dev, message.l, message.i, sender, at)
+    return _checked_label(bytes.fromhex(message.id), message.dev, message.l, message.i, sender, at)
 
 
-def _checked(
+def _checked_label(
     request_id: bytes, device: str, label: str, row: int, sender: str, at: float
 ) -> MachineLabel:
     check_int("i", row, 0, MAX_ROWS - 1)

@@ -1,7 +1,8 @@
-"""Keep what a worker answers: gather instances in memory, write them as shards on a thread.
+"""Archive the instances that a worker answers, with a thread that writes shards.
 
-Serving threads only append to a list. If the disk does not keep up, instances in memory are thinned
-at random, as the folder thins its shards: memory is bounded, and every chance stays known.
+Serving threads only append instances to a list. If the disk is too slow, instances in memory are
+thinned at random, in the same way as the folder thins its shards. This bounds the memory, and the
+probability of each archived instance stays known.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,20 +28,21 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("gatewise_cloud")
 
-#: Bytes of values at which a shard is closed, and of all open shards at most.
+#: Size in memory at which a shard is closed.
 _SHARD_BYTES: Final = 8 << 20
-_OPEN_BYTES: Final = 64 << 20
-#: Bytes of an instance in memory in addition to its values.
+#: Maximum size of closed shards that wait for the disk.
+_MAX_WAITING_BYTES: Final = 64 << 20
+#: Size of an instance in memory, in addition to its values.
 _ROW_BYTES: Final = 200
 _POLL_SECONDS: Final = 1.0
 _FIRST_ROW: Final = np.zeros(1, np.intp)
-#: Largest number of private devices whose names are remembered.
+#: Maximum number of private devices to remember.
 _MAX_PRIVATE: Final = 20_000
 
 
 @dataclass(slots=True, eq=False)
-class _Stored:
-    """Instances of one request, their places in it, and the answers of the high-cost model."""
+class _StoredRequest:
+    """Instances of one request, their rows in it, and the high-cost model's answers."""
 
     ticket: Ticket
     time: float
@@ -48,38 +51,38 @@ class _Stored:
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float32]
 
-    def keep(self, chosen: NDArray[Any]) -> None:
-        """Drop all other instances; `chosen` is a mask or indices."""
-        self.rows = self.rows[chosen]
-        self.X = self.X[chosen]
-        self.labels = self.labels[chosen]
-        self.probabilities = self.probabilities[chosen]
+    def select(self, mask: NDArray[np.bool_]) -> None:
+        """Drop the instances that `mask` does not select."""
+        self.rows = self.rows[mask]
+        self.X = self.X[mask]
+        self.labels = self.labels[mask]
+        self.probabilities = self.probabilities[mask]
 
 
 @dataclass(slots=True, eq=False)
 class _OpenShard:
-    """Instances of one model and shape that are not written yet."""
+    """Instances of one model and shape that are not on disk yet."""
 
     facts: ShardFacts
     opened: float
-    requests: list[_Stored] = field(default_factory=list)
+    requests: list[_StoredRequest] = field(default_factory=list)
     n_bytes: int = 0
     chance: float = 1.0
 
 
 class ArchiveWriter:
-    """Keeps answered instances in a folder; safe across threads.
+    """Archives answered instances in a folder; its methods are thread-safe.
 
     Parameters
     ----------
     folder : ArchiveFolder
-        Where shards go.
+        Folder for the shards.
     seconds : float
-        Longest time for which a shard stays open: a crash loses no more.
+        Maximum time for which a shard stays open. A crash loses the instances of this time.
     rng : numpy.random.Generator
-        Draws which instances are stored.
+        Randomness for thinning.
     clock : callable
-        Unix seconds.
+        Returns the time in Unix seconds.
     """
 
     def __init__(
@@ -104,14 +107,14 @@ class ArchiveWriter:
         self._thread = threading.Thread(target=self._run, name="gatewise-archive", daemon=True)
 
     @classmethod
-    def opened(
+    def open(
         cls, path: Path, *, max_bytes: float, max_days: float, seconds: float
     ) -> ArchiveWriter:
-        """Make a writer on a folder with randomness of the operating system; starts its thread.
+        """Create a writer for a folder, with a random seed, and start its thread.
 
-        Raises InputError where pyarrow is not installed, or if the folder cannot be written.
+        Raises InputError if pyarrow is not installed, or if the folder cannot be written.
         """
-        # asked for at the start, not with the first shard
+        # checked now, so that the error does not wait for the first shard
         require_pyarrow()
         rng = np.random.default_rng()
         folder = ArchiveFolder(path, max_bytes=max_bytes, max_days=max_days, rng=rng)
@@ -120,11 +123,11 @@ class ArchiveWriter:
         return writer
 
     def start(self) -> None:
-        """Begin to write shards as they close."""
+        """Start the thread that writes closed shards."""
         self._thread.start()
 
     def close(self) -> None:
-        """Write all open shards and end the thread."""
+        """Write all open shards, and end the thread."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -132,7 +135,7 @@ class ArchiveWriter:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Instances ``kept``, ``thinned`` before a shard and ``lost`` by the disk; ``shards``."""
+        """Numbers of instances ``kept``, ``thinned`` in memory and ``lost``, and of ``shards``."""
         with self._changed:
             return dict(self._counts)
 
@@ -148,7 +151,7 @@ class ArchiveWriter:
         labels: NDArray[np.int64],
         probabilities: NDArray[np.float32],
     ) -> None:
-        """Keep the instances of a request that was answered, unless it is private."""
+        """Archive the instances of an answered request, unless it is private."""
         if ticket.private:
             with self._changed:
                 self._private.pop(ticket.device, None)
@@ -159,11 +162,13 @@ class ArchiveWriter:
         now = self._clock()
         n_rows = len(labels)
         positions = _FIRST_ROW if n_rows == 1 else np.arange(n_rows)
-        stored = _Stored(ticket, now - ticket.late_s, positions, ticket.rows, labels, probabilities)
+        stored = _StoredRequest(
+            ticket, now - ticket.late_s, positions, ticket.rows, labels, probabilities
+        )
         with self._changed:
             self._private.pop(ticket.device, None)
             if self._chance < 1:
-                stored.keep(self._rng.random(n_rows) < self._chance)
+                stored.select(self._rng.random(n_rows) < self._chance)
                 self._counts["thinned"] += n_rows - len(stored.rows)
                 if not len(stored.rows):
                     return
@@ -176,16 +181,16 @@ class ArchiveWriter:
             shard.n_bytes += stored.X.nbytes + _ROW_BYTES * len(stored.rows)
             if shard.n_bytes >= _SHARD_BYTES:
                 self._full.append(self._open.pop(key))
-                self._bound_memory()
+                self._thin_waiting()
                 self._changed.notify_all()
 
-    def _bound_memory(self) -> None:
-        """Halve closed shards that wait for the disk if they take too much memory."""
-        while sum(shard.n_bytes for shard in self._full) > _OPEN_BYTES:
+    def _thin_waiting(self) -> None:
+        """Thin closed shards that wait for the disk if they take too much memory."""
+        while sum(shard.n_bytes for shard in self._full) > _MAX_WAITING_BYTES:
             shard = max(self._full, key=lambda closed: closed.n_bytes)
             n_before = sum(len(stored.rows) for stored in shard.requests)
             for stored in shard.requests:
-                stored.keep(self._rng.random(len(stored.rows)) < 0.5)
+                stored.select(self._rng.random(len(stored.rows)) < 0.5)
             shard.requests = [stored for stored in shard.requests if len(stored.rows)]
             n_after = sum(len(stored.rows) for stored in shard.requests)
             self._counts["thinned"] += n_before - n_after
@@ -210,25 +215,26 @@ class ArchiveWriter:
                 self._write(next_shard)
 
     def _write(self, shard: _OpenShard) -> None:
-        rows = _archived(shard)
+        rows = _archived_rows(shard)
         try:
-            self.folder.add(rows, _with_chance(shard), self._clock())
+            facts = msgspec.structs.replace(shard.facts, stored_chance=shard.chance)
+            self.folder.add(rows, facts, self._clock())
             outcome = "kept"
-        except Exception:  # a full disk, or a damaged shard there, never ends a worker
-            _LOG.exception("%d instances could not be kept in %s", len(rows), self.folder.path)
+        except Exception:  # a full disk or a damaged shard must not stop the worker
+            _LOG.exception("could not archive %d instances in %s", len(rows), self.folder.path)
             outcome = "lost"
         chance = self.folder.chance
         with self._changed:
             self._counts[outcome] += len(rows)
             self._counts["shards"] += outcome == "kept"
-            if chance != self._chance:  # all instances of a shard have one chance
+            if chance != self._chance:  # a shard has one chance for all instances
                 self._chance = chance
                 self._full += self._open.values()
                 self._open.clear()
 
 
 def _facts(ticket: Ticket, manifest: Manifest) -> ShardFacts:
-    assert manifest.cloud is not None  # a model without one is not served
+    assert manifest.cloud is not None  # a worker serves only models with a high-cost model
     name, version = ticket.model
     instance = manifest.instance
     n_inputs = ticket.rows.shape[1]
@@ -243,14 +249,8 @@ def _facts(ticket: Ticket, manifest: Manifest) -> ShardFacts:
     )
 
 
-def _with_chance(shard: _OpenShard) -> ShardFacts:
-    import msgspec
-
-    return msgspec.structs.replace(shard.facts, stored_chance=shard.chance)
-
-
-def _archived(shard: _OpenShard) -> ArchivedRows:
-    """Put the requests of a shard together."""
+def _archived_rows(shard: _OpenShard) -> ArchivedRows:
+    """Concatenate the instances of a shard's requests."""
     requests = shard.requests
     counts = [len(stored.rows) for stored in requests]
     audits = [stored.ticket.audit for stored in requests]

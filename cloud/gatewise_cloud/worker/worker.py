@@ -327,7 +327,7 @@ def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
         return None
     from gatewise_cloud.archive.writer import ArchiveWriter
 
-    return ArchiveWriter.opened(
+    return ArchiveWriter.open(
         settings.keep,
         max_bytes=read_bytes("--keep-bytes", settings.keep_bytes),
         max_days=settings.keep_days,

@@ -111,7 +111,7 @@ def test_refused_labels_are_counted_by_reason_and_logged(
     send(bench, request, one.device, "a")
     wait_until(lambda: outcomes(keeping) == {"added": 1})
     # its instance is on disk, so that no label needs to wait for it
-    monkeypatch.setattr(keeping._labels, "_patience", 1.0)
+    monkeypatch.setattr(keeping._labels, "_max_wait_seconds", 1.0)
     send(bench, request, one.device, "b")
     send(bench, request, one.device, "broken")
     send(bench, private, hidden.device, "a")
@@ -122,7 +122,7 @@ def test_refused_labels_are_counted_by_reason_and_logged(
     assert len(read_labels(tmp_path / "kept")) == 1
     refusals = [line for line in caplog.messages if "is refused" in line]
     assert len(refusals) == 5
-    assert any("has another label already" in line for line in refusals)
+    assert any("already has another label" in line for line in refusals)
     # a message that is no label, and no request either
     bench.publish("gw/v1/bench-1/labels", b"noise")
     assert bench.get() == ("gw/v1/dead/cbor", b"noise")

@@ -71,7 +71,7 @@ def ticket(n, **fields):
 def test_a_disk_that_does_not_keep_up_thins_what_waits_in_memory(tmp_path, bundle, monkeypatch):
     """The chances of what is stored in the end still sum to what was offered."""
     monkeypatch.setattr("gatewise_cloud.archive.writer._SHARD_BYTES", 20_000)
-    monkeypatch.setattr("gatewise_cloud.archive.writer._OPEN_BYTES", 60_000)
+    monkeypatch.setattr("gatewise_cloud.archive.writer._MAX_WAITING_BYTES", 60_000)
     rng = np.random.default_rng(0)
     folder = ArchiveFolder(tmp_path, max_bytes=1e9, max_days=30, rng=rng)
     writer = ArchiveWriter(folder, seconds=60.0, rng=rng)
