@@ -1,1 +1,1 @@
-"""A simulated fleet that learns: days of kept instances, labels, estimates, refits and releases."""
+"""Simulation of a fleet that learns from labels over days, with refits and releases."""

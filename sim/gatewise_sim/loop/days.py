@@ -1,9 +1,9 @@
-"""The days of a fleet that learns: real decisions, choices, estimates and refits on a table's rows.
+"""Simulate the days of a fleet that learns, with the real code on the rows of a table.
 
-Each day the devices answer instances, and workers keep offloads and audits. A choice asks for
-labels, which come some days later. The monitor reads the labels that have come. By the rules its
-alarm, or enough labels, lead to a refit, and a refit to a release that all devices run from the
-next day on.
+Each day, devices answer instances, and workers archive offloads and audits. In the evening, a
+choice requests labels, which arrive some days later, and the monitor reads the labels that have
+arrived. The rules then decide whether an alarm or enough labels start a refit, and whether the
+refitted bundle is released. All devices run a new release from the next day on.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from gatewise_sim.fleet.workload import RowMix
 from gatewise_sim.loop.loop_rules import LoopRules
 
 _DAY_SECONDS: Final = 86_400.0
-_MAX_BYTES: Final = 1e12
-#: Fields of messages whose sizes depend on their values.
+_ARCHIVE_MAX_BYTES: Final = 1e12
+#: Typical values of two message fields, because their sizes depend on their values.
 _TTL_MS: Final = 500
 _WORKER_US: Final = 300
 
@@ -47,24 +47,25 @@ class DayFigures(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     day : int
-        From 1.
+        Number of the day, from 1.
     version : str
-        The release that answered.
+        Version of the release that answered.
     accuracy, high_cost_accuracy : float
-        Share of the day's instances that the fleet, and the high-cost model alone, answer rightly.
+        Share of right answers of the fleet, and of the high-cost model alone.
     offload_rate : float
+        Share of instances that were offloaded.
     estimate, low, high : float or None
-        The monitor's estimate of the version's accuracy from the labels so far, and its interval.
+        The monitor's estimate of the accuracy of the version, and the interval of the estimate.
     alarm : bool
         Whether the monitor raises its alarm.
     n_asked, n_labels : int
-        Labels asked for, and labels that came.
+        Numbers of labels that were requested, and that arrived.
     n_bytes : float
-        Bytes of messages, and of the release if devices download one in the night before.
+        Bytes of messages, and of a release that devices downloaded in the night before.
     verdict : str
-        Verdict of the refit in the evening; empty without one.
+        Verdict of the refit in the evening; empty without a refit.
     released : str
-        Version that is released in the evening; empty without one.
+        Version that was released in the evening; empty without a release.
     """
 
     day: int
@@ -84,19 +85,19 @@ class DayFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopReport(msgspec.Struct, frozen=True):
-    """Figures of all days, and the `rules`."""
+    """Figures of all days, and the rules of the simulation."""
 
     days: tuple[DayFigures, ...]
     rules: LoopRules
 
     @property
     def n_asked(self) -> int:
-        """Labels asked for in all days."""
+        """Number of labels that were requested on all days."""
         return sum(day.n_asked for day in self.days)
 
     @property
     def n_bytes(self) -> float:
-        """Bytes of all days."""
+        """Bytes of messages and downloads on all days."""
         return sum(day.n_bytes for day in self.days)
 
     @property
@@ -121,20 +122,20 @@ def simulate_loop(
     bundle : Bundle or path
         The first release.
     X : array-like of shape (n, n_features)
-        Rows that training has not seen, by time unless the rules have a mix.
+        Rows that training has not seen, ordered by time unless the rules have a `mix`.
     y : array-like of shape (n,)
-        Their true classes, which the labeller knows.
+        True classes of the rows, which the labeller knows.
     train : path
         Training rows of the first release, as for ``gatewise refit``.
     rules : LoopRules, optional
-        Workload, labeller, and when to refit.
+        Workload, labeller, and conditions for refits.
     target : str, optional
-        Column of the label in `train`.
+        Name of the label column in `train`.
 
     Returns
     -------
     LoopReport
-        Figures of each day; the same for the same seed.
+        Figures of each day, which are the same for the same seed.
 
     Raises
     ------
@@ -149,9 +150,11 @@ def simulate_loop(
 def run_loop(
     bundle: Bundle, rows: Rows, rules: LoopRules, *, train: str, target: str | None = None
 ) -> LoopReport:
-    """Simulate the days on rows with labels; see :func:`simulate_loop`."""
+    """Simulate the days on labelled rows; see :func:`simulate_loop`."""
     if bundle.manifest.cloud is None:
-        raise InputError(f"{bundle.manifest.title} has no high-cost model: nothing of it is kept")
+        raise InputError(
+            f"{bundle.manifest.title} has no high-cost model, so workers archive no instances"
+        )
     if rows.truth is None or (rows.truth < 0).any():
         raise InputError("the simulated labeller needs a class of the bundle for every row")
     if unknown := sorted(set(rules.refit) - set(RefitSettings.__struct_fields__)):
@@ -187,29 +190,29 @@ class _LearningFleet:
             for device in range(rules.devices)
         ]
         self._archive = ArchiveFolder(
-            folder / "kept", max_bytes=_MAX_BYTES, max_days=rules.keep_days, rng=self._rng
+            folder / "kept", max_bytes=_ARCHIVE_MAX_BYTES, max_days=rules.keep_days, rng=self._rng
         )
-        # labels by the day on which they come
+        # labels by the day on which they arrive
         self._labels_due: dict[int, dict[str, str]] = {}
         self._row_of: dict[str, int] = {}
         self._n_labels_at_refit = 0
         self._download_bytes = 0
 
     def run_day(self, day: int) -> DayFigures:
-        """Answer the instances of a day, and do what the rules say in its evening."""
+        """Simulate a day and its evening."""
         bundle = self._bundle
         version = bundle.manifest.version
-        # by day devices answer, and workers keep what they see
-        positions, times = self._draw(day)
+        # during the day, devices answer, and workers archive offloads and audits
+        positions, times = self._draw_instances(day)
         outcome = graph_outcome(bundle, self._X[positions])
-        n_bytes = self._keep(bundle, positions, times, outcome) + self._download_bytes
-        # in the evening labels come, and others are asked for
-        n_asked = self._ask(day, version) if day % self._rules.choose_every == 0 else 0
+        n_bytes = self._archive_day(bundle, positions, times, outcome) + self._download_bytes
+        # in the evening, labels are requested, and earlier requests are answered
+        n_asked = self._request_labels(day, version) if day % self._rules.choose_every == 0 else 0
         labels = self._labels_due.pop(day, {})
         if labels:
             add_labels(self._archive.path, labels, by="labeller", at=float(times[-1]))
         report = monitor(self._archive.path, version=version)
-        # and a release may follow, which devices download in the night
+        # a refit may lead to a release, which devices download in the night
         verdict, released = self._refit(day, report)
         self._download_bytes = self._rules.devices * _device_bytes(self._bundle) if released else 0
         names = _class_names(bundle)
@@ -232,28 +235,28 @@ class _LearningFleet:
             released=released,
         )
 
-    def _draw(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rows of the table and times in Unix seconds of a day's instances, shape (n,) each."""
+    def _draw_instances(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Positions in the table and Unix times of a day's instances, each of shape (n,)."""
         n = self._rules.instances
         times = (day + (np.arange(n) + 0.5) / n) * _DAY_SECONDS
         if self._mix is not None:
             return self._mix.rows(times, self._rng), times
         return (day * n + np.arange(n)) % len(self._X), times
 
-    def _keep(
+    def _archive_day(
         self,
         bundle: Bundle,
         positions: NDArray[np.int64],
         times: NDArray[np.float64],
         outcome: Outcome,
     ) -> float:
-        """Keep offloads and audits of a day; return the bytes of their messages."""
+        """Archive the offloads and audits of a day; return the bytes of their messages."""
         manifest = bundle.manifest
         assert manifest.cloud is not None
         assert outcome.cloud_labels is not None
         assert outcome.cloud_probabilities is not None
         X = self._X[positions][:, manifest.cloud_inputs()]
-        offloaded = _is_offloaded(bundle, outcome)
+        is_offloaded = _is_offloaded(bundle, outcome)
         confidence = _confidence(bundle, outcome)
         sizes = MessageSizes(
             model=manifest.name,
@@ -263,17 +266,18 @@ class _LearningFleet:
             dtype=X.dtype,
         )
         response_bytes = sizes.response(_WORKER_US)
-        n_bytes = np.count_nonzero(offloaded) * (sizes.request(_TTL_MS) + response_bytes)
-        # the devices take turns, and choose their audits as they do in earnest
-        chance = np.where(offloaded, 1.0, 0.0)
+        n_bytes = np.count_nonzero(is_offloaded) * (sizes.request(_TTL_MS) + response_bytes)
+        # devices take turns, and each chooses its audits with the real sampler
+        sent_chance = np.where(is_offloaded, 1.0, 0.0)
         for i in range(len(X)):
             mark = self._samplers[i % len(self._samplers)].choose(
-                "cloud" if offloaded[i] else "edge", int(outcome.labels[i]), float(confidence[i])
+                "cloud" if is_offloaded[i] else "edge", int(outcome.labels[i]), float(confidence[i])
             )
             if mark is not None:
-                chance[i] = mark.probability
+                sent_chance[i] = mark.probability
                 n_bytes += sizes.audit(mark, _TTL_MS) + response_bytes
-        sent = np.flatnonzero(chance > 0)
+        # the archive stores all instances that devices sent
+        sent = np.flatnonzero(sent_chance > 0)
         rows = ArchivedRows(
             ids=np.array([f"{len(self._row_of) + i:032x}-0" for i in range(len(sent))]),
             device=np.array([f"device-{i % len(self._samplers)}" for i in sent.tolist()]),
@@ -281,9 +285,9 @@ class _LearningFleet:
             X=X[sent],
             cloud_label=outcome.cloud_labels[sent].astype(np.int32),
             probabilities=outcome.cloud_probabilities[sent].astype(np.float32),
-            device_label=np.where(offloaded, -1, outcome.labels)[sent].astype(np.int32),
-            confidence=np.where(offloaded, np.nan, confidence)[sent].astype(np.float32),
-            sent_chance=chance[sent],
+            device_label=np.where(is_offloaded, -1, outcome.labels)[sent].astype(np.int32),
+            confidence=np.where(is_offloaded, np.nan, confidence)[sent].astype(np.float32),
+            sent_chance=sent_chance[sent],
             stored_chance=np.ones(len(sent)),
             late=np.zeros(len(sent), np.bool_),
         )
@@ -299,23 +303,24 @@ class _LearningFleet:
         self._row_of |= dict(zip(rows.ids.tolist(), positions[sent].tolist(), strict=True))
         return float(n_bytes)
 
-    def _ask(self, day: int, version: str) -> int:
-        """Choose instances for the labeller; return their number."""
+    def _request_labels(self, day: int, version: str) -> int:
+        """Choose instances for the labeller, and return the number of requested labels."""
         rules = self._rules
         choice = choose(self._archive.path, rules.labels, self._rng, version=version)
         write_choice(self._archive.path, choice, f"{day:06d}")
-        names = np.unique(self._truth)
+        class_names = np.unique(self._truth)
         labels = {}
-        for name in choice.rows.ids.tolist():
-            truth = self._truth[self._row_of[name]]
-            if len(names) > 1 and self._rng.random() < rules.label_errors:
-                truth = self._rng.choice(names[names != truth])
-            labels[name] = str(truth)
+        for instance_id in choice.rows.ids.tolist():
+            label = self._truth[self._row_of[instance_id]]
+            # the labeller's errors name another class at random
+            if len(class_names) > 1 and self._rng.random() < rules.label_errors:
+                label = self._rng.choice(class_names[class_names != label])
+            labels[instance_id] = str(label)
         self._labels_due[day + rules.label_days] = labels
         return len(labels)
 
     def _refit(self, day: int, report: MonitorReport) -> tuple[str, str]:
-        """Refit if the rules say so; return the verdict and the version that is released."""
+        """Refit if the rules require it; return the verdict and the released version."""
         rules = self._rules
         is_due = rules.refit_on == "labels" or report.alarm
         if not is_due or report.n_labels - self._n_labels_at_refit < rules.refit_labels:
@@ -329,12 +334,12 @@ class _LearningFleet:
             **self._training,
             **rules.refit,
         )
-        new, refit = refit_bundle(settings)
-        if rules.release == "better" and refit.verdict != "better":
-            return refit.verdict, ""
-        self._bundle = new
+        new_bundle, refit_report = refit_bundle(settings)
+        if rules.release == "better" and refit_report.verdict != "better":
+            return refit_report.verdict, ""
+        self._bundle = new_bundle
         self._n_labels_at_refit = 0
-        return refit.verdict, new.manifest.version
+        return refit_report.verdict, new_bundle.manifest.version
 
 
 def _class_names(bundle: Bundle) -> NDArray[np.str_]:
@@ -346,7 +351,7 @@ def _is_offloaded(bundle: Bundle, outcome: Outcome) -> NDArray[np.bool_]:
 
 
 def _confidence(bundle: Bundle, outcome: Outcome) -> NDArray[np.float64]:
-    """Largest probability of each answer of the stages, shape (n,)."""
+    """Largest class probability of each device answer, shape (n,)."""
     stages = bundle.manifest.stages
     by_stage = [
         probabilities(split(outputs, spec.score)[0], spec.link).max(axis=1)
@@ -357,7 +362,7 @@ def _confidence(bundle: Bundle, outcome: Outcome) -> NDArray[np.float64]:
 
 
 def _device_bytes(bundle: Bundle) -> int:
-    """Bytes that a device downloads: all files but the high-cost model's."""
+    """Size of the files that a device downloads, which exclude the high-cost model."""
     manifest = bundle.manifest
     cloud_file = None if manifest.cloud is None else manifest.cloud.file
     return sum(file.size for name, file in manifest.files.items() if name != cloud_file)

@@ -1,4 +1,4 @@
-"""The command ``gatewise simulate loop``."""
+"""The command ``gatewise simulate loop``, which simulates a fleet that learns."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ if TYPE_CHECKING:
 
 def simulate_days(
     bundle: BundlePath,
-    data: Annotated[str, typer.Option(help="Rows with labels, by time: .csv, .parquet or .npz.")],
-    train: Annotated[str, typer.Option(help="Training rows of the bundle, as for refit.")],
+    data: Annotated[
+        str, typer.Option(help="Labelled rows, ordered by time: .csv, .parquet or .npz.")
+    ],
+    train: Annotated[
+        str, typer.Option(help="Training rows of the bundle, as for `gatewise refit`.")
+    ],
     rules: Annotated[
-        Path | None, typer.Option(help="Rules of the days in TOML: docs/simulation.md.")
+        Path | None, typer.Option(help="Rules in TOML; docs/simulation.md lists them.")
     ] = None,
     target: Target = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a fleet that learns: kept instances, labels, estimates, refits and releases by day.
+    """Simulate the days of a fleet that learns from labels.
 
-    Each day devices answer rows of --data, a labeller labels some of the kept ones, the monitor
-    estimates the accuracy, and the rules decide on a refit and a release. Prints a table of the
-    days: accuracy, labels, bytes, releases.
+    Each day, devices answer rows of --data, a labeller labels some of the archived instances, the
+    monitor estimates the accuracy, and the rules decide on a refit and a release. Prints a table
+    with the accuracy, labels, bytes and releases of each day.
 
       gatewise simulate loop bundle --data week.csv --train train.csv --rules loop.toml
     """
@@ -51,7 +55,7 @@ def simulate_days(
 
 
 def show_days(report: LoopReport) -> None:
-    """Print a line per day, and what the days cost."""
+    """Print a table with a row per day, and the totals of labels, bytes and releases."""
     table("A fleet that learns", _HEADER, [_cells(day) for day in report.days])
     print(
         f"{report.n_asked} labels asked for, {byte_size(report.n_bytes)} sent, "

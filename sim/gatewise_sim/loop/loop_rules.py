@@ -1,4 +1,4 @@
-"""Rules of a simulated fleet that learns, as a file in TOML has them."""
+"""Rules of a simulated fleet that learns, which a TOML file can set."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from gatewise.documents import Positive, Record, Share, Text
 from gatewise.errors import InputError
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
-#: Settings of a refit that the simulation sets.
-_OWN: Final = ("bundle", "train", "target", "kept", "out", "seed", "version", "sign")
+#: Refit settings that the simulation sets.
+_RESERVED_SETTINGS: Final = ("bundle", "train", "target", "kept", "out", "seed", "version", "sign")
 
 
 class LoopRules(Record, frozen=True, kw_only=True):
-    """What a fleet does each day, and when it is refitted.
+    """Workload, labels and conditions for refits of a simulated fleet.
 
     Attributes
     ----------
     days : int
-        Simulated days.
+        Number of days.
     instances : int
         Instances of the whole fleet per day.
     devices : int
-        Devices, each of which downloads a release.
+        Number of devices. Each device downloads every release.
     audit : float
-        Share of the devices' own answers that is audited, above 0.
+        Share of device answers that is audited, above 0.
     mix : str or None
-        Shares of the classes over time, as for ``gatewise simulate``; without it, the rows come in
-        the order of the table, from its first row again after the last.
+        Shares of the classes over time, as for ``gatewise simulate``. Without a mix, instances are
+        the rows of the table in order, repeated from the first row after the last.
     labels : int
-        Labels that a choice asks for, on average.
+        Mean number of labels that a choice requests.
     choose_every : int
-        Days from one choice to the next.
+        Number of days between choices.
     label_days : int
-        Days until the labels of a choice come.
+        Number of days until the labels of a choice arrive.
     label_errors : float
-        Share of labels that name another class.
+        Share of labels that name a wrong class.
     refit_on : {"alarm", "labels"}
-        Refit at an alarm of the monitor, or whenever there are enough new labels.
+        Refit after an alarm of the monitor, or after enough new labels.
     refit_labels : int
-        Labels of the version that must have come since its last refit.
+        Minimum number of new labels of the version since its last refit.
     release : {"better", "always"}
-        Publish only a bundle that its held rows show to be better, or any.
+        Release a refitted bundle only if its comparison rows show that it is better, or always.
     keep_days : float
-        Days for which workers keep instances.
+        Number of days for which workers keep instances.
     refit : dict
         Further settings of ``gatewise refit``, such as ``high_cost``.
     seed : int
-        Seed of all random numbers.
+        Seed of the simulation.
     """
 
     days: _AtLeastOne = 14
@@ -71,5 +71,5 @@ class LoopRules(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.refit:
-            if name in _OWN:
+            if name in _RESERVED_SETTINGS:
                 raise InputError(f"refit.{name}: the simulation sets it")
