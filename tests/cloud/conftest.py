@@ -1,4 +1,4 @@
-"""The tiny bundle, real brokers, and devices reduced to MQTT clients."""
+"""Fixtures of the cloud tests: small bundles, real brokers and MQTT callers."""
 
 import pytest
 
@@ -42,14 +42,14 @@ def any_broker(request):
 
 @pytest.fixture
 def locked_mosquitto(tmp_path):
-    """URL of a mosquitto that lets nobody in."""
+    """URL of a mosquitto that refuses all clients."""
     with Mosquitto(tmp_path, "allow_anonymous false") as broker:
         yield broker.url
 
 
 @pytest.fixture
 def caller():
-    """Make callers on a broker: ``caller(broker)``; each with a device id of its own."""
+    """Function that connects a caller with a new device id to a given broker."""
     callers = []
 
     def make(broker):
@@ -57,5 +57,5 @@ def caller():
         return callers[-1]
 
     yield make
-    for one in callers:
-        one.close()
+    for client in callers:
+        client.close()

@@ -1,4 +1,4 @@
-"""Child processes: their lines, their end, and the end of their owner."""
+"""Messages to and from child processes, and how these processes end."""
 
 import os
 import queue
@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 
 SECONDS = 60.0
 ECHO = "import sys\nfor line in sys.stdin: print(line, flush=True)"
-DEAF = """
+IGNORES_SIGTERM = """
     import signal, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("{}", flush=True)
@@ -33,8 +33,8 @@ def start(code: str, **options: object) -> tuple[ChildProcess, queue.Queue]:
     return child, messages
 
 
-def test_messages_both_ways_until_it_is_closed():
-    child, messages = start('print("for people"); print("[1]")\n' + ECHO)
+def test_a_child_exchanges_messages_until_it_is_closed():
+    child, messages = start('print("plain text"); print("[1]")\n' + ECHO)
     with child:
         child.send({"x": 2})
         assert messages.get(timeout=SECONDS) == {"x": 2}
@@ -52,7 +52,7 @@ def test_messages_both_ways_until_it_is_closed():
         ("sys.exit(3)", "ended with status 3"),
     ],
 )
-def test_a_failure_is_its_last_line_its_own_message_or_its_status(code, failure):
+def test_failure_gives_the_last_line_the_error_message_or_the_status(code, failure):
     child, messages = start(f"import sys; {code}")
     with child:
         assert messages.get(timeout=SECONDS) is None
@@ -61,16 +61,16 @@ def test_a_failure_is_its_last_line_its_own_message_or_its_status(code, failure)
 
 
 @pytest.mark.parametrize("follows_input", [True, False])
-def test_a_child_that_does_not_end_is_killed(follows_input):
-    child, messages = start(DEAF, follows_input=follows_input)
+def test_close_kills_a_child_that_ignores_sigterm(follows_input):
+    child, messages = start(IGNORES_SIGTERM, follows_input=follows_input)
     assert messages.get(timeout=SECONDS) == {}
     child.close(0.2)
     assert not running(child.pid)
     with pytest.raises(ProcessLookupError):
-        os.killpg(child.pid, 0)  # its guard left with it
+        os.killpg(child.pid, 0)  # the guard of its process group ended as well
 
 
-def test_several_children_end_at_the_same_time():
+def test_close_all_ends_several_children():
     children = [start("import sys, time; sys.stdin.read(); time.sleep(0.5)")[0] for _ in range(4)]
     close_all(children)
     assert not any(running(child.pid) for child in children)

@@ -1,4 +1,4 @@
-"""Start, end and MQTT behaviour of the embedded broker and of mosquitto."""
+"""Start, end and MQTT behaviour of the embedded broker and mosquitto."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port, listens
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
+pytestmark = pytest.mark.slow  # starts workers and brokers as processes
 
 BROKERS = [EmbeddedBroker, MosquittoBroker]
 
@@ -28,7 +28,7 @@ BROKERS = [EmbeddedBroker, MosquittoBroker]
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_broker_is_ready_in_its_context_and_frees_its_port(kind, host):
     if ":" in host and not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
+        pytest.skip("this machine has no IPv6")
     with kind(host=host) as broker:
         assert broker.alive
         assert broker.url == f"mqtt://{'[::1]' if ':' in host else host}:{broker.port}"
@@ -39,14 +39,14 @@ def test_a_broker_is_ready_in_its_context_and_frees_its_port(kind, host):
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     broker.close()
-    with kind(broker.port, host=host) as again:
-        assert again.port == broker.port
+    with kind(broker.port, host=host) as restarted:
+        assert restarted.port == broker.port
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_an_address_that_cannot_be_used_is_an_error(kind):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_brokers_refuse_addresses_that_they_cannot_use(kind):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 is in use") as caught:
             kind(port)
     assert (caught.value.host, caught.value.port) == ("127.0.0.1", port)
@@ -58,44 +58,44 @@ def test_an_address_that_cannot_be_used_is_an_error(kind):
             kind(host=host)
 
 
-def test_a_mosquitto_that_does_not_start_is_an_error(monkeypatch):
+def test_a_mosquitto_that_does_not_start_raises_the_reason(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(broker_module, "mosquitto_config", lambda *_, **__: "nonsense 1\n")
         with pytest.raises(BrokerError, match=r"ended while it started: .*nonsense"):
             MosquittoBroker()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert find_mosquitto() is not None  # beside the path
+    assert find_mosquitto() is not None  # in a folder that PATH does not list
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
     with pytest.raises(BrokerError, match="apt install mosquitto"):
         MosquittoBroker()
 
 
-# What the packages rely on, on each broker. A newer amqtt may change the facts that the module
-# docstring of gatewise_cloud.broker.broker lists: these tests would tell.
+# The packages rely on these properties of each broker. The tests fail if a newer amqtt changes
+# the facts that the module docstring of gatewise_cloud.broker.broker lists.
 
 
-def test_retained_messages_and_last_wills(any_broker):
+def test_brokers_keep_retained_messages_and_send_last_wills(any_broker):
     topic = f"test/{any_broker.kind}/status"
-    dying = MqttClient(any_broker.url, will=(topic, b"offline", 1, True))
-    dying.publish(topic, b"online", retain=True)
+    dropped = MqttClient(any_broker.url, will=(topic, b"offline", 1, True))
+    dropped.publish(topic, b"online", retain=True)
     watcher = MqttClient(any_broker.url, topic)
     wait_until(lambda: (topic, b"online", True) in watcher.got)
-    dying.drop()
+    dropped.drop()
     wait_until(lambda: (topic, b"offline", False) in watcher.got)
     late = MqttClient(any_broker.url, topic)
     wait_until(lambda: (topic, b"offline", True) in late.got)
     late.publish(topic, b"", retain=True)
-    # The embedded broker acknowledges before it acts.
+    # The embedded broker acknowledges a message before it stores it.
     wait_until(lambda: (topic, b"", False) in watcher.got)
     fresh = MqttClient(any_broker.url, topic, f"{topic}/end")
     fresh.publish(f"{topic}/end", b"")
     wait_until(lambda: fresh.got)
-    assert [t for t, _, _ in fresh.got] == [f"{topic}/end"]
+    assert [received for received, _, _ in fresh.got] == [f"{topic}/end"]
     for client in (watcher, late, fresh):
         client.close()
 
 
-def test_no_last_will_after_a_clean_disconnect(any_broker):
+def test_brokers_send_no_last_will_after_a_clean_disconnect(any_broker):
     topic = f"test/{any_broker.kind}/farewell"
     watcher = MqttClient(any_broker.url, topic)
     MqttClient(any_broker.url, will=(topic, b"offline", 1, False)).close()
@@ -106,23 +106,23 @@ def test_no_last_will_after_a_clean_disconnect(any_broker):
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_only_the_embedded_broker_sends_other_retained_messages(kind):
+def test_only_the_embedded_broker_sends_retained_messages_of_other_topics(kind):
     with kind() as broker:
         watcher = MqttClient(broker.url, "test/+")
         watcher.publish("test/a", b"kept", retain=True)
-        stranger = MqttClient(broker.url, "other")
-        stranger.publish("other", b"end")
-        wait_until(lambda: ("other", b"end", False) in stranger.got)
-        unasked = [topic for topic, _, _ in stranger.got if topic != "other"]
-        assert unasked == (["test/a"] if kind is EmbeddedBroker else [])
+        other = MqttClient(broker.url, "other")
+        other.publish("other", b"end")
+        wait_until(lambda: ("other", b"end", False) in other.got)
+        unsubscribed = [topic for topic, _, _ in other.got if topic != "other"]
+        assert unsubscribed == (["test/a"] if kind is EmbeddedBroker else [])
         watcher.close()
-        stranger.close()
+        other.close()
 
 
-# -- shared subscriptions, found out by a round trip -----------------------------------------
+# -- support of shared subscriptions, found by a round trip ----------------------------------
 
 
-def test_a_broker_that_cannot_be_reached_or_refuses_is_an_error(locked_mosquitto):
+def test_an_unreachable_or_refusing_broker_raises_a_link_error(locked_mosquitto):
     port = free_port()
     with pytest.raises(LinkError, match="cannot be reached") as caught:
         shared_subscriptions_work(f"mqtt://user:secret@127.0.0.1:{port}")
@@ -132,7 +132,7 @@ def test_a_broker_that_cannot_be_reached_or_refuses_is_an_error(locked_mosquitto
         shared_subscriptions_work(locked_mosquitto)
 
 
-def test_without_a_round_trip_shared_subscriptions_stay_unknown(tmp_path):
+def test_support_is_unknown_if_the_round_trip_fails(tmp_path):
     rules = tmp_path / "rules"
     rules.write_text("topic readwrite elsewhere/#\n")
     with Mosquitto(tmp_path, "allow_anonymous true", f"acl_file {rules}") as broker:

@@ -1,4 +1,4 @@
-"""Adding and revoking clients of a running broker, without ending other connections."""
+"""Adding and revoking clients of a running broker that keeps its other connections."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    made = make_folder(tmp_path_factory.mktemp("control") / "broker")
-    with SecureBroker(made) as running:
+    folder = make_folder(tmp_path_factory.mktemp("control") / "broker")
+    with SecureBroker(folder) as running:
         yield running
 
 
 def command(broker, capsys, *words):
-    words = ["broker", *words, "--dir", str(broker.made.folder), "--broker", broker.url]
-    assert main([*words, "--json"]) == 0
+    options = ["--dir", str(broker.made.folder), "--broker", broker.url, "--json"]
+    assert main(["broker", *words, *options]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -41,7 +41,7 @@ def link_of(broker, name):
     return MqttLink(broker.url, device=name, **broker.made.client(name))
 
 
-def listed(broker, capsys):
+def clients_by_name(broker, capsys):
     return {client["name"]: client for client in command(broker, capsys, "list")["clients"]}
 
 
@@ -53,7 +53,7 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     assert len(document["made"]) == 2
     second = link_of(broker, "pi-9")
     second.connect(60)
-    clients = listed(broker, capsys)
+    clients = clients_by_name(broker, capsys)
     assert clients["pi-9"]["role"] == "devices"
     assert (clients["pi-9"]["rights"], clients["pi-9"]["status"]) == (True, "online")
 
@@ -62,17 +62,17 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     with pytest.raises(LinkError, match="closed the connection"):
         second.connect(10)
     second.close()
-    assert listed(broker, capsys)["pi-9"]["rights"] is False
+    assert clients_by_name(broker, capsys)["pi-9"]["rights"] is False
     assert (first.ready, first.connection) == (True, 1)
     first.close()
 
     command(broker, capsys, "add", "pi-9")
-    again = link_of(broker, "pi-9")
-    again.connect(60)
-    again.close()
+    restored = link_of(broker, "pi-9")
+    restored.connect(60)
+    restored.close()
 
 
-def test_an_added_device_cannot_join_the_pool(broker, capsys, caplog):
+def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
     command(broker, capsys, "add", "pi-7")
     link = link_of(broker, "pi-7")
     link.watch(shared(broker.made.roster.pool), lambda payload: None)
@@ -81,20 +81,20 @@ def test_an_added_device_cannot_join_the_pool(broker, capsys, caplog):
     link.close()
 
 
-def test_a_worker_is_added(broker, capsys):
+def test_an_added_worker_has_the_role_of_workers(broker, capsys):
     command(broker, capsys, "add", "w-9", "--worker")
-    assert listed(broker, capsys)["w-9"]["role"] == "workers"
+    assert clients_by_name(broker, capsys)["w-9"]["role"] == "workers"
 
 
-def test_an_added_labeller_may_send_labels_and_no_requests(broker, capsys):
+def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
     command(broker, capsys, "add", "bench-9", "--labeller")
-    assert listed(broker, capsys)["bench-9"]["role"] == "labellers"
+    assert clients_by_name(broker, capsys)["bench-9"]["role"] == "labellers"
     worker = MqttClient(broker.url, LABELS, REQUESTS, files=broker.made.client("w-1"))
-    bench = MqttClient(broker.url, files=broker.made.client("bench-9"))
-    bench.publish("gw/v1/bench-9/req", b"a request")
-    bench.publish("gw/v1/bench-9/labels", b"a label")
+    labeller = MqttClient(broker.url, files=broker.made.client("bench-9"))
+    labeller.publish("gw/v1/bench-9/req", b"a request")
+    labeller.publish("gw/v1/bench-9/labels", b"a label")
     assert worker.get() == ("gw/v1/bench-9/labels", b"a label")
-    for client in (worker, bench):
+    for client in (worker, labeller):
         client.close()
 
 
@@ -105,14 +105,13 @@ def test_only_an_operator_may_change_roles(broker, monkeypatch):
     assert names.keys() <= set(known_clients(endpoint))
     device = link_of(broker, "pi-2")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            broker_control, "_TIMEOUT_SECONDS", 3.0
-        )  # the broker drops what a device sends
+        # The broker drops the commands of a device, so that the call waits for the timeout.
+        patch.setattr(broker_control, "_TIMEOUT_SECONDS", 3.0)
         with pytest.raises(LinkError, match=r"may not control it|does not answer"):
             apply_roles(device._endpoint, {"x": "devices"}, "pool")
     assert "x" not in known_clients(endpoint)
 
 
-def test_a_folder_without_a_roster_is_refused(tmp_path, capsys):
+def test_broker_add_refuses_a_folder_without_a_roster(tmp_path, capsys):
     assert main(["broker", "add", "pi-1", "--dir", str(tmp_path)]) == 2
     assert "was not made by gatewise broker init" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Files that `gatewise broker init` writes in its first and in later calls."""
+"""Files that the first and later calls of `gatewise broker init` write."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ DAY = datetime.timedelta(days=1)
 
 def contents(folder):
     return {
-        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*") if p.is_file()
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*.*")
+        if path.is_file()
     }
 
 
 @pytest.fixture(scope="module")
 def broker_folder(tmp_path_factory):
-    """A folder as the first call makes it; do not change it."""
+    """A folder that one call has written; tests must not change it."""
     hosts = ["broker.example", "192.0.2.1"]
     return init_broker(tmp_path_factory.mktemp("made") / "b", hosts=hosts, devices=["pi-1"])
 
 
 @pytest.fixture
 def folder(broker_folder, tmp_path):
-    """A copy of it."""
+    """A copy of the broker's folder that a test may change."""
     return shutil.copytree(broker_folder.folder, tmp_path / "copy")
 
 
@@ -54,7 +56,7 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
     server = read_certificate(folder / "server.crt")
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["broker.example"]
-    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.1"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.1"]
     authority = read_certificate(folder / "ca.crt")
     for path in (folder / "server.crt", *(folder / "clients").glob("*.crt")):
         certificate = read_certificate(path)
@@ -62,7 +64,7 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
         assert certificate.not_valid_after_utc <= authority.not_valid_after_utc
         life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
         assert 300 * DAY < life < 1000 * DAY
-        # OpenSSL takes each pair.
+        # OpenSSL loads a certificate only with its matching key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path, path.with_suffix(".key"))
     config = (folder / "mosquitto.conf").read_text().splitlines()
     assert {
@@ -86,7 +88,7 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
 
-def test_the_pool_has_a_random_name_that_stays(broker_folder, folder, tmp_path):
+def test_the_pool_keeps_its_random_name(broker_folder, folder, tmp_path):
     other = init_broker(tmp_path / "other", hosts=["x"])
     assert broker_folder.roster.pool != other.roster.pool
     assert len(broker_folder.roster.pool) >= 32
@@ -105,7 +107,7 @@ def test_the_pool_has_a_random_name_that_stays(broker_folder, folder, tmp_path):
     [
         ({"plugin": "none"}, ["acl_file /there/acl", "memory_limit 402653184"], "plugin"),
         ({"plugin": "/lib/x.so"}, ["plugin /lib/x.so", "acl_file /there/acl"], "memory_limit"),
-        ({}, ["acl_file /there/acl"], "plugin"),  # what is on the other machine is not known
+        ({}, ["acl_file /there/acl"], "plugin"),  # the plugins of the other machine are unknown
         ({"max_message": 5000}, ["message_size_limit 5000", "max_packet_size 6024"], "plugin"),
         ({"bind_ids": False}, ["use_identity_as_username true"], "use_username_as_clientid"),
         ({"devices": [f"pi-{n}" for n in range(300)]}, ["max_connections 1208"], "plugin"),
@@ -133,25 +135,25 @@ def test_a_second_call_adds_clients_and_changes_nothing_else(folder):
     assert "user w-2" in (folder / "acl").read_text()
 
 
-def test_a_second_call_keeps_the_settings(folder):
-    lasting = {"at": "/there", "data": "/data", "plugin": "/x.so", "bind_ids": False}
-    init_broker(folder, **lasting)
+def test_a_second_call_keeps_the_settings_of_the_first(folder):
+    first_settings = {"at": "/there", "data": "/data", "plugin": "/x.so", "bind_ids": False}
+    init_broker(folder, **first_settings)
     before = (folder / "mosquitto.conf").read_text()
     assert init_broker(folder, devices=["pi-2"]).config.read_text() == before
 
 
-def test_a_bundles_largest_request_fits(folder, bundle, monkeypatch):
-    need = Bundle.open(bundle).manifest.largest_request
+def test_the_message_limit_fits_the_largest_request_of_a_bundle(folder, bundle, monkeypatch):
+    n_bytes = Bundle.open(bundle).manifest.largest_request
     assert init_broker(folder, bundles=[bundle]).roster.max_message == 131072
     assert init_broker(folder, max_message=4096, bundles=[bundle]).roster.max_message == 4096
-    monkeypatch.setattr(Bundle, "open", lambda _: SimpleNamespace(manifest=large))
-    large = SimpleNamespace(largest_request=need + 4096)
-    assert init_broker(folder, bundles=[bundle]).roster.max_message == need + 4096
-    with pytest.raises(InputError, match=f"has {need + 4096} bytes"):
+    monkeypatch.setattr(Bundle, "open", lambda _: SimpleNamespace(manifest=manifest))
+    manifest = SimpleNamespace(largest_request=n_bytes + 4096)
+    assert init_broker(folder, bundles=[bundle]).roster.max_message == n_bytes + 4096
+    with pytest.raises(InputError, match=f"has {n_bytes + 4096} bytes"):
         init_broker(folder, max_message=4096, bundles=[bundle])
 
 
-def test_a_full_disk_leaves_every_file_as_it_was(tmp_path, monkeypatch):
+def test_a_failed_write_changes_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
     folder = init_broker(tmp_path, hosts=["x"], devices=[f"pi-{n}" for n in range(40)]).folder
     private = ("acl", "rights.json", "roster.json", "clients/pool")
@@ -160,7 +162,7 @@ def test_a_full_disk_leaves_every_file_as_it_was(tmp_path, monkeypatch):
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before[1]) // 2, sizes[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            init_broker(folder, devices=["one-more"])
+            init_broker(folder, devices=["pi-40"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, sizes)
     assert [(folder / name).read_bytes() for name in private] == before
@@ -168,7 +170,7 @@ def test_a_full_disk_leaves_every_file_as_it_was(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
-def test_files_keep_their_owner(folder):
+def test_rewritten_files_keep_their_owner_and_mode(folder):
     os.chown(folder / "rights.json", 1, 1)
     init_broker(folder, devices=["pi-2"])
     result = (folder / "rights.json").stat()
@@ -177,7 +179,7 @@ def test_files_keep_their_owner(folder):
 
 def test_certificates_that_expire_soon_are_renewed(folder):
     now = datetime.datetime.now(datetime.UTC)
-    for settings, due in (
+    for settings, renewed in (
         ({"hosts": ["one.example", "two.example"]}, ["server.crt"]),
         ({}, []),
         ({"clock": lambda: now + 380 * DAY}, ["server.crt"]),
@@ -187,18 +189,18 @@ def test_certificates_that_expire_soon_are_renewed(folder):
         ),
         ({"clock": lambda: now + 800 * DAY}, []),
     ):
-        assert [path.name for path in init_broker(folder, **settings).issued] == due
+        assert [path.name for path in init_broker(folder, **settings).issued] == renewed
 
 
-def test_revoked_clients_are_on_the_list(folder):
+def test_revoked_clients_are_on_the_revocation_list(folder):
     serial = read_certificate(folder / "clients" / "pi-1.crt").serial_number
     broker_folder = init_broker(folder, revoke=["pi-1"])
     assert broker_folder.roster.devices == ()
     assert not list((folder / "clients").glob("pi-1.*"))
-    listed = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
-    assert [entry.serial_number for entry in listed] == [serial]
-    # It may come back, with another certificate.
-    assert [p.name for p in init_broker(folder, devices=["pi-1"]).issued] == ["pi-1.crt"]
+    revoked = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
+    assert [entry.serial_number for entry in revoked] == [serial]
+    # A revoked name may be added again and then gets a new certificate.
+    assert [path.name for path in init_broker(folder, devices=["pi-1"]).issued] == ["pi-1.crt"]
 
 
 @pytest.mark.parametrize(
@@ -217,32 +219,32 @@ def test_revoked_clients_are_on_the_list(folder):
         ({"run_as": "nobody-of-that-name"}, "no such user"),
     ],
 )
-def test_bad_settings_are_refused(tmp_path, settings, word):
+def test_init_refuses_invalid_settings(tmp_path, settings, word):
     with pytest.raises(InputError, match=word):
         init_broker(tmp_path / "b", **({"hosts": ["one.example"]} | settings))
 
 
-def test_an_authority_without_its_key_is_refused(folder):
+def test_init_refuses_an_authority_without_its_key(folder):
     (folder / "ca.key").unlink()
     with pytest.raises(InputError, match=r"lacks ca\.crt or ca\.key"):
         init_broker(folder)
 
 
-def test_the_command(tmp_path):
+def test_the_command_prints_the_folder_or_a_json_document(tmp_path):
     folder = tmp_path / "b"
     arguments = ("broker", "init", folder, "--host", "127.0.0.1", "--devices", "pi-1,pi-2")
-    done = run_here(*arguments, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    document = json.loads(done.stdout)
+    result = run_here(*arguments, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    document = json.loads(result.stdout)
     assert document["devices"] == ["pi-1", "pi-2"]
     assert len(document["made"]) == 5
     assert document.keys() == {
         "folder", "config", "hosts", "port", "max_message", "plugin", "devices", "workers",
         "operators", "labellers", "made", "revoked", "at", "data", "run_as", "bind_ids",
     }  # fmt: skip
-    done = run_here(*arguments)
-    assert done.returncode == 0
-    assert f"mosquitto -c {folder / 'mosquitto.conf'}" in done.stdout
+    result = run_here(*arguments)
+    assert result.returncode == 0
+    assert f"mosquitto -c {folder / 'mosquitto.conf'}" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_the_command(tmp_path):
         (("begin",), "begin"),
     ],
 )
-def test_the_command_refuses_bad_input(arguments, word):
-    done = run_here("broker", *arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert word in done.stderr
+def test_the_command_refuses_invalid_arguments(arguments, word):
+    result = run_here("broker", *arguments)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert word in result.stderr

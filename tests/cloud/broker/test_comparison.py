@@ -1,4 +1,4 @@
-"""Comparison of a release with other versions: standard error, evidence and simulated rollouts."""
+"""Comparison of a release with other versions, alone and in simulated rollouts."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ N_FLEETS = 150
 
 
 def test_one_device_counts_no_more_than_four_times_the_median():
-    fair = [(20.0, 1000.0)] * 9
-    assert GroupShare.from_counts(fair).share == pytest.approx(0.02)
-    assert GroupShare.from_counts([*fair, (1e6, 1e6)]).share == pytest.approx((180 + 4000) / 13000)
-    assert all(math.isnan(x) for x in GroupShare.from_counts(fair[:2])[:2])
+    equal_devices = [(20.0, 1000.0)] * 9
+    assert GroupShare.from_counts(equal_devices).share == pytest.approx(0.02)
+    assert GroupShare.from_counts([*equal_devices, (1e6, 1e6)]).share == pytest.approx(
+        (180 + 4000) / 13000
+    )
+    assert all(math.isnan(figure) for figure in GroupShare.from_counts(equal_devices[:2])[:2])
 
 
-def test_evidence_grows_with_the_excess_and_needs_one():
-    other = GroupShare(0.05, 0.002, 75)
+def test_evidence_is_zero_without_an_excess_and_grows_with_it():
+    baseline = GroupShare(0.05, 0.002, 75)
     evidences = [
-        Comparison(GroupShare(share, 0.004, 25), other).evidence(0.01)
+        Comparison(GroupShare(share, 0.004, 25), baseline).evidence(0.01)
         for share in (0.05, 0.06, 0.07, 0.08, 0.09)
     ]
     assert evidences[:2] == [0.0, 0.0]
     assert evidences == sorted(evidences)
     assert evidences[2] < 3 / ALPHA < evidences[4]
-    # Five devices know their own error badly: the same difference says less.
-    assert Comparison(GroupShare(0.09, 0.004, 5), other).evidence(0.01) < evidences[4]
-    assert Comparison(GroupShare.from_counts([]), other).evidence(0.01) == 0.0
+    # Five devices estimate the standard error badly, so that the same excess is weaker evidence.
+    assert Comparison(GroupShare(0.09, 0.004, 5), baseline).evidence(0.01) < evidences[4]
+    assert Comparison(GroupShare.from_counts([]), baseline).evidence(0.01) == 0.0
 
 
-def test_the_error_of_a_share_is_the_spread_between_devices():
+def test_the_standard_error_of_a_share_follows_its_formula():
     group = GroupShare.from_counts([(10.0, 1000.0), (20.0, 1000.0), (60.0, 1000.0)])
     assert group.share == pytest.approx(0.03)
     # (10 - 30)^2 + (20 - 30)^2 + (60 - 30)^2 = 1400, and m / (m - 1) = 3 / 2.
@@ -64,23 +66,23 @@ def test_the_evidence_is_the_mean_likelihood_ratio_of_the_alternatives():
     assert comparison.evidence(0.0) == pytest.approx(expected, rel=1e-2)
 
 
-def test_few_devices_have_the_tail_of_student_t():
-    group = GroupShare(0.05, 0.01 / math.sqrt(2.0), 3)  # two of them: 4 degrees of freedom
+def test_the_power_of_few_devices_uses_student_t():
+    group = GroupShare(0.05, 0.01 / math.sqrt(2.0), 3)  # two groups of 3: 4 degrees of freedom
     power = Comparison(group, group).power
     z = norm.isf(t_distribution.sf(EFFECT / 0.01, 4.0))
     assert math.sqrt(power) * DETECTABLE_ERRORS == pytest.approx(z, rel=0.02)
 
 
-def test_the_answers_to_find_an_effect_are_those_that_a_comparison_needs():
+def test_answers_to_find_agrees_with_the_variance_of_independent_answers():
     rng = np.random.default_rng(0)
     counts = rng.binomial(1000, 0.05, 400)
-    n_answers = answers_to_find([(float(c), 1000.0) for c in counts])
+    n_answers = answers_to_find([(float(count), 1000.0) for count in counts])
     # A share p of independent answers has the variance p (1 - p) / n.
     assert n_answers == pytest.approx(0.05 * 0.95 * (4.9 / EFFECT) ** 2, rel=0.15)
 
 
 class Offers:
-    """A repository of one release after another, without keys and files."""
+    """Release repository with one offer in memory, without keys and files."""
 
     def __init__(self, fleet: int) -> None:
         self.version = 1
@@ -102,40 +104,42 @@ class Offers:
 
 
 class Fleet:
-    """100 devices that answer at each look; a tenth of the answers is audited."""
+    """Simulated fleet of 100 devices, which audits a tenth of its answers."""
 
     def __init__(self, rng: np.random.Generator, excess: float, *, offline: int = 0) -> None:
         self._rng = rng
         self._excess = excess
         self._rates = np.clip(rng.normal(0.05, 0.01, 100), 0.001, 1.0)
-        self._away = np.arange(100) < offline
-        self._counts = {own: np.zeros((100, 2)) for own in (True, False)}
+        self._is_offline = np.arange(100) < offline
+        self._counts = {has_release: np.zeros((100, 2)) for has_release in (True, False)}
         self._has_release = np.zeros(100, bool)
-        self.reached = 0.0
+        self.largest_share = 0.0
         for _ in range(10):
             self._answer()
 
     def _answer(self) -> None:
-        for own, counts in self._counts.items():
-            here = ~self._away & (self._has_release == own)
-            n_audits = self._rng.integers(5, 16, 100) * here
-            disagreed = self._rng.binomial(n_audits, self._rates + (self._excess if own else 0.0))
+        for has_release, counts in self._counts.items():
+            in_group = ~self._is_offline & (self._has_release == has_release)
+            n_audits = self._rng.integers(5, 16, 100) * in_group
+            disagreed = self._rng.binomial(
+                n_audits, self._rates + (self._excess if has_release else 0.0)
+            )
             counts += 10.0 * np.column_stack([disagreed, n_audits])
 
     def report(self, offer: OfferedRelease) -> RolloutReport:
         offered = np.array([offer.is_for(f"pi-{i}") for i in range(100)])
-        self._has_release = offered & ~self._away
-        self.reached = max(self.reached, offered.mean())
+        self._has_release = offered & ~self._is_offline
+        self.largest_share = max(self.largest_share, offered.mean())
         self._answer()
         groups = {}
-        for own, counts in self._counts.items():
-            here = ~self._away & (self._has_release == own)
-            devices = [(c, n) for c, n in counts[here] if n]
-            groups[own] = {figure: [] for figure in FIGURES} | {"disagreement": devices}
+        for has_release, counts in self._counts.items():
+            in_group = ~self._is_offline & (self._has_release == has_release)
+            devices = [(c, n) for c, n in counts[in_group] if n]
+            groups[has_release] = {figure: [] for figure in FIGURES} | {"disagreement": devices}
         return RolloutReport(
             running=self._ids(self._has_release),
-            elsewhere=self._ids(~self._has_release & ~self._away),
-            offline=self._ids(self._away),
+            elsewhere=self._ids(~self._has_release & ~self._is_offline),
+            offline=self._ids(self._is_offline),
             offered=self._ids(offered),
             figures=groups[True],
             others=groups[False],
@@ -146,7 +150,7 @@ class Fleet:
 
 
 def rollouts(excess, worse_by, *, offline=0, n_fleets=N_FLEETS):
-    """Roll a release out to each fleet; its end, and the largest share that it reached."""
+    """Kind of end and largest offered share of a rollout to each simulated fleet."""
     ends = []
     for seed in range(n_fleets):
         fleet = Fleet(np.random.default_rng(seed), excess, offline=offline)
@@ -162,21 +166,21 @@ def rollouts(excess, worse_by, *, offline=0, n_fleets=N_FLEETS):
             progress=lambda offer, report: None,
             baseline=fleet.report(offers.find("small/1")),
         )
-        ends.append((end.kind, fleet.reached))
+        ends.append((end.kind, fleet.largest_share))
     return ends
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("worse_by", "offline"), [(0.01, 0), (0.0, 0), (0.01, 30)])
-def test_equal_releases_are_withdrawn_in_at_most_5_percent(worse_by, offline):
+def test_at_most_5_percent_of_equal_releases_are_withdrawn(worse_by, offline):
     kinds = Counter(kind for kind, _ in rollouts(0.0, worse_by, offline=offline))
     assert kinds["done"] >= 0.95 * N_FLEETS, kinds
 
 
 @pytest.mark.slow
-def test_three_points_worse_are_withdrawn_before_half_of_the_fleet_has_them():
+def test_a_release_three_points_worse_is_withdrawn_before_half_of_the_fleet_has_it():
     ends = rollouts(0.03, 0.01)
-    n_before_half = sum(kind == "withdrawn" and reached < 0.5 for kind, reached in ends)
+    n_before_half = sum(kind == "withdrawn" and share < 0.5 for kind, share in ends)
     assert n_before_half >= 0.9 * N_FLEETS, Counter(kind for kind, _ in ends)
 
 
@@ -184,4 +188,4 @@ def test_good_and_bad_releases_end_as_expected_in_a_few_fleets():
     assert {kind for kind, _ in rollouts(0.0, 0.01, n_fleets=5)} == {"done"}
     ends = rollouts(0.08, 0.01, n_fleets=5)
     assert {kind for kind, _ in ends} == {"withdrawn"}
-    assert max(reached for _, reached in ends) < 0.5
+    assert max(share for _, share in ends) < 0.5

@@ -48,7 +48,7 @@ def make_token(broker_folder):
     return make_tokens(broker_folder.folder, ["pi-5"])["pi-5"]
 
 
-def test_a_token_is_valid_once_and_the_key_stays_on_the_device(broker_folder, tmp_path):
+def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, tmp_path):
     token = make_token(broker_folder)
     with serving(broker_folder) as (url, groups):
         device = enrol(url, token, tmp_path / "tls")
@@ -66,23 +66,23 @@ def test_a_token_is_valid_once_and_the_key_stays_on_the_device(broker_folder, tm
     certificate = read_certificate(tmp_path / "tls/device.crt")
     certificate.verify_directly_issued_by(read_certificate(broker_folder.folder / "ca.crt"))
     assert not list(broker_folder.folder.rglob("pi-5.key"))
-    # A later call makes no key for it.
-    again = init_broker(broker_folder.folder, devices=("pi-6",))
-    assert [path.name for path in again.issued] == ["pi-6.crt"]
-    assert "pi-5" in again.roster.devices
+    # A later call of `broker init` makes no key for the enrolled device.
+    extended = init_broker(broker_folder.folder, devices=("pi-6",))
+    assert [path.name for path in extended.issued] == ["pi-6.crt"]
+    assert "pi-5" in extended.roster.devices
 
 
-def test_bad_requests_are_refused(broker_folder, tmp_path):
+def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
     token = make_token(broker_folder)
     name, secret, digest = token.split(".")
     with serving(broker_folder) as (url, groups):
-        for wrong, why in (
+        for token_text, message in (
             (f"{name}.{'0' * 32}.{digest}", "not valid"),
             (f"boss.{secret}.{digest}", "not valid"),
             (f"{name}.{secret}.{'0' * 64}", "not the enrolment server"),
         ):
-            with pytest.raises(LinkError, match=why):
-                enrol(url, wrong, tmp_path / "tls")
+            with pytest.raises(LinkError, match=message):
+                enrol(url, token_text, tmp_path / "tls")
         with pytest.raises(InputError, match="https"):
             enrol(url.replace("https", "http"), token, tmp_path / "tls")
     assert groups == []
@@ -93,15 +93,15 @@ def test_bad_requests_are_refused(broker_folder, tmp_path):
 def test_a_token_expires_after_a_day(broker_folder, tmp_path):
     token = make_token(broker_folder)
     tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
-    late = serving(broker_folder, clock=lambda: tomorrow)
-    with late as (url, _), pytest.raises(LinkError, match="has expired"):
+    server = serving(broker_folder, clock=lambda: tomorrow)
+    with server as (url, _), pytest.raises(LinkError, match="has expired"):
         enrol(url, token, tmp_path / "tls")
 
 
 def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
     tokens = make_tokens(broker_folder.folder, [f"new-{i}" for i in range(8)])
     with serving(broker_folder) as (url, groups), ThreadPoolExecutor(8) as pool:
-        devices = list(pool.map(lambda n: enrol(url, tokens[n], tmp_path / n), tokens))
+        devices = list(pool.map(lambda name: enrol(url, tokens[name], tmp_path / name), tokens))
     assert sorted(device["device"] for device in devices) == list(tokens)
     assert sorted(name for group in groups for name in group) == list(tokens)
     assert len(groups) < len(tokens)
@@ -110,10 +110,10 @@ def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
 
 @pytest.mark.parametrize(
     "failure",
-    [LinkError("mqtts://localhost", "it cannot be reached"), RuntimeError("of any other kind")],
+    [LinkError("mqtts://localhost", "it cannot be reached"), RuntimeError("an unexpected error")],
     ids=lambda failure: type(failure).__name__,
 )
-def test_a_token_stays_valid_while_rights_cannot_be_given(broker_folder, tmp_path, failure):
+def test_a_token_stays_valid_if_rights_cannot_be_granted(broker_folder, tmp_path, failure):
     token = make_token(broker_folder)
     failures = [failure]
 
@@ -132,7 +132,7 @@ def test_a_token_stays_valid_while_rights_cannot_be_given(broker_folder, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin")
-def test_a_device_that_enrols_connects_to_the_broker_that_runs(
+def test_an_enrolled_device_connects_to_the_running_broker(
     broker_folder, tmp_path, capsys, command
 ):
     folder = str(broker_folder.folder)

@@ -1,4 +1,4 @@
-"""``gatewise serve`` in a real process: both protocols, hard rows and fetched features."""
+"""``gatewise serve`` as a real process: protocols, offloads and fetched features."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 PROTOCOL = yaml.safe_load(
     (Path(__file__).parent / "protocol/open_inference_rest.yaml").read_text("utf-8")
 )
-"""The OpenAPI file of the Open Inference Protocol; its licence lies beside it."""
+"""OpenAPI document of the Open Inference Protocol, stored with its licence."""
 EASY = [1, 0, 0, 0, 0, 0]
 HARD = small_bundle.HARD
 
@@ -86,7 +86,7 @@ class Service:
 
 @contextmanager
 def serving(bundle: Bundle, folder: Path, *words: str) -> Iterator[Service]:
-    """Serve a bundle from a process of its own on a free port."""
+    """Serve a bundle by the command on a free port."""
     (folder / "my_store.py").write_text(FETCH)
     command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), "--port", "0", *words]
     with subprocess.Popen(
@@ -118,7 +118,7 @@ def bundle(tmp_path_factory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def service(bundle, tmp_path_factory) -> Iterator[Service]:
-    """The small bundle, hard rows over MQTT to a real worker."""
+    """The served small bundle, which offloads over MQTT to a real worker."""
     folder = tmp_path_factory.mktemp("serve")
     with (
         MosquittoBroker() as broker,
@@ -128,7 +128,7 @@ def service(bundle, tmp_path_factory) -> Iterator[Service]:
         yield service
 
 
-def test_the_protocol_answers_as_the_device_does(service, bundle):
+def test_the_protocol_gives_the_answers_of_the_bundle(service, bundle):
     rows = np.random.default_rng(0).normal(0, 0.4, (200, 6)).astype(np.float32)
     status, document = service.post("/v2/models/small/infer", {"id": "7", "inputs": [tensor(rows)]})
     assert status == 200, document
@@ -150,23 +150,23 @@ def test_the_protocol_answers_as_the_device_does(service, bundle):
 
 
 def check_schema(name: str, document: Any) -> None:
-    """Validate a document by a schema of the protocol."""
+    """Validate a document with a schema of the protocol."""
     schema = {"$ref": f"#/components/schemas/{name}", "components": PROTOCOL["components"]}
     fastjsonschema.compile(schema)(document)
 
 
-def test_every_path_of_the_protocol_answers_by_its_schema(service):
+def test_every_path_of_the_protocol_answers_according_to_its_schema(service):
     for path, operations in PROTOCOL["paths"].items():
         for is_versioned in (True, False):
-            served = path.replace("${MODEL_NAME}", "small").replace("${MODEL_VERSION}", "7")
-            served = served if is_versioned else served.replace("/versions/7", "")
+            url = path.replace("${MODEL_NAME}", "small").replace("${MODEL_VERSION}", "7")
+            url = url if is_versioned else url.replace("/versions/7", "")
             if "post" in operations:
-                status, document = service.post(served, {"inputs": [tensor([EASY])]})
+                status, document = service.post(url, {"inputs": [tensor([EASY])]})
                 operation = operations["post"]
             else:
-                status, document = service.get(served)
+                status, document = service.get(url)
                 operation = operations["get"]
-            assert status == 200, served
+            assert status == 200, url
             content = operation["responses"]["200"].get("content")
             if content is not None:
                 reference = content["application/json"]["schema"]["$ref"]
@@ -190,7 +190,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_requests_and_responses_hold_to_the_protocols_schema(service, name):
+def test_requests_and_responses_match_the_schemas_of_the_protocol(service, name):
     check_schema("inference_request", REQUESTS[name])
     status, document = service.post("/v2/models/small/infer", REQUESTS[name])
     assert status == 200, document
@@ -198,7 +198,7 @@ def test_requests_and_responses_hold_to_the_protocols_schema(service, name):
 
 
 @pytest.mark.parametrize("absent", ["inputs", "name", "shape", "datatype", "data"])
-def test_a_request_without_a_required_field_is_refused_by_schema_and_service(service, absent):
+def test_schema_and_service_refuse_a_request_without_a_required_field(service, absent):
     entry = {key: value for key, value in tensor([EASY]).items() if key != absent}
     request = {} if absent == "inputs" else {"inputs": [entry]}
     with pytest.raises(fastjsonschema.JsonSchemaException):
@@ -208,10 +208,10 @@ def test_a_request_without_a_required_field_is_refused_by_schema_and_service(ser
     check_schema("inference_error_response", document)
 
 
-def test_one_tensor_for_each_column_and_chosen_outputs(service):
+def test_a_request_may_have_one_tensor_per_column_and_choose_outputs(service):
     inputs = [
-        {"name": name, "datatype": "FP64", "shape": [2, 1], "data": [[x], [y]]}
-        for name, x, y in zip("abcdef", EASY, HARD, strict=True)
+        {"name": name, "datatype": "FP64", "shape": [2, 1], "data": [[easy], [hard]]}
+        for name, easy, hard in zip("abcdef", EASY, HARD, strict=True)
     ]
     path = "/v2/models/small/versions/7/infer"
     status, document = service.post(path, {"inputs": inputs, "outputs": [{"name": "route"}]})
@@ -220,7 +220,7 @@ def test_one_tensor_for_each_column_and_chosen_outputs(service):
     assert output["data"] == ["edge", "cloud"]
 
 
-def test_plain_json_states_the_acquired_features_and_the_cost(service):
+def test_predictions_state_the_acquired_features_and_the_cost(service):
     easy, hard = service.predict(EASY, dict(zip("abcdef", HARD, strict=True)))
     assert (easy["label"], easy["route"], easy["acquired"]) == ("yes", "edge", ["a", "b"])
     assert (hard["label"], hard["route"]) == ("no", "cloud")
@@ -252,16 +252,16 @@ def test_the_service_has_health_metrics_and_documentation_pages(service):
     assert "POST /predict" in service.get("/docs")[1]
 
 
-def test_the_examples_of_the_openapi_document_work(service):
+def test_the_service_answers_the_examples_of_its_openapi_document(service):
     paths = service.get("/openapi.json")[1]["paths"]
-    posts = {path: page["post"] for path, page in paths.items() if "post" in page}
+    posts = {path: operations["post"] for path, operations in paths.items() if "post" in operations}
     assert set(posts) == {"/predict", "/v2/models/small/infer"}
-    for path, page in posts.items():
-        example = page["requestBody"]["content"]["application/json"]["example"]
+    for path, operation in posts.items():
+        example = operation["requestBody"]["content"]["application/json"]["example"]
         status, document = service.post(path, example)
         assert status == 200, document
-    for path, page in paths.items():
-        assert "get" not in page or service.get(path)[0] == 200, path
+    for path, operations in paths.items():
+        assert "get" not in operations or service.get(path)[0] == 200, path
 
 
 @pytest.mark.parametrize(
@@ -285,22 +285,22 @@ def test_the_examples_of_the_openapi_document_work(service):
         ),
     ],
 )
-def test_a_wrong_request_gets_the_reason(service, path, body, message):
+def test_an_invalid_request_is_refused_with_the_reason(service, path, body, message):
     status, document = service.post(path, body)
-    if message is None:  # the row alone is wrong
+    if message is None:  # the error belongs to one row
         assert "error" in document["predictions"][0]
     else:
         assert status == 400
         assert message in document["error"]
 
 
-def test_requests_at_the_same_time_all_have_answers(service):
+def test_concurrent_requests_all_get_answers(service):
     results: list[list[dict[str, Any]]] = []
 
-    def ask() -> None:
+    def send_rows() -> None:
         results.extend(service.predict(row) for row in (EASY, HARD) * 20)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=send_rows) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -309,7 +309,7 @@ def test_requests_at_the_same_time_all_have_answers(service):
     assert sorted(routes) == ["cloud"] * 160 + ["edge"] * 160
 
 
-def test_no_row_is_lost_when_a_worker_is_killed(bundle, tmp_path):
+def test_rows_get_fallback_answers_after_a_worker_is_killed(bundle, tmp_path):
     with MosquittoBroker() as broker:
         command = [sys.executable, "-m", "gatewise", "cloud", str(bundle.path)]
         words = ("--broker", broker.url, "--deadline-ms", "600")
@@ -343,18 +343,18 @@ def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
         status, refusal = service.post("/predict", {"instances": [[1.0]]})
         assert status == 400
         assert refusal["error"] == "a row of 1 values; the bundle has 6 columns"
-    fetched = [line.strip() for line in service.lines if re.fullmatch("[a-f ]+\n", line)]
-    assert fetched == ["a b", "c", "e"]
+    fetched_names = [line.strip() for line in service.lines if re.fullmatch("[a-f ]+\n", line)]
+    assert fetched_names == ["a b", "c", "e"]
 
 
-def test_the_address_is_printed_as_a_document(bundle, tmp_path):
+def test_the_command_prints_its_address_as_json(bundle, tmp_path):
     with serving(bundle, tmp_path, "--json") as service:
         address = json.loads(service.lines[-1])
         assert address["model"] == "small 7"
         assert service.get("/healthz")[0] == 200
 
 
-def test_without_a_cloud_hard_rows_are_fallbacks(bundle, tmp_path):
+def test_without_a_cloud_hard_rows_get_fallback_answers(bundle, tmp_path):
     with serving(bundle, tmp_path) as service:
         (answer,) = service.predict(HARD)
         assert (answer["route"], answer["reason"]) == ("fallback", "no-link")
@@ -368,9 +368,9 @@ def test_without_a_cloud_hard_rows_are_fallbacks(bundle, tmp_path):
         (("--features", "my_store:absent"), "my_store"),
     ],
 )
-def test_a_wrong_call_gets_a_remedy(bundle, tmp_path, words, message):
+def test_invalid_options_are_refused_with_a_remedy(bundle, tmp_path, words, message):
     (tmp_path / "my_store.py").write_text(FETCH)
     command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert message in done.stderr
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert message in result.stderr

@@ -1,4 +1,4 @@
-"""High-cost models that are Python objects and are not part of a bundle."""
+"""High-cost models that are Python objects outside of the bundle."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ MODULE = """
 import numpy as np
 
 def probabilities(X):
-    far = np.abs(X[:, 2:3] - np.array([[1.5, 4.3, 5.6]]))
-    chance = np.exp(-2.0 * far)
-    return chance / chance.sum(axis=1, keepdims=True)
+    distances = np.abs(X[:, 2:3] - np.array([[1.5, 4.3, 5.6]]))
+    weights = np.exp(-2.0 * distances)
+    return weights / weights.sum(axis=1, keepdims=True)
 
 class Flower:
     classes_ = ["virginica", "setosa", "versicolor"]
     def predict_proba(self, X):
         return probabilities(X)[:, [2, 0, 1]]
 
-turned = Flower.predict_proba
 def broken(X): raise RuntimeError("no\\nmemory")
 def labels(X): return probabilities(X).argmax(axis=1)
 def halves(X): return probabilities(X) / 2
@@ -53,8 +52,8 @@ NAMES = np.array(["setosa", "versicolor", "virginica"])
 
 
 @pytest.fixture(scope="module")
-def opaque(tmp_path_factory):
-    """A system with a function as its high-cost model, and its bundle."""
+def packed_system(tmp_path_factory):
+    """A system whose high-cost model is a function, and its bundle."""
     folder = tmp_path_factory.mktemp("opaque")
     (folder / "opaque_flower.py").write_text(MODULE)
     sys.path.insert(0, str(folder))
@@ -67,8 +66,8 @@ def opaque(tmp_path_factory):
 
 
 @contextmanager
-def service():
-    """A server of the opaque model, in the form of TensorFlow Serving."""
+def http_service():
+    """Serve the model over HTTP in the format of TensorFlow Serving."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -100,8 +99,8 @@ def backend(bundle, url):
 
 
 @pytest.mark.slow
-def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_path):
-    system, bundle = opaque
+def test_a_bundle_names_its_backend_and_has_no_graph(packed_system, tmp_path):
+    system, bundle = packed_system
     cloud = bundle.manifest.cloud
     assert cloud.backend == "python:opaque_flower:probabilities"
     assert set(bundle.manifest.files) == {
@@ -123,32 +122,32 @@ def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_p
 
 
 @pytest.mark.slow
-def test_each_row_is_computed_once(opaque, tmp_path):
+def test_fit_pack_and_verify_run_the_high_cost_model_once_per_row(packed_system, tmp_path):
     import opaque_flower
 
-    rows = []
+    batch_sizes = []
 
     def counting(X):
-        rows.append(len(X))
+        batch_sizes.append(len(X))
         return opaque_flower.probabilities(X)
 
-    def counted():
-        total = sum(rows)
-        rows.clear()
-        return total
+    def take_count():
+        n_rows = sum(batch_sizes)
+        batch_sizes.clear()
+        return n_rows
 
     method = AdaptGBRT(counting, p_full=(0.5,), penalties=(0.1,), n_rounds=2, random_state=0)
     system = method.fit(X, NAMES[SPECIES])
-    assert counted() == len(X)
+    assert take_count() == len(X)
     bundle = pack(system, tmp_path / "iris", sample=X[::5])
-    assert counted() == len(X[::5])
+    assert take_count() == len(X[::5])
     assert verify(system, bundle, X).agrees
-    assert counted() == len(X)
+    assert take_count() == len(X)
 
 
 @pytest.mark.parametrize("attribute", ["probabilities", "Flower"])
-def test_a_python_object_answers(opaque, attribute):
-    system, bundle = opaque
+def test_a_python_object_answers_as_the_high_cost_model(packed_system, attribute):
+    system, bundle = packed_system
     model = CloudModel.from_bundle(
         bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}")
     )
@@ -159,10 +158,10 @@ def test_a_python_object_answers(opaque, attribute):
     assert model.local
 
 
-def test_the_example_answers_by_a_service_over_http(opaque, monkeypatch):
-    system, bundle = opaque
+def test_the_example_backend_answers_through_an_http_service(packed_system, monkeypatch):
+    system, bundle = packed_system
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    with service() as url:
+    with http_service() as url:
         monkeypatch.setenv("MODEL_URL", f"{url}/iris:predict")
         model = CloudModel.from_bundle(
             bundle, backend=backend(bundle, "python:http_backend:probabilities")
@@ -174,12 +173,12 @@ def test_the_example_answers_by_a_service_over_http(opaque, monkeypatch):
 
 
 def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
-    weights = tiny.CLOUD_W
+    coefficients = tiny.CLOUD_W
 
     def linear(rows):
-        margins = rows @ weights
-        e = np.exp(margins - margins.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
+        margins = rows @ coefficients
+        weights = np.exp(margins - margins.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)
 
     classes = Bundle.open(bundle).manifest.classes
     python = PythonBackend(linear, classes=classes, model="tiny 1")
@@ -189,7 +188,7 @@ def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
 
 
 @pytest.mark.parametrize(
-    ("attribute", "error", "why"),
+    ("attribute", "error", "message"),
     [
         ("missing", InputError, "opaque_flower has no .missing."),
         ("not_callable", InputError, "neither a function"),
@@ -198,15 +197,15 @@ def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
         ("halves", ModelError, "add up to 1"),
     ],
 )
-def test_a_callable_with_an_invalid_output_is_not_served(opaque, attribute, error, why):
-    bundle = opaque[1]
-    with pytest.raises(error, match=why) as caught:
+def test_a_callable_with_an_invalid_output_is_not_served(packed_system, attribute, error, message):
+    bundle = packed_system[1]
+    with pytest.raises(error, match=message) as caught:
         CloudModel.from_bundle(bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}"))
     assert "\n" not in str(caught.value)
 
 
-def test_another_model_fails_the_self_test(opaque):
-    bundle = opaque[1]
+def test_another_model_fails_the_self_test(packed_system):
+    bundle = packed_system[1]
     constant = PythonBackend(
         lambda rows: np.tile([1.0, 0.0, 0.0], (len(rows), 1)), classes=NAMES, model="iris 1"
     )
@@ -217,18 +216,18 @@ def test_another_model_fails_the_self_test(opaque):
 @pytest.mark.parametrize(
     "url", ["ftp://host/model", "model.py", "python:module", "python::x", "http://[::1"]
 )
-def test_bad_backends_are_refused(url):
+def test_invalid_backends_are_refused(url):
     with pytest.raises(InputError):
         chosen_backend(url)
 
 
 @pytest.mark.slow
-def test_a_worker_answers_through_its_backend(opaque, mosquitto, caller):
-    system, bundle = opaque
+def test_a_worker_answers_through_its_backend(packed_system, mosquitto, caller):
+    system, bundle = packed_system
     python = chosen_backend("python:opaque_flower:Flower")
     with Worker(bundle, mosquitto.url, backend=python):
-        one = caller(mosquitto)
-        requests = [one.ask(part, model="iris", version="1") for part in np.array_split(X, 10)]
-        answers = {answer.id: answer for answer in one.responses(10)}
+        client = caller(mosquitto)
+        requests = [client.ask(part, model="iris", version="1") for part in np.array_split(X, 10)]
+        answers = {answer.id: answer for answer in client.responses(10)}
     result = np.concatenate([answers[request.id].labels for request in requests])
     np.testing.assert_array_equal(result, system.high_cost_model_.labels(X))

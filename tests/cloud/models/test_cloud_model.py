@@ -1,4 +1,4 @@
-"""Answers of the high-cost model, refused rows, and bundles that are not served."""
+"""Answers of the high-cost model, and the rows and bundles that it refuses."""
 
 import resource
 
@@ -19,17 +19,17 @@ from tests.support import tiny_bundle as tiny
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-@pytest.mark.parametrize("n", [0, 1, 5])
-def test_answers_labels_and_probabilities(tmp_path, kind, n):
+@pytest.mark.parametrize("n_rows", [0, 1, 5])
+def test_answers_have_the_expected_labels_and_probabilities(tmp_path, kind, n_rows):
     model = CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", kind=kind))
-    X = tiny.rows(n)
+    X = tiny.rows(n_rows)
     labels, probabilities = model.answer(X)
-    want_labels, want_probabilities = tiny.expected(X)
+    expected_labels, expected_probabilities = tiny.expected(X)
     assert labels.dtype == np.int64
     assert probabilities.dtype == np.float32
-    np.testing.assert_array_equal(labels, want_labels)
-    # float32 against float64
-    np.testing.assert_allclose(probabilities, want_probabilities, atol=1e-6)
+    np.testing.assert_array_equal(labels, expected_labels)
+    # The model computes in float32, the reference in float64.
+    np.testing.assert_allclose(probabilities, expected_probabilities, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_missing_values_are_allowed_by_the_manifest(tmp_path):
         model.check(np.full((1, 4), -np.inf, np.float32))
 
 
-def test_a_graph_that_takes_gigabytes_is_not_served(tmp_path):
+def test_a_graph_that_needs_gigabytes_is_not_served(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(ModelError, match=r"(?i)failed|bad_alloc"):
         CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", graph=tiny.growing_graph()))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
-def test_a_graph_that_takes_long_is_not_served(tmp_path):
-    """Its constants are products of products: it is small, and takes seconds to load."""
+def test_a_graph_that_loads_slowly_is_not_served(tmp_path):
+    """The graph is small, but its constants are nested products that take seconds to compute."""
     graph = tiny.costly_graph()
     assert len(graph) < 100_000
     path = tiny.write_bundle(tmp_path / "b", graph=graph, loading={"bytes": 1e9, "seconds": 0.3})
@@ -82,14 +82,14 @@ def test_a_graph_that_takes_long_is_not_served(tmp_path):
         CloudModel.from_bundle(path)
 
 
-def test_the_operators_limits_bound_those_of_a_bundle(tmp_path):
+def test_the_operators_load_limits_bound_the_limits_of_a_bundle(tmp_path):
     path = tiny.write_bundle(tmp_path / "b", loading={"bytes": 1e9, "seconds": 90})
     with pytest.raises(
         ModelError, match="takes up to 90 seconds, but at most 60 are allowed: raise load_"
     ):
         CloudModel.from_bundle(path)
-    bound = LoadLimits(bytes=2e9, seconds=90)
-    assert len(CloudModel.from_bundle(path, load_bound=bound).answer(tiny.rows(3)).labels) == 3
+    limits = LoadLimits(bytes=2e9, seconds=90)
+    assert len(CloudModel.from_bundle(path, load_bound=limits).answer(tiny.rows(3)).labels) == 3
 
 
 def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):
@@ -128,18 +128,19 @@ def test_a_damaged_bundle_is_not_served(tmp_path):
         CloudModel.from_bundle(path)
 
 
-def test_a_bundle_that_was_opened_without_the_key_is_checked_with_it(tmp_path):
-    path, (secret, public) = tiny.write_bundle(tmp_path / "b"), keygen(tmp_path / "key")
+def test_the_signature_is_checked_for_paths_and_opened_bundles(tmp_path):
+    path = tiny.write_bundle(tmp_path / "b")
+    secret, public = keygen(tmp_path / "key")
     signed = repack(path, tmp_path / "signed", sign=secret).path
 
-    def served(bundle):
+    def load(bundle):
         return ServedModels(public_key=public).load(bundle)
 
     for bundle in (path, Bundle.open(path)):
         with pytest.raises(SignatureError, match="is not signed"):
-            served(bundle)
+            load(bundle)
     for bundle in (signed, Bundle.open(signed), Bundle.open(signed, public_key=public)):
-        assert served(bundle) == ("tiny", "1")
+        assert load(bundle) == ("tiny", "1")
 
 
 def test_a_bundle_without_a_cloud_model_is_not_served(tmp_path):

@@ -1,4 +1,4 @@
-"""High-cost model on a real server of the Open Inference Protocol."""
+"""High-cost model on a server of the Open Inference Protocol."""
 
 import http.server
 import json
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class OipServer:
-    """A server of the protocol, version 2, that runs a graph through onnxruntime."""
+    """Server of version 2 of the protocol, which runs a graph in onnxruntime."""
 
     def __init__(self, graph, *, columns=False):
         self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
@@ -40,7 +40,7 @@ class OipServer:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            # Otherwise an answer's body waits for the acknowledgement of its head.
+            # With Nagle's algorithm the body waits until the client acknowledges the headers.
             disable_nagle_algorithm = True
 
             def setup(self):
@@ -51,37 +51,40 @@ class OipServer:
                 spec = server.session.get_inputs()[0]
                 known = self.path == "/v2/models/tiny%201"
                 inputs = [{"name": spec.name, "datatype": "FP32", "shape": [-1, 4]}]
-                self.say(200 if known else 404, {"name": "tiny 1", "inputs": inputs})
+                self.respond(200 if known else 404, {"name": "tiny 1", "inputs": inputs})
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 size = int(self.headers.get("Inference-Header-Content-Length", len(body)))
-                asked = json.loads(body[:size])
-                (given,) = asked["inputs"]
-                raw = "binary_data_size" in given.get("parameters", {})
-                data = np.frombuffer(body[size:], "<f4") if raw else np.array(given["data"], "f4")
-                X = data.reshape(given["shape"])
-                outputs = server.session.run(None, {given["name"]: X})
+                request = json.loads(body[:size])
+                (tensor,) = request["inputs"]
+                is_binary = "binary_data_size" in tensor.get("parameters", {})
+                if is_binary:
+                    data = np.frombuffer(body[size:], "<f4")
+                else:
+                    data = np.array(tensor["data"], "f4")
+                X = data.reshape(tensor["shape"])
+                outputs = server.session.run(None, {tensor["name"]: X})
                 if server.status != 200:
-                    self.say(server.status, {"error": "too much at once"})
+                    self.respond(server.status, {"error": "too much at once"})
                     return
-                told, tail = [], b""
+                descriptions, tail = [], b""
                 for spec, array in zip(server.session.get_outputs(), outputs, strict=True):
                     kind = {"int64": "INT64", "float32": "FP32"}[array.dtype.name]
                     if server.columns and array.ndim == 1:
                         array = array[:, np.newaxis]
-                    one = {"name": spec.name, "datatype": kind, "shape": list(array.shape)}
-                    if asked.get("parameters", {}).get("binary_data_output"):
-                        one["parameters"] = {"binary_data_size": array.nbytes}
+                    description = {"name": spec.name, "datatype": kind, "shape": list(array.shape)}
+                    if request.get("parameters", {}).get("binary_data_output"):
+                        description["parameters"] = {"binary_data_size": array.nbytes}
                         tail += array.tobytes()
                     else:
-                        one["data"] = array.reshape(-1).tolist()
-                    told.append(one)
+                        description["data"] = array.reshape(-1).tolist()
+                    descriptions.append(description)
                 if server.spoil:
-                    server.spoil(told)
-                self.say(200, {"model_name": "tiny 1", "outputs": told}, tail)
+                    server.spoil(descriptions)
+                self.respond(200, {"model_name": "tiny 1", "outputs": descriptions}, tail)
 
-            def say(self, status, document, tail=b""):
+            def respond(self, status, document, tail=b""):
                 head = json.dumps(document).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(head) + len(tail)))
@@ -110,73 +113,76 @@ class OipServer:
 
 @pytest.fixture(autouse=True)
 def _close_backends(monkeypatch):
-    """A worker closes its backends; close those that tests made, too."""
-    made = []
-    before = OipBackend.__init__
+    """Close the backends that a test made without a worker."""
+    backends = []
+    init = OipBackend.__init__
 
-    def remember(self, *args, **kwargs):
-        made.append(self)
-        before(self, *args, **kwargs)
+    def init_and_record(self, *args, **kwargs):
+        backends.append(self)
+        init(self, *args, **kwargs)
 
-    monkeypatch.setattr(OipBackend, "__init__", remember)
+    monkeypatch.setattr(OipBackend, "__init__", init_and_record)
     yield
-    for backend in made:
+    for backend in backends:
         if hasattr(backend, "_pool"):
             backend.close()
 
 
 @pytest.fixture
 def serving():
-    started = []
+    servers = []
 
     def start(path, **settings):
-        started.append(OipServer((path / "cloud.onnx").read_bytes(), **settings))
-        return started[-1]
+        servers.append(OipServer((path / "cloud.onnx").read_bytes(), **settings))
+        return servers[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for server in servers:
+        server.close()
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 @pytest.mark.parametrize("columns", [False, True], ids=["flat", "columns"])
-def test_answers_are_those_of_the_model_in_process(tmp_path, serving, kind, binary, columns):
+def test_a_remote_model_answers_as_the_local_model(tmp_path, serving, kind, binary, columns):
     path = tiny.write_bundle(tmp_path / "b", kind=kind)
     server = serving(path, columns=columns)
-    there = CloudModel.from_bundle(
+    remote = CloudModel.from_bundle(
         path, backend=backend_at(server.url, binary=binary)(Bundle.open(path).manifest)
     )
-    here = CloudModel.from_bundle(path)
-    for n in (1, 7, 100):
-        X = tiny.rows(n, seed=n)
-        got, wanted = there.answer(X), here.answer(X)
-        np.testing.assert_array_equal(got.labels, wanted.labels)
-        np.testing.assert_array_equal(got.probabilities, wanted.probabilities)
+    local = CloudModel.from_bundle(path)
+    for n_rows in (1, 7, 100):
+        X = tiny.rows(n_rows, seed=n_rows)
+        answer = remote.answer(X)
+        expected = local.answer(X)
+        np.testing.assert_array_equal(answer.labels, expected.labels)
+        np.testing.assert_array_equal(answer.probabilities, expected.probabilities)
     assert server.connections == 1
-    assert there.trouble is None
+    assert remote.trouble is None
 
 
-def test_a_worker_serves_what_another_server_computes(bundle, serving, mosquitto, caller):
+def test_a_worker_answers_with_a_remote_model_and_reports_its_errors(
+    bundle, serving, mosquitto, caller
+):
     server = serving(bundle)
     with Worker(bundle, mosquitto.url, backend=backend_at(server.url), parallel=3) as worker:
-        one = caller(mosquitto)
+        client = caller(mosquitto)
         X = tiny.rows(30)
-        asked = {one.ask(X[i : i + 1], ttl_ms=20_000).id: i for i in range(30)}
+        row_of_request = {client.ask(X[i : i + 1], ttl_ms=20_000).id: i for i in range(30)}
         labels, _ = tiny.expected(X)
-        for answer in one.responses(30):
-            assert answer.labels[0] == labels[asked[answer.id]]
+        for answer in client.responses(30):
+            assert answer.labels[0] == labels[row_of_request[answer.id]]
         server.status = 503
-        one.ask(tiny.rows(1))
-        answer = one.response()
+        client.ask(tiny.rows(1))
+        answer = client.response()
         assert (answer.error, answer.retryable) == ("busy", True)
         assert "503" in worker.trouble
         server.status = 500
-        one.ask(tiny.rows(1))
-        assert one.response().error == "failed"
+        client.ask(tiny.rows(1))
+        assert client.response().error == "failed"
         server.status = 200
-        one.ask(tiny.rows(1))
-        assert one.response().error is None
+        client.ask(tiny.rows(1))
+        assert client.response().error is None
         assert worker.trouble is None
 
 
@@ -188,35 +194,35 @@ def test_the_command_line_takes_a_backend(bundle, serving, mosquitto, caller, co
         "--parallel", 2,
     )  # fmt: skip
     assert worker.line().startswith("ready: model tiny 1 on")
-    one = caller(mosquitto)
-    one.ask(tiny.rows(3))
-    assert one.response().labels.tolist() == tiny.expected(tiny.rows(3))[0].tolist()
+    client = caller(mosquitto)
+    client.ask(tiny.rows(3))
+    assert client.response().labels.tolist() == tiny.expected(tiny.rows(3))[0].tolist()
 
 
-def spoilt(**fields):
+def changed_output(**fields):
     return lambda outputs: outputs[0].update(fields)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "message"),
     [
-        (spoilt(shape=[1, 2]), "does not follow the protocol"),
-        (spoilt(shape=[-1]), "does not follow the protocol"),
-        (spoilt(datatype="STRING"), "does not follow the protocol"),
-        (spoilt(data="nothing"), "does not follow the protocol"),
-        (spoilt(data=[0.0] * 6, shape=[2, 3]), "for 1 instances"),
-        (spoilt(datatype="INT64"), "not one matrix of margins"),
+        (changed_output(shape=[1, 2]), "does not follow the protocol"),
+        (changed_output(shape=[-1]), "does not follow the protocol"),
+        (changed_output(datatype="STRING"), "does not follow the protocol"),
+        (changed_output(data="nothing"), "does not follow the protocol"),
+        (changed_output(data=[0.0] * 6, shape=[2, 3]), "for 1 instances"),
+        (changed_output(datatype="INT64"), "not one matrix of margins"),
         (lambda outputs: outputs.clear(), "not one matrix of margins"),
         (lambda outputs: outputs[0].pop("data"), "does not follow the protocol"),
-        (spoilt(parameters={"binary_data_size": 12}), "does not follow the protocol"),
+        (changed_output(parameters={"binary_data_size": 12}), "does not follow the protocol"),
     ],
 )
-def test_a_malformed_answer_of_a_server_is_an_error(bundle, serving, spoil, words):
+def test_a_malformed_response_of_the_server_is_an_error(bundle, serving, spoil, message):
     server = serving(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
     backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1")
     server.spoil = spoil
-    with pytest.raises(ModelError, match=words) as caught:
+    with pytest.raises(ModelError, match=message) as caught:
         backend.run(tiny.rows(1))
     assert not isinstance(caught.value, BackendBusy)
     server.spoil = None
@@ -225,7 +231,7 @@ def test_a_malformed_answer_of_a_server_is_an_error(bundle, serving, spoil, word
 
 @pytest.mark.parametrize("n_numbers", [4, 5, 6, 7, 8])
 @pytest.mark.parametrize("is_binary", [False, True])
-def test_a_tensor_has_exactly_the_numbers_of_its_shape(n_numbers, is_binary):
+def test_a_tensor_with_more_or_fewer_numbers_than_its_shape_is_refused(n_numbers, is_binary):
     numbers = np.arange(n_numbers, dtype="<f4")
     tensor = {"name": "margins", "datatype": "FP32", "shape": [2, 3]}
     if is_binary:
@@ -249,11 +255,11 @@ def test_missing_values_need_the_binary_form(bundle, serving):
     X[0, 0] = np.nan
     with pytest.raises(ModelError, match="binary"):
         OipBackend(url, n_inputs=4, kind="margins", model="tiny 1").run(X)
-    raw = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1", binary=True)
-    assert np.isnan(raw.run(X)[0]).all()
+    binary_backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1", binary=True)
+    assert np.isnan(binary_backend.run(X)[0]).all()
 
 
-def test_servers_that_are_away_slow_or_without_the_model(bundle, serving):
+def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, serving):
     server = serving(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
 
@@ -264,25 +270,30 @@ def test_servers_that_are_away_slow_or_without_the_model(bundle, serving):
         backend(url.replace("tiny", "other"))
     with pytest.raises(ModelError, match=r"FP32 \[-1, 4\], not FP32 \[-1, 5\]"):
         backend(url, n_inputs=5)
-    there = backend(url)
+    connected = backend(url)
     server.close()
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        at = f"http://127.0.0.1:{mute.getsockname()[1]}/v2/models/m"
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        silent_url = f"http://127.0.0.1:{silent_server.getsockname()[1]}/v2/models/m"
         with pytest.raises(BackendBusy, match="does not answer"):
-            backend(at, timeout=0.1)
+            backend(silent_url, timeout=0.1)
     with pytest.raises(BackendBusy, match="does not answer"):
-        backend(at)
-    for wrong in ("mqtt://h/v2/models/m", "http://h/m", "http://h:x/v2/models/m", "http:///v2"):
+        backend(silent_url)
+    for invalid_url in (
+        "mqtt://h/v2/models/m",
+        "http://h/m",
+        "http://h:x/v2/models/m",
+        "http:///v2",
+    ):
         with pytest.raises(InputError, match="backend"):
-            backend(wrong)
-    assert there.trouble is None
+            backend(invalid_url)
+    assert connected.trouble is None
 
 
 HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"inputs": [{"name": "xyz"}]}'
 
 
 @pytest.mark.parametrize(
-    ("slowly", "then"),
+    ("slow_parts", "rest"),
     [
         ([HEAD, *([bytes((byte,)) for byte in BODY])], b""),
         ([bytes((byte,)) for byte in HEAD], BODY),
@@ -290,15 +301,15 @@ HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"inputs": [{"n
     ],
     ids=["body", "head", "continue"],
 )
-def test_a_slow_answer_is_an_error_after_the_timeout(slowly, then):
+def test_a_slow_response_is_an_error_after_the_timeout(slow_parts, rest):
     def trickle():
         connection, _ = server.accept()
-        with connection, suppress(OSError):  # the backend has gone
+        with connection, suppress(OSError):  # the backend has closed the connection
             connection.recv(65536)
-            for some in slowly:
-                connection.sendall(some)
+            for part in slow_parts:
+                connection.sendall(part)
                 time.sleep(0.02)
-            connection.sendall(then)
+            connection.sendall(rest)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=trickle)
@@ -313,12 +324,12 @@ def test_a_slow_answer_is_an_error_after_the_timeout(slowly, then):
 
 
 def _install(home):
-    """Install MLServer, unless that was done for these versions; what went wrong, if anything."""
+    """Install MLServer unless these versions are installed, and return an error message."""
     versions = sys.version + (ROOT / "constraints.txt").read_text()
-    done = home / "versions"
-    if done.is_file() and done.read_text() == versions:
+    installed_versions = home / "versions"
+    if installed_versions.is_file() and installed_versions.read_text() == versions:
         return ""
-    done.unlink(missing_ok=True)
+    installed_versions.unlink(missing_ok=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", home / "venv"], check=True)
     install = subprocess.run(
         [
@@ -330,22 +341,22 @@ def _install(home):
         text=True,
     )  # fmt: skip
     if install.returncode:
-        return (install.stderr.strip().splitlines() or ["no word"])[-1]
-    done.write_text(versions)
+        return (install.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+    installed_versions.write_text(versions)
     return ""
 
 
 @pytest.fixture(scope="module")
 def mlserver(make_once):
-    """MLServer in an environment of its own, kept from run to run; it brings fifty packages."""
-    given = os.environ.get("GATEWISE_MLSERVER")  # one that is there already
-    if given:
-        return Path(given)
+    """Path of MLServer, which is installed in a separate environment and kept between runs."""
+    installed_path = os.environ.get("GATEWISE_MLSERVER")
+    if installed_path:
+        return Path(installed_path)
     home = ROOT / ".pytest_cache" / "mlserver"
     home.mkdir(parents=True, exist_ok=True)
-    trouble = make_once("mlserver", lambda _: _install(home))
-    if trouble:
-        pytest.skip(f"MLServer cannot be installed from the package index here: {trouble}")
+    error = make_once("mlserver", lambda _: _install(home))
+    if error:
+        pytest.skip(f"MLServer cannot be installed from the package index here: {error}")
     return home / "venv/bin/mlserver"
 
 
@@ -368,22 +379,22 @@ def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, caller
         deadline = time.monotonic() + 120
         while True:
             try:
-                there = backend_at(url)(manifest)
+                remote = backend_at(url)(manifest)
                 break
             except ModelError:
                 assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
                 assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
                 time.sleep(0.2)
         X = tiny.rows(50)
-        wanted = CloudModel.from_bundle(path).answer(X)
-        # Over HTTP MLServer does not speak the binary extension.
-        got = CloudModel.from_bundle(path, backend=there).answer(X)
-        np.testing.assert_array_equal(got.labels, wanted.labels)
-        np.testing.assert_array_equal(got.probabilities, wanted.probabilities)
-        with Worker(path, mosquitto.url, backend=lambda _: there, parallel=2):
-            one = caller(mosquitto)
-            one.ask(X)
-            assert one.response().labels.tolist() == wanted.labels.tolist()
+        expected = CloudModel.from_bundle(path).answer(X)
+        # MLServer does not support the binary extension over HTTP.
+        answer = CloudModel.from_bundle(path, backend=remote).answer(X)
+        np.testing.assert_array_equal(answer.labels, expected.labels)
+        np.testing.assert_array_equal(answer.probabilities, expected.probabilities)
+        with Worker(path, mosquitto.url, backend=lambda _: remote, parallel=2):
+            client = caller(mosquitto)
+            client.ask(X)
+            assert client.response().labels.tolist() == expected.labels.tolist()
     finally:
         server.terminate()
         server.wait(30)

@@ -1,4 +1,4 @@
-"""Execution providers: a missing one is named, and one that answers differently is refused."""
+"""Execution providers: refusal of missing providers and of those that answer differently."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from gatewise_edge.device import self_checks
 from gatewise_edge.errors import SelfTestError
 from tests.support.image_models import conv_graph, digit_images
 
-CLASSES = load_onnxruntime().get_available_providers()
-PROVIDERS = [name.removesuffix("ExecutionProvider").lower() for name in CLASSES]
-OTHERS = [name for name in PROVIDERS if name != CPU]
-needs_other = pytest.mark.skipif(not OTHERS, reason="this onnxruntime has the CPU alone")
+PROVIDER_CLASSES = load_onnxruntime().get_available_providers()
+PROVIDERS = [name.removesuffix("ExecutionProvider").lower() for name in PROVIDER_CLASSES]
+OTHER_PROVIDERS = [name for name in PROVIDERS if name != CPU]
+needs_other_provider = pytest.mark.skipif(
+    not OTHER_PROVIDERS, reason="this onnxruntime has only the CPU provider"
+)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """A bundle of two networks, and rows."""
+    """A bundle of two networks, and rows to ask about."""
     images, y = digit_images()
     rows = images[900:1300]
     low = conv_graph(images[:300], y[:300])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the solver's, which does not converge on these rows
+        warnings.simplefilter("ignore")  # the solver does not converge on these rows
         high = conv_graph(images[:900], y[:900])
     system = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(rows, y[900:1300])
     folder = tmp_path_factory.mktemp("pair")
     return gw.pack(system, folder / "bundle", sample=rows[:64]), rows
 
 
-def test_missing_provider_is_named_with_those_that_exist(pair):
+def test_a_missing_provider_is_refused_with_the_list_of_providers(pair):
     bundle, _ = pair
     message = f"provider 'neuron' is not in the onnxruntime installed here, which has .*{CPU}"
     with pytest.raises(InputError, match=message):
@@ -52,7 +54,7 @@ def test_missing_provider_is_named_with_those_that_exist(pair):
         settings.make_worker()
 
 
-@pytest.mark.parametrize("provider", OTHERS)
+@pytest.mark.parametrize("provider", OTHER_PROVIDERS)
 def test_answers_of_a_provider_equal_those_of_the_cpu(pair, provider):
     bundle, rows = pair
     X = rows.reshape(len(rows), -1).astype(np.float32)
@@ -65,19 +67,21 @@ def test_answers_of_a_provider_equal_those_of_the_cpu(pair, provider):
             assert device.answer(row).label == cpu.answer(row).label
 
 
-@needs_other
-def test_provider_beyond_the_tolerance_is_refused(pair, monkeypatch):
+@needs_other_provider
+def test_a_provider_beyond_the_tolerance_is_refused(pair, monkeypatch):
     bundle, _ = pair
     for module in (cloud_model, self_checks):
         monkeypatch.setattr(module, "PROVIDER_TOLERANCE", -1.0)
-    with pytest.raises(SelfTestError, match=f"with the provider '{OTHERS[0]}' a probability"):
-        CloudModel.from_bundle(bundle, provider=OTHERS[0])
+    with pytest.raises(
+        SelfTestError, match=f"with the provider '{OTHER_PROVIDERS[0]}' a probability"
+    ):
+        CloudModel.from_bundle(bundle, provider=OTHER_PROVIDERS[0])
     with pytest.raises(SelfTestError, match="stage_0 in 64 of 64 rows"):
-        gw.Device(bundle, provider=OTHERS[0])
+        gw.Device(bundle, provider=OTHER_PROVIDERS[0])
 
 
-@needs_other
-def test_models_without_a_graph_to_run_say_so(tmp_path, caplog):
+@needs_other_provider
+def test_models_without_a_graph_refuse_or_ignore_a_provider(tmp_path, caplog):
     import lightgbm
     from sklearn.datasets import load_iris
 
@@ -88,6 +92,9 @@ def test_models_without_a_graph_to_run_say_so(tmp_path, caplog):
     ).fit(X, y)
     bundle = gw.pack(system, tmp_path / "bundle", sample=X[:16])
     with pytest.raises(ModelError, match="lightgbm runs the cloud model"):
-        CloudModel.from_bundle(bundle, provider=OTHERS[0])
-    with caplog.at_level(logging.WARNING, "gatewise_edge"), gw.Device(bundle, provider=OTHERS[0]):
+        CloudModel.from_bundle(bundle, provider=OTHER_PROVIDERS[0])
+    with (
+        caplog.at_level(logging.WARNING, "gatewise_edge"),
+        gw.Device(bundle, provider=OTHER_PROVIDERS[0]),
+    ):
         assert "has no stage to run: flat models run on the CPU" in caplog.text

@@ -1,4 +1,4 @@
-"""What operators ask for: /metrics and /healthz of a worker on a real broker."""
+"""The pages /metrics and /healthz of a worker on a real broker."""
 
 from types import SimpleNamespace
 
@@ -14,41 +14,41 @@ from tests.support.waiting import wait_until
 
 def samples(text):
     return {
-        (s.name.removeprefix("gatewise_worker_"), *sorted(s.labels.items())): s.value
+        (sample.name.removeprefix("gatewise_worker_"), *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
-        for s in family.samples
+        for sample in family.samples
     }
 
 
-def test_metrics_are_the_counters_of_the_worker(bundle, mosquitto, caller):
+def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, caller):
     with Worker(bundle, mosquitto.url) as worker, worker_endpoints(worker, 0) as pages:
-        one = caller(mosquitto)
-        for n in (1, 3, 3):
-            one.ask(tiny.rows(n))
-            one.response()
-        one.ask(tiny.rows(1), model="other")
-        one.response()
-        one.send(b"noise")
-        one.get()
+        client = caller(mosquitto)
+        for n_rows in (1, 3, 3):
+            client.ask(tiny.rows(n_rows))
+            client.response()
+        client.ask(tiny.rows(1), model="other")
+        client.response()
+        client.send(b"noise")
+        client.get()
         status, text = page(pages.port, "/metrics")
     assert status == 200
-    got = samples(text)
-    assert got["received_total",] == 5
-    assert got["answered_total",] == 3
-    assert got["instances_total",] == 7
-    assert got["errors_total", ("code", "no-model")] == 1
-    assert got["dead_total", ("reason", "cbor")] == 1
-    assert got["model_instances_total", ("model", "tiny"), ("version", "1")] == 7
-    assert got["model_info", ("model", "tiny"), ("version", "1")] == 1
-    assert got["latency_seconds_count",] == 3
-    assert got["latency_seconds_bucket", ("le", "+Inf")] == 3
-    assert got["batch_instances_bucket", ("le", "1")] == 1
-    assert got["batch_instances_bucket", ("le", "4")] == 3
-    assert got["batch_instances_sum",] == 7
-    assert (got["queue_depth",], got["connected",], got["serving",]) == (0, 1, 1)
-    names = {name for name, *_ in got}
-    assert {f"{n}_total" for n in COUNTS if not n.endswith("_us")} <= names
-    assert all(f"gatewise_worker_{n}" in text for n in names)
+    metrics = samples(text)
+    assert metrics["received_total",] == 5
+    assert metrics["answered_total",] == 3
+    assert metrics["instances_total",] == 7
+    assert metrics["errors_total", ("code", "no-model")] == 1
+    assert metrics["dead_total", ("reason", "cbor")] == 1
+    assert metrics["model_instances_total", ("model", "tiny"), ("version", "1")] == 7
+    assert metrics["model_info", ("model", "tiny"), ("version", "1")] == 1
+    assert metrics["latency_seconds_count",] == 3
+    assert metrics["latency_seconds_bucket", ("le", "+Inf")] == 3
+    assert metrics["batch_instances_bucket", ("le", "1")] == 1
+    assert metrics["batch_instances_bucket", ("le", "4")] == 3
+    assert metrics["batch_instances_sum",] == 7
+    assert (metrics["queue_depth",], metrics["connected",], metrics["serving",]) == (0, 1, 1)
+    names = {name for name, *_ in metrics}
+    assert {f"{count}_total" for count in COUNTS if not count.endswith("_us")} <= names
+    assert all(f"gatewise_worker_{name}" in text for name in names)
 
 
 def test_health_follows_the_connection(bundle):
@@ -56,8 +56,8 @@ def test_health_follows_the_connection(bundle):
     with broker:
         worker = Worker(bundle, broker.url)
         with worker_endpoints(worker, 0) as pages:
-            status, why = page(pages.port, "/healthz")
-            assert (status, why) == (503, f"it is not connected to {broker.url}\n")
+            status, reason = page(pages.port, "/healthz")
+            assert (status, reason) == (503, f"it is not connected to {broker.url}\n")
             worker.start()
             assert page(pages.port, "/healthz") == (200, "ok\n")
             assert page(pages.port, "/healthz", "HEAD") == (200, "")
@@ -79,13 +79,13 @@ def test_a_version_with_a_space_is_one_label():
         histograms=counters.histograms(),
         trouble=None,
     )
-    got = samples(text_of(worker).decode())
+    metrics = samples(text_of(worker).decode())
     labels = ("model", "my pump"), ("version", "1 beta")
-    assert (got["model_info", *labels], got["model_instances_total", *labels]) == (1, 3)
-    assert got["model_instances_total", ("model", "old"), ("version", "2")] == 1
+    assert (metrics["model_info", *labels], metrics["model_instances_total", *labels]) == (1, 3)
+    assert metrics["model_instances_total", ("model", "old"), ("version", "2")] == 1
 
 
-def test_labels_are_bounded():
+def test_the_number_of_model_labels_is_bounded():
     counters = Counters()
     for i in range(3 * MAX_LABELS):
         counters.add("model_instances", label=f"model {i}")

@@ -1,4 +1,4 @@
-"""The batcher in virtual time, compared with a model of its rules."""
+"""Batcher in virtual time, compared with a simple model of its rules."""
 
 import numpy as np
 import pytest
@@ -27,10 +27,10 @@ def ticket(
 
 
 def numbers(batch):
-    return [int.from_bytes(t.id, "big") for t in batch.tickets]
+    return [int.from_bytes(queued.id, "big") for queued in batch.tickets]
 
 
-def test_takes_what_is_queued_up_to_the_largest_batch():
+def test_take_returns_queued_requests_up_to_the_largest_batch():
     batcher = Batcher(max_batch=16)
     for number in range(20):
         assert batcher.offer(ticket(number), 0.0) == QUEUED
@@ -42,7 +42,7 @@ def test_takes_what_is_queued_up_to_the_largest_batch():
     assert batcher.take(0.0) == (None, [])
 
 
-def test_rows_of_several_requests_run_together_in_their_order():
+def test_a_batch_holds_the_rows_of_its_requests_in_order():
     batcher = Batcher()
     for number, rows in enumerate([2, 1, 3]):
         batcher.offer(ticket(number, rows=rows), 0.0)
@@ -52,15 +52,15 @@ def test_rows_of_several_requests_run_together_in_their_order():
     assert batch.rows.shape == (6, 3)
 
 
-def test_a_refusal_tells_when_what_is_queued_will_have_run():
+def test_wait_ms_is_the_expected_time_of_the_queued_rows():
     batcher, parallel_batcher = Batcher(), Batcher(parallel=2)
-    for tested in (batcher, parallel_batcher):
-        tested.offer(ticket(1, rows=4), 0.0)
-        assert tested.wait_ms == 1  # nothing has run yet
-        assert tested.expected_seconds(DIGITS, 1) == np.inf
+    for each_batcher in (batcher, parallel_batcher):
+        each_batcher.offer(ticket(1, rows=4), 0.0)
+        assert each_batcher.wait_ms == 1  # nothing has run yet
+        assert each_batcher.expected_seconds(DIGITS, 1) == np.inf
         for _ in range(3):
-            tested.observe_run(DIGITS, 8, 0.4)  # 50 ms an instance
-        assert tested.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
+            each_batcher.observe_run(DIGITS, 8, 0.4)  # 50 ms per instance
+        assert each_batcher.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
     assert (batcher.wait_ms, parallel_batcher.wait_ms) == (200, 100)
     batcher.offer(ticket(9, model=WINE), 0.0)
     batcher.observe_run(WINE, 1, 0.0065)
@@ -73,7 +73,7 @@ def test_a_refusal_tells_when_what_is_queued_will_have_run():
     assert batcher.wait_ms == 1
 
 
-def test_a_request_waits_for_others_only_if_told_to():
+def test_pause_delays_a_request_only_with_a_wait_time():
     assert Batcher().pause(0.0) == 0.0
     batcher = Batcher(max_batch=4, wait=0.01)
     assert batcher.pause(0.0) == 0.0
@@ -86,10 +86,10 @@ def test_a_request_waits_for_others_only_if_told_to():
     assert batcher.pause(0.002) == 0.0
     assert len(batcher.take(0.002)[0].rows) == 4
     batcher.offer(ticket(3, arrived=0.003, ttl=0.002), 0.003)
-    assert batcher.pause(0.003) == pytest.approx(0.002)  # not beyond its life
+    assert batcher.pause(0.003) == pytest.approx(0.002)  # not after the request expires
 
 
-def test_requests_are_known_until_they_are_done():
+def test_requests_are_pending_until_they_are_finished_or_forgotten():
     batcher = Batcher()
     batcher.offer(ticket(0), 0.0)
     batcher.offer(ticket(1, ttl=0.5), 0.0)
@@ -111,13 +111,13 @@ def test_documented_bounds_are_the_defaults():
 
 
 @pytest.mark.parametrize(("queue_bytes", "fits"), [(24, True), (23, False)])
-def test_the_queue_holds_its_bytes_and_no_more(queue_bytes, fits):
+def test_the_queue_holds_at_most_its_bytes(queue_bytes, fits):
     batcher = Batcher(queue_bytes=queue_bytes)
     assert batcher.offer(ticket(0, device="a"), 0.0).queued  # 12 bytes each
     assert batcher.offer(ticket(1, device="b"), 0.0).queued == fits
 
 
-def test_answers_are_remembered_within_their_bytes_and_time():
+def test_repeated_requests_get_the_stored_answer_within_bytes_and_time():
     batcher = Batcher(memory_bytes=4, memory_seconds=5.0)
     for number, answer in enumerate((b"1234", b"5")):
         batcher.offer(ticket(number), 0.0)
@@ -128,24 +128,25 @@ def test_answers_are_remembered_within_their_bytes_and_time():
     assert batcher.offer(ticket(1), 5.0) == QUEUED
 
 
-def test_models_do_not_mix_and_the_oldest_goes_first():
+def test_batches_have_one_model_and_the_oldest_runs_first():
     batcher = Batcher()
     for number, model in enumerate([WINE, DIGITS, WINE, DIGITS]):
         batcher.offer(ticket(number, model=model), 0.0)
-    first, second = batcher.take(0.0)[0], batcher.take(0.0)[0]
+    first = batcher.take(0.0)[0]
+    second = batcher.take(0.0)[0]
     assert (first.model, numbers(first)) == (WINE, [0, 2])
     assert (second.model, numbers(second)) == (DIGITS, [1, 3])
 
 
-def drained(batcher):
-    """Take all: the device of each request, in their turn."""
+def take_all_devices(batcher):
+    """Take all requests and return their devices in order."""
     devices = []
     while len(batcher):
-        devices += [t.device for t in batcher.take(0.0)[0].tickets]
+        devices += [queued.device for queued in batcher.take(0.0)[0].tickets]
     return devices
 
 
-def test_a_device_that_sends_much_waits_for_itself():
+def test_a_noisy_device_does_not_delay_quiet_devices():
     batcher = Batcher(max_batch=1, device_rows=100_000)
     for number in range(50):
         batcher.offer(ticket(number, rows=500, device="noisy"), 0.0)
@@ -153,37 +154,37 @@ def test_a_device_that_sends_much_waits_for_itself():
     for number in range(5):
         for device in ("quiet", "other"):
             batcher.offer(ticket(number, device=device), 0.0)
-    assert drained(batcher)[:11] == ["quiet", "other"] * 5 + ["noisy"]
+    assert take_all_devices(batcher)[:11] == ["quiet", "other"] * 5 + ["noisy"]
 
 
-def test_turns_are_by_rows():
+def test_devices_share_the_worker_by_rows_not_by_requests():
     batcher = Batcher(max_batch=1)
     for number in range(12):
         batcher.offer(ticket(number, rows=3, device="wide"), 0.0)
         batcher.offer(ticket(number, rows=1, device="narrow"), 0.0)
-    first = drained(batcher)[:12]
+    first = take_all_devices(batcher)[:12]
     assert (first.count("wide"), first.count("narrow")) == (3, 9)
 
 
-def test_noisy_devices_leave_room_and_get_it_again():
+def test_noisy_devices_leave_capacity_for_others():
     batcher = Batcher(capacity=100, device_rows=40)
 
-    def accepted(device, rows=1):
+    def count_accepted(device, rows=1):
         return sum(
             batcher.offer(ticket(n, device=device, rows=rows), 0.0) == QUEUED for n in range(200)
         )
 
-    assert accepted("wide", rows=15) == 2
-    assert accepted("large", rows=500) == 1  # one is always taken
-    assert accepted("noisy") == 40
-    assert accepted("other") == 29
-    assert [accepted(f"device-{n}") for n in range(5)] == [15, 7, 4, 2, 0]
+    assert count_accepted("wide", rows=15) == 2
+    assert count_accepted("large", rows=500) == 1  # the first request is always accepted
+    assert count_accepted("noisy") == 40
+    assert count_accepted("other") == 29
+    assert [count_accepted(f"device-{n}") for n in range(5)] == [15, 7, 4, 2, 0]
     assert batcher.rows == 30 + 500 + 40 + 29 + 15 + 7 + 4 + 2
-    drained(batcher)
-    assert accepted("noisy") == 40
+    take_all_devices(batcher)
+    assert count_accepted("noisy") == 40
 
 
-def test_devices_that_come_once_are_not_remembered():
+def test_devices_without_requests_are_forgotten():
     batcher = Batcher(capacity=10)
     for number in range(1000):
         batcher.offer(ticket(number, rows=4, device=f"device-{number}"), 0.0)
@@ -201,7 +202,7 @@ def test_expired_requests_are_dropped_and_forgotten():
     assert batcher.offer(ticket(0, arrived=1.0), 1.0) == QUEUED
 
 
-def test_a_duplicate_is_dropped_while_the_first_is_open_and_answered_again_afterwards():
+def test_a_duplicate_is_dropped_before_the_answer_and_repeated_after_it():
     batcher = Batcher()
     batcher.offer(ticket(7), 0.0)
     assert batcher.offer(ticket(7), 0.1) == DUPLICATE
@@ -212,27 +213,27 @@ def test_a_duplicate_is_dropped_while_the_first_is_open_and_answered_again_after
 
 
 @pytest.mark.parametrize(
-    ("bounds", "kept"),
+    ("bounds", "n_answers"),
     [
         ({"memory": 3}, 3),
         ({"memory_bytes": 25}, 2),
         ({"memory_seconds": 4.5}, 5),
     ],
 )
-def test_memory_is_bounded_by_count_bytes_and_age(bounds, kept):
+def test_memory_is_bounded_by_count_bytes_and_age(bounds, n_answers):
     batcher = Batcher(**bounds)
     for number in range(10):
         batcher.offer(ticket(number, arrived=number), number)
         (taken,) = batcher.take(number)[0].tickets
         batcher.finish(taken, b"ten bytes.", number)
-    assert len(batcher._answers) == kept
-    again = [batcher.offer(ticket(n, arrived=9.0), 9.0) for n in range(10)]
+    assert len(batcher._answers) == n_answers
+    offers = [batcher.offer(ticket(number, arrived=9.0), 9.0) for number in range(10)]
     repeated = Offer(counter="repeated", answer=b"ten bytes.")
-    assert again == [QUEUED] * (10 - kept) + [repeated] * kept
+    assert offers == [QUEUED] * (10 - n_answers) + [repeated] * n_answers
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """Any order of offers, takes, answers and waits: nothing lost, doubled or out of bounds."""
+    """Any order of offers, takes, answers and waits, compared with lists and dicts."""
 
     def __init__(self):
         super().__init__()
@@ -250,23 +251,23 @@ class BatcherMachine(RuleBasedStateMachine):
         ttl=st.floats(0, 5),
     )
     def offer(self, number, device, rows, model, ttl):
-        given = ticket(number, device=device, rows=rows, model=model, arrived=self.now, ttl=ttl)
-        own = sum(t.device == device for t in self.queued.values())
+        offered = ticket(number, device=device, rows=rows, model=model, arrived=self.now, ttl=ttl)
+        n_of_device = sum(t.device == device for t in self.queued.values())
         self.answers = {
             key: (when, answer)
             for key, (when, answer) in list(self.answers.items())[-3:]
             if self.now - when < 10.0
         }
-        verdict = self.batcher.offer(given, self.now)
-        if given.key in self.queued or given.key in [t.key for t in self.running]:
-            assert verdict == DUPLICATE
-        elif given.key in self.answers:
-            assert verdict == Offer(counter="repeated", answer=self.answers[given.key][1])
-        elif len(self.queued) == 5 or own > 5 - len(self.queued):
-            assert verdict == Offer(wait_ms=1)
+        outcome = self.batcher.offer(offered, self.now)
+        if offered.key in self.queued or offered.key in [t.key for t in self.running]:
+            assert outcome == DUPLICATE
+        elif offered.key in self.answers:
+            assert outcome == Offer(counter="repeated", answer=self.answers[offered.key][1])
+        elif len(self.queued) == 5 or n_of_device > 5 - len(self.queued):
+            assert outcome == Offer(wait_ms=1)
         else:
-            assert verdict == QUEUED
-            self.queued[given.key] = given
+            assert outcome == QUEUED
+            self.queued[offered.key] = offered
 
     @rule()
     def take(self):
@@ -308,7 +309,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.now += seconds
 
     @invariant()
-    def bounded(self):
+    def queue_and_memory_are_bounded(self):
         assert len(self.batcher) == len(self.queued) <= 5
         assert len(self.batcher._answers) <= 3
 

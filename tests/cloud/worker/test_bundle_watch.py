@@ -1,4 +1,4 @@
-"""Bundles that come and go while a worker serves."""
+"""Bundles that are added, replaced and removed while a worker serves."""
 
 import os
 import shutil
@@ -30,52 +30,54 @@ def versions(worker):
     return {version for _, version in worker.models}
 
 
-def test_a_version_comes_and_goes_and_no_request_is_lost(tmp_path, folder, mosquitto, caller):
+def test_versions_are_added_and_removed_without_lost_requests(tmp_path, folder, mosquitto, caller):
     tiny.write_bundle(folder / "one", version="1")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.05) as worker:
-        one = caller(mosquitto)
-        one.ask(tiny.rows(1), version="1")
-        assert one.response().error is None
+        client = caller(mosquitto)
+        client.ask(tiny.rows(1), version="1")
+        assert client.response().error is None
         tiny.write_bundle(tmp_path / "two", version="2")
         shutil.move(tmp_path / "two", folder / "two")
         wait_until(lambda: versions(worker) == {"1", "2"})
         for version in ("1", "2"):
-            one.ask(tiny.rows(1), version=version)
-            answer = one.response()
+            client.ask(tiny.rows(1), version=version)
+            answer = client.response()
             assert (answer.error, answer.version) == (None, version)
         shutil.rmtree(folder / "one")
         wait_until(lambda: versions(worker) == {"2"})
-        one.ask(tiny.rows(1), version="1")
-        assert one.response().error == "no-model"
-        one.ask(tiny.rows(1), version="2")
-        assert one.response().error is None
+        client.ask(tiny.rows(1), version="1")
+        assert client.response().error == "no-model"
+        client.ask(tiny.rows(1), version="2")
+        assert client.response().error is None
         wait_until(lambda: not worker.models.retired)
         assert worker.counters["watched"] == {"added": 2, "removed": 1}
 
 
 @pytest.mark.slow
-def test_one_that_goes_answers_what_it_took(slow_bundle, folder, mosquitto, caller):
+def test_a_removed_model_answers_its_queued_requests(slow_bundle, folder, mosquitto, caller):
     shutil.copytree(slow_bundle, folder / "slow")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02, max_batch=1) as worker:
-        one = caller(mosquitto)
-        asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=60_000) for _ in range(6)]
+        client = caller(mosquitto)
+        requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=60_000) for _ in range(6)]
         wait_until(lambda: worker.counters["received"] == 6)
         shutil.rmtree(folder / "slow")
         wait_until(lambda: not worker.models)
-        answers = one.responses(6)
-        assert {a.id: a.error for a in answers} == {r.id: None for r in asked}
+        answers = client.responses(6)
+        assert {answer.id: answer.error for answer in answers} == {
+            request.id: None for request in requests
+        }
         wait_until(lambda: not worker.models.retired)
 
 
-def test_models_are_those_of_one_instant(bundle):
+def test_iteration_over_models_ignores_later_changes(bundle):
     models = ServedModels()
     key = models.load(bundle)
-    listed = iter(models.values())
+    iterator = iter(models.values())
     models.retire(key)
-    assert [model.key for model in listed] == [key]
+    assert [model.key for model in iterator] == [key]
 
 
-def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, caplog):
+def test_invalid_bundles_are_refused_once_and_the_others_served(folder, mosquitto, caplog):
     tiny.write_bundle(folder / "good")
     tiny.write_bundle(folder / "spoilt", version="2", spoil=True)
     tiny.write_bundle(folder / "twin")
@@ -83,7 +85,7 @@ def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, 
     (folder / "broken.gwb").write_bytes(b"nothing")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
         assert versions(worker) == {"1"}
-        # Put right, it is taken.
+        # The worker loads the bundle after it has been corrected.
         shutil.rmtree(folder / "spoilt")
         tiny.write_bundle(folder / "spoilt", version="2")
         wait_until(lambda: versions(worker) == {"1", "2"})
@@ -95,7 +97,7 @@ def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, 
 
 
 @pytest.mark.slow
-def test_one_that_takes_long_to_load_is_refused_while_the_rest_answers(
+def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
     tmp_path, folder, mosquitto, caller, caplog
 ):
     tiny.write_bundle(folder / "good")
@@ -104,18 +106,19 @@ def test_one_that_takes_long_to_load_is_refused_while_the_rest_answers(
         costly = tiny.costly_graph()
         tiny.write_bundle(tmp_path / "costly", version="2", graph=costly, loading=limits)
         shutil.move(tmp_path / "costly", folder / "costly")
-        one = caller(mosquitto)
+        client = caller(mosquitto)
         n_answers = 0
         while "refused" not in worker.counters["watched"]:
-            one.ask(tiny.rows(1))
-            assert one.response().error is None
+            client.ask(tiny.rows(1))
+            assert client.response().error is None
             n_answers += 1
     assert n_answers > 20
     assert "loading it took more than 0.5 s" in caplog.text
 
 
-def test_one_that_may_not_be_read_is_refused_and_the_rest_served(bundle, caplog):
-    models, user = ServedModels(), os.geteuid()
+def test_an_unreadable_bundle_is_refused_and_the_others_served(bundle, caplog):
+    models = ServedModels()
+    user = os.geteuid()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(bundle, folder / "open")
@@ -124,7 +127,7 @@ def test_one_that_may_not_be_read_is_refused_and_the_rest_served(bundle, caplog)
         (folder / "closed").chmod(0)
         watch = BundleWatch(folder, models, lambda key: 0, Counters())
         try:
-            if user == 0:  # who may read everything
+            if user == 0:  # root may read everything
                 os.seteuid(65534)
             watch.start()
         finally:
@@ -135,11 +138,11 @@ def test_one_that_may_not_be_read_is_refused_and_the_rest_served(bundle, caplog)
     assert "closed is not served" in caplog.text
 
 
-def test_a_server_that_is_away_is_tried_again(bundle, folder, caplog):
-    away = [True]
+def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
+    absences = [True]
 
     def backend(manifest):
-        if away:
+        if absences:
             raise BackendBusy(manifest.title, "its server does not answer")
         graph = bundle.joinpath("cloud.onnx").read_bytes()
         return OnnxBackend(graph, kind="margins", model=manifest.title)
@@ -151,25 +154,25 @@ def test_a_server_that_is_away_is_tried_again(bundle, folder, caplog):
     watch.scan()
     assert not models
     assert caplog.text.count("its server does not answer") == 1
-    away.clear()
+    absences.clear()
     watch.scan()
     watch.stop()
     assert [*models] == [("tiny", "1")]
     assert counters.snapshot()["watched"] == {"refused": 1, "added": 1}
 
 
-def test_a_file_that_is_replaced_is_served_if_its_version_is_another(
+def test_a_replaced_file_is_served_if_its_version_is_new(
     tmp_path, folder, mosquitto, caller, caplog
 ):
-    for state in ("1", "2", "2 again"):
-        repack(tiny.write_bundle(tmp_path / state, version=state[0]), tmp_path / f"{state}.gwb")
+    for name in ("1", "2", "2 again"):
+        repack(tiny.write_bundle(tmp_path / name, version=name[0]), tmp_path / f"{name}.gwb")
     (tmp_path / "1.gwb").rename(folder / "small.gwb")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
         (tmp_path / "2.gwb").rename(folder / "small.gwb")
         wait_until(lambda: versions(worker) == {"2"})
-        one = caller(mosquitto)
-        one.ask(tiny.rows(1), version="2")
-        assert one.response().version == "2"
+        client = caller(mosquitto)
+        client.ask(tiny.rows(1), version="2")
+        assert client.response().version == "2"
         (tmp_path / "2 again.gwb").rename(folder / "small.gwb")
         wait_until(lambda: worker.counters["watched"].get("refused"))
         assert versions(worker) == {"2"}
@@ -179,11 +182,11 @@ def test_a_file_that_is_replaced_is_served_if_its_version_is_another(
         assert worker.counters["watched"] == {"added": 2, "removed": 2, "refused": 1}
 
 
-def test_a_folder_that_is_none(mosquitto, tmp_path):
+def test_an_absent_folder_is_refused(mosquitto, tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         Worker([], mosquitto.url, watch=tmp_path / "nothing")
 
 
-def test_an_empty_folder_is_a_worker_that_waits(folder, mosquitto):
+def test_a_worker_of_an_empty_folder_reports_that_it_has_no_model(folder, mosquitto):
     with Worker([], mosquitto.url, watch=folder) as worker:
         assert worker.trouble == "it has no model yet"

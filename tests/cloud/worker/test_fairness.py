@@ -11,18 +11,20 @@ from gatewise_edge.link import wire
 from tests.support import tiny_bundle as tiny
 
 ROW_SECONDS = 40e-6  # a worker manages at most 50 messages of 500 rows per second
-MESSAGES_PER_SECOND = 150  # per second, three times what the worker manages
+MESSAGES_PER_SECOND = 150  # three times the capacity of the worker
 N_QUIET_REQUESTS = 15
 
 
-def test_a_noisy_device_takes_its_share_and_no_more(bundle, mosquitto, caller, monkeypatch):
+def test_quiet_devices_get_answers_while_a_noisy_device_overloads_the_worker(
+    bundle, mosquitto, caller, monkeypatch
+):
     run = CloudModel.run
 
-    def slow(self, X):
+    def run_slowly(self, X):
         time.sleep(ROW_SECONDS * len(X))
         return run(self, X)
 
-    monkeypatch.setattr(CloudModel, "run", slow)
+    monkeypatch.setattr(CloudModel, "run", run_slowly)
     noisy, quiet, second_quiet = caller(mosquitto), caller(mosquitto), caller(mosquitto)
     stop_noise = threading.Event()
     large_batch = np.tile(tiny.rows(100), (5, 1))
@@ -46,7 +48,7 @@ def test_a_noisy_device_takes_its_share_and_no_more(bundle, mosquitto, caller, m
             thread.join()
     assert [answer.error for answer in quiet_responses] == [None] * 2 * N_QUIET_REQUESTS
     assert worker.counters["expired"] == 0
-    refused = [response for response in noisy_responses if response.error]
-    assert {response.error for response in refused} == {wire.BUSY}
+    refusals = [response for response in noisy_responses if response.error]
+    assert {response.error for response in refusals} == {wire.BUSY}
     # The full queue, about eight messages, takes about 160 ms; the bounds are generous.
-    assert all(20 <= response.wait_ms <= 2000 for response in refused[-10:])
+    assert all(20 <= response.wait_ms <= 2000 for response in refusals[-10:])

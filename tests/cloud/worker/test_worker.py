@@ -1,4 +1,4 @@
-"""Workers on real brokers: shared load, duplicates, expiry, full queues, bad messages and stops."""
+"""Workers on real brokers: load sharing, duplicates, expiry, full queues and stops."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 from tests.support.wire_vectors import altered
 
-pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
+pytestmark = pytest.mark.slow  # starts workers and brokers
 
 
 def request(X, **fields):
@@ -28,7 +28,7 @@ def request(X, **fields):
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-def test_answers(tmp_path, any_broker, caller, kind):
+def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, caller, kind):
     path = tiny.write_bundle(tmp_path / "b", kind=kind)
     with Worker(path, any_broker.url) as worker:
         client = caller(any_broker)
@@ -46,31 +46,33 @@ def test_answers(tmp_path, any_broker, caller, kind):
     assert counters["models"] == [{"name": "tiny", "version": "1"}]
 
 
-def test_a_worker_with_several_connections_answers_once_on_any(bundle, mosquitto, caller):
+def test_a_worker_with_several_connections_answers_each_request_once(bundle, mosquitto, caller):
     with Worker(bundle, mosquitto.url, connections=3) as worker:
         client = caller(mosquitto)
-        sent_request = {client.ask(tiny.rows(1)).id for _ in range(30)}
-        assert {answer.id for answer in client.responses(30)} == sent_request
+        request_ids = {client.ask(tiny.rows(1)).id for _ in range(30)}
+        assert {answer.id for answer in client.responses(30)} == request_ids
         assert (worker.counters["connects"], worker.counters["answered"]) == (3, 30)
         assert worker.trouble is None
 
 
-def test_two_workers_share_the_load_and_double_nothing(bundle, mosquitto, caller):
+def test_two_workers_share_the_load_and_answer_each_request_once(bundle, mosquitto, caller):
     X = tiny.rows(80)
     with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
         callers = [caller(mosquitto), caller(mosquitto)]
-        sent_request = {}
+        row_of_request = {}
         for i in range(80):
-            sent_request[callers[i % 2].ask(X[i : i + 1]).id] = i
+            row_of_request[callers[i % 2].ask(X[i : i + 1]).id] = i
         answers = [answer for client in callers for answer in client.responses(40)]
     labels, _ = tiny.expected(X)
-    assert {a.id: a.labels[0] for a in answers} == {i: labels[n] for i, n in sent_request.items()}
+    assert {answer.id: answer.labels[0] for answer in answers} == {
+        request_id: labels[row] for request_id, row in row_of_request.items()
+    }
     shares = [worker.counters["answered"] for worker in (first, second)]
     assert sum(shares) == 80
     assert min(shares) > 0
 
 
-def test_pools_and_plain_subscriptions_answer_apart(bundle, mosquitto, caller):
+def test_each_pool_and_plain_subscription_answers(bundle, mosquitto, caller):
     with (
         Worker(bundle, mosquitto.url, pool="a"),
         Worker(bundle, mosquitto.url, pool="b"),
@@ -82,7 +84,7 @@ def test_pools_and_plain_subscriptions_answer_apart(bundle, mosquitto, caller):
         assert {answer.id for answer in client.responses(3)} == {sent_request.id}
 
 
-def test_where_shared_subscriptions_deliver_nothing_it_warns_and_subscribes_plainly(
+def test_a_worker_without_shared_subscriptions_warns_and_subscribes_plainly(
     bundle, embedded, caplog
 ):
     with Worker(bundle, embedded.url) as worker:
@@ -90,7 +92,7 @@ def test_where_shared_subscriptions_deliver_nothing_it_warns_and_subscribes_plai
     assert "run only one worker" in caplog.text
 
 
-def test_several_models_and_versions_at_once(tmp_path, mosquitto, caller):
+def test_a_worker_serves_several_models_and_versions(tmp_path, mosquitto, caller):
     paths = [
         tiny.write_bundle(tmp_path / f"{name}{version}", name=name, version=version)
         for name, version in [("digits", "1"), ("digits", "2"), ("wine", "1")]
@@ -119,7 +121,7 @@ def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto,
 
 
 def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
-    """The same answers, checks, deduplication and dead letters as with CBOR."""
+    """Answers, checks, duplicates and dead letters are the same as with CBOR."""
     with Worker(bundle, any_broker.url) as worker:
         client = caller(any_broker)
         topic, reply = (f"gw/v1/{client.device}/{way}/json" for way in ("req", "rsp"))
@@ -127,13 +129,13 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
         X = tiny.rows(3)
         message = {"id": wire.new_id().hex(), "m": "tiny", "mv": "1", "ttl": 5000, "x": X.tolist()}
 
-        def say(**changes):
+        def exchange(**changes):
             client.send(json.dumps(message | changes).encode(), topic=topic)
-            where, payload = client.get()
-            assert where == reply
+            response_topic, payload = client.get()
+            assert response_topic == reply
             return json.loads(payload)
 
-        first = say()
+        first = exchange()
         labels, probabilities = tiny.expected(X)
         assert (first["id"], first["y"]) == (message["id"], labels.tolist())
         np.testing.assert_allclose(first["p"], probabilities, atol=1e-6)
@@ -141,21 +143,19 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
         np.testing.assert_array_equal(
             np.array(first["p"], np.float32), client.response().probabilities
         )
-        assert say() == first
-        assert say(mv="9", id="0" * 32)["e"] == "no-model"
-        assert "takes 4 columns" in say(x=[1, 2])["d"]
-        assert "x[0]" in say(x=["a"])["d"]
+        assert exchange() == first
+        assert exchange(mv="9", id="0" * 32)["e"] == "no-model"
+        assert "takes 4 columns" in exchange(x=[1, 2])["d"]
+        assert "x[0]" in exchange(x=["a"])["d"]
         client.send(b"{", topic=topic)
         assert client.get() == ("gw/v1/dead/json", b"{")
     assert (worker.counters["answered"], worker.counters["repeated"]) == (2, 1)
 
 
-# -- duplicates, expiry, busy ----------------------------------------------------------------
+# -- duplicates, expiry, full queues ----------------------------------------------------------
 
 
-def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
-    slow_bundle, mosquitto, caller
-):
+def test_duplicates_get_one_answer_and_later_ones_get_it_again(slow_bundle, mosquitto, caller):
     payload = request(tiny.rows(1), model="slow")
     with Worker(slow_bundle, mosquitto.url) as worker:
         client = caller(mosquitto)
@@ -171,16 +171,18 @@ def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
 def test_expired_requests_are_dropped(slow_bundle, mosquitto, caller):
     with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
         client = caller(mosquitto)
-        kept = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        first = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
         for _ in range(5):
             client.ask(tiny.rows(1), model="slow", ttl_ms=0)
         last = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
-        assert [answer.id for answer in client.responses(2)] == [kept.id, last.id]
+        assert [answer.id for answer in client.responses(2)] == [first.id, last.id]
         wait_until(lambda: worker.counters["expired"] == 5)
     assert worker.counters["answered"] == 2
 
 
-def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, mosquitto, caller):
+def test_a_full_queue_responds_busy_immediately_and_accepts_the_retry(
+    slow_bundle, mosquitto, caller
+):
     payloads = [request(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
     with Worker(slow_bundle, mosquitto.url, queue=1, max_batch=1) as worker:
         client = caller(mosquitto)
@@ -190,27 +192,29 @@ def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, mosquit
         busy = [answer for answer in answers if answer.error]
         assert {answer.error for answer in busy} == {"busy"}
         assert all(answer.retryable for answer in busy)
-        # One runs, one waits; the others hear at once, before any answer.
+        # One request runs and one is queued; the others are refused before any answer.
         assert len(busy) in (6, 7)
         assert [answer.error for answer in answers[: len(busy)]] == ["busy"] * len(busy)
-        retry = next(p for p in payloads if wire.decode_request(p).id == busy[0].id)
+        retry = next(
+            payload for payload in payloads if wire.decode_request(payload).id == busy[0].id
+        )
         client.send(retry)
-        again = client.response()
-        assert (again.id, again.error) == (busy[0].id, None)
+        answer = client.response()
+        assert (answer.id, answer.error) == (busy[0].id, None)
     assert worker.counters["errors"] == {"busy": len(busy)}
 
 
 # -- bad messages ------------------------------------------------------------------------------
 
 
-def spoilt(**entries):
-    """A request's payload with entries replaced, or left out where None, and its checksum."""
+def changed_request(**entries):
+    """Payload of a request with replaced entries and a new checksum; None removes an entry."""
     message = cbor2.loads(request(np.zeros((1, 4), np.float32))) | entries
-    kept = {key: value for key, value in message.items() if value is not None}
-    return altered(cbor2.dumps(kept), {})
+    fields = {key: value for key, value in message.items() if value is not None}
+    return altered(cbor2.dumps(fields), {})
 
 
-#: Payload and reason of what has no id to answer to.
+#: Messages without a readable request id, and the reason in their dead-letter topic.
 UNANSWERABLE = [
     (b"", "cbor"),
     (b"\xff" * 40, "cbor"),
@@ -218,12 +222,12 @@ UNANSWERABLE = [
     (cbor2.dumps([1, 2]), "cbor"),
     (request(np.zeros((1, 4), np.float32))[:-3], "cbor"),
     (request(np.zeros((1, 4), np.float32))[:-1] + b"x", "checksum"),
-    (cbor2.dumps(cbor2.loads(spoilt()) | {"new": 1}), "checksum"),
-    (spoilt(id=b"short"), "id"),
-    (spoilt(id=None), "id"),
+    (cbor2.dumps(cbor2.loads(changed_request()) | {"new": 1}), "checksum"),
+    (changed_request(id=b"short"), "id"),
+    (changed_request(id=None), "id"),
     (b"x" * (wire.MAX_PAYLOAD + 1), "size"),
 ]
-#: Changed entries of a request, and a word of the refusal.
+#: Changed entries of a request, and a word of the error response.
 REFUSED = [
     ({"v": 2}, "layout"),
     ({"m": "a/b"}, "model name"),
@@ -236,16 +240,14 @@ REFUSED = [
 ]
 
 
-def test_bad_messages_are_answered_with_an_error_or_put_on_the_dead_letter_topic(
-    bundle, any_broker, caller
-):
+def test_bad_messages_get_an_error_or_go_to_a_dead_letter_topic(bundle, any_broker, caller):
     with Worker(bundle, any_broker.url) as worker:
         client = caller(any_broker)
         for payload, reason in UNANSWERABLE:
             client.send(payload)
             assert client.get() == (f"gw/v1/dead/{reason}", payload[: wire.MAX_PAYLOAD])
         for entries, word in REFUSED:
-            payload = spoilt(**entries)
+            payload = changed_request(**entries)
             client.send(payload)
             answer = client.response()
             assert answer.id == cbor2.loads(payload)["id"]
@@ -257,8 +259,8 @@ def test_bad_messages_are_answered_with_an_error_or_put_on_the_dead_letter_topic
     assert worker.counters["errors"] == {"bad-request": len(REFUSED)}
 
 
-def test_what_no_response_can_hold_is_refused_before_the_work(tmp_path, mosquitto, caller):
-    """4,096 answers of 8 classes would be 139 kB."""
+def test_a_request_whose_response_would_be_too_large_is_refused(tmp_path, mosquitto, caller):
+    """A response to 4,096 rows of 8 classes would have 139 kB."""
     path = tiny.write_bundle(tmp_path / "b", classes=8)
     with Worker(path, mosquitto.url) as worker:
         client = caller(mosquitto)
@@ -271,7 +273,7 @@ def test_what_no_response_can_hold_is_refused_before_the_work(tmp_path, mosquitt
         assert client.response().rows == 3633
 
 
-def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, any_broker, caller):
+def test_retained_requests_and_reserved_device_names_are_dead_letters(bundle, any_broker, caller):
     client = caller(any_broker)
     payload = request(tiny.rows(1))
     client.send(payload, retain=True)
@@ -290,10 +292,10 @@ def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, any_br
     client.send(b"", retain=True)
 
 
-def test_other_topics_are_not_read(bundle, embedded, caller):
-    """The embedded broker sends retained messages that nobody asked for."""
+def test_a_worker_ignores_messages_of_other_topics(bundle, embedded, caller):
+    """The embedded broker sends retained messages of topics without a subscription."""
     client, other = caller(embedded), caller(embedded)
-    other.send(b"kept", topic=wire.response_topic(other.device), retain=True)
+    other.send(b"retained", topic=wire.response_topic(other.device), retain=True)
     other.get()
     with Worker(bundle, embedded.url) as worker:
         client.ask(tiny.rows(1))
@@ -302,23 +304,25 @@ def test_other_topics_are_not_read(bundle, embedded, caller):
     other.send(b"", topic=wire.response_topic(other.device), retain=True)
 
 
-def test_one_request_does_not_spoil_the_others_of_its_batch(tmp_path, mosquitto, caller):
-    """A graph that fails at run time for rows with a large value."""
+def test_a_failing_request_does_not_affect_the_others_of_its_batch(tmp_path, mosquitto, caller):
+    """The graph fails at run time for rows with a large value."""
     path = tiny.write_bundle(tmp_path / "b", name="slow", graph=tiny.slow_graph(limit=100))
-    bad = np.full((1, 4), 1000.0, np.float32)
+    failing_row = np.full((1, 4), 1000.0, np.float32)
     with Worker(path, mosquitto.url) as worker:
         client = caller(mosquitto)
-        sent_request = [
-            client.ask(bad if i % 4 == 3 else tiny.rows(1, seed=i), model="slow", ttl_ms=20_000)
+        requests = [
+            client.ask(
+                failing_row if i % 4 == 3 else tiny.rows(1, seed=i), model="slow", ttl_ms=20_000
+            )
             for i in range(8)
         ]
         errors = {answer.id: answer.error for answer in client.responses(8)}
-    assert [errors[r.id] for r in sent_request] == ([None] * 3 + ["failed"]) * 2
+    assert [errors[request.id] for request in requests] == ([None] * 3 + ["failed"]) * 2
     assert worker.counters["answered"] == 6
     assert worker.counters["errors"] == {"failed": 2}
 
 
-def test_what_no_one_foresaw_is_answered_too(bundle, mosquitto, caller, monkeypatch):
+def test_an_unexpected_error_is_answered_with_a_failure(bundle, mosquitto, caller, monkeypatch):
     with Worker(bundle, mosquitto.url) as worker:
         client = caller(mosquitto)
         with monkeypatch.context() as patch:
@@ -332,18 +336,18 @@ def test_what_no_one_foresaw_is_answered_too(bundle, mosquitto, caller, monkeypa
     assert worker.counters["answered"] == 1
 
 
-# -- life ------------------------------------------------------------------------------------
+# -- start and stop --------------------------------------------------------------------------
 
 
 def test_stop_answers_queued_requests(slow_bundle, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
     client = caller(mosquitto)
-    sent_request = [client.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
+    requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
     wait_until(lambda: worker.counters["received"] == 4)
     worker.stop()
     assert worker.counters["answered"] == 4
     assert worker.counters["abandoned"] == 0
-    assert {answer.id for answer in client.responses(4)} == {request.id for request in sent_request}
+    assert {answer.id for answer in client.responses(4)} == {request.id for request in requests}
     worker.stop()
     with pytest.raises(GatewiseError, match="started before"):
         worker.start()
@@ -358,13 +362,13 @@ def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, caller):
     worker.stop()
     counters = worker.counters
     assert counters["abandoned"] > 0
-    # The one that was running when the time was over could not be sent any more.
+    # The request that ran at the time limit counts as neither answered nor abandoned.
     assert counters["abandoned"] + counters["answered"] in (19, 20)
 
 
 def test_run_ends_when_another_thread_stops_it(bundle, mosquitto):
     worker = Worker(bundle, mosquitto.url)
-    worker.run(ready=lambda w: threading.Thread(target=w.stop).start())
+    worker.run(ready=lambda started: threading.Thread(target=started.stop).start())
     assert not worker.counters["connected"]
 
 
@@ -372,10 +376,10 @@ def test_a_worker_reconnects_after_its_broker_restarts(bundle, caller):
     with MosquittoBroker() as broker:
         worker = Worker(bundle, broker.url).start()
     wait_until(lambda: not worker.counters["connected"])
-    with MosquittoBroker(broker.port) as again:
+    with MosquittoBroker(broker.port) as restarted:
         wait_until(lambda: worker.counters["connects"] == 2)
-        client = caller(again)
-        # Connected is not yet subscribed: ask until the worker has heard it.
+        client = caller(restarted)
+        # A connected worker may not have subscribed yet, so that requests are repeated.
         for _ in range(50):
             client.ask(tiny.rows(1))
             if not client.silent(0.1):
@@ -384,22 +388,22 @@ def test_a_worker_reconnects_after_its_broker_restarts(bundle, caller):
         worker.stop()
 
 
-def test_an_unreachable_broker(bundle):
+def test_an_unreachable_broker_is_an_error(bundle):
     port = free_port()
     for shared in (True, False):
         with pytest.raises(LinkError, match=f"127.0.0.1:{port} cannot be reached"):
             Worker(bundle, f"mqtt://127.0.0.1:{port}", shared=shared).start()
 
 
-def test_a_broker_that_does_not_answer(bundle, monkeypatch):
+def test_a_broker_that_does_not_respond_is_an_error(bundle, monkeypatch):
     monkeypatch.setattr("gatewise_cloud.worker.session._CONNECT_SECONDS", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        port = mute.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        port = silent_server.getsockname()[1]
         with pytest.raises(LinkError, match="no answer within"):
             Worker(bundle, f"mqtt://127.0.0.1:{port}", shared=False).start()
 
 
-def test_a_broker_that_refuses(bundle, locked_mosquitto):
+def test_a_broker_that_refuses_the_worker_is_an_error(bundle, locked_mosquitto):
     for shared in (True, False):
         with pytest.raises(LinkError, match="refuses this client"):
             Worker(bundle, locked_mosquitto, shared=shared).start()
@@ -414,7 +418,7 @@ def test_an_invalid_url_is_refused(bundle, url, message):
         Worker(bundle, url)
 
 
-def test_bundles_that_cannot_be_served_together(bundle, mosquitto):
+def test_invalid_bundles_and_settings_are_refused(bundle, mosquitto):
     with pytest.raises(InputError, match="at least one bundle"):
         Worker([], mosquitto.url)
     with pytest.raises(InputError, match="tiny 1 is served already"):
