@@ -1,4 +1,4 @@
-"""Fits on clusters of Dask and Ray: other processes fit, and the result is equal to the bit."""
+"""Test that fits on clusters of Dask and Ray equal local fits in every bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=["dask", "ray"])
 def cluster(request):
-    """Name of a backend of joblib that has two worker processes until the tests are done."""
+    """Start two worker processes and yield the name of their joblib backend."""
     if request.param == "dask":
         import distributed
 
@@ -56,13 +56,15 @@ def test_fit_on_a_cluster_equals_the_local_fit(system, cluster):
     with joblib.parallel_config(cluster, n_jobs=2):
         remote = clone(system).fit(x, y)
     assert remote.frontier_ == local.frontier_
-    for ours, theirs in zip(sum(remote.chains_, ()), sum(local.chains_, ()), strict=True):
-        np.testing.assert_array_equal(ours.features, theirs.features)
-        np.testing.assert_array_equal(ours.margins(x), theirs.margins(x))
+    for remote_stage, local_stage in zip(
+        sum(remote.chains_, ()), sum(local.chains_, ()), strict=True
+    ):
+        np.testing.assert_array_equal(remote_stage.features, local_stage.features)
+        np.testing.assert_array_equal(remote_stage.margins(x), local_stage.margins(x))
 
 
 class CountedRows:
-    """Rows that count how often they are sent."""
+    """Rows that count how often they are pickled."""
 
     n_sent = 0
 
@@ -71,13 +73,13 @@ class CountedRows:
         return list, ([1, 2, 3],)
 
 
-def sum_elsewhere(rows: list[int], number: int) -> tuple[int, int]:
+def sum_and_process_id(rows: list[int], number: int) -> tuple[int, int]:
     return sum(rows) + number, os.getpid()
 
 
-def test_shared_rows_are_sent_once_and_fits_run_elsewhere(cluster):
+def test_shared_rows_are_sent_once_and_fits_run_in_other_processes(cluster):
     CountedRows.n_sent = 0
-    fits = (joblib.delayed(sum_elsewhere)(number) for number in range(12))
+    fits = (joblib.delayed(sum_and_process_id)(number) for number in range(12))
     with joblib.parallel_config(cluster, n_jobs=2):
         results = list(parallel_results(fits, shared=CountedRows()))
     assert [total for total, _ in results] == [6 + number for number in range(12)]

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, on settings small enough to run them all."""
+"""Run the estimator checks of scikit-learn with settings that make fits fast."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from sklearn.utils.validation import validate_data
 
 import gatewise_training as training
 
-pytestmark = pytest.mark.slow  # some 730 checks: half a minute together
+pytestmark = pytest.mark.slow  # about 730 checks take half a minute
 
 
 class QueriesOfFour(training.CEGBRanker):
-    """A ranker that the checks can call: they know of no queries, and their grades may be any."""
+    """A ranker that makes queries of four rows and grades of any labels.
+
+    The checks of scikit-learn pass neither.
+    """
 
     def fit(self, X, y):
         if y is None:
@@ -28,7 +31,7 @@ class QueriesOfFour(training.CEGBRanker):
 
 
 SHORT = {"p_full": (0.3,), "penalties": (0.1,), "n_starts": 1, "max_alternations": 2, "tol": 0.01}
-#: Each fit probes the high-cost model's graph: this one answers soonest.
+#: A fast high-cost model, because each fit probes its graph.
 TREE = DecisionTreeClassifier(max_depth=3, random_state=0)
 SYSTEMS = [
     training.StagedCascade(TREE, n_stages=1, families=("linear",), effort="low"),
@@ -45,12 +48,14 @@ SYSTEMS = [
     QueriesOfFour(penalties=(0.001,), n_rounds=20),
 ]
 
-#: Rows are dealt out to fit and to validate: repeating a row is not weighting it.
-RESAMPLED = {"check_sample_weight_equivalence_on_dense_data": "rows are dealt out to fit and test"}
+#: Repeated rows may be split between fit and validation, so they do not equal weights.
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": "rows are split between fit and validation"
+}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(SYSTEMS, expected_failed_checks=lambda _estimator: RESAMPLED)
+@parametrize_with_checks(SYSTEMS, expected_failed_checks=lambda _estimator: EXPECTED_FAILURES)
 def test_estimator_contract(estimator, check, monkeypatch):
-    monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # else its check of array API input is skipped
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # otherwise the check of array API input is skipped
     check(estimator)

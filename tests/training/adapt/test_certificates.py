@@ -1,4 +1,7 @@
-"""The Adapt family against theory: optimality, monotone fits, special cases, shared prices."""
+"""Test the Adapt family against its theory.
+
+The tests check optimality conditions, descent, special cases and shared prices.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full)
     )
     assert len(objectives) < 3000
     assert np.diff(objectives).max() <= 1e-10
-    # both optimality conditions: q is optimal for the pair, and the pair for q
+    # q is optimal for the pair and the pair is optimal for q
     iterate = penalised.evaluate(pair)
     probabilities = distance.q_step(
         iterate.f1_loss, training_sample.f0_loss, iterate.gate, p_full, training_sample.weight
@@ -86,7 +89,7 @@ def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full)
     assert value == pytest.approx(objectives[-1], abs=1e-10)
 
 
-def test_objective_equals_the_papers_formula():
+def test_the_objective_equals_the_formula_of_the_paper():
     training_sample = sample(even=True)
     problem, start, *_ = pose(training_sample)
     pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
@@ -111,9 +114,9 @@ def test_objective_equals_the_papers_formula():
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
-def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n_classes):
-    kind = AdaptLstsq if isinstance(distance, LogOdds) else AdaptLin
-    method = kind(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
+def test_above_the_critical_penalty_only_free_features_are_acquired(distance, n_classes):
+    method_class = AdaptLstsq if isinstance(distance, LogOdds) else AdaptLin
+    method = method_class(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
     models = fit_path(sample(n_classes), method, 0.4)
     is_free = np.array([False, False, False, False, False, True])
     costly, cheaper = (model.weights for model in models)
@@ -123,7 +126,7 @@ def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n
 
 
 def test_group_lasso_pays_a_shared_price_once():
-    # together the features are worth one shared price, but not that price for own_prices
+    # the two features are worth one price together, but not one price each
     rng = np.random.default_rng(3)
     x = rng.normal(size=(400, 2)).astype(np.float32)
     y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
@@ -161,7 +164,7 @@ def test_group_lasso_pays_a_shared_price_once():
 @pytest.mark.parametrize("newton", [False, True], ids=["first-order", "newton"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICED], ids=["uniform", "groups"])
-def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, newton):
+def test_adapt_without_offloading_grows_the_trees_of_greedy_miser(costs, n_classes, newton):
     training_sample = sample(n_classes, costs, n=500)
     growth = Growth(n_rounds=12, num_leaves=8, learning_rate=0.3, newton=newton)
     adapt = grow(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
@@ -173,7 +176,7 @@ def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, ne
     assert (miser.feature >= 0).any()
     for name in ("feature", "threshold", "left", "right", "value", "roots", "output"):
         np.testing.assert_array_equal(getattr(first, name), getattr(miser, name))
-    # and the gate never moves
+    # the gate stays at 0
     np.testing.assert_array_equal(adapt.margins(training_sample.x)[:, -1], 0)
 
 
@@ -192,14 +195,14 @@ def test_first_order_trees_fit_the_gradient_by_least_squares():
 
 
 @pytest.mark.parametrize("p_full", [None, 0.3])
-def test_first_use_pays_a_shared_price_once(p_full):
-    # the first feature is worth the shared price; the second only after that is paid
+def test_the_first_use_of_a_group_pays_its_shared_price_once(p_full):
+    # the first feature is worth the shared price; the second is worth only its own price
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 3)).astype(np.float32)
     y = (2.0 * x[:, 0] + x[:, 1] + 0.3 * rng.normal(size=800) > 0).astype(np.int64)
     growth = Growth(n_rounds=30, num_leaves=8, learning_rate=0.3)
 
-    def used(costs, nats):
+    def features_used(costs, nats):
         training_sample = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
         gamma = nats * costs.total / costs.n_features  # per unit of cost, not per mean feature cost
         trees = grow(training_sample, growth, gamma, p_full=p_full, warm_up=10, seed=0)
@@ -207,11 +210,12 @@ def test_first_use_pays_a_shared_price_once(p_full):
 
     grouped = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})
     own_prices = FeatureCosts([2.1, 2.1, 0.1])
-    features_used = {
-        (used(own_prices, nats), used(grouped, nats)) for nats in np.geomspace(0.02, 0.5, 12)
+    outcomes = {
+        (features_used(own_prices, nats), features_used(grouped, nats))
+        for nats in np.geomspace(0.02, 0.5, 12)
     }
-    assert ((0,), (0, 1)) in features_used
-    assert features_used <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
+    assert ((0,), (0, 1)) in outcomes
+    assert outcomes <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
 
 
 def test_starts_offload_the_given_share_of_weight():
@@ -224,7 +228,7 @@ def test_starts_offload_the_given_share_of_weight():
     )
 
 
-def test_starts_find_the_feature_that_gates_and_answers():
+def test_starts_rank_the_feature_of_gate_and_answer_first():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1000, 4)).astype(np.float32)
     # rows with feature 2 above -0.5 can be answered by a linear model on that feature
@@ -233,29 +237,29 @@ def test_starts_find_the_feature_that_gates_and_answers():
     training_sample = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
     starts = best_starts(training_sample, 0.3, 3)
     assert starts[0] == Start(2, upper=False)
-    assert {s.feature for s in starts} == {0, 1, 2}  # the free one is in every model anyway
-    # a very high price puts the best start last
+    assert {start.feature for start in starts} == {0, 1, 2}  # every model has the free feature
+    # the best start becomes the last if its feature has a very high price
     costly = replace(training_sample, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
     assert best_starts(costly, 0.3, 3)[-1] == Start(2, upper=False)
     assert best_starts(training_sample, 0.3, 0) == []
 
 
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
-def test_gate_loss_is_zero_at_the_gates_own_probabilities(distance):
+def test_the_gate_loss_is_zero_at_the_probabilities_of_the_gate(distance):
     g = np.array([-2.0, 0.5, 3.0])
     probabilities = distance.with_probabilities(expit(g))
     np.testing.assert_allclose(probabilities.gate_loss.slope(g), 0, atol=1e-12)
     np.testing.assert_allclose(
         probabilities.gate_loss.value(g) + probabilities.constant, 0, atol=1e-12
     )
-    elsewhere = probabilities.gate_loss.value(g + 0.7) + probabilities.constant
-    assert (elsewhere > 0).all()
+    loss_elsewhere = probabilities.gate_loss.value(g + 0.7) + probabilities.constant
+    assert (loss_elsewhere > 0).all()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_opt_is_convex_in_the_models(distance, n_classes):
-    """Remark 1 of the paper, on segments between random pairs, with the penalty."""
+    """Check remark 1 of the paper on segments between random pairs, penalty included."""
     training_sample = sample(n_classes)
     problem, start, *_ = pose(training_sample, distance.curvature_bound)
     rng = np.random.default_rng(0)
@@ -289,8 +293,8 @@ def test_opt_is_convex_in_the_free_probabilities():
     assert (value(t * a + (1 - t) * b) <= t * value(a) + (1 - t) * value(b) + 1e-12).all()
 
 
-def test_opt_bounds_the_composite_systems_log_loss():
-    """Jensen: ``-log Pr(y | x) <= E_q loss(f_z, y) + KL(q || Pr(z | x; g))``."""
+def test_opt_is_an_upper_bound_of_the_log_loss_of_the_system():
+    """By Jensen's inequality, ``-log Pr(y | x) <= E_q loss(f_z, y) + KL(q || Pr(z | x; g))``."""
     rng = np.random.default_rng(0)
     f1_loss, f0_loss, g = rng.exponential(size=500), rng.exponential(size=500), rng.normal(size=500)
     offload = expit(g)
@@ -308,6 +312,6 @@ def test_opt_bounds_the_composite_systems_log_loss():
     assert (bound(rng.random(500)) >= log_loss_of_system - 1e-12).all()
     posterior = offload * np.exp(-f0_loss) / np.exp(-log_loss_of_system)
     np.testing.assert_allclose(bound(posterior), log_loss_of_system, atol=1e-12)
-    # without a bound on the mean, the q-step is the posterior
+    # without a bound on its mean, q is the posterior
     best = KullbackLeibler().q_step(f1_loss, f0_loss, g, 1.0, np.ones(500))
     np.testing.assert_allclose(best.q, posterior, atol=1e-9)

@@ -1,4 +1,4 @@
-"""The Adapt family and its baselines: the equations of each."""
+"""Test the methods of the Adapt family and their baselines against their equations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gatewise_training.learners.losses import log_loss
 from tests.support.budgeted_methods import N_FEATURES, ready, table
 
 
-def test_l1_fits_f1_and_then_the_gate_on_the_features_chosen():
+def test_l1_fits_f1_and_then_the_gate_on_the_chosen_features():
     X, _, y, _ = table()
     system = ready("l1", X, y, stop="gate", penalties=(0.1,), max_loss=0.0).fit(X, y)
     (stage,) = system.stages_
@@ -30,80 +30,94 @@ def test_l1_fits_f1_and_then_the_gate_on_the_features_chosen():
     z = (x - x.mean(axis=0)) / x.std(axis=0)
     label = (y == "yes").astype(int)
     f1 = LogisticRegression(max_iter=500, tol=1e-3).fit(z, label)
-    wrong = (f1.predict(z) != label).astype(int)
-    gate = LogisticRegression(max_iter=500, tol=1e-3).fit(z, wrong)
+    is_wrong = (f1.predict(z) != label).astype(int)
+    gate = LogisticRegression(max_iter=500, tol=1e-3).fit(z, is_wrong)
     margins = stage.margins(X.to_numpy(np.float32))
     np.testing.assert_allclose(margins[:, 0], f1.decision_function(z), atol=1e-2)
     np.testing.assert_allclose(margins[:, 1], -gate.decision_function(z), atol=1e-2)
 
 
-def test_l1_chooses_features_without_the_gate_in_mind():
-    # a feature that only says where f1 errs has no place in an L1 logistic regression
+def test_l1_chooses_features_for_f1_alone():
+    # L1 logistic regression has no use for a feature that only predicts the errors of f1
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 2)).astype(np.float32)
-    hard = x[:, 1] > 0.5
-    y = np.where(hard, rng.random(1500) < 0.5, x[:, 0] > 0).astype(int)
+    is_random = x[:, 1] > 0.5
+    y = np.where(is_random, rng.random(1500) < 0.5, x[:, 0] > 0).astype(int)
     f0 = RandomForestClassifier(5, random_state=0).fit(x, y)
     system = L1Cascade(f0, stop="gate", penalties=(0.3,), random_state=0, max_loss=0.0).fit(x, y)
     assert [s.features.tolist() for chain in system.chains_ for s in chain] == [[0]]
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_confidence_sends_narrow_margins_to_the_cloud(binary):
+def test_confidence_offloads_rows_with_small_margins(binary):
     X, X_test, y, _ = table(binary)
     system = ready("confidence", X, y, max_loss=0.0, n_subsets=2).fit(X, y)
     shares = []
     for point in system.frontier_.points:
-        chosen = system.at(budget=point.cost)
-        (stage,), (threshold,) = chosen.stages_, chosen.operating_point_.thresholds
+        system_at_point = system.at(budget=point.cost)
+        (stage,) = system_at_point.stages_
+        (threshold,) = system_at_point.operating_point_.thresholds
         margins = np.sort(stage.margins(X_test.to_numpy(np.float32)), axis=1)
         lead = np.abs(margins[:, 0]) if binary else margins[:, -1] - margins[:, -2]
-        narrow = np.full(len(lead), True) if threshold is None else lead < np.float32(threshold)
-        np.testing.assert_array_equal(chosen.offload(X_test), narrow)
-        shares.append(narrow.mean())
+        if threshold is None:
+            is_offloaded = np.full(len(lead), True)
+        else:
+            is_offloaded = lead < np.float32(threshold)
+        np.testing.assert_array_equal(system_at_point.offload(X_test), is_offloaded)
+        shares.append(is_offloaded.mean())
     assert any(0.2 < share < 0.8 for share in shares)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adapt-gbrt", "adapt-lin", "adapt-lstsq", "l1"])
-def test_one_fit_gives_the_gate_and_the_margin_and_validation_chooses(method, monkeypatch):
+def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, monkeypatch):
     X, X_test, y, y_test = table()
-    gated, kept = [], {}
+    gated_models = []
+    candidates_by_stop = {}
 
-    def fitted(stop):
+    def fit_system(stop):
         system = ready(method, X, y, stop=stop)
         monkeypatch.setattr(
-            system, "_keep_candidates", lambda candidates: kept.update({stop: candidates})
+            system,
+            "_keep_candidates",
+            lambda candidates: candidates_by_stop.update({stop: candidates}),
         )
         return system.fit(X, y, validation=(X_test, y_test))
 
-    stopped = base._stages_with_stops
+    original = base._stages_with_stops
 
-    def counting(fit, *args):
-        return stopped(lambda rows: gated.append(fit(rows)) or gated[-1], *args)
+    def stages_with_recorded_fits(fit, *args):
+        def fit_and_record(rows):
+            gated_models.append(fit(rows))
+            return gated_models[-1]
 
-    monkeypatch.setattr(base, "_stages_with_stops", counting)
-    gate, margin, auto = fitted("gate"), fitted("margin"), fitted("auto")
-    settings = len(kept["gate"])
-    assert settings == len(kept["margin"])
-    # Adapt's candidates have single models of nested feature sets behind them
-    both, single = kept["auto"][: 2 * settings], kept["auto"][2 * settings :]
+        return original(fit_and_record, *args)
+
+    monkeypatch.setattr(base, "_stages_with_stops", stages_with_recorded_fits)
+    gate, margin, auto = fit_system("gate"), fit_system("margin"), fit_system("auto")
+    n_settings = len(candidates_by_stop["gate"])
+    assert n_settings == len(candidates_by_stop["margin"])
+    # Adapt also tries single models of nested feature sets, after its other candidates
+    gate_and_margin = candidates_by_stop["auto"][: 2 * n_settings]
+    single = candidates_by_stop["auto"][2 * n_settings :]
     assert bool(single) == (method != "l1")
     assert all(c.stages[0].score == "margin" for c in single)
     if single:
         assert len(single[-1].stages[0].features) == N_FEATURES
-    # margins of the one stage are those of the other, from the same fits; the gate's features go
+    # both stages have equal margins from one fit; the margin stage omits features of the gate
     rows = X_test.to_numpy(np.float32)
-    scores = {c.stages[0].score for c in both}
+    scores = {c.stages[0].score for c in gate_and_margin}
     assert scores == {"column", "margin"}
     assert {s.score for chain in margin.chains_ for s in chain} == {"margin"}
     assert {s.score for chain in gate.chains_ for s in chain} == {"column"}
-    assert len(gated) == 2  # no further fits
-    for alone in (c.stages[0] for c in both if c.stages[0].score == "margin"):
-        pairs = [c.stages[0] for c in both if c.stages[0].score == "column"]
-        same = [p for p in pairs if np.array_equal(p.margins(rows)[:, :-1], alone.margins(rows))]
-        assert same
-        assert any(set(alone.features) <= set(p.features) for p in same)
+    assert len(gated_models) == 2  # no further fits
+    stages = [c.stages[0] for c in gate_and_margin]
+    gate_stages = [stage for stage in stages if stage.score == "column"]
+    for margin_stage in (stage for stage in stages if stage.score == "margin"):
+        margins = margin_stage.margins(rows)
+        equal_stages = [s for s in gate_stages if np.array_equal(s.margins(rows)[:, :-1], margins)]
+        assert equal_stages
+        assert any(set(margin_stage.features) <= set(s.features) for s in equal_stages)
     for point in (*gate.frontier_.points, *margin.frontier_.points):
         assert auto.at(budget=point.cost).operating_point_.accuracy >= point.accuracy
 
@@ -125,30 +139,31 @@ def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
     iterate = problem.evaluate(pair)
     free = distance.q_step(iterate.f1_loss, sample.f0_loss, iterate.gate, 0.3, sample.weight)
     solved = solve_m_step(problem.with_q(free), pair, tol=1e-8, max_iter=300)
-    wide = np.column_stack([problem.z, np.ones(len(problem.z))])
-    expected, *_ = np.linalg.lstsq(wide, logit(free.q), rcond=None)
-    found = np.append(solved.weights[:, -1], solved.bias[-1])
-    np.testing.assert_allclose(wide @ found, wide @ expected, atol=1e-4)
+    design = np.column_stack([problem.z, np.ones(len(problem.z))])
+    expected, *_ = np.linalg.lstsq(design, logit(free.q), rcond=None)
+    gate_weights = np.append(solved.weights[:, -1], solved.bias[-1])
+    np.testing.assert_allclose(design @ gate_weights, design @ expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("p_full", [0.2, 0.6])
-def test_the_derivatives_of_gbrt_are_those_of_opt(p_full):
-    # one leaf deep: after a full Newton step from rest f1's leaves have the closed form
-    given = plain_sample()
+def test_gbrt_uses_the_derivatives_of_opt(p_full):
+    # after one full Newton step, the values of both leaves have a closed form
+    sample = plain_sample()
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0)
-    model = grow(given, growth, 0.0, p_full=p_full, seed=0)
-    out = model.margins(given.x)
-    prior = np.full((len(given.x), 1), float(model.base[0]))
-    target = given.y[:, None].astype(float)
-    loss, ends = log_loss(prior, target), (0.0, 50.0)
-    for _ in range(200):  # the multiplier of the bound on mean(q), by bisection
-        beta = 0.5 * sum(ends)
-        q = expit(loss - given.f0_loss - beta)
-        ends = (beta, ends[1]) if q.mean() > p_full else (ends[0], beta)
-    q = np.minimum(q, expit(loss - given.f0_loss))
+    model = grow(sample, growth, 0.0, p_full=p_full, seed=0)
+    out = model.margins(sample.x)
+    prior = np.full((len(sample.x), 1), float(model.base[0]))
+    target = sample.y[:, None].astype(float)
+    loss = log_loss(prior, target)
+    low, high = 0.0, 50.0
+    for _ in range(200):  # bisection finds the multiplier of the bound on mean(q)
+        beta = 0.5 * (low + high)
+        q = expit(loss - sample.f0_loss - beta)
+        low, high = (beta, high) if q.mean() > p_full else (low, beta)
+    q = np.minimum(q, expit(loss - sample.f0_loss))
     p = expit(prior[:, 0])
     for column, gradient, hessian in (
-        (0, (1 - q) * (p - given.y), (1 - q) * p * (1 - p)),
+        (0, (1 - q) * (p - sample.y), (1 - q) * p * (1 - p)),
         (1, 0.5 - q, np.full(len(q), 0.25)),
     ):
         step = out[:, column] - model.base[column]
@@ -159,17 +174,17 @@ def test_the_derivatives_of_gbrt_are_those_of_opt(p_full):
             assert value == pytest.approx(-gradient[rows].sum() / hessian[rows].sum(), rel=1e-4)
 
 
-def test_first_trees_are_also_stages():
+def test_prefixes_of_the_trees_are_also_stages():
     X, X_test, y, _ = table()
-    given = plain_sample()
+    sample = plain_sample()
     method = ready("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
-    short, whole = method._fit_path(given, 0.3, 0, method.penalties)
-    n_trees = whole.model.n_trees
-    assert short.model.n_trees == round(0.3 * n_trees)
-    assert set(short.features) <= set(whole.features)
-    first, _ = whole.model.select_trees(range(short.model.n_trees))
+    prefix, full = method._fit_path(sample, 0.3, 0, method.penalties)
+    n_trees = full.model.n_trees
+    assert prefix.model.n_trees == round(0.3 * n_trees)
+    assert set(prefix.features) <= set(full.features)
+    first, _ = full.model.select_trees(range(prefix.model.n_trees))
     rows = X_test.to_numpy(np.float32)
-    np.testing.assert_array_equal(short.margins(rows), first.margins(rows[:, whole.features]))
+    np.testing.assert_array_equal(prefix.margins(rows), first.margins(rows[:, full.features]))
     with pytest.raises(InputError, match="prefixes must be shares"):
         ready("adapt-gbrt", X, y, prefixes=(0.0, 1.0)).fit(X, y)
 
@@ -178,11 +193,11 @@ def test_first_trees_are_also_stages():
     ("size", "leaves", "rate"),
     [((5000, 2), 8, 0.1), ((5000, 5), 8, 0.1), ((5001, 2), 127, 0.2), ((5001, 5), 63, 0.1)],
 )
-def test_trees_grow_with_the_data(size, leaves, rate):
+def test_tree_settings_depend_on_the_size_of_the_data(size, leaves, rate):
     settings = tree_settings(Growth(), *size, few_leaves=8)
     assert (settings["num_leaves"], settings["learning_rate"]) == (leaves, rate)
-    for best, fewest in ((63, 126), (15, 31), (4, 31)):
-        fewer = tree_settings(Growth(), *size, few_leaves=8, best_leaves=best)
-        assert fewer["num_leaves"] == min(leaves, fewest)
-    given = tree_settings(Growth(num_leaves=7, learning_rate=0.5), *size, best_leaves=15)
-    assert (given["num_leaves"], given["learning_rate"]) == (7, 0.5)
+    for best_leaves, max_leaves in ((63, 126), (15, 31), (4, 31)):
+        limited = tree_settings(Growth(), *size, few_leaves=8, best_leaves=best_leaves)
+        assert limited["num_leaves"] == min(leaves, max_leaves)
+    explicit = tree_settings(Growth(num_leaves=7, learning_rate=0.5), *size, best_leaves=15)
+    assert (explicit["num_leaves"], explicit["learning_rate"]) == (7, 0.5)

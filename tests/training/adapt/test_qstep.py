@@ -1,4 +1,4 @@
-"""The q-step of Adapt: the best offload probabilities, checked by its conditions of optimality.
+"""Test that the q-step of Adapt meets its optimality conditions.
 
 The equations are above `q_step` and `q_step_log_odds` in `gatewise_training/adapt/qstep.py`.
 """
@@ -19,8 +19,8 @@ ROWS = 12
 WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))
 
 
-def nats(most):
-    return arrays(np.float64, ROWS, elements=st.floats(0, most))
+def nats(highest):
+    return arrays(np.float64, ROWS, elements=st.floats(0, highest))
 
 
 @given(nats(20), nats(20), WEIGHTS, st.floats(0.01, 1.0))
@@ -31,7 +31,7 @@ def test_q_step_meets_the_kkt_conditions(keep, offload, weight, p_full):
     inner = (q > 1e-6) & (q < 1 - 1e-6)
     if not inner.any():
         return
-    # one multiplier for all rows: log odds of q = A - B - beta
+    # all rows have one multiplier beta: log odds of q = A - B - beta
     beta = float(np.median((keep - offload)[inner] - logit(q[inner])))
     np.testing.assert_allclose(q, expit(keep - offload - beta), rtol=0, atol=1e-8)
     assert beta >= -1e-8
@@ -46,28 +46,29 @@ def test_q_step_meets_the_kkt_conditions(keep, offload, weight, p_full):
 def test_q_step_of_log_odds_meets_the_kkt_conditions(keep, offload, weight, g, p_full):
     t = q_step_log_odds(keep, offload, g, p_full, weight)
     p = expit(t)
-    bend, mean = p * (1 - p), np.average(p, weights=weight)
+    curvature = p * (1 - p)
+    mean = np.average(p, weights=weight)
     assert mean <= p_full + 1e-8
-    # the derivative of (B - A + beta) sigmoid(t) + (t - g)^2 is 0, with one beta for all rows
-    sure = bend > 1e-2
-    if not sure.any():
+    # the derivative of (B - A + beta) sigmoid(t) + (t - g)^2 is 0; all rows have one beta
+    is_curved = curvature > 1e-2
+    if not is_curved.any():
         return
-    row = int(np.argmax(bend))
-    beta = float(2 * (g - t)[row] / bend[row] - (offload - keep)[row])
-    slope = (offload - keep + beta) * bend + 2 * (t - g)
+    row = int(np.argmax(curvature))
+    beta = float(2 * (g - t)[row] / curvature[row] - (offload - keep)[row])
+    slope = (offload - keep + beta) * curvature + 2 * (t - g)
     np.testing.assert_allclose(slope, 0, atol=1e-8)
     assert beta >= -1e-8
-    steep = offload - keep + beta
-    if np.abs(steep).max() < 20.7:  # no row can jump: complementary slackness
+    gap = offload - keep + beta
+    if np.abs(gap).max() < 20.7:  # without jumps, complementary slackness holds
         assert abs(beta * (p_full - mean)) <= 1e-8
-    # each row's t is the best anywhere, not merely a flat place
+    # t is the global minimum of each row
     grid = np.linspace(-20, 20, 4001)[:, None]
-    best = (steep * expit(grid) + (grid - g) ** 2).min(axis=0)
-    assert (steep * p + (t - g) ** 2 <= best + 1e-7).all()
+    best = (gap * expit(grid) + (grid - g) ** 2).min(axis=0)
+    assert (gap * p + (t - g) ** 2 <= best + 1e-7).all()
 
 
-def test_without_a_bound_the_gate_is_moved_by_the_difference_of_the_losses():
-    """The minimum of ``(1 - q) keep + q offload + KL(q || sigmoid(g))`` in closed form."""
+def test_without_a_bound_the_log_odds_are_the_gate_plus_the_loss_difference():
+    """Minimise ``(1 - q) keep + q offload + KL(q || sigmoid(g))`` in closed form."""
     keep = np.array([0.0, 2.0, 0.5, 3.0])
     offload = np.array([1.0, 0.3, 0.5, 0.0])
     g = np.array([-1.5, 0.0, 2.0, 0.7])
@@ -75,7 +76,7 @@ def test_without_a_bound_the_gate_is_moved_by_the_difference_of_the_losses():
     np.testing.assert_allclose(free.q, expit(keep - offload + g), rtol=1e-12)
 
 
-def test_q_step_ends():
+def test_q_step_at_the_limits_of_p_full():
     keep, offload = np.array([1.0, 2.0]), np.zeros(2)
     assert q_step(keep, offload, 0.0).tolist() == [0.0, 0.0]
     np.testing.assert_allclose(q_step(keep, offload, 1.0), expit(keep))
@@ -83,29 +84,29 @@ def test_q_step_ends():
         q_step(keep, offload, 1.5)
 
 
-def test_q_step_counts_weights_as_rows():
+def test_a_row_of_weight_two_equals_two_rows():
     keep, offload = np.array([3.0, 1.0, 0.0]), np.zeros(3)
-    twice = q_step(np.repeat(keep, [2, 1, 1]), np.zeros(4), 0.3)
+    repeated = q_step(np.repeat(keep, [2, 1, 1]), np.zeros(4), 0.3)
     weighted = q_step(keep, offload, 0.3, np.array([2.0, 1.0, 1.0]))
-    np.testing.assert_allclose(weighted, twice[[0, 2, 3]], atol=1e-10)
+    np.testing.assert_allclose(weighted, repeated[[0, 2, 3]], atol=1e-10)
 
 
 SIGNS = pytest.mark.parametrize("sign", [1.0, -1.0])
 
 
 def objective(t, gap, g):
-    """``(B - A) sigmoid(t) + (t - g)^2`` of losses that differ by `gap` nats."""
+    """Return ``(B - A) sigmoid(t) + (t - g)^2`` for losses that differ by `gap` nats."""
     return gap * expit(t) + (t - g) ** 2
 
 
 def log_odds_of(gap, g):
-    """Log odds without a bound on the mean."""
+    """Return the log odds of the q-step without a bound on the mean."""
     return q_step_log_odds(np.maximum(-gap, 0.0), np.maximum(gap, 0.0), g, 1.0)
 
 
 @SIGNS
 @pytest.mark.parametrize("gap", [20.7, 20.8, 21.5, 30.0, 60.0, 200.0])
-def test_log_odds_of_losses_above_20_8_nats_are_the_lower_of_two_minima(gap, sign):
+def test_log_odds_are_the_lower_minimum_if_losses_differ_by_over_20_8_nats(gap, sign):
     g = np.linspace(-3.0, gap / 8.0 + 3.0, 400)
     t = sign * log_odds_of(np.full(400, sign * gap), sign * g)
     grid = np.linspace(-gap / 8.0 - 3.0, gap / 8.0 + 4.0, 20_001)
@@ -116,9 +117,9 @@ def test_log_odds_of_losses_above_20_8_nats_are_the_lower_of_two_minima(gap, sig
 
 
 @SIGNS
-def test_of_equal_minima_the_row_stays_with_f1(sign):
+def test_rows_with_two_equal_minima_stay_with_f1(sign):
     gap, low, high = 40.0, 0.0, 8.0
-    for _ in range(60):  # the g at which both minima are equal
+    for _ in range(60):  # bisection finds the g at which both minima are equal
         g = 0.5 * (low + high)
         answers_locally = log_odds_of(np.array([gap]), np.array([g]))[0] < 0.0
         low, high = (g, high) if answers_locally else (low, g)
@@ -129,15 +130,15 @@ def test_of_equal_minima_the_row_stays_with_f1(sign):
     np.testing.assert_allclose(mirrored, [-below, -above], atol=1e-12)
 
 
-def test_a_row_that_jumps_leaves_the_bound_unmet_from_below():
-    """One row of 60 nats: no beta gives a mean near 0.5, so the side within the bound is taken."""
+def test_a_row_that_jumps_over_the_bound_stays_below_it():
+    """No beta gives a row of 60 nats a mean near 0.5, so the lower minimum is chosen."""
     keep, offload, g = np.array([60.0]), np.zeros(1), np.zeros(1)
     (t,) = q_step_log_odds(keep, offload, g, 0.5)
     grid = np.linspace(-10, 10, 20_001)
     assert expit(t) < 0.5
-    # optimal for a beta at which the other minimum, above the bound, is as good
+    # t is optimal for a beta at which the minimum above the bound is equal
     beta = -2.0 * t / (expit(t) * expit(-t)) + 60.0
-    other = grid[grid > 0]
+    above_bound = grid[grid > 0]
     assert objective(t, beta - 60.0, 0.0) == pytest.approx(
-        objective(other, beta - 60.0, 0.0).min(), abs=1e-4
+        objective(above_bound, beta - 60.0, 0.0).min(), abs=1e-4
     )

@@ -1,4 +1,4 @@
-"""The parts of Adapt, each with the certificate of its optimum."""
+"""Test the parts of Adapt against their optimality conditions and finite differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COSTS = FeatureCosts(
 
 @pytest.mark.parametrize("n_margins", [1, 3])
 @pytest.mark.parametrize("scale", [1.0, 50.0, 1e4])
-def test_losses_of_an_iterate_are_those_of_the_library(n_margins, scale):
+def test_losses_of_an_iterate_equal_the_log_loss_functions(n_margins, scale):
     rng = np.random.default_rng(0)
     out = scale * rng.normal(size=(60, n_margins + 1))
     target = one_hot(rng.integers(0, max(2, n_margins), 60), max(2, n_margins))
@@ -42,15 +42,15 @@ def test_prox_minimises_its_problem(seed):
         u = u.reshape(v.shape)
         return 0.5 * np.sum((u - v) ** 2) + step * GroupLasso.priced(COSTS).value(u)
 
-    best = GroupLasso.priced(COSTS).prox(v, step)
+    minimiser = GroupLasso.priced(COSTS).prox(v, step)
     for scale in (1e-1, 1e-3):
         for _ in range(200):
-            assert value(best + scale * rng.normal(size=v.shape)) >= value(best) - 1e-12
-    rough = minimize(value, best.ravel() + 0.01, method="Powell", options={"maxfev": 20000})
-    assert value(best) <= rough.fun + 1e-9
+            assert value(minimiser + scale * rng.normal(size=v.shape)) >= value(minimiser) - 1e-12
+    powell = minimize(value, minimiser.ravel() + 0.01, method="Powell", options={"maxfev": 20000})
+    assert value(minimiser) <= powell.fun + 1e-9
 
 
-def test_shared_price_is_paid_once_a_group():
+def test_the_group_lasso_weighs_each_shared_price_once():
     v = np.zeros((5, 2))
     v[0], v[1] = [3.0, 4.0], [0.0, 12.0]
     expected = 1.0 * 5 + 0.5 * 12 + 1.5 * 13
@@ -64,13 +64,16 @@ def test_derivatives_match_finite_differences(classes):
     target = one_hot(y, classes)
     m = rng.normal(size=target.shape)
     for column in range(m.shape[1]):
-        up, down = m.copy(), m.copy()
-        up[:, column] += 1e-5
-        down[:, column] -= 1e-5
-        slope = (log_loss(up, target) - log_loss(down, target)) / 2e-5
+        raised, lowered = m.copy(), m.copy()
+        raised[:, column] += 1e-5
+        lowered[:, column] -= 1e-5
+        slope = (log_loss(raised, target) - log_loss(lowered, target)) / 2e-5
         np.testing.assert_allclose(log_loss_gradient(m, target)[:, column], slope, atol=1e-8)
-        bend = log_loss_gradient(up, target)[:, column] - log_loss_gradient(down, target)[:, column]
-        np.testing.assert_allclose(log_loss_hessian(m)[:, column], bend / 2e-5, atol=1e-8)
+        curvature = (
+            log_loss_gradient(raised, target)[:, column]
+            - log_loss_gradient(lowered, target)[:, column]
+        )
+        np.testing.assert_allclose(log_loss_hessian(m)[:, column], curvature / 2e-5, atol=1e-8)
 
 
 def problem(seed, classes=2, gamma=0.01, n=120):
@@ -85,34 +88,34 @@ def problem(seed, classes=2, gamma=0.01, n=120):
     )  # fmt: skip
 
 
-def zero_pair(posed):
-    columns = posed.target.shape[1] + 1
+def zero_pair(m_step):
+    columns = m_step.target.shape[1] + 1
     return LinearPair(np.zeros((5, columns)), np.zeros(columns))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("gamma", [0.0, 0.01, 0.05])
 def test_m_step_reaches_its_optimum(classes, gamma):
-    posed = problem(1, classes, gamma)
-    solved = solve(posed, zero_pair(posed), tol=1e-9, max_iter=20000)
-    assert posed.kkt_residual(solved) < 1e-8
+    m_step = problem(1, classes, gamma)
+    solved = solve(m_step, zero_pair(m_step), tol=1e-9, max_iter=20000)
+    assert m_step.kkt_residual(solved) < 1e-8
     rng = np.random.default_rng(0)
     for _ in range(100):
-        near = LinearPair(
+        neighbour = LinearPair(
             solved.weights + 0.01 * rng.normal(size=solved.weights.shape),
             solved.bias + 0.01 * rng.normal(size=solved.bias.shape),
         )
-        assert posed.objective(near) >= posed.objective(solved) - 1e-12
+        assert m_step.objective(neighbour) >= m_step.objective(solved) - 1e-12
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(classes):
-    posed = problem(2, classes, gamma=0.0)
-    pair = zero_pair(posed)
-    step = posed.proximal_step(posed.evaluate(pair))
-    gradient = posed.gradient(pair)
-    np.testing.assert_allclose(step.endpoint.weights, -gradient.weights / posed.lipschitz)
-    np.testing.assert_allclose(step.endpoint.bias, -gradient.bias / posed.lipschitz)
+    m_step = problem(2, classes, gamma=0.0)
+    pair = zero_pair(m_step)
+    step = m_step.proximal_step(m_step.evaluate(pair))
+    gradient = m_step.gradient(pair)
+    np.testing.assert_allclose(step.endpoint.weights, -gradient.weights / m_step.lipschitz)
+    np.testing.assert_allclose(step.endpoint.bias, -gradient.bias / m_step.lipschitz)
     largest = max(np.abs(gradient.weights).max(), np.abs(gradient.bias).max())
     assert step.residual == pytest.approx(largest)
 
@@ -120,9 +123,7 @@ def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(cl
 @pytest.mark.parametrize(
     ("n_margins", "gate_bound", "bound"), [(1, 0.25, 0.25), (3, 0.25, 0.5), (1, 2.0, 2.0)]
 )
-def test_the_curvature_of_losses_is_a_quarter_or_a_half_unless_the_gates_is_larger(
-    n_margins, gate_bound, bound
-):
-    """With features of 0 the second moments are those of the intercept, 1."""
+def test_the_curvature_bound_is_the_larger_one_of_loss_and_gate(n_margins, gate_bound, bound):
+    """If all features are 0, only the intercept has a second moment, which is 1."""
     z = np.zeros((4, 2))
     assert curvature_bound(z, np.ones(4), n_margins, gate_bound) == pytest.approx(bound)

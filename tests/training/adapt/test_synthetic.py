@@ -1,10 +1,13 @@
-"""Synthetic-2 of the Adapt paper (NIPS 2017, section 5, figure 3): joint choice of features.
+"""Test the joint choice of features on Synthetic-2 of the Adapt paper.
 
-Four clusters in two dimensions, each feature at price 1. A complex f0 on both is always right,
-at cost 2. Feature 1 tells cluster 1 from the others: f1 answers it, and three clusters go to
-f0, at a mean cost of 1.75. Feature 2 tells clusters 1 and 2 from 3 and 4, and 3 from 4: f1
-answers both, at 1.5. Clusters 1 and 2 have more rows in training, so an L1 penalty chooses
-feature 1. Costs are the mean over the four clusters, as in the paper: test rows are balanced.
+The data is described in section 5 and figure 3 of the paper (NIPS 2017).
+
+It has four clusters in two dimensions. Each feature costs 1. A complex f0 reads both features
+and is always right at a cost of 2. Feature 1 separates cluster 1 from the others, so f1 answers
+one cluster and f0 three, at a mean cost of 1.75. Feature 2 separates clusters 3 and 4 from each
+other and from clusters 1 and 2, so f1 answers two clusters, at a mean cost of 1.5. Clusters 1
+and 2 have more training rows, so an L1 penalty chooses feature 1. Test rows are balanced
+because the paper reports the mean cost over the four clusters.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from gatewise_training import AdaptLin, FeatureCosts, L1Cascade
 
 pytestmark = [
     pytest.mark.slow,
-    # Rows stand cluster by cluster.
+    # Rows are sorted by cluster.
     pytest.mark.filterwarnings("ignore::gatewise.errors.GroupsWarning"),
 ]
 
@@ -27,26 +30,29 @@ COSTS = FeatureCosts.uniform(2)
 
 
 def draw(sizes, seed):
-    """Rows of the four clusters: X, y, and which cluster each is of."""
+    """Return X, y and the cluster of each row."""
     cluster = np.repeat(np.arange(4), sizes)
     noise = 0.12 * np.random.default_rng(seed).normal(size=(len(cluster), 2))
     return CENTRES[cluster] + noise, CLASSES[cluster], cluster
 
 
-TEST = draw([500] * 4, 2)
+TEST_ROWS = draw([500] * 4, 2)
 
 
 def solve(method, sizes, validation=None, **settings):
-    """Fit at no loss; accuracy and cost on balanced rows, share offloaded of each cluster."""
+    """Fit a system without loss and measure it on balanced rows.
+
+    Return the system, its accuracy, its mean cost and the share offloaded of each cluster.
+    """
     X, y, _ = draw(sizes, 0)
     f0 = SVC(C=10.0).fit(X, y)
     system = method(f0, COSTS, max_loss=0.0, random_state=0, **settings)
     system.fit(X, y, validation=validation)
-    X, y, cluster = TEST
-    assert f0.score(X, y) >= 0.999  # complex, and right
-    sent = system.offload(X)
-    by_cluster = [sent[cluster == k].mean() for k in range(4)]
-    return system, system.score(X, y), system.cost(X).mean(), by_cluster
+    X, y, cluster = TEST_ROWS
+    assert f0.score(X, y) >= 0.999  # f0 is always right
+    is_offloaded = system.offload(X)
+    shares = [is_offloaded[cluster == k].mean() for k in range(4)]
+    return system, system.score(X, y), system.cost(X).mean(), shares
 
 
 @pytest.mark.parametrize(
@@ -58,21 +64,21 @@ def solve(method, sizes, validation=None, **settings):
     ids=["3 to 2", "3 to 2, cross-fitted"],
 )
 def test_adapt_finds_the_shared_feature_and_l1_does_not(sizes, validation):
-    adapt, accuracy, cost, sent = solve(AdaptLin, sizes, validation)
+    adapt, accuracy, cost, shares = solve(AdaptLin, sizes, validation)
     assert accuracy >= 0.9985
-    # thresholds stand at quantiles of the validation rows, in steps of a fortieth at the finest
+    # thresholds are quantiles of the validation rows in steps of at least 1/40
     assert cost == pytest.approx(1.5, abs=0.04)
     assert adapt.stages_[0].features.tolist() == [1]
-    np.testing.assert_allclose(sent, [1, 1, 0, 0], atol=0.15)
+    np.testing.assert_allclose(shares, [1, 1, 0, 0], atol=0.15)
 
-    l1, accuracy, cost, sent = solve(L1Cascade, sizes, validation)
+    l1, accuracy, cost, shares = solve(L1Cascade, sizes, validation)
     assert accuracy >= 0.9985
     assert cost >= 1.74
     assert l1.stages_[0].features.tolist() == [0]
-    np.testing.assert_allclose(sent, [0, 1, 1, 1], atol=0.15)
+    np.testing.assert_allclose(shares, [0, 1, 1, 1], atol=0.15)
 
 
-def test_the_usual_start_alone_ends_where_l1_does():
+def test_adapt_without_further_starts_is_as_costly_as_l1():
     sizes, validation = [300, 300, 200, 200], draw([250] * 4, 1)[:2]
     _, accuracy, cost, _ = solve(AdaptLin, sizes, validation, n_starts=0)
     assert accuracy >= 0.9985

@@ -1,4 +1,4 @@
-"""Backward elimination keeps what only works together, and drops by what a price brings."""
+"""Test backward elimination of features by usefulness and price."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def backward_sets(problem: Problem, **settings: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def parity() -> Problem:
-    """Columns 2 and 5 decide together; column 0 alone is right in 60 %."""
+    """Return a problem that columns 2 and 5 solve together; column 0 alone is right for 60 %."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 8))
     y = (x[:, 2] > 0) ^ (x[:, 5] > 0)
@@ -41,7 +41,7 @@ def test_sets_are_nested_and_keep_features_that_only_work_together(parity: Probl
         assert set(smaller) < set(larger)
 
 
-def test_a_costly_feature_goes_before_a_cheap_equal_one() -> None:
+def test_of_two_equal_features_the_costly_one_is_dropped_first() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1000, 3))
     x[:, 1] = x[:, 0]
@@ -49,7 +49,7 @@ def test_a_costly_feature_goes_before_a_cheap_equal_one() -> None:
     assert sets[0].tolist() == [1]
 
 
-def test_groups_whose_members_are_free_go_as_a_whole(parity: Problem) -> None:
+def test_groups_with_only_a_shared_price_are_dropped_as_a_whole(parity: Problem) -> None:
     costs = FeatureCosts(
         np.zeros(8), group=["a", "a", "b", "b", "c", "c", "d", "d"], shared=dict.fromkeys("abcd", 1)
     )
@@ -58,13 +58,13 @@ def test_groups_whose_members_are_free_go_as_a_whole(parity: Problem) -> None:
     assert all(len(chosen) == 2 * costs.price(chosen) for chosen in sets)
 
 
-def test_free_features_stay_to_the_end(parity: Problem) -> None:
+def test_free_features_are_never_dropped(parity: Problem) -> None:
     sets = backward_sets(replace(parity, costs=FeatureCosts([0, 1, 1, 0, 1, 1, 1, 1])), n_stages=8)
     assert sets[0].tolist() == [0, 3]
     assert backward_sets(replace(parity, costs=FeatureCosts(np.zeros(8))), n_stages=8) == []
 
 
-def test_many_classes_and_missing_values() -> None:
+def test_elimination_supports_many_classes_and_missing_values() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(900, 4))
     y = np.digitize(x[:, 3], [-0.5, 0.5])
@@ -74,17 +74,17 @@ def test_many_classes_and_missing_values() -> None:
 
 
 @pytest.mark.slow
-def test_of_many_features_cheap_sets_lie_between() -> None:
+def test_many_features_get_a_second_sequence_of_cheap_sets() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(1500, 200))
     wide = problem_of(x, x.sum(axis=1) > 0)
-    first, between = backward_sequences(wide, n_stages=6)
-    costs = sorted([len(chosen) for chosen in [*first, *between]])
-    assert len(between) >= 2
+    sequence, cheap_sequence = backward_sequences(wide, n_stages=6)
+    costs = sorted([len(chosen) for chosen in [*sequence, *cheap_sequence]])
+    assert len(cheap_sequence) >= 2
     assert len(set(costs)) == len(costs)
-    assert len(between[-1]) < len(first[-1]) / 4
-    for sets in (first, between):
+    assert len(cheap_sequence[-1]) < len(sequence[-1]) / 4
+    for sets in (sequence, cheap_sequence):
         assert all(set(smaller) < set(larger) for smaller, larger in pairwise(sets))
-    cheap = [cost for cost in costs if cost <= len(between[-1])]
-    assert max(b / a for a, b in pairwise(cheap)) <= 2
+    low_costs = [cost for cost in costs if cost <= len(cheap_sequence[-1])]
+    assert max(higher / lower for lower, higher in pairwise(low_costs)) <= 2
     assert len(backward_sequences(problem_of(x[:, :60], x[:, 0] > 0), n_stages=3)) == 1

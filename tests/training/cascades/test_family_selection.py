@@ -1,4 +1,4 @@
-"""Every feature set gets the family that is best on validation rows."""
+"""Test the choice of a model family for each feature set on validation rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gatewise_training.learners.stage_bounds import Bounds
 from tests.support.fit_problems import problem_of
 
 SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
-BOTH = ("boosting", "linear")
+FAMILIES = ("boosting", "linear")
 
 
-def selection(n, *, families=BOTH, probe=3, bounds=None):
+def selection(n, *, families=FAMILIES, probe=3, bounds=None):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
     problem = problem_of(x, x @ np.ones(6) + rng.normal(size=n) > 0)  # a linear rule
@@ -26,24 +26,25 @@ def selection(n, *, families=BOTH, probe=3, bounds=None):
 
 
 @pytest.mark.slow
-def test_sets_between_probes_try_what_was_selected_beside_them(monkeypatch) -> None:
-    monkeypatch.setattr(family_selection, "MAX_REGRET_RATIOS", (np.inf, np.inf))  # no family is
-    some, fits = selection(1200, probe=3)
-    every, all_fits = selection(1200, probe=1)
-    few, thorough = some.select(SETS), every.select(SETS)
+def test_sets_between_probes_try_only_the_families_of_neighbouring_probes(monkeypatch) -> None:
+    # keep all families
+    monkeypatch.setattr(family_selection, "MAX_REGRET_RATIOS", (np.inf, np.inf))
+    sparse, fits = selection(1200, probe=3)
+    full, all_fits = selection(1200, probe=1)
+    selected_sparsely, selected_fully = sparse.select(SETS), full.select(SETS)
     assert len(fits) == 8 < len(all_fits) == 10
-    assert set(few) == set(thorough) == {tuple(s.tolist()) for s in SETS}
-    assert few[tuple(range(6))].family == "linear"
+    assert set(selected_sparsely) == set(selected_fully) == {tuple(s.tolist()) for s in SETS}
+    assert selected_sparsely[tuple(range(6))].family == "linear"
     for probe in (0, 3, 4):
         key = tuple(SETS[probe].tolist())
-        assert few[key].family == thorough[key].family
-    for chosen, selected in few.items():
+        assert selected_sparsely[key].family == selected_fully[key].family
+    for chosen, selected in selected_sparsely.items():
         assert set(selected.stage.features) <= set(chosen)
         assert len(selected.outputs) == 1200
 
 
-def test_a_block_whose_features_work_together_is_found_with_little_effort() -> None:
-    """Neither sign tells anything alone; a penalty on first uses would pay for the block twice."""
+def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
+    """The sign of one feature alone does not predict the label."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 6)).astype(np.float32)
     costs = FeatureCosts(np.zeros(6), group=list("aabbcc"), shared=dict.fromkeys("abc", 1.0))
@@ -52,50 +53,51 @@ def test_a_block_whose_features_work_together_is_found_with_little_effort() -> N
     assert {tuple(sets[0]) for sets in sequences} == {(2, 3)}
 
 
-def test_on_many_rows_a_family_that_is_best_on_neither_first_probe_is_given_up() -> None:
-    found, fits = selection(6600, probe=1)
-    assert {selected.family for selected in found.select(SETS).values()} == {"linear"}
-    assert len(fits) == 2 * 2 + 3  # both on the two first probes, the best alone on the others
+def test_a_family_that_wins_neither_of_the_first_probes_is_dropped_on_many_rows() -> None:
+    family_choice, fits = selection(6600, probe=1)
+    assert {selected.family for selected in family_choice.select(SETS).values()} == {"linear"}
+    assert len(fits) == 2 * 2 + 3  # two families on two probes, one on three others
 
 
-def test_families_are_chosen_on_some_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
-    few, _ = selection(6600)
+def test_families_are_chosen_on_a_sample_of_many_rows_and_fitted_on_all_rows(monkeypatch) -> None:
+    unsampled, _ = selection(6600)
     monkeypatch.setattr(family_selection, "MANY_ROWS", 5000)
     monkeypatch.setattr(family_selection, "TRIAL_ROWS", 300)
-    many, fits = selection(6600)
-    found, rows = many.select(SETS), many.problem.plan.validation_rows
-    assert {selected.family for selected in found.values()} == {"linear"}
-    assert fits == sorted(fits)  # progress never goes back
-    assert len(fits) == 4 + 1 + 2 + 5  # two probes, a third, those between; all of them anew
-    for key, expected in few.select(SETS).items():
-        np.testing.assert_array_equal(found[key].outputs, expected.outputs)
+    sampled, fits = selection(6600)
+    chosen = sampled.select(SETS)
+    rows = sampled.problem.plan.validation_rows
+    assert {selected.family for selected in chosen.values()} == {"linear"}
+    assert fits == sorted(fits)  # progress never decreases
+    assert len(fits) == 4 + 1 + 2 + 5  # two probes, the third, two between, and five final fits
+    for key, expected in unsampled.select(SETS).items():
+        np.testing.assert_array_equal(chosen[key].outputs, expected.outputs)
         np.testing.assert_array_equal(
-            found[key].stage.margins(many.problem.plan.x[rows]), expected.outputs
+            chosen[key].stage.margins(sampled.problem.plan.x[rows]), expected.outputs
         )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["boosting", "extra-trees"])
-def test_no_stage_is_larger_than_a_device_reads(family, monkeypatch) -> None:
+def test_no_stage_exceeds_the_bytes_that_a_device_reads(family, monkeypatch) -> None:
     free, _ = selection(1200, families=(family,))
-    most = max(found.stage.nbytes for found in free.select(SETS).values()) // 2
+    max_bytes = max(selected.stage.nbytes for selected in free.select(SETS).values()) // 2
     for module in (model_families, stage_bounds):
-        monkeypatch.setattr(module, "MAX_STAGE_BYTES", most)
+        monkeypatch.setattr(module, "MAX_STAGE_BYTES", max_bytes)
     bounded, _ = selection(1200, families=(family,))
-    found = bounded.select(SETS)
-    assert len(found) == len(SETS)  # none is given up for it
-    assert most / 2 < max(selected.stage.nbytes for selected in found.values()) <= most
-    for key, selected in found.items():
+    chosen = bounded.select(SETS)
+    assert len(chosen) == len(SETS)  # every set has a stage
+    assert max_bytes / 2 < max(selected.stage.nbytes for selected in chosen.values()) <= max_bytes
+    for key, selected in chosen.items():
         assert selected.regret <= 1.3 * free.best[key].regret
 
 
-def test_stages_beyond_the_bytes_are_left_out() -> None:
-    found, _ = selection(800, families=("boosting",), bounds=Bounds(max_bytes=10))
-    assert found.select(SETS) == {}
+def test_sets_without_a_stage_within_the_bytes_are_omitted() -> None:
+    family_choice, _ = selection(800, families=("boosting",), bounds=Bounds(max_bytes=10))
+    assert family_choice.select(SETS) == {}
 
 
 @pytest.mark.slow
-def test_few_validation_rows_allow_few_stages() -> None:
+def test_fits_on_few_validation_rows_have_few_stages() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 10))
     y = (x.sum(axis=1) > 0).astype(int)

@@ -1,4 +1,4 @@
-"""Given models as stages before a staged cascade's own."""
+"""Test given models as the first stages of a staged cascade."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import gatewise as gw
 
-CHEAP = [7, 20, 22]
+CHEAP_COLUMNS = [7, 20, 22]
 
 
 def data():
@@ -33,49 +33,52 @@ def staged(first, **settings):
 @pytest.mark.slow
 def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
     X, y = data()
-    new, costs = X[400:], np.ones(30)
-    costs[CHEAP] = 0.1
-    small = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:400, CHEAP], y[:400])
-    system = staged([(small, CHEAP)], feature_costs=costs.tolist()).fit(X[:400], y[:400])
-    assert system.families_[0] == "given"
-    np.testing.assert_array_equal(system.stages_[0].features, CHEAP)
-    stopped = system.exit_stage(new) == 0
-    assert stopped.mean() > 0.3
-    np.testing.assert_array_equal(
-        system.predict(new)[stopped], small.predict(new[:, CHEAP])[stopped]
+    X_new = X[400:]
+    costs = np.ones(30)
+    costs[CHEAP_COLUMNS] = 0.1
+    small = make_pipeline(StandardScaler(), LogisticRegression()).fit(
+        X[:400, CHEAP_COLUMNS], y[:400]
     )
-    np.testing.assert_allclose(system.cost(new)[stopped], 0.3)
+    system = staged([(small, CHEAP_COLUMNS)], feature_costs=costs.tolist()).fit(X[:400], y[:400])
+    assert system.families_[0] == "given"
+    np.testing.assert_array_equal(system.stages_[0].features, CHEAP_COLUMNS)
+    stops = system.exit_stage(X_new) == 0
+    assert stops.mean() > 0.3
+    np.testing.assert_array_equal(
+        system.predict(X_new)[stops], small.predict(X_new[:, CHEAP_COLUMNS])[stops]
+    )
+    np.testing.assert_allclose(system.cost(X_new)[stops], 0.3)
     bundle = gw.pack(system, tmp_path / "bundle", sample=X[:32])
-    assert gw.verify(system, bundle, new).agrees
+    assert gw.verify(system, bundle, X_new).agrees
     assert bundle.manifest.stages[0].kind == "graph"
     with gw.Device(bundle) as device:
-        answer = device.answer(new[stopped][0])
+        answer = device.answer(X_new[stops][0])
     assert (answer.cost, answer.stage) == (pytest.approx(0.3), 0)
 
 
 @pytest.mark.slow
-def test_memorised_rows_of_a_given_stage_do_not_count():
-    """A tree that knows every row by heart stops no more than a clone of it may."""
+def test_given_stages_are_measured_on_rows_that_they_have_not_memorised():
+    """Clones of a tree that memorised all rows are measured out of fold."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4)).astype(np.float32)
     y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
     tree = DecisionTreeClassifier(random_state=0).fit(X, y)
     assert tree.score(X, y) == 1.0
     system = staged([tree], max_loss=0.0).fit(X, y)
-    best = max(p.accuracy for p in system.frontier_.points)
-    assert best < 0.8
-    seen = staged([tree], max_loss=0.0).fit(X[:100], y[:100], validation=(X[100:], y[100:]))
-    assert max(p.accuracy for p in seen.frontier_.points) == 1.0  # the user's own word for it
+    assert max(p.accuracy for p in system.frontier_.points) < 0.8
+    # validation rows given by the user count as unseen
+    validated = staged([tree], max_loss=0.0).fit(X[:100], y[:100], validation=(X[100:], y[100:]))
+    assert max(p.accuracy for p in validated.frontier_.points) == 1.0
 
 
 @pytest.mark.slow
-def test_columns_of_tables_are_found_by_name():
+def test_given_models_find_their_columns_by_name():
     X, y = data()
     table = pd.DataFrame(X, columns=[f"c{k}" for k in range(30)])
     small = LogisticRegression(max_iter=2000).fit(table[["c22", "c7"]], y)
     system = staged([small]).fit(table, y)
-    given = next(c[0] for c in system.chains_ if c[0].features.tolist() == [22, 7])
-    assert given.model.n_features == 2
+    stage = next(c[0] for c in system.chains_ if c[0].features.tolist() == [22, 7])
+    assert stage.model.n_features == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Features may cost nothing: then the link and the high-cost model are what is saved."""
+"""Test fits on free features, where only requests have a price."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SYSTEMS = [
     AdaptGBRT(penalties=(0.001,), n_rounds=10, random_state=0),
     ConfidenceCascade(low_cost_model="linear", n_subsets=3, random_state=0),
 ]
-SOME = np.repeat([0.0, 1.0], 5)
+PRICES = np.repeat([0.0, 1.0], 5)
 COSTS = {
     "all": np.zeros(10),
-    "some": SOME,
-    "group": FeatureCosts(SOME, group=["a"] * 3 + [None] * 7, shared={"a": 0.0}),
+    "some": PRICES,
+    "group": FeatureCosts(PRICES, group=["a"] * 3 + [None] * 7, shared={"a": 0.0}),
 }
 
 
 @pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: type(system).__name__)
-def test_a_fit_ends_and_pays_for_requests(system, costs):
+def test_fits_end_and_points_pay_for_requests(system, costs):
     X, y = load_breast_cancer(return_X_y=True)
     system.set_params(feature_costs=costs, cloud_prices=CloudPrices(request=1.0))
     system.fit(X[:400, :10], y[:400])

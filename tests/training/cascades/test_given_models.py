@@ -1,4 +1,4 @@
-"""A given high-cost model is measured on rows that it has not seen, or a warning says so."""
+"""Test that given high-cost models are measured on unseen rows, or that a warning is given."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def forest():
     return RandomForestClassifier(25, random_state=0).fit(X, y)
 
 
-def test_a_fitted_classifier_is_measured_by_clones_and_stays_deployed():
+def test_clones_of_a_fitted_classifier_are_measured_and_the_original_is_deployed():
     X, X_test, y, y_test = table()
     f0 = forest()
     system = StagedCascade(f0, **QUICK).fit(X, y)
@@ -54,33 +54,33 @@ def test_a_fitted_classifier_is_measured_by_clones_and_stays_deployed():
     np.testing.assert_array_equal(system.high_cost_model_.labels(X_test), f0.predict(X_test))
 
 
-def test_an_unfitted_pipeline_finds_columns_by_their_names():
+def test_unfitted_pipelines_select_columns_by_name_or_number():
     X, _, y, _ = table()
     frame = pd.DataFrame(X, columns=[f"c {k}" for k in range(X.shape[1])])
     for columns in (["c 1", "c 3"], [1, 3]):
-        chosen = make_column_transformer((StandardScaler(), columns))
-        f0 = make_pipeline(chosen, LogisticRegression())
+        transformer = make_column_transformer((StandardScaler(), columns))
+        f0 = make_pipeline(transformer, LogisticRegression())
         labels = StagedCascade(f0, **QUICK).fit(frame, y).high_cost_model_.labels(X)
         np.testing.assert_array_equal(labels, f0.fit(frame, y).predict(frame))
 
 
-class WeightsSeen(LogisticRegression):
-    """Keeps what weights the last fit got."""
+class WeightRecorder(LogisticRegression):
+    """A classifier that records the weights of its last fit."""
 
     def fit(self, X, y, sample_weight=None):
         self.weights_ = sample_weight
         return super().fit(X, y, sample_weight)
 
 
-def test_weights_reach_the_last_step_of_a_pipeline_or_a_warning_says_that_they_do_not():
+def test_pipelines_pass_weights_to_their_last_step_or_a_warning_is_given():
     X, _, y, _ = table()
-    rare = np.where(y == 0, 5.0, 1.0)
-    f0 = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), WeightsSeen()))
+    weights = np.where(y == 0, 5.0, 1.0)
+    f0 = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), WeightRecorder()))
     system = StagedCascade(f0, class_weight={0: 5.0, 1: 1.0}, **QUICK).fit(X, y)
-    seen = system.high_cost_model_.estimator[-1][-1].weights_
-    np.testing.assert_allclose(seen / seen.min(), rare)
+    fit_weights = system.high_cost_model_.estimator[-1][-1].weights_
+    np.testing.assert_allclose(fit_weights / fit_weights.min(), weights)
     with pytest.warns(UserWarning, match="LinearDiscriminantAnalysis takes no sample_weight"):
-        StagedCascade(LinearDiscriminantAnalysis(), **QUICK).fit(X, y, sample_weight=rare)
+        StagedCascade(LinearDiscriminantAnalysis(), **QUICK).fit(X, y, sample_weight=weights)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_weights_reach_the_last_step_of_a_pipeline_or_a_warning_says_that_they_d
     ],
     ids=lambda m: type(m).__name__,
 )
-def test_out_of_fold_probabilities_take_the_place_of_clones(method):
+def test_given_out_of_fold_probabilities_replace_clones(method):
     X, _, y, _ = table()
-    wrong = np.eye(2)[1 - y] * 0.98 + 0.01  # of a model that is always wrong
+    probabilities = np.eye(2)[1 - y] * 0.98 + 0.01  # the model is always wrong
     method.set_params(high_cost_model=FrozenEstimator(forest()), random_state=0)
-    system = method.fit(X, y, high_cost_predictions=wrong)
+    system = method.fit(X, y, high_cost_predictions=probabilities)
     assert system.frontier_.reference_accuracy == 0.0
     assert system.operating_point_.offload_rate == 0.0
 
@@ -105,33 +105,33 @@ def test_out_of_fold_probabilities_take_the_place_of_clones(method):
 @pytest.mark.parametrize(
     "model", [lambda: FrozenEstimator(forest()), lambda: forest().predict_proba]
 )
-def test_suspiciously_accurate_given_models_give_a_warning_with_remedies(model):
+def test_a_warning_names_remedies_if_a_given_model_may_have_seen_the_rows(model):
     X, _, y, _ = table()
     with pytest.warns(UserWarning, match=r"it may remember them.*validation=\(X_val, y_val\)"):
         StagedCascade(model(), **QUICK).fit(X, y)
 
 
-def test_rows_that_an_opaque_model_has_not_seen_need_no_warning():
+def test_frozen_models_are_measured_without_a_warning_on_unseen_rows():
     X, X_val, y, y_val = table()
-    opaque = FrozenEstimator(forest())
-    system = StagedCascade(opaque, **QUICK).fit(X, y, validation=(X_val, y_val))
-    assert system.frontier_.reference_accuracy == opaque.score(X_val, y_val)
-    # thresholds are tuned by cross-fitting on these very rows: near, but not the same
+    frozen = FrozenEstimator(forest())
+    system = StagedCascade(frozen, **QUICK).fit(X, y, validation=(X_val, y_val))
+    assert system.frontier_.reference_accuracy == frozen.score(X_val, y_val)
+    # thresholds are tuned by cross-fitting on these rows, so the figures differ slightly
     point = system.operating_point_
     assert point.accuracy == pytest.approx(system.score(X_val, y_val), abs=0.03)
     assert point.cost == pytest.approx(system.cost(X_val).mean(), rel=0.3)
     half = len(X) // 2
-    opaque = FrozenEstimator(LogisticRegression(max_iter=5000).fit(X[:half], y[:half]))
-    system = StagedCascade(opaque, **QUICK).fit(X[half:], y[half:])
-    assert system.frontier_.reference_accuracy == opaque.score(X[half:], y[half:])
+    frozen = FrozenEstimator(LogisticRegression(max_iter=5000).fit(X[:half], y[:half]))
+    system = StagedCascade(frozen, **QUICK).fit(X[half:], y[half:])
+    assert system.frontier_.reference_accuracy == frozen.score(X[half:], y[half:])
 
 
-def test_a_guaranteed_loss_is_refused_where_the_model_may_have_seen_the_rows():
+def test_a_guaranteed_loss_is_refused_if_the_model_may_have_seen_the_rows():
     X, X_val, y, y_val = table()
     system = StagedCascade(forest(), guarantee=0.9, **QUICK)
     with pytest.raises(InputError, match="may have seen the rows"):
         system.fit(X, y)
-    system.set_params(budget=8.0).fit(X, y)  # costs do not depend on what it remembers
+    system.set_params(budget=8.0).fit(X, y)  # costs do not depend on memorised rows
     assert system.operating_point_.guarantee["kind"] == "budget"
     assert system.operating_point_.accuracy < 0.99
     with pytest.raises(InputError, match="give the model unfitted"):
@@ -141,7 +141,7 @@ def test_a_guaranteed_loss_is_refused_where_the_model_may_have_seen_the_rows():
 
 
 @pytest.mark.parametrize(
-    ("chances", "why"),
+    ("chances", "message"),
     [
         (np.ones((5, 2)), "must have shape"),
         (np.full((284, 2), 0.6), "row 0 holds no probabilities"),
@@ -149,9 +149,9 @@ def test_a_guaranteed_loss_is_refused_where_the_model_may_have_seen_the_rows():
         ("no", "must be a matrix"),
     ],
 )
-def test_out_of_fold_probabilities_are_checked(chances, why):
+def test_out_of_fold_probabilities_are_checked(chances, message):
     X, _, y, _ = table()
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=message):
         StagedCascade(forest(), **QUICK).fit(X, y, high_cost_predictions=chances)
     with pytest.raises(InputError, match="give it as well"):
         StagedCascade(**QUICK).fit(X, y, high_cost_predictions=np.full((284, 2), 0.5))
@@ -164,16 +164,18 @@ def test_probabilities_that_are_nan_are_refused():
         AdaptLin(GaussianNB(), p_full=(0.3,), penalties=(0.1,), n_starts=0).fit(X, y)
 
 
-def test_rows_without_weight_have_no_probabilities():
+def test_probabilities_of_rows_without_weight_are_dropped():
     X, _, y, _ = table()
     probabilities = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
     weight = np.arange(len(y)) % 2
-    found = check_training(StagedCascade(), X, y, weight, None, high_cost_predictions=probabilities)
-    np.testing.assert_array_equal(found.high_cost, probabilities[1::2])
+    checked = check_training(
+        StagedCascade(), X, y, weight, None, high_cost_predictions=probabilities
+    )
+    np.testing.assert_array_equal(checked.high_cost, probabilities[1::2])
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
+    ("model", "message"),
     [
         (
             make_pipeline(SplineTransformer(), LogisticRegression()),
@@ -184,25 +186,27 @@ def test_rows_without_weight_have_no_probabilities():
         (3, "give a classifier"),
     ],
 )
-def test_models_that_cannot_be_packed_are_refused_before_the_fit(model, why, monkeypatch):
+def test_models_that_cannot_be_packed_are_refused_before_the_fit(model, message, monkeypatch):
     X, _, y, _ = table()
-    monkeypatch.setattr(StagedCascade, "_fit_candidates", lambda *_: pytest.fail("it was fitted"))
-    with pytest.raises(InputError, match=why) as caught:
+    monkeypatch.setattr(
+        StagedCascade, "_fit_candidates", lambda *_: pytest.fail("a model was fitted")
+    )
+    with pytest.raises(InputError, match=message) as raised:
         StagedCascade(model, **QUICK).fit(X, y)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 class Rule(ClassifierMixin, BaseEstimator):
-    """A classifier of no known library."""
+    """A classifier that belongs to no known library."""
 
     def fit(self, X, y):
         self.classes_ = np.unique(y)
         self.n_features_in_ = X.shape[1]
-        self.middle_ = np.median(X[:, 0])
+        self.median_ = np.median(X[:, 0])
         return self
 
     def predict_proba(self, X):
-        chance = 1 / (1 + np.exp(np.asarray(X)[:, 0] - self.middle_))
+        chance = 1 / (1 + np.exp(np.asarray(X)[:, 0] - self.median_))
         return np.column_stack([1 - chance, chance])
 
 
@@ -214,6 +218,6 @@ def test_classifiers_of_unknown_libraries_become_backends(fitted):
     system = StagedCascade(rule, **QUICK).fit(X, y)
     f0 = system.high_cost_model_
     assert f0.backend == f"python:{Rule.__module__}:Rule"
-    found, probabilities = f0.answers(X_test)
-    np.testing.assert_array_equal(found, probabilities.argmax(axis=1))
+    labels, probabilities = f0.answers(X_test)
+    np.testing.assert_array_equal(labels, probabilities.argmax(axis=1))
     np.testing.assert_allclose(probabilities, Rule().fit(X, y).predict_proba(X_test))

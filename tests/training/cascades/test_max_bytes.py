@@ -1,4 +1,4 @@
-"""``max_bytes``: the shape of stages is searched for the bytes given, not fixed."""
+"""Test that ``max_bytes`` bounds the stages and chooses the shape of their trees."""
 
 from __future__ import annotations
 
@@ -34,55 +34,61 @@ from tests.support.fit_problems import problem_of
 
 
 def chessboard(n, seed=0):
-    """A rule that few leaves cannot hold."""
+    """Return rows whose label only many leaves can represent."""
     x = np.random.default_rng(seed).random((n, 2)).astype(np.float32)
     return x, np.floor(x * 6).sum(axis=1).astype(int) % 2
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 999), most=st.integers(1, 12), missing=st.booleans())
-def test_trees_on_a_grid_decide_rows_as_their_rounded_values(seed, most, missing) -> None:
+@given(seed=st.integers(0, 999), max_thresholds=st.integers(1, 12), missing=st.booleans())
+def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
+    seed, max_thresholds, missing
+) -> None:
     rng = np.random.default_rng(seed)
     x = np.round(rng.normal(size=(80, 3)), int(rng.integers(0, 3))).astype(np.float32)
     x[rng.random(x.shape) < 0.1 * missing] = np.nan
     y = (np.nan_to_num(x).sum(axis=1) > 0).astype(int)
-    grid = ThresholdGrid.of_table(x, most)
+    grid = ThresholdGrid.of_table(x, max_thresholds)
     free, _ = fit_boosting(grid.rounded(x), y, 2, rounds=8)
     trees = grid.snapped(free)
-    others = np.concatenate([x, 3 * rng.normal(size=(80, 3)).astype(np.float32), x * 1e6])
-    np.testing.assert_array_equal(trees.margins(others), free.margins(grid.rounded(others)))
+    unseen_rows = np.concatenate([x, 3 * rng.normal(size=(80, 3)).astype(np.float32), x * 1e6])
+    np.testing.assert_array_equal(
+        trees.margins(unseen_rows), free.margins(grid.rounded(unseen_rows))
+    )
     for k in range(3):
-        used, edges = np.unique(trees.threshold[trees.feature == k]), grid.edges[k]
-        assert len(used[(used >= edges[0]) & (used < edges[-1])]) <= most
-        assert len(used) <= most + 2
+        thresholds = np.unique(trees.threshold[trees.feature == k])
+        edges = grid.edges[k]
+        is_inner = (thresholds >= edges[0]) & (thresholds < edges[-1])
+        assert np.sum(is_inner) <= max_thresholds
+        assert len(thresholds) <= max_thresholds + 2
 
 
-def test_a_grid_too_coarse_is_not_used() -> None:
+def test_a_too_coarse_grid_is_not_used() -> None:
     fine = np.random.default_rng(0).random((400, 16)).astype(np.float32)
     assert grid_of(fine, 8 * 1024) is None
-    thresholds, room = grid_of(fine, 64 * 1024)
+    thresholds, table_bytes = grid_of(fine, 64 * 1024)
     assert thresholds == 128
-    assert room == 8 * 1024
+    assert table_bytes == 8 * 1024
     coarse = np.floor(fine * 16)
     assert grid_of(coarse, 8 * 1024) == (16, 4 * 15 * 16)
 
 
-def test_stages_share_thresholds_and_each_part_is_bounded() -> None:
-    """Two stages of the same tests: their thresholds are there once."""
+def test_stages_with_equal_thresholds_share_their_table() -> None:
+    """The bytes of two equal stages count their thresholds once."""
     trees = replace(tree(*[0, 1, 2] * 20), threshold=np.float32([*range(60), *[0] * 61]))
     stage = Stage.from_model(trees, "sigmoid")
     sizes = packed_sizes((stage, replace(stage)))
-    one, both = sizes.total([0]), sizes.total([0, 1])
-    assert one == sizes.total([1]) == sizes.by_stage[0]
+    one_stage, two_stages = sizes.total([0]), sizes.total([0, 1])
+    assert one_stage == sizes.total([1]) == sizes.by_stage[0]
     (floats, _), (ranks, needs), _ = sizes.forms
     assert needs.all()
     assert needs.shape == (2, 60)
-    assert both == min(floats.sum(), ranks.sum() + 4 * 60) < 2 * one
+    assert two_stages == min(floats.sum(), ranks.sum() + 4 * 60) < 2 * one_stage
     assert sizes.total([], free_thresholds=9) == 0
 
 
 @pytest.mark.parametrize("size", [500, 4_000, 64_000])
-def test_every_shape_that_is_tried_is_of_a_stage_that_fits(size) -> None:
+def test_stages_of_every_tried_shape_fit_the_bytes(size) -> None:
     x, y = chessboard(400)
     problem = problem_of(x, y)
     families = ("boosting", "linear")
@@ -91,24 +97,26 @@ def test_every_shape_that_is_tried_is_of_a_stage_that_fits(size) -> None:
     for family, bounds in list(kinds.values())[:4]:
         stage, _ = cross_fitted_stage(problem.plan, family, np.arange(2), 2, 0, bounds)
         assert bounds.admit(stage)
-    unbound = Bounds(bins=9)  # without a bound of bytes there is one shape
-    assert shaped(families, unbound, 400, 2, 2) == {f: (f, unbound) for f in families}
+    unbound = Bounds(bins=9)  # without max_bytes each family has one shape
+    assert shaped(families, unbound, 400, 2, 2) == {
+        family: (family, unbound) for family in families
+    }
 
 
 def test_boosted_stages_fill_their_bytes() -> None:
-    """Rounds go on until the tables are full; all but one round of the last fit."""
+    """Rounds continue until another round would exceed the bytes."""
     x, y = chessboard(2000)
     problem = problem_of(np.round(x, 2), y)
     for size in (700, 2_000):
         bounds = Bounds(max_bytes=size, shape=TreeShape(8, 0.4))
         stage, _ = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 2, 0, bounds)
-        taken = packed_sizes((stage,)).total([0])
-        assert taken <= size
-        assert taken > size - taken / (stage.n_trees - 1) - 16
+        n_bytes = packed_sizes((stage,)).total([0])
+        assert n_bytes <= size
+        assert n_bytes > size - n_bytes / (stage.n_trees - 1) - 16
 
 
-def test_leaves_of_a_rare_class_take_a_byte() -> None:
-    """A Newton step of a class of 12 rows in 1,200 would be hundreds of times the others."""
+def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
+    """Without a limit, a Newton step for 12 of 1,200 rows would be hundreds of times larger."""
     x, _ = chessboard(1200)
     y = np.where(np.arange(1200) % 100 == 0, 2, (x[:, 0] > x[:, 1]).astype(int))
     problem = problem_of(x, y)
@@ -123,7 +131,7 @@ def test_leaves_of_a_rare_class_take_a_byte() -> None:
 
 
 @pytest.mark.slow
-def test_large_trees_are_found_where_small_trees_fail() -> None:
+def test_the_search_finds_large_trees_if_small_trees_fail() -> None:
     x, y = chessboard(2000)
     x_test, y_test = chessboard(2000, seed=1)
     f0 = RandomForestClassifier(20, random_state=0).fit(x, y)
@@ -131,12 +139,13 @@ def test_large_trees_are_found_where_small_trees_fail() -> None:
         f0, max_bytes=3000, n_stages=1, families=("boosting",), max_loss=1.0, random_state=0
     ).fit(x, y, validation=chessboard(800, seed=2))
     stages = [stage for chain in system.chains_ for stage in chain]
-    assert max((s.model.n_nodes + s.n_trees) / 2 / s.n_trees for s in stages) > 12  # leaves
+    leaves_per_tree = [(s.model.n_nodes + s.n_trees) / 2 / s.n_trees for s in stages]
+    assert max(leaves_per_tree) > 12
     assert max(np.mean((s.margins(x_test)[:, 0] > 0) == y_test) for s in stages) > 0.8
 
 
 def tree(*features: int) -> TreeEnsemble:
-    """A tree that tests these features one after another, each where the last was above 0."""
+    """Return a tree that tests each feature if the previous one was above 0."""
     n = len(features)
     inner, leaf = np.arange(n), np.full(n + 1, -1)
     return TreeEnsemble(
@@ -147,9 +156,11 @@ def tree(*features: int) -> TreeEnsemble:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("acquisition", "saved"), [("stage", 30.0), ("node", 0.0)])
-def test_a_stage_left_out_saves_no_more_than_rows_acquired_for_it(acquisition, saved) -> None:
-    """Node by node no row went beyond feature 0, which the stage that is kept reads too."""
+@pytest.mark.parametrize(("acquisition", "saved_cost"), [("stage", 30.0), ("node", 0.0)])
+def test_omitting_a_stage_saves_only_the_features_that_its_rows_acquired(
+    acquisition, saved_cost
+) -> None:
+    """With acquisition by node, rows acquire only feature 0, which the other stage also reads."""
     rows = -np.ones((4, 3), np.float32)
     chain = tuple(
         Stage.from_model(tree(*features), "sigmoid", acquisition=acquisition)
@@ -159,7 +170,9 @@ def test_a_stage_left_out_saves_no_more_than_rows_acquired_for_it(acquisition, s
     system.high_cost_model_, system.feature_costs_ = None, gw.FeatureCosts([1.0, 10.0, 20.0])
     system.n_features_in_, system.classes_ = 3, np.array([0, 1])
     system.max_bytes_, system.chains_ = 1000, (chain,)
-    point = OperatingPoint((None, ALWAYS_STOP), 1.0 + saved, 0.9, 0.0, exit_shares=(0.0, 1.0, 0.0))
+    point = OperatingPoint(
+        (None, ALWAYS_STOP), 1.0 + saved_cost, 0.9, 0.0, exit_shares=(0.0, 1.0, 0.0)
+    )
     system._activate(point)
     assert system.operating_point_.thresholds == (ALWAYS_STOP,)
     assert system.operating_point_.cost == pytest.approx(1.0)
@@ -169,7 +182,7 @@ def test_a_stage_left_out_saves_no_more_than_rows_acquired_for_it(acquisition, s
 
 
 @pytest.mark.slow
-def test_given_stages_count_in_max_bytes() -> None:
+def test_max_bytes_includes_given_stages() -> None:
     X, _, y, _ = table()
     first = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
     system = ready("staged", X, y, first_stages=[first], max_bytes=6000).fit(X, y)
@@ -178,15 +191,15 @@ def test_given_stages_count_in_max_bytes() -> None:
 
 
 @pytest.mark.slow
-def test_pairs_keep_their_model_within_bytes_or_name_its_size() -> None:
+def test_pairs_whose_model_exceeds_max_bytes_are_refused_with_its_size() -> None:
     X, _, y, _ = table()
     small, large = (LogisticRegression(C=c, max_iter=5000).fit(X, y) for c in (0.01, 1.0))
     pair = gw.PairCascade(low_cost_model=small, high_cost_model=large, random_state=0).fit(X, y)
     size = pair.operating_point_.bytes
     assert size > 0
     assert pair.at(max_bytes=size, max_loss=0.5).operating_point_.bytes <= size
-    with pytest.raises(TooLargeError) as moved:
+    with pytest.raises(TooLargeError) as error_of_at:
         pair.at(max_bytes=size - 1, max_loss=0.5)
-    with pytest.raises(TooLargeError) as fitted:
+    with pytest.raises(TooLargeError) as error_of_fit:
         pair.set_params(max_bytes=size - 1).fit(X, y)
-    assert moved.value.smallest == fitted.value.smallest == size
+    assert error_of_at.value.smallest == error_of_fit.value.smallest == size

@@ -1,4 +1,4 @@
-"""`max_instance_cost`: no instance costs more, whatever its values."""
+"""Test that no instance costs more than `max_instance_cost`, whatever its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # many fits
 
 CAPPED = [name for name in METHODS if name not in ("adapt-lstsq", "greedy-miser")]
 REQUEST = gw.CloudPrices(request=1.0)
-OFFLOAD = 9.5 + 7.0 + 1.0  # all prices of features, the shared ones, and a request
+OFFLOAD = 9.5 + 7.0 + 1.0  # own prices of all features, shared prices and a request
 
 
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -31,95 +31,99 @@ def fitted(method: str, **settings):
     return ready(method, pd.DataFrame(X), y, cloud_prices=REQUEST, **settings).fit(X, y)
 
 
-def wild_rows(n: int, seed: int = 0) -> np.ndarray:
-    """Rows far inside and far outside the training rows, of values from 1e-3 to 1e30."""
+def extreme_rows(n: int, seed: int = 0) -> np.ndarray:
+    """Return rows inside and far outside the range of the training rows."""
     rng = np.random.default_rng(seed)
     low = np.abs(data()[0]).min(axis=0)
     x = rng.lognormal(0.0, 1.5, (n, len(low))) * (1 + low)
-    wild = rng.random(x.shape) < 0.05
-    return np.where(wild, 10.0 ** rng.uniform(-3, 30, x.shape) * rng.choice([-1, 1], x.shape),
+    is_extreme = rng.random(x.shape) < 0.05
+    return np.where(is_extreme, 10.0 ** rng.uniform(-3, 30, x.shape) * rng.choice([-1, 1], x.shape),
                     x).astype(np.float32)  # fmt: skip
 
 
-def paid(system, x, exits) -> np.ndarray:
-    """Costs by hand: the union of the features of the stages up to the exit, each price once."""
+def costs_by_hand(system, x, exits) -> np.ndarray:
+    """Return the price of all features of the stages up to the exit, each paid once."""
     acquired = np.zeros(x.shape, bool)
     for s, stage in enumerate(system.stages_):
         acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (exits >= s)[:, None]
-    sent = exits == len(system.stages_)
-    acquired[sent] = True  # the forest reads every feature
+    is_offloaded = exits == len(system.stages_)
+    acquired[is_offloaded] = True  # the forest reads every feature
     shared = np.zeros(len(x))
     groups = np.array([g or "" for g in ("a", "a", None, "b", "b", "b", None, "c", None)])
     for group, price in (("a", 2.0), ("b", 4.0), ("c", 1.0)):
         shared += price * acquired[:, groups == group].any(axis=1)
-    return acquired @ np.asarray(COSTS.own) + shared + sent
+    return acquired @ np.asarray(COSTS.own) + shared + is_offloaded
 
 
 @pytest.mark.parametrize(
     ("method", "cap"), [("staged", 3.0), ("staged", OFFLOAD), *((m, 12.0) for m in CAPPED)]
 )
-def test_no_instance_costs_more_than_its_points_limit(method, cap):
+def test_no_instance_costs_more_than_the_highest_cost_of_the_point(method, cap):
     system = fitted(method, max_instance_cost=cap)
-    x = np.concatenate([data()[1], wild_rows(2000)])
+    x = np.concatenate([data()[1], extreme_rows(2000)])
     assert 0 < max(p.max_cost for p in system.operating_points_) <= cap
     for point in {p.max_cost: p for p in system.operating_points_}.values():
-        at = system.at(budget=point.cost)
-        costs = paid(at, x, at.exit_stage(x))
-        np.testing.assert_allclose(at.cost(x), costs)
-        assert costs.max() <= at.operating_point_.max_cost + 1e-9 <= cap + 1e-9
-        assert not at.offload(x).any() or cap >= OFFLOAD
+        system_at_point = system.at(budget=point.cost)
+        costs = costs_by_hand(system_at_point, x, system_at_point.exit_stage(x))
+        np.testing.assert_allclose(system_at_point.cost(x), costs)
+        assert costs.max() <= system_at_point.operating_point_.max_cost + 1e-9 <= cap + 1e-9
+        assert not system_at_point.offload(x).any() or cap >= OFFLOAD
 
 
-def test_stages_come_near_to_a_cap_that_leaves_no_offload():
+def test_stages_spend_a_cap_that_is_too_low_for_an_offload():
     cap = 4.0
     rng = np.random.default_rng(3)
     X = rng.normal(size=(600, 12))
     y = (X @ np.linspace(1.0, 0.3, 12) > 0).astype(int)
     f0 = RandomForestClassifier(20, random_state=0)
-    few = {"families": ("linear",), "effort": "low", "random_state": 0}
-    system = gw.StagedCascade(f0, max_instance_cost=cap, **few).fit(X, y)
-    most = max(len(stage.features) for chain in system.chains_ for stage in chain)
-    assert cap - 1 <= most <= cap
+    settings = {"families": ("linear",), "effort": "low", "random_state": 0}
+    system = gw.StagedCascade(f0, max_instance_cost=cap, **settings).fit(X, y)
+    max_features = max(len(stage.features) for chain in system.chains_ for stage in chain)
+    assert cap - 1 <= max_features <= cap
 
 
-def test_instances_far_from_the_training_rows_never_cost_more():
+def test_instances_far_from_the_training_rows_never_exceed_the_cap():
     system = fitted("staged", max_instance_cost=9.0, allow_missing=True)
-    at = [system.at(budget=p.cost) for p in system.operating_points_]
-    at = list({a.operating_point_.thresholds: a for a in at}.values())
-    ways = set()
+    by_thresholds = {}
+    for point in system.operating_points_:
+        system_at_point = system.at(budget=point.cost)
+        by_thresholds[system_at_point.operating_point_.thresholds] = system_at_point
+    systems = list(by_thresholds.values())
+    reached_exits = set()
     for seed in range(8):
-        x = wild_rows(20_000, seed)
+        x = extreme_rows(20_000, seed)
         x[np.random.default_rng(seed).random(x.shape) < 0.02] = np.nan
-        chosen = at[seed % len(at)]
+        chosen = systems[seed % len(systems)]
         exits = chosen.exit_stage(x)
-        assert paid(chosen, x, exits).max() <= 9.0
-        ways |= {(seed % len(at), way) for way in np.unique(exits).tolist()}
-    assert len(ways) > len(at)
+        assert costs_by_hand(chosen, x, exits).max() <= 9.0
+        reached_exits |= {(seed % len(systems), number) for number in np.unique(exits).tolist()}
+    assert len(reached_exits) > len(systems)
 
 
-def test_a_cap_on_a_fitted_system_keeps_its_points_that_hold_it():
+def test_a_cap_on_a_fitted_system_keeps_the_points_within_it():
     full = fitted("staged")
-    before, within = full.operating_point_, [p for p in full.operating_points_ if p.max_cost <= 8]
+    initial_point = full.operating_point_
+    within = [p for p in full.operating_points_ if p.max_cost <= 8]
     assert max(p.max_cost for p in full.operating_points_) == OFFLOAD
     capped = full.at(max_instance_cost=8.0)
     assert {p.max_cost for p in capped.operating_points_} <= {p.max_cost for p in within}
-    assert capped.cost(wild_rows(1000)).max() <= 8.0
-    assert capped.at(max_loss=1.0).operating_point_.max_cost <= 8.0  # also at further points
-    assert (full.operating_point_, full.max_instance_cost_) == (before, None)
+    assert capped.cost(extreme_rows(1000)).max() <= 8.0
+    assert capped.at(max_loss=1.0).operating_point_.max_cost <= 8.0  # the cap holds for later goals
+    assert (full.operating_point_, full.max_instance_cost_) == (initial_point, None)
     best = capped.at(budget=1e9).operating_point_.accuracy
     assert best == max(p.accuracy for p in within)
     assert "an instance costs" in str(capped.summary())
-    # the loss of the settings is what a fit comes near; one given to `at` is kept or refused
-    near = full.at(max_instance_cost=3.0)
-    lost = full.frontier_.reference_accuracy - near.operating_point_.accuracy
-    assert lost > 0.02
-    assert near.at(max_loss=lost + 1e-9).operating_point_ == near.operating_point_
+    # a fit may exceed the loss of its settings, but `at` keeps a loss or refuses it
+    at_low_cap = full.at(max_instance_cost=3.0)
+    loss = full.frontier_.reference_accuracy - at_low_cap.operating_point_.accuracy
+    assert loss > 0.02
+    assert at_low_cap.at(max_loss=loss + 1e-9).operating_point_ == at_low_cap.operating_point_
     with pytest.raises(InputError, match=r"no operating point loses at most 0\.02; the least is 0"):
         full.at(max_instance_cost=3.0, max_loss=0.02)
 
 
 @pytest.mark.parametrize("method", ["staged", "adapt-lin"])
-def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
+def test_the_error_for_a_cap_out_of_reach_names_the_lowest_possible_cap(method):
     with pytest.raises(InputError, match=r"max_instance_cost=0\.1 .*lowest cap possible is 0\.5"):
         fitted(method, max_instance_cost=0.1)
     with pytest.raises(ValueError, match="max_instance_cost"):
@@ -128,20 +132,20 @@ def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
     lowest = min(p.max_cost for p in full.operating_points_)
     with pytest.raises(InputError, match=rf"lowest cap possible is {lowest}"):
         full.at(max_instance_cost=lowest / 2)
-    assert full.at(max_instance_cost=lowest).cost(wild_rows(100)).max() <= lowest
-    for wrong in (np.nan, np.inf, -1.0, "much"):
+    assert full.at(max_instance_cost=lowest).cost(extreme_rows(100)).max() <= lowest
+    for invalid_cap in (np.nan, np.inf, -1.0, "much"):
         with pytest.raises(InputError, match="max_instance_cost must be at least 0 and finite"):
-            full.at(max_instance_cost=wrong)
+            full.at(max_instance_cost=invalid_cap)
 
 
 @pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
 def test_certified_points_keep_the_cap(bound):
-    forest = RandomForestClassifier(10, random_state=0)  # a fitted one may know the rows
+    forest = RandomForestClassifier(10, random_state=0)  # a fitted model may have seen the rows
     terms = {"high_cost_model": forest, "max_instance_cost": 8.0, "guarantee": 0.8, **bound}
     system = fitted("staged", **terms)
     assert system.operating_point_.guarantee["confidence"] == 0.8
     assert system.operating_point_.max_cost <= 8.0
-    assert system.cost(wild_rows(2000)).max() <= 8.0
+    assert system.cost(extreme_rows(2000)).max() <= 8.0
 
 
 def test_pairs_keep_a_cap_on_the_instance_cost():
@@ -151,14 +155,14 @@ def test_pairs_keep_a_cap_on_the_instance_cost():
     pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
     pair.fit(x_test, y_test)
     assert {p.max_cost for p in pair.operating_points_} == {1.0, 2.0}
-    alone = pair.at(max_instance_cost=1.5)
-    for capped in (alone, pair.set_params(max_instance_cost=1.5).fit(x_test, y_test)):
+    capped_by_at = pair.at(max_instance_cost=1.5)
+    for capped in (capped_by_at, pair.set_params(max_instance_cost=1.5).fit(x_test, y_test)):
         assert {p.max_cost for p in capped.operating_points_} == {1.0}
-        assert capped.cost(wild_rows(500)).max() == 1.0
+        assert capped.cost(extreme_rows(500)).max() == 1.0
 
 
-def test_small_cases_by_brute_force():
-    """Parts of a chain keep the cap; the whole stays if it can."""
+def test_choices_of_stages_keep_the_cap_and_keep_all_stages_if_possible():
+    """Check 200 random small cascades."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         n = int(rng.integers(1, 5))
@@ -166,8 +170,8 @@ def test_small_cases_by_brute_force():
         cap = float(rng.integers(0, 20))
 
         def limits(stage_numbers, costs=costs, cloud=cloud):
-            reached = np.cumsum(costs[list(stage_numbers)])
-            return np.append(reached, reached[-1] + cloud)
+            stage_costs = np.cumsum(costs[list(stage_numbers)])
+            return np.append(stage_costs, stage_costs[-1] + cloud)
 
         choices = stages_within_cost(limits, n, cap)
         if limits(range(n))[-1] <= cap:
@@ -178,7 +182,7 @@ def test_small_cases_by_brute_force():
         assert bool(choices) == any(costs <= cap)
 
 
-def test_exits_that_scores_can_reach():
+def test_reachable_exits_depend_on_the_thresholds():
     assert reachable_exits([None, 0.5, None]) == [1, 3]
     assert reachable_exits([0.5, ALWAYS_STOP, 0.5]) == [0, 1]
     assert reachable_exits([0.5, ALWAYS_STOP, 0.5], lambda s: s == 1) == [0, 1, 2, 3]

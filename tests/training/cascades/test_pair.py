@@ -1,4 +1,4 @@
-"""Two given models with one threshold: what they answer stays, and what is stated holds."""
+"""Test cascades of two given models: answers are unchanged and the stated figures hold."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from gatewise.errors import InputError
 from tests.support.image_models import conv_graph, digit_images, mlp_graph
 from tests.support.onnx_graphs import graph_of
 
-FIT = slice(0, 700)
-FREE = slice(700, None)
+TRAINING = slice(0, 700)
+UNSEEN = slice(700, None)
 
 
 @pytest.fixture(scope="module")
 def image_models(make_once) -> tuple[bytes, bytes]:
     images, y = digit_images()
-    make = lambda _: (conv_graph(images[:200], y[:200]), mlp_graph(images[FIT], y[FIT]))  # noqa: E731
+    make = lambda _: (conv_graph(images[:200], y[:200]), mlp_graph(images[TRAINING], y[TRAINING]))  # noqa: E731
     return make_once("image_models", make)
 
 
@@ -44,7 +44,7 @@ def run(content: bytes, x: np.ndarray) -> list:
 
 
 def scores_graph(*nodes, columns=3, dtype=np.float32, **constants) -> bytes:
-    """A graph from ``v``, whose columns are the scores, to ``out``."""
+    """Return an ONNX graph that computes the scores ``out`` from the columns ``v``."""
     declared = ("out", 1 if dtype == np.float32 else 7, ["n", columns] if columns else ["n"])
     return graph_of(nodes, ("v", 1, ["n", "k"]), declared, **constants)
 
@@ -62,16 +62,18 @@ def pair_of(low, high, **settings) -> gw.PairCascade:
 def test_image_pairs_answer_as_their_graphs(image_models):
     images, _ = digit_images()
     small, big = image_models
-    pair = pair_of(small, big).fit(images[FREE])
-    logits = np.concatenate([run(small, x[None, None].astype(np.float32))[0] for x in images[FREE]])
-    flat = images[FREE].reshape(-1, 64).astype(np.float32)
-    np.testing.assert_array_equal(pair.stages_[0].margins(flat), logits)  # bit for bit
-    sent = stop_score(logits) < np.float32(pair.operating_point_.thresholds[0])
-    np.testing.assert_array_equal(pair.offload(images[FREE]), sent)
-    expected = np.where(sent, run(big, flat)[0], labels(logits))
-    np.testing.assert_array_equal(pair.predict(images[FREE]), expected)
-    assert 0.0 < sent.mean() < 0.9
-    np.testing.assert_array_equal(pair.cost(images[FREE]), 1.0 + sent)
+    pair = pair_of(small, big).fit(images[UNSEEN])
+    logits = np.concatenate(
+        [run(small, x[None, None].astype(np.float32))[0] for x in images[UNSEEN]]
+    )
+    flat = images[UNSEEN].reshape(-1, 64).astype(np.float32)
+    np.testing.assert_array_equal(pair.stages_[0].margins(flat), logits)  # equal in every bit
+    is_offloaded = stop_score(logits) < np.float32(pair.operating_point_.thresholds[0])
+    np.testing.assert_array_equal(pair.offload(images[UNSEEN]), is_offloaded)
+    expected = np.where(is_offloaded, run(big, flat)[0], labels(logits))
+    np.testing.assert_array_equal(pair.predict(images[UNSEEN]), expected)
+    assert 0.0 < is_offloaded.mean() < 0.9
+    np.testing.assert_array_equal(pair.cost(images[UNSEEN]), 1.0 + is_offloaded)
     assert (pair.instance_.shape, pair.instance_.dtype) == ((8, 8), "uint8")
     assert pair.request_bytes_ < 64 + 100
     point = pair.operating_point_
@@ -81,14 +83,13 @@ def test_image_pairs_answer_as_their_graphs(image_models):
     assert point.nbytes == pair.low_cost_bytes_ > len(small) / 2
 
 
-def test_labels_make_it_an_accuracy(image_models):
+def test_pairs_measure_accuracy_when_labels_are_given(image_models):
     images, y = digit_images()
-    pair = pair_of(*image_models, max_loss=0.05, guarantee=0.9).fit(images[FREE], y[FREE])
+    pair = pair_of(*image_models, max_loss=0.05, guarantee=0.9).fit(images[UNSEEN], y[UNSEEN])
     assert pair.operating_point_.measured == "accuracy"
-    truth = (
-        run(image_models[1], images[FREE].reshape(-1, 64).astype(np.float32))[0] == y[FREE]
-    ).mean()
-    assert pair.frontier_.reference_accuracy == pytest.approx(truth, abs=0.02)
+    flat = images[UNSEEN].reshape(-1, 64).astype(np.float32)
+    expected = np.mean(run(image_models[1], flat)[0] == y[UNSEEN])
+    assert pair.frontier_.reference_accuracy == pytest.approx(expected, abs=0.02)
     assert pair.operating_point_.guarantee["calibration_rows"] == 549
 
 
@@ -98,15 +99,15 @@ def test_pairs_refuse_guarantees_of_rare_classes_before_any_model_runs():
     small = LogisticRegression().fit(rows, y)
 
     def big(_rows):
-        raise AssertionError("the high-cost model was asked")
+        raise AssertionError("the high-cost model ran")
 
     pair = pair_of(small, big, classes=[0, 1], max_loss={1: 0.05}, guarantee=0.95)
-    wanted = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
-    with pytest.raises(InputError, match=wanted):
+    message = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
+    with pytest.raises(InputError, match=message):
         pair.fit(rows, y)
 
 
-def test_channels_last_and_integer_inputs():
+def test_images_of_integers_with_the_channels_last_are_accepted():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 255, (60, 4, 5, 3), dtype=np.uint8)
     nodes = [
@@ -124,7 +125,7 @@ def test_channels_last_and_integer_inputs():
 @pytest.mark.parametrize(
     ("node", "columns"), [(IDENTITY, 3), (SOFTMAX, 3), (SIGMOID, 1), (IDENTITY, 1)]
 )
-def test_all_forms_of_scores_keep_label_and_probabilities(node, columns):
+def test_every_form_of_scores_keeps_labels_and_probabilities(node, columns):
     v = np.random.default_rng(1).normal(size=(80, columns)).astype(np.float32)
     graph = scores_graph(node, columns=columns)
     pair = pair_of(graph, graph).fit(v)
@@ -139,7 +140,7 @@ def test_all_forms_of_scores_keep_label_and_probabilities(node, columns):
 
 
 @pytest.mark.parametrize("names", [["c", "a", "b"], [30, 10, 20]])
-def test_named_classes_are_brought_together(names):
+def test_pairs_match_the_class_names_of_both_models(names):
     X, index = load_iris(return_X_y=True)
     x, y = X.astype(np.float32), np.array(names)[index]
     small = LogisticRegression(max_iter=500).fit(X[::2, :2], y[::2])
@@ -148,24 +149,24 @@ def test_named_classes_are_brought_together(names):
     big = skl2onnx.to_onnx(forest, x[:1]).SerializeToString()
     pair = pair_of(padded, big).fit(X, y)
     assert pair.classes_.tolist() == sorted(names)
-    own = run(big, x)[0]
+    high_cost_labels = run(big, x)[0]
     np.testing.assert_array_equal(
-        pair.high_cost_model_.labels(x), np.searchsorted(pair.classes_, own)
+        pair.high_cost_model_.labels(x), np.searchsorted(pair.classes_, high_cost_labels)
     )
     cloud = pair.at(offload_rate=1.0)
-    sent = cloud.offload(X)
-    np.testing.assert_array_equal(cloud.predict(X)[sent], own[sent])
-    np.testing.assert_array_equal(pair.predict(X)[~sent], padded.predict(X)[~sent])
+    is_offloaded = cloud.offload(X)
+    np.testing.assert_array_equal(cloud.predict(X)[is_offloaded], high_cost_labels[is_offloaded])
+    np.testing.assert_array_equal(pair.predict(X)[~is_offloaded], padded.predict(X)[~is_offloaded])
     with pytest.raises(InputError, match="2 features, an instance has 4"):
         pair_of(small, big).fit(X)
 
 
-TREES = HistGradientBoostingClassifier(max_iter=5)
+BOOSTED_TREES = HistGradientBoostingClassifier(max_iter=5)
 
 
-@pytest.mark.parametrize("low", [TREES, RandomForestClassifier(5), LogisticRegression()])
+@pytest.mark.parametrize("low", [BOOSTED_TREES, RandomForestClassifier(5), LogisticRegression()])
 @pytest.mark.parametrize("names", [["ok", "fault"], ["ok", "warn", "fault"]])
-def test_labels_keep_the_order_that_a_file_names(names, low):
+def test_onnx_labels_keep_the_order_of_the_given_class_names(names, low):
     rng = np.random.default_rng(0)
     v = rng.normal(size=(200, 3)).astype(np.float32)
     y = np.array(names)[v[:, : len(names)].argmax(axis=1)]
@@ -186,8 +187,8 @@ def test_labels_keep_the_order_that_a_file_names(names, low):
         pair_of(graph, graph).fit(v, y)
 
 
-class Contrary(ExtraTreesClassifier):
-    """A forest that predicts in a way of its own."""
+class ReversedForest(ExtraTreesClassifier):
+    """A forest whose `predict` differs from scikit-learn's."""
 
     def predict(self, X):
         return super().predict(X)[::-1]
@@ -202,11 +203,11 @@ class Contrary(ExtraTreesClassifier):
             None,
         ),
         (make_pipeline(StandardScaler(), SVC()), None),
-        (Contrary(5, random_state=0), "Contrary has no form as a graph"),
+        (ReversedForest(5, random_state=0), "ReversedForest has no form as a graph"),
     ],
-    ids=["calibrated", "search", "SVC", "Contrary"],
+    ids=["calibrated", "search", "SVC", "ReversedForest"],
 )
-def test_classifiers_of_scikit_learn_decide_as_they_do_there_or_are_refused(model, message):
+def test_scikit_learn_classifiers_keep_their_predictions_or_are_refused(model, message):
     X, y = load_breast_cancer(return_X_y=True)
     X = X[:, :6].astype(np.float32)
     high = ExtraTreesClassifier(5, random_state=0).fit(X, y)
@@ -221,7 +222,7 @@ def test_classifiers_of_scikit_learn_decide_as_they_do_there_or_are_refused(mode
         np.testing.assert_allclose(local.predict_proba(X), model.predict_proba(X), atol=1e-4)
 
 
-def test_decision_functions_and_labels_alone():
+def test_low_cost_models_need_scores_and_high_cost_models_only_labels():
     X, y = load_iris(return_X_y=True)
     x = X.astype(np.float32)
     small = LinearSVC(random_state=0).fit(x, y)
@@ -242,7 +243,7 @@ def test_decision_functions_and_labels_alone():
         pair_of(big, small).fit(X)
 
 
-def test_one_column_is_of_the_second_label_that_the_model_names():
+def test_a_single_score_column_belongs_to_the_second_named_label():
     v = np.random.default_rng(2).normal(size=(80, 1)).astype(np.float32)
     low = gw.OnnxModel(scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
     node = helper.make_node("Neg", ["v"], ["out"])
@@ -271,7 +272,7 @@ ARGMAX_W = helper.make_node("ArgMax", ["w"], ["out"], axis=1, keepdims=0)
         ({"low_cost_model": "fixed"}, (60, 3), "free first dimension"),
     ],
 )
-def test_unusable_pairs_are_refused_in_a_line(settings, rows, message):
+def test_unusable_pairs_are_refused(settings, rows, message):
     graph = scores_graph(IDENTITY)
     if settings.get("low_cost_model") == "fixed":
         nodes = [helper.make_node("Reshape", ["v", "s"], ["out"])]
@@ -281,18 +282,20 @@ def test_unusable_pairs_are_refused_in_a_line(settings, rows, message):
         pair.fit(np.random.default_rng(0).normal(size=rows).astype(np.float32))
 
 
-def test_unknown_labels_are_named():
+def test_errors_name_unknown_labels():
     graph = scores_graph(IDENTITY)
     pair = pair_of(graph, graph, classes=["a", "b", "c"])
     with pytest.raises(InputError, match="the label 'd'"):
         pair.fit(np.zeros((40, 3)), ["a"] * 39 + ["d"])
 
 
-def test_columns_come_by_the_names_and_in_the_order_of_the_fit():
+def test_tables_must_have_the_column_names_and_order_of_the_fit():
     X, y = load_breast_cancer(return_X_y=True)
     table = pd.DataFrame(X[:, :4], columns=list("abcd"))
-    kinds = (RandomForestClassifier(n, random_state=0) for n in (3, 9))
-    low, high = (kind.fit(table[:300], y[:300]) for kind in kinds)
+    low, high = (
+        RandomForestClassifier(n_trees, random_state=0).fit(table[:300], y[:300])
+        for n_trees in (3, 9)
+    )
     pair = pair_of(low, high).fit(table[300:], y[300:])
     assert pair.feature_names_ == ("a", "b", "c", "d")
     np.testing.assert_array_equal(pair.predict(table), pair.predict(table.to_numpy()))
@@ -301,24 +304,24 @@ def test_columns_come_by_the_names_and_in_the_order_of_the_fit():
             pair.predict(other)
 
 
-def test_missing_values_are_values_where_both_models_take_them():
+def test_missing_values_are_allowed_if_both_models_accept_them():
     X, y = load_breast_cancer(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X[:, :6].shape) < 0.1, np.nan, X[:, :6])
     low, high = (HistGradientBoostingClassifier(max_iter=n).fit(X[:300], y[:300]) for n in (2, 20))
     pair = pair_of(low, high, allow_missing=True).fit(X[300:], y[300:])
-    sent = pair.offload(X)
-    expected = np.where(sent, high.predict(X), low.predict(X))
+    is_offloaded = pair.offload(X)
+    expected = np.where(is_offloaded, high.predict(X), low.predict(X))
     np.testing.assert_array_equal(pair.predict(X), expected)
-    for change, says in (({}, "hold NaN"), ({"allow_missing": True}, "hold infinity")):
-        with pytest.raises(InputError, match=says):
+    for change, message in (({}, "hold NaN"), ({"allow_missing": True}, "hold infinity")):
+        with pytest.raises(InputError, match=message):
             pair_of(low, high, **change).fit(np.where(X > 20, np.inf, X), y)
     with pytest.raises(InputError, match=r"y is missing \(NaN or None\) in 1 row: leave"):
         pair_of(low, high, allow_missing=True).fit(X, [None, *y.tolist()[1:]])
 
 
 @pytest.mark.slow  # 200 fits
-def test_held_out_rows_lie_in_the_stated_interval():
-    """In 100 resamplings of recorded outputs, for each way to pick a point."""
+def test_rates_on_unseen_rows_lie_in_the_stated_interval():
+    """Check 100 resamplings of recorded outputs for each way to choose a point."""
     images, y = digit_images()
     X = images.reshape(len(images), -1).astype(np.float64)
     low = cross_val_predict(
@@ -336,22 +339,25 @@ def test_held_out_rows_lie_in_the_stated_interval():
         )
         for first in (0, 10)
     )
-    local, cloud = low.astype(np.float32), high.argmax(axis=1)
-    score, stage_labels = stop_score(local), labels(local)
+    margins = low.astype(np.float32)
+    cloud_labels = high.argmax(axis=1)
+    scores = stop_score(margins)
+    stage_labels = labels(margins)
     goals = ({"max_loss": 0.01}, {"offload_rate": 0.2}, {"max_loss": 0.0}, {"budget": 1.1})
-    inside: dict[tuple[bool, int], list[bool]] = {}
+    is_inside: dict[tuple[bool, int], list[bool]] = {}
     for seed in range(100):
         order = np.random.default_rng(seed).permutation(len(rows))
-        known, free = order[:300], order[300:]
+        validation, unseen = order[:300], order[300:]
         for labelled in (False, True):
             pair = pair_of(small, big, random_state=seed)
-            pair.fit(rows[known], y[known] if labelled else None)
+            pair.fit(rows[validation], y[validation] if labelled else None)
             for number, goal in enumerate(goals):
                 point = pair.at(**goal).operating_point_
-                least = np.float32(np.inf if point.thresholds[0] is None else point.thresholds[0])
-                answers = np.where(score[free] >= least, stage_labels[free], cloud[free])
-                rate = np.mean(answers == (y[free] if labelled else cloud[free]))
+                (threshold,) = point.thresholds
+                stops = scores[unseen] >= np.float32(np.inf if threshold is None else threshold)
+                answers = np.where(stops, stage_labels[unseen], cloud_labels[unseen])
+                rate = np.mean(answers == (y if labelled else cloud_labels)[unseen])
                 low_end, high_end = point.interval
-                inside.setdefault((labelled, number), []).append(low_end <= rate <= high_end)
-    shares = {key: np.mean(found) for key, found in inside.items()}
+                is_inside.setdefault((labelled, number), []).append(low_end <= rate <= high_end)
+    shares = {key: np.mean(flags) for key, flags in is_inside.items()}
     assert min(shares.values()) >= 0.93, shares

@@ -1,4 +1,4 @@
-"""StagedCascade's candidates on few rows, where thresholds are few but feature sets need not be."""
+"""Test the candidates of StagedCascade on a table of few rows."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def wine():
 
 
 @pytest.mark.slow
-def test_few_rows_keep_the_points_of_confidence_cascade(wine):
+def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine):
     staged = StagedCascade(random_state=0).fit(*wine)
     confidence = ConfidenceCascade(random_state=0).fit(*wine)
     for point in confidence.frontier_.points:
@@ -25,8 +25,8 @@ def test_few_rows_keep_the_points_of_confidence_cascade(wine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"effort": "low"}, {"families": ("linear",)}])
-def test_single_models_are_left_out_at_low_effort_and_without_boosting(wine, settings):
+def test_candidates_exclude_single_models_at_low_effort_and_without_boosting(wine, settings):
     staged = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine)
-    # two stages at most in each sequence, so two feature sets
+    # each sequence has at most two stages and so two feature sets
     sets = {tuple(stage.features) for stages in staged.chains_ for stage in stages}
     assert len(sets) <= 6

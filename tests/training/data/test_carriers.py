@@ -1,4 +1,4 @@
-"""Every kind of cell means the same in CSV, JSON, Parquet, pandas and polars, learned from any."""
+"""Test that encoders treat cells from CSV, JSON, Parquet, pandas and polars equally."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ try:
 except ImportError:
     pl = None
 
-whole = st.integers(-(10**6), 10**6)
-number = st.floats(-1e6, 1e6, width=64).map(lambda value: round(value, 4))
-day = st.dates(datetime.date(1970, 1, 2), datetime.date(2100, 1, 1))
-moment = st.datetimes(datetime.datetime(1970, 1, 2), datetime.datetime(2100, 1, 1)).map(
+INTEGERS = st.integers(-(10**6), 10**6)
+NUMBERS = st.floats(-1e6, 1e6, width=64).map(lambda value: round(value, 4))
+DAYS = st.dates(datetime.date(1970, 1, 2), datetime.date(2100, 1, 1))
+MOMENTS = st.datetimes(datetime.datetime(1970, 1, 2), datetime.datetime(2100, 1, 1)).map(
     lambda value: value.replace(microsecond=0)
 )
-word = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
 
-#: Strategy of a column's cells, the numpy or pandas dtype, and the kinds that it may be.
+#: Strategy for the cells of a column, its numpy or pandas dtype and the kinds it may have.
 CELLS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]] = {
-    "whole numbers": (whole, "int64", ("number", "category", "ordinal")),
-    "whole numbers with gaps": (whole | st.none(), "Int64", ("number", "category")),
-    "whole floats": (whole.map(float), "float64", ("number", "category", "ordinal")),
-    "whole floats with gaps": (whole.map(float) | st.none(), "float64", ("category",)),
-    "numbers": (number, "float64", ("number", "category")),
-    "single precision": (number, "float32", ("category",)),
+    "whole numbers": (INTEGERS, "int64", ("number", "category", "ordinal")),
+    "whole numbers with gaps": (INTEGERS | st.none(), "Int64", ("number", "category")),
+    "whole floats": (INTEGERS.map(float), "float64", ("number", "category", "ordinal")),
+    "whole floats with gaps": (INTEGERS.map(float) | st.none(), "float64", ("category",)),
+    "numbers": (NUMBERS, "float64", ("number", "category")),
+    "single precision": (NUMBERS, "float32", ("category",)),
     "large and small": (st.sampled_from([1e20, -0.0, 1e-9, 1e16, 5e15]), "float64", ("category",)),
     "flags": (st.booleans(), "bool", ("boolean", "category")),
     "flags with gaps": (st.booleans() | st.none(), "boolean", ("boolean", "category")),
-    "words": (word, "object", ("category", "ordinal")),
+    "words": (WORDS, "object", ("category", "ordinal")),
     "codes": (st.sampled_from(["007", "7", "7.0", "True", "TRUE", "NA"]), "object", ("category",)),
-    "days": (day.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
-    "moments": (moment.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
+    "days": (DAYS.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
+    "moments": (MOMENTS.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
     "decimals": (st.decimals(-9999, 9999, places=2), "object", ("number", "category")),
     "shades": (st.sampled_from(["pale", "deep", None]), "category", ("category",)),
 }  # fmt: skip
 
 
-def tabled(name: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
-    """The frame as another carrier has it."""
+def converted(name: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
+    """Return the frame as a table of a library or as read from a file."""
     if name == "pandas":
         return frame
     if name == "polars":
@@ -73,8 +73,8 @@ def tabled(name: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
     return read_frame(path, options, lambda columns: None)[0]
 
 
-def plain(cell: Any) -> Any:
-    """A cell as JSON has it."""
+def json_value(cell: Any) -> Any:
+    """Return the JSON value of a cell."""
     if pd.isna(cell):
         return None
     if isinstance(cell, Decimal):
@@ -87,7 +87,7 @@ def plain(cell: Any) -> Any:
 
 
 CARRIERS = ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", "csv", "parquet")
-"""tests/training/data/test_frames.py says by a skip where polars is not installed."""
+"""Without polars, tests/training/data/test_frames.py reports skipped tests."""
 
 
 @pytest.mark.parametrize("cells", CELLS)
@@ -95,7 +95,9 @@ CARRIERS = ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", 
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_a_cell_means_the_same_in_every_carrier(cells: str, tmp_path: Path, data: Any) -> None:
+def test_cells_are_encoded_equally_from_every_carrier(
+    cells: str, tmp_path: Path, data: Any
+) -> None:
     strategy, dtype, kinds = CELLS[cells]
     kind = data.draw(st.sampled_from(kinds))
     values = data.draw(st.lists(strategy, min_size=4, max_size=8))
@@ -104,19 +106,20 @@ def test_a_cell_means_the_same_in_every_carrier(cells: str, tmp_path: Path, data
     encoders = {}
     for carrier in CARRIERS:
         encoder = TableEncoder(columns={"v": kind}, impute=True, max_one_hot=4)
-        encoders[carrier] = encoder.fit(tabled(carrier, frame, tmp_path, kind))
+        encoders[carrier] = encoder.fit(converted(carrier, frame, tmp_path, kind))
     learned = encoders["pandas"]
     for carrier, encoder in encoders.items():
         assert encoder.encoder_ == learned.encoder_, carrier
     expected = learned.transform(frame).to_numpy()
     for carrier in CARRIERS[1:]:
-        table = tabled(carrier, frame, tmp_path, kind)
+        table = converted(carrier, frame, tmp_path, kind)
         np.testing.assert_array_equal(learned.transform(table).to_numpy(), expected, carrier)
     for name in ("csv", "parquet"):
         rows, _ = read_rows(tmp_path / f"t.{name}", ("v", "z"), learned.encoder_)
         np.testing.assert_array_equal(rows, expected, name)
     lines = [
-        json.dumps({"v": plain(v), "z": z}) for v, z in zip(cells_of(frame.v), frame.z, strict=True)
+        json.dumps({"v": json_value(cell), "z": z})
+        for cell, z in zip(cells_of(frame.v), frame.z, strict=True)
     ]
     rows = learned.encoder_.rows([json.loads(line) for line in lines])
     np.testing.assert_array_equal(rows, expected, "json")

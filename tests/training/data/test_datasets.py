@@ -1,3 +1,5 @@
+"""Test the loading of bundled data sets and of tables from files."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,7 +13,7 @@ from tests.support.shared_data import shared_data
 
 
 @pytest.mark.parametrize("name", datasets.names())
-def test_bundled_sets_load(name):
+def test_bundled_data_sets_are_loaded(name):
     data = datasets.load(name)
     assert data.X.dtype == np.float32
     assert data.X.shape == (len(data.y), len(data.feature_names))
@@ -19,7 +21,7 @@ def test_bundled_sets_load(name):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_tables_load(tmp_path, ending):
+def test_csv_and_parquet_tables_are_loaded(tmp_path, ending):
     numbers = np.random.default_rng(0).normal(size=9)
     frame = pd.DataFrame({"a": numbers, "b": range(9), "kind": list("xyxyxyxyz")})
     path = tmp_path / f"t{ending}"
@@ -34,14 +36,14 @@ def test_tables_load(tmp_path, ending):
         datasets.load(path)
 
 
-def test_cells_are_filled_in_columns_that_had_empty_ones(tmp_path):
+def test_empty_cells_are_imputed_in_columns_with_empty_training_cells(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("seen,late,whole,y\n,1,1,a\n2,1,1,b\n2,1,1,a\n2,,1,b\n")
     table = datasets.read_table(path, options=ColumnOptions(impute=True))
     data = table.encoded(np.arange(3))
     assert data.feature_names == ("seen", "seen_missing", "late", "whole")
     assert data.X.tolist() == [[2, 1, 1, 1], [2, 0, 1, 1], [2, 0, 1, 1], [2, 0, 1, 1]]
-    # a failed sensor, of which no model knows
+    # the training rows of the last column have no empty cell
     assert str(data.encoder.encoder_.row(["", "", ""]).tolist()) == "[2.0, 1.0, 1.0, nan]"
 
 
@@ -54,28 +56,28 @@ def test_cells_are_filled_in_columns_that_had_empty_ones(tmp_path):
         ("a,y\n1e300,0\n1,1\n", "'a' has infinite"),
     ],
 )
-def test_bad_tables_are_refused(tmp_path, text, message):
+def test_invalid_tables_are_refused(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         datasets.load(path)
 
 
-def test_columns_without_a_name_are_named_by_their_place(tmp_path):
+def test_columns_without_a_name_are_named_by_their_position(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(",a,y,\n5,1,0,\n5,3,1,\n6,4,1,\n")
     table = datasets.read_table(path, options=ColumnOptions(kinds={"Unnamed: 3": "drop"}))
     data = table.encoded(np.arange(3))
     assert data.feature_names == ("Unnamed: 0", "a")
     assert data.X.tolist() == [[5, 1], [5, 3], [6, 4]]
-    path.write_text(",a,y\n0,1,0\n1,3,1\n")  # an index that was written along
+    path.write_text(",a,y\n0,1,0\n1,3,1\n")  # the file includes the index
     with pytest.raises(
         InputError, match=r"'Unnamed: 0' has no name and numbers the rows \(columns"
     ):
         datasets.read_table(path).encoded(np.arange(2))
 
 
-def test_missing_and_strange_files_are_refused(tmp_path):
+def test_missing_and_unreadable_files_are_refused(tmp_path):
     (tmp_path / "t.xls").write_text("")
     (tmp_path / "t.npz").write_bytes(b"PK\x03\x04 broken")
     np.savez(tmp_path / "u.npz", X=np.zeros((2, 2)))
@@ -91,14 +93,14 @@ def test_missing_and_strange_files_are_refused(tmp_path):
             datasets.load(tmp_path / name)
 
 
-def test_real_prices_are_read():
+def test_published_feature_costs_are_loaded():
     heart = datasets.load(shared_data("statlog_heart.npz"))
-    chol, fbs = (heart.feature_names.index(n) for n in ("chol", "fbs"))
-    # Turney: 7.27 for cholesterol, then 3.10 for blood sugar from the same sample
-    assert heart.feature_costs.price([chol]) == pytest.approx(7.27)
-    assert heart.feature_costs.price([chol, fbs]) == pytest.approx(7.27 + 3.10)
+    cholesterol, blood_sugar = (heart.feature_names.index(n) for n in ("chol", "fbs"))
+    # Turney: 7.27 for cholesterol and 3.10 more for blood sugar from the same sample
+    assert heart.feature_costs.price([cholesterol]) == pytest.approx(7.27)
+    assert heart.feature_costs.price([cholesterol, blood_sugar]) == pytest.approx(7.27 + 3.10)
     tiny = datasets.load(shared_data("mbne_tiny.npz"))
-    assert {k: len(v) for k, v in tiny.parts.items()} == {
+    assert {name: len(rows) for name, rows in tiny.parts.items()} == {
         "train": 2000, "validation": 1000, "test": 2000,
     }  # fmt: skip
 
@@ -106,7 +108,7 @@ def test_real_prices_are_read():
 @pytest.mark.parametrize(
     "part", [["train", "test"] * 2, ["0", "1"] * 2, [0, 1, 3, 0], [0, 1, np.nan, 0], [0, 1, 0]]
 )
-def test_a_part_that_is_no_split_of_the_rows_is_refused(tmp_path, part):
+def test_an_array_of_parts_must_split_the_rows(tmp_path, part):
     table = {"X": np.eye(4), "y": [0, 1, 0, 1], "part": np.array(part)}
     np.savez(tmp_path / "t.npz", **table)
     with pytest.raises(InputError, match="part must hold for each of the 4 rows 0"):
@@ -122,9 +124,11 @@ def test_a_part_that_is_no_split_of_the_rows_is_refused(tmp_path, part):
         (["ok ", "ok", " bad"], ["ok", "ok", "bad"]),
     ],
 )
-def test_labels_are_read_as_they_are_written(tmp_path, separator, cells, labels):
+def test_labels_keep_leading_zeros_and_lose_outer_spaces(tmp_path, separator, cells, labels):
     path = tmp_path / "table.csv"
-    path.write_text("\n".join([f"a{separator}label", *(f"1{separator}{c}" for c in cells)]) + "\n")
+    path.write_text(
+        "\n".join([f"a{separator}label", *(f"1{separator}{cell}" for cell in cells)]) + "\n"
+    )
     assert datasets.read_table(path).y.tolist() == labels
 
 

@@ -1,4 +1,4 @@
-"""Tables of pandas, Arrow and polars mean the same at every entrance."""
+"""Test that tables of pandas, Arrow and polars give equal results in every package."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def encoder_and_system(wine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_table_is_encoded_alike(library, wine, encoder_and_system):
+def test_tables_of_all_libraries_are_encoded_equally(library, wine, encoder_and_system):
     frame, _ = wine
     encoder, _ = encoder_and_system
     encoded = TableEncoder(columns=COLUMNS).fit(library(frame)).transform(library(frame))
@@ -69,7 +69,9 @@ def test_a_table_is_encoded_alike(library, wine, encoder_and_system):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_table_is_fitted_explained_and_answered_alike(library, wine, encoder_and_system):
+def test_fits_predictions_and_explanations_are_equal_for_all_libraries(
+    library, wine, encoder_and_system
+):
     frame, y = wine
     encoder, system = encoder_and_system
     table = library(encoder.transform(frame))
@@ -81,25 +83,25 @@ def test_a_table_is_fitted_explained_and_answered_alike(library, wine, encoder_a
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_table_is_packed_verified_and_simulated_alike(
+def test_tables_of_all_libraries_can_be_packed_verified_and_simulated(
     library, wine, encoder_and_system, tmp_path
 ):
     frame, y = wine
     encoder, system = encoder_and_system
-    bundle = pack(
-        system, tmp_path / "bundle", sample=library(frame), encoder=encoder
-    )  # fmt: skip
+    bundle = pack(system, tmp_path / "bundle", sample=library(frame), encoder=encoder)
     assert verify(system, bundle, library(frame)).agrees
     rows = Rows.from_arrays("wine", library(frame), y, bundle.manifest)
     np.testing.assert_array_equal(rows.X, encoder.transform(frame).to_numpy())
     with Device(bundle) as device:
         answers = device.answer_many(library(frame[:9]))
         expected = device.answer_many(frame[:9])
-        assert [(a.label, a.acquired) for a in answers] == [(a.label, a.acquired) for a in expected]
+        assert [(answer.label, answer.acquired) for answer in answers] == [
+            (answer.label, answer.acquired) for answer in expected
+        ]
 
 
 @pytest.mark.parametrize("library", [arrow, polars])
-def test_every_kind_of_cell_keeps_its_value(library):
+def test_cells_of_every_type_keep_their_values(library):
     frame = pd.DataFrame({
         "whole": pd.array([1, None, 3], "Int64"),
         "number": [0.5, np.nan, -2.0],
@@ -118,7 +120,7 @@ def test_every_kind_of_cell_keeps_its_value(library):
         assert table[name][is_known].tolist() == frame[name][is_known].tolist()
 
 
-def test_what_is_no_table_stays_or_is_refused(wine):
+def test_arrays_stay_unchanged_and_encoders_refuse_them(wine):
     rows = np.zeros((2, 3))
     assert as_pandas(rows) is rows
     assert as_pandas(wine[0]) is wine[0]

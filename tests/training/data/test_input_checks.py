@@ -1,4 +1,4 @@
-"""Labels at the door: measured values are no classes, for any estimator that learns classes."""
+"""Test the checks of labels, tables and feature costs that every fit makes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from gatewise_training.data.input_checks import (
     warn_of_rounding,
 )
 
-SAYS = (
+MESSAGE = (
     "Unknown label type: continuous. This learns classes: bin measured values into classes "
     "first, e.g. with pandas.qcut(y, 3, labels=False)"
 )
 PUBLIC = [getattr(gatewise_training, name) for name in gatewise_training.__all__]
-#: Estimators that learn from labels, which a pair need not have.
+#: Classifiers that need labels. A pair of given models does not.
 CLASSIFIERS = [
     cls
     for cls in PUBLIC
@@ -48,31 +48,32 @@ CLASSIFIERS = [
 ]
 
 
-def test_the_estimators_are_found():
-    names = {c.__name__ for c in CLASSIFIERS}
+def test_the_classifiers_under_test_include_all_families():
+    names = {cls.__name__ for cls in CLASSIFIERS}
     assert {"StagedCascade", "AdaptGBRT", "AdaptLin", "AdaptLstsq", "L1Cascade"} <= names
 
 
-@pytest.mark.parametrize("make", CLASSIFIERS, ids=lambda c: c.__name__)
-def test_measured_values_and_columns_without_numbers_are_refused_in_one_line(make):
-    rng, estimator = np.random.default_rng(0), make()
+@pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda cls: cls.__name__)
+def test_continuous_labels_and_columns_without_numbers_are_refused_in_one_line(classifier):
+    rng = np.random.default_rng(0)
+    estimator = classifier()
     x = rng.normal(size=(60, 4)).astype(np.float32)
     y = x[:, 0] + rng.normal(size=60)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised:
         estimator.fit(x, y)
-    assert str(caught.value) == SAYS
-    assert not hasattr(estimator, "classes_")  # nothing half-fitted is left behind
+    assert str(raised.value) == MESSAGE
+    assert not hasattr(estimator, "classes_")  # no half-fitted estimator remains
     with pytest.raises(InputError, match="validation label"):
         estimator.fit(x, (y > 0).astype(int), validation=(x, y))
     rows = {"a": [1.0, 2, 3, 4], "kind": list("xyxy"), "day": pd.to_datetime(["2026-01-02"] * 4)}
     frame = pd.DataFrame(rows | {"colour": pd.Categorical(list("rgrg")), "on": [True, False] * 2})
     with pytest.raises(InputError, match=r"\['kind', 'day', 'colour'\].*TableEncoder"):
-        make().fit(frame, [0, 1, 0, 1])
+        classifier().fit(frame, [0, 1, 0, 1])
     with pytest.raises(InputError, match=r"\['day'\].*TableEncoder"):
-        make().fit(frame[["a", "day"]], [0, 1, 0, 1])
+        classifier().fit(frame[["a", "day"]], [0, 1, 0, 1])
 
 
-def test_whole_floats_words_and_what_the_advice_gives_are_classes():
+def test_whole_floats_words_and_binned_values_are_classes():
     measured = np.random.default_rng(0).normal(size=60)
     for y in (np.array([0.0, 1.0, 2.0] * 4), np.array(["a", "b"] * 6)):
         check_classes(y)
@@ -81,9 +82,9 @@ def test_whole_floats_words_and_what_the_advice_gives_are_classes():
         check_classes(np.array([{}, {}, {}], object))
 
 
-def test_nullable_labels_stay_whole_numbers_and_truths():
+def test_nullable_labels_keep_their_integers_and_booleans():
     x = np.random.default_rng(0).normal(size=(8, 2))
-    large = [2**53, 2**53 + 1] * 4  # one number as floats
+    large = [2**53, 2**53 + 1] * 4  # equal as floats
     for labels, dtype, classes in (
         (large, "Int64", large[:2]),
         ([True, False] * 4, "boolean", [False, True]),
@@ -91,19 +92,20 @@ def test_nullable_labels_stay_whole_numbers_and_truths():
         table = check_training(CEGBClassifier(), x, pd.Series(labels, dtype=dtype), None, None)
         assert table.classes.tolist() == classes
         assert table.classes.dtype.kind in "ib"
-    for y, held, says in (
+    for y, validation, message in (
         (pd.array([None, *[0, 1] * 3, 0], dtype="Int64"), None, "y is missing .* in 1 row"),
         ([b"a", b"b"] * 4, None, "y: .*bytes"),
         ([0, 1] * 4, (x, [None, *[0, 1] * 3, 0]), "validation label None"),
     ):
-        with pytest.raises(InputError, match=says):
-            check_training(CEGBClassifier(), x, y, None, held)
+        with pytest.raises(InputError, match=message):
+            check_training(CEGBClassifier(), x, y, None, validation)
 
 
 @pytest.mark.parametrize(
     ("column", "share"),
     [
-        (1.7e9 + 30 * np.arange(60), "3.6%"),  # seconds since 1970: float32 takes steps of 128
+        # float32 rounds these seconds since 1970 to multiples of 128
+        (1.7e9 + 30 * np.arange(60), "3.6%"),
         (1e-50 * np.arange(60), "100.0%"),
         (16_000_000 + np.arange(60), None),  # whole numbers below 2**24 are exact
         (np.float32(1.7e9) + 128 * np.arange(60, dtype=np.float32), None),
@@ -111,8 +113,8 @@ def test_nullable_labels_stay_whole_numbers_and_truths():
         (np.where(np.arange(60) % 3, 1e38, -3e38), None),
     ],
 )
-@pytest.mark.parametrize("dtype", [None, "float64", "Float64"])  # an array, or a frame
-def test_columns_that_float32_would_lose_are_named(column, share, dtype, recwarn):
+@pytest.mark.parametrize("dtype", [None, "float64", "Float64"])  # None stands for an array
+def test_a_warning_names_columns_that_lose_precision_in_float32(column, share, dtype, recwarn):
     table = np.column_stack([np.random.default_rng(0).normal(size=60), column])
     if dtype is not None:
         table = pd.DataFrame(table, dtype=dtype)
@@ -122,30 +124,30 @@ def test_columns_that_float32_would_lose_are_named(column, share, dtype, recwarn
     if share is None:
         assert not recwarn.list
     else:
-        said = str(recwarn.pop(UserWarning).message)
-        assert f"columns ['clock'] lose up to {share} of their range in float32" in said
+        warning = str(recwarn.pop(UserWarning).message)
+        assert f"columns ['clock'] lose up to {share} of their range in float32" in warning
 
 
-def test_measured_values_that_float32_would_lose_are_refused():
+def test_regression_targets_that_lose_precision_in_float32_are_refused():
     x = np.arange(60.0)[:, None]
-    for y, says in (
+    for y, message in (
         (1.7e9 + x[:, 0], "varies by 59 around 1.7e\\+09.*subtract its mean"),
         (1e39 * x[:, 0], "too large for float32"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             CEGBRegressor().fit(x, y)
 
 
-def test_prices_may_be_a_list_or_by_name_in_any_order():
-    wanted = FeatureCosts([1.0, 2.0], names=["a", "b"])
-    for given in (
+def test_feature_costs_may_be_a_list_or_a_mapping_in_any_order():
+    expected = FeatureCosts([1.0, 2.0], names=["a", "b"])
+    for costs in (
         {"b": 2.0, "a": 1.0},
         pd.Series({"b": 2.0, "a": 1.0}),
-        wanted.in_order(["b", "a"]),
+        expected.in_order(["b", "a"]),
     ):
-        assert check_costs(given, ("a", "b"), has_names=True) == wanted
+        assert check_costs(costs, ("a", "b"), has_names=True) == expected
     assert check_costs([1.0, 2.0], ("x0", "x1"), has_names=False).own.tolist() == [1.0, 2.0]
-    for given, says in (
+    for costs, message in (
         ({"a": 1.0}, "no feature cost for 'b'$"),
         (
             {"a": 1.0, "B": 1.0},
@@ -155,23 +157,23 @@ def test_prices_may_be_a_list_or_by_name_in_any_order():
         ([1.0], "1 feature costs for 2"),
         (["cheap"] * 2, "must be numbers"),
     ):
-        with pytest.raises(InputError, match=says):
-            check_costs(given, ("a", "b"), has_names=True)
+        with pytest.raises(InputError, match=message):
+            check_costs(costs, ("a", "b"), has_names=True)
     with pytest.raises(InputError, match="the data has no names"):
         check_costs({"a": 1.0, "b": 2.0}, ("x0", "x1"), has_names=False)
 
 
-def test_what_is_no_number_is_refused_by_its_name():
+def test_errors_name_the_setting_that_is_not_a_number():
     X, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
-    for model, fit, says in (
+    for model, fit_options, message in (
         (GreedyMiser(penalties=["a"]), {}, "penalties must be at least 0, not"),
         (AdaptLin(p_full=[None]), {}, "p_full must be shares"),
         (AdaptGBRT(prefixes=["a"]), {}, "prefixes must be shares"),
         (GreedyMiser(), {"sample_weight": -y}, "Negative values in data passed to"),
         (CEGBRegressor(), {"sample_weight": [1.0]}, "sample_weight.shape"),
     ):
-        with pytest.raises(InputError, match=says):
-            model.fit(X, y, **fit)
+        with pytest.raises(InputError, match=message):
+            model.fit(X, y, **fit_options)
     point = OperatingPoint((None,), cost=1.0, accuracy=0.9, offload_rate=1.0)
     with pytest.raises(InputError, match="budget must be a number"):
         Frontier((point,), 0.9).at(budget="1")
@@ -186,28 +188,28 @@ def test_what_is_no_number_is_refused_by_its_name():
     ],
     ids=["zone", "period", "interval"],
 )
-def test_columns_of_times_and_intervals_are_named_and_may_be_encoded(column):
+def test_errors_name_columns_of_times_and_intervals_that_an_encoder_accepts(column):
     frame = pd.DataFrame({"a": np.linspace(0, 1, 60), "b": column})
     with pytest.raises(InputError, match=r"columns \['b'\] hold no numbers: encode the table"):
         BudgetForest(n_estimators=2).fit(frame, np.arange(60) % 2)
     encoder = TableEncoder(columns={"b": "category"}, max_one_hot=1).fit(frame)
-    back = encoder.transform(frame.assign(b=frame.b.map(str)))
-    np.testing.assert_array_equal(back, encoder.transform(frame))
+    encoded_strings = encoder.transform(frame.assign(b=frame.b.map(str)))
+    np.testing.assert_array_equal(encoded_strings, encoder.transform(frame))
 
 
-def test_texts_are_refused_with_advice_that_works():
+def test_errors_advise_to_turn_texts_into_columns_first():
     texts = np.array(["good day", "bad day"] * 30, object)
     y = np.arange(60) % 2
     with pytest.raises(InputError, match="make columns of them first"):
         BudgetForest(n_estimators=2).fit(texts[:, None], y)
     pipeline = make_pipeline(TfidfVectorizer(), LogisticRegression())
-    with pytest.raises(InputError, match=r"TfidfVectorizer.*turn the texts into columns first"):
+    with pytest.raises(InputError, match=r"TfidfVectorizer.*convert the texts to columns first"):
         StagedCascade(pipeline).fit(texts, y)
 
 
-def test_many_whole_values_of_which_some_stand_once_are_measured():
+def test_many_whole_numbers_are_refused_as_labels_if_some_occur_once():
     y = np.concatenate([np.arange(30), np.arange(25)])
     with pytest.raises(InputError, match=r"30 different numbers, 5 of them once.*pandas\.qcut"):
         check_classes(y)
-    check_classes(np.concatenate([np.arange(30)] * 2))  # species by number
+    check_classes(np.concatenate([np.arange(30)] * 2))  # for example, numbers of species
     check_classes(np.array(list("abcdefghijklmnopqrstuvwxyz") * 3 + ["once"]))

@@ -1,4 +1,4 @@
-"""Instances from files: tables are read as everywhere else."""
+"""Test the loading of instances and labels from files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewise_training.data.instance_files import load_instances
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("a,a,y\n1,2,x\n3,4,z\n", "column name 'a' stands twice"),
         ("a,b,y\n1_0,2,x\n3,4,z\n", "column 'a' holds no numbers"),
@@ -19,18 +19,18 @@ from gatewise_training.data.instance_files import load_instances
         ("a,b\n1,2\n", "has no column 'y'; it has a, b"),
     ],
 )
-def test_bad_tables_are_refused(tmp_path: Path, text: str, why: str) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=message):
         load_instances(path, "y")
 
 
-def test_labels_are_read_as_in_training(tmp_path: Path) -> None:
+def test_labels_keep_leading_zeros(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b,label\n1,0.1,007\n2,,010\n")
     x, y = load_instances(path, "label")
     assert y.tolist() == ["007", "010"]
     assert list(x) == ["a", "b"]
-    # without a target a column called label is one of the features
+    # without a target, the column "label" is a feature
     assert list(load_instances(path)[0]) == ["a", "b", "label"]

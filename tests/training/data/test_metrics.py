@@ -1,4 +1,4 @@
-"""Average Precision@k: by hand, and ties against every order they could stand in."""
+"""Test Average Precision@k against its definition over every order of ties."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from gatewise.errors import InputError
 from gatewise_training.data.metrics import average_precision_at, average_precisions_at
 
 
-def of_order(relevant, k):
-    """The definition, for documents that stand in an order."""
-    for j, good in enumerate(relevant[:k], start=1):
-        if not good:
+def precision_of_order(relevant, k):
+    """Return the metric of ordered documents by its definition."""
+    for j, is_relevant in enumerate(relevant[:k], start=1):
+        if not is_relevant:
             return (j - 1) / k
     return 1.0
 
 
 def brute_force(scores, relevant, qid, k):
-    """Mean over queries of the mean over every order that the scores allow."""
-    found = []
+    """Return the mean over queries of the mean over all orders that the scores allow."""
+    precisions = []
     for query in set(qid):
-        documents = [(s, r) for s, r, q in zip(scores, relevant, qid, strict=True) if q == query]
-        orders = [
-            [r for _, r in order]
-            for order in permutations(documents)
-            if all(a[0] >= b[0] for a, b in pairwise(order))
+        documents = [
+            (score, is_relevant)
+            for score, is_relevant, row_query in zip(scores, relevant, qid, strict=True)
+            if row_query == query
         ]
-        found.append(np.mean([of_order(order, k) for order in orders]))
-    return float(np.mean(found))
+        orders = [
+            [is_relevant for _, is_relevant in order]
+            for order in permutations(documents)
+            if all(higher[0] >= lower[0] for higher, lower in pairwise(order))
+        ]
+        precisions.append(np.mean([precision_of_order(order, k) for order in orders]))
+    return float(np.mean(precisions))
 
 
 documents = st.lists(
@@ -42,28 +46,28 @@ documents = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(documents, st.integers(1, 7))
-def test_ties_are_the_mean_over_every_order_they_could_stand_in(rows, k):
+def test_the_metric_is_the_mean_over_all_orders_of_ties(rows, k):
     scores, relevant, qid = zip(*rows, strict=True)
-    wanted = brute_force(scores, relevant, qid, k)
-    assert average_precision_at(scores, relevant, qid, k) == pytest.approx(wanted, abs=1e-12)
+    expected = brute_force(scores, relevant, qid, k)
+    assert average_precision_at(scores, relevant, qid, k) == pytest.approx(expected, abs=1e-12)
 
 
-def test_queries_count_alike_whatever_their_size_and_order():
+def test_queries_count_equally_for_any_size_and_order():
     rng = np.random.default_rng(0)
     qid = np.repeat(["a", "b", "c"], [3, 40, 7])
     scores, relevant = rng.integers(0, 9, 50), rng.random(50) < 0.6
-    parts = [qid == q for q in "abc"]
-    alone = [average_precision_at(scores[p], relevant[p], qid[p]) for p in parts]
-    assert average_precisions_at(scores, relevant, qid).tolist() == alone
-    mixed = rng.permutation(50)
-    together = average_precision_at(scores[mixed], relevant[mixed], qid[mixed])
-    assert together == pytest.approx(np.mean(alone))
-    # a document that beats all others of its query can't be beaten by infinity
-    assert average_precision_at(np.where(relevant, np.inf, scores), relevant, qid) >= together
+    masks = [qid == query for query in "abc"]
+    by_query = [average_precision_at(scores[mask], relevant[mask], qid[mask]) for mask in masks]
+    assert average_precisions_at(scores, relevant, qid).tolist() == by_query
+    order = rng.permutation(50)
+    mean_precision = average_precision_at(scores[order], relevant[order], qid[order])
+    assert mean_precision == pytest.approx(np.mean(by_query))
+    # infinite scores of relevant documents never lower the metric
+    assert average_precision_at(np.where(relevant, np.inf, scores), relevant, qid) >= mean_precision
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "message"),
     [
         (([1.0], [True, False], [0, 0]), "one length"),
         (([], [], []), "no document"),
@@ -71,6 +75,6 @@ def test_queries_count_alike_whatever_their_size_and_order():
         (([1.0], [True], [0], 0), "k must be at least 1"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused(arguments, why):
-    with pytest.raises(InputError, match=why):
+def test_invalid_rankings_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
         average_precision_at(*arguments)

@@ -1,4 +1,4 @@
-"""Columns that mislead a training are found in made tables, and in no ordinary one."""
+"""Test the remarks on misleading columns of tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewise_training.data.misleading_columns import drop_reason, table_remarks
 from gatewise_training.data.table_columns import table_facts
 
 
-def ordinary(n: int = 400) -> pd.DataFrame:
+def ordinary_table(n: int = 400) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     return pd.DataFrame(
         {
@@ -29,10 +29,10 @@ def labels(frame: pd.DataFrame) -> np.ndarray:
 
 
 def panel(n_persons: int = 200) -> pd.DataFrame:
-    """Rows of persons whose tastes no column tells."""
+    """Return several rows per person; the label depends on the person alone."""
     rng = np.random.default_rng(2)
     person = np.repeat(rng.permutation(n_persons), rng.integers(2, 8, n_persons))
-    frame = ordinary(len(person)).assign(who=person)
+    frame = ordinary_table(len(person)).assign(who=person)
     return frame.assign(label=np.where(rng.normal(size=n_persons)[person] > 0, "yes", "no"))
 
 
@@ -54,43 +54,43 @@ def troubles(frame: pd.DataFrame, y: np.ndarray, dropped: tuple[str, ...] = ()) 
         ({"my patient": np.arange(400) % 130}, "entities", "--groups 'my patient'"),
     ],
 )
-def test_a_misleading_column_is_named_with_the_option_that_mends_it(columns, trouble, option):
-    frame = ordinary().assign(**columns)
+def test_remarks_name_a_misleading_column_and_the_option_for_it(columns, trouble, option):
+    frame = ordinary_table().assign(**columns)
     (remark,) = table_remarks(frame, labels(frame), table_facts(frame))
     assert (remark.trouble, remark.columns) == (trouble, tuple(columns))
     assert f"({option}" in remark.text
 
 
-def test_copies_of_the_label_are_found_whatever_their_kind():
-    frame = ordinary()
+def test_remarks_name_numeric_and_text_copies_of_the_label():
+    frame = ordinary_table()
     y = labels(frame)
-    near = (y == "yes") + np.random.default_rng(5).normal(size=400) * 0.01
+    score = (y == "yes") + np.random.default_rng(5).normal(size=400) * 0.01
     paid = np.where(y == "yes", "paid", "open")
     paid[3] = "paid"
-    assert troubles(frame.assign(score=near, paid=paid), y) == {"copy": ("score", "paid")}
+    assert troubles(frame.assign(score=score, paid=paid), y) == {"copy": ("score", "paid")}
 
 
-def test_entities_are_told_from_quantities_by_their_rows_alone():
+def test_remarks_name_columns_that_identify_entities():
     frame = panel()
     y = frame.pop("label")
     assert troubles(frame, y) == {"entities": ("who",)}
-    # a trait that does not change within an entity shows it whatever the labels
+    # a trait that is constant within each entity reveals the entities for any labels
     trait = np.random.default_rng(6).normal(size=200).round(3)[frame.who]
     assert "who" in troubles(frame.assign(trait=trait), labels(frame))["entities"]
-    # also of a column that is no feature: its rows are on both sides of the split all the same
+    # a dropped column is also named because a split would still separate rows of an entity
     assert troubles(frame, y, dropped=("who",)) == {"entities": ("who",)}
 
 
 def test_ordinary_tables_have_no_remark():
-    frame = ordinary()
+    frame = ordinary_table()
     assert troubles(frame, labels(frame)) == {}
     for load in (datasets.load_iris, datasets.load_wine, datasets.load_breast_cancer):
         data = load(as_frame=True)
         assert troubles(data.data, data.target) == {}
 
 
-def test_a_category_of_more_texts_than_training_takes_is_no_feature():
-    frame = ordinary(4000).assign(text=[f"t{i % 1500}" for i in range(4000)])
+def test_columns_of_too_many_categories_are_dropped():
+    frame = ordinary_table(4000).assign(text=[f"t{i % 1500}" for i in range(4000)])
     facts = table_facts(frame)
     reasons = {name: drop_reason(name, column, []) for name, column in facts.items()}
     assert reasons.pop("text") == "more than 1,000 categories"

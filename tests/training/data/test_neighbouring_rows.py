@@ -1,3 +1,5 @@
+"""Test the warning about neighbouring rows that are too similar."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -14,21 +16,21 @@ from tests.support.shared_data import shared_data
 
 
 def windows(overlap=32, length=64):
-    """Statistics of windows of a noise that two states colour, 12 stretches of each."""
+    """Return statistics of windows of noise whose scale depends on one of two states."""
     rng = np.random.default_rng(0)
     rows, labels = [], []
     for stretch in range(24):
         signal = rng.normal(size=(1200, 3)) * (1.0 + stretch % 2)
         for start in range(0, 1200 - length, length - overlap):
-            part = signal[start : start + length]
-            rows.append([*part.mean(0), *part.std(0), *np.abs(part).max(0)])
+            window = signal[start : start + length]
+            rows.append([*window.mean(0), *window.std(0), *np.abs(window).max(0)])
             labels.append(stretch % 2)
     return np.array(rows, np.float32), np.array(labels)
 
 
 @pytest.mark.filterwarnings("error")
 @given(st.integers(0, 2**31), st.integers(1, 8), st.floats(1.1, 30.0))
-def test_no_shuffled_table_is_suspected(seed, k, freedom):
+def test_shuffled_tables_cause_no_warning(seed, k, freedom):
     rng = np.random.default_rng(seed)
     x = rng.standard_t(freedom, size=(rng.integers(110, 400), k)).astype(np.float32)
     x[:, 0] = np.round(x[:, 0])  # ties
@@ -36,34 +38,38 @@ def test_no_shuffled_table_is_suspected(seed, k, freedom):
 
 
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits, load_iris, load_wine])
-def test_files_sorted_by_class_are_not_suspected(load):
+def test_tables_sorted_by_class_have_a_high_ratio(load):
     x, y = load(return_X_y=True)
     order = np.argsort(y, kind="stable")
     assert neighbour_ratio(x[order].astype(np.float32), y[order]) > 0.6
 
 
-def test_windows_that_overlap_are_told_from_those_that_do_not():
-    for overlap, least, most in ((0, 0.9, 1.1), (48, 0.0, 0.4)):
+def test_overlapping_windows_have_a_low_ratio():
+    for overlap, min_ratio, max_ratio in ((0, 0.9, 1.1), (48, 0.0, 0.4)):
         x, y = windows(overlap)
-        assert least < neighbour_ratio(x, y) < most
-    assert neighbour_ratio(*(part[:50] for part in windows())) is None  # too few to tell
+        assert min_ratio < neighbour_ratio(x, y) < max_ratio
+    assert neighbour_ratio(*(values[:50] for values in windows())) is None  # too few rows
 
 
-def test_a_fit_warns_once_and_not_with_groups():
+def test_fits_warn_once_and_never_if_groups_or_times_are_given():
     x, y = windows(48)
     system = ConfidenceCascade(
         LogisticRegression(), low_cost_model="linear", n_subsets=1, random_state=0
     )
-    with pytest.warns(GroupsWarning, match="give the groups or the times of the rows") as found:
+    with pytest.warns(
+        GroupsWarning, match="give the groups or the times of the rows"
+    ) as warning_list:
         system.fit(x, y)
-    assert [w.filename for w in found] == [__file__]
+    assert [warning.filename for warning in warning_list] == [__file__]
     system.fit(x, y, groups=np.arange(len(y)) // (len(y) // 24))
     system.fit(x, y, time=np.arange(len(y)))
 
 
-@pytest.mark.parametrize(("name", "alike"), [("hapt", True), ("letter", False), ("thyroid", False)])
-def test_real_files_are_told_apart(name, alike):
+@pytest.mark.parametrize(
+    ("name", "is_similar"), [("hapt", True), ("letter", False), ("thyroid", False)]
+)
+def test_only_real_tables_of_overlapping_windows_have_a_low_ratio(name, is_similar):
     with np.load(shared_data(f"{name}.npz")) as data:
         x, y = data["X"][:5000], np.unique(data["y"], return_inverse=True)[1][:5000]
     ratio = neighbour_ratio(x.astype(np.float32), y)
-    assert ratio < 0.4 if alike else ratio > 0.8
+    assert ratio < 0.4 if is_similar else ratio > 0.8

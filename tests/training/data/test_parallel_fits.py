@@ -1,4 +1,4 @@
-"""Fits under joblib backends that other libraries derive: no generators, plain pickles."""
+"""Test fits under joblib backends that return no generators and use standard pickles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewise_training.data.parallel_fits import parallel_results
 
 
 class ForeignBackend(MultiprocessingBackend):
-    """As Ray's backend: processes, standard pickles, no results one by one."""
+    """A backend of processes like that of Ray, with standard pickles and without generators."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +32,19 @@ SYSTEMS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: type(s).__name__)
-def test_a_fit_under_a_foreign_backend_is_the_usual_one(system):
+def test_fits_under_a_foreign_backend_equal_local_fits(system):
     x, y = load_iris(return_X_y=True)
     system = clone(system).set_params(random_state=0)
-    alone = clone(system).fit(x, y)
+    local = clone(system).fit(x, y)
     with joblib.parallel_config("foreign", n_jobs=2):
-        spread = clone(system).fit(x, y)
-    assert spread.frontier_ == alone.frontier_
-    np.testing.assert_array_equal(spread.predict(x), alone.predict(x))
+        parallel = clone(system).fit(x, y)
+    assert parallel.frontier_ == local.frontier_
+    np.testing.assert_array_equal(parallel.predict(x), local.predict(x))
 
 
 @pytest.mark.slow
 def test_results_keep_their_order_under_any_backend():
     for backend in ("foreign", "threading", "loky"):
         with joblib.parallel_config(backend, n_jobs=2):
-            squares = parallel_results(joblib.delayed(pow)(n, 2) for n in range(5))
+            squares = parallel_results(joblib.delayed(pow)(number, 2) for number in range(5))
             assert list(squares) == [0, 1, 4, 9, 16]

@@ -1,3 +1,5 @@
+"""Test the splits of rows by groups and times and the errors of means of groups."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -30,13 +32,13 @@ def test_no_group_is_on_both_sides_of_any_split(sizes, seed, in_time):
         if in_time:
             assert rows.time[fit].max() < rows.time[unseen].min()
     blocks = rows.blocks(seed)
-    assert all(np.ptp(blocks[rows.groups == g]) == 0 for g in set(groups.tolist()))
+    assert all(np.ptp(blocks[rows.groups == group]) == 0 for group in set(groups.tolist()))
     if not in_time:  # every row is unseen once
-        unseen = np.concatenate([u for _, u in rows.folds(y, 5, seed)])
+        unseen = np.concatenate([fold for _, fold in rows.folds(y, 5, seed)])
         assert sorted(unseen) == list(range(len(groups)))
 
 
-def test_every_class_of_several_groups_is_in_all_fit_rows():
+def test_classes_of_several_groups_are_in_the_fit_rows_of_all_folds():
     groups = np.repeat(np.arange(12), 10)
     y = np.zeros(120, int)
     y[[3, 113]] = 1  # a rare class in two groups
@@ -45,7 +47,7 @@ def test_every_class_of_several_groups_is_in_all_fit_rows():
             assert set(y[fit]) == {0, 1}
 
 
-def test_rows_in_time_are_cut_where_time_changes():
+def test_rows_of_one_time_are_never_split():
     days = pd.Series(pd.to_datetime(["2024-01-02", "2024-01-01", "2024-01-03"] * 4))
     rows = RowSplitter.checked(12, time=days)
     early_rows, late_rows = rows.hold_out(np.zeros(12, int), 5, 0)
@@ -54,24 +56,27 @@ def test_rows_in_time_are_cut_where_time_changes():
     assert np.all(np.diff(rows.time[rows.order(None)]) >= 0)
 
 
-def test_the_error_of_a_mean_is_that_of_groups():
-    """As the definition has it: spread of the groups' means, when groups are of one size."""
+def test_the_error_of_a_mean_is_computed_from_groups():
+    """For groups of equal size, the error is the standard error of the group means."""
     rng = np.random.default_rng(0)
     groups, shift = np.repeat(np.arange(30), 20), rng.normal(size=30)
     values = shift[groups] + rng.normal(size=600)
     rows = RowSplitter.checked(600, groups)
     means = rows.group_means(values)
-    naive = values.std() / 600**0.5
+    row_error = values.std() / 600**0.5
     error = rows.clustered_error((values - values.mean()) / 600)
-    assert error == pytest.approx(means.std(ddof=1) / 30**0.5, rel=0.03)  # t of 29: 1.02
-    assert error > 2.5 * naive
-    few = RowSplitter.checked(600, groups % 3)
-    by_hand = few.group_means(values).std(ddof=1) / 3**0.5
-    assert few.clustered_error((values - values.mean()) / 600) > 1.3 * by_hand  # t of 2
+    assert error == pytest.approx(
+        means.std(ddof=1) / 30**0.5, rel=0.03
+    )  # the factor of t with 29 degrees of freedom is 1.02
+    assert error > 2.5 * row_error
+    three_groups = RowSplitter.checked(600, groups % 3)
+    standard_error = three_groups.group_means(values).std(ddof=1) / 3**0.5
+    # t with 2 degrees of freedom increases the error
+    assert three_groups.clustered_error((values - values.mean()) / 600) > 1.3 * standard_error
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"groups": [1, 2]}, r"one value for each of the 3 rows, not shape \(2,\)"),
         ({"groups": ["a", "a", "a"]}, r"groups has one value only \('a'\)"),
@@ -82,12 +87,12 @@ def test_the_error_of_a_mean_is_that_of_groups():
         ({"time": [5, 5, 5]}, r"time has one value only \(5\)"),
     ],
 )
-def test_what_is_no_group_or_time_is_refused(given, message):
+def test_invalid_groups_and_times_are_refused(options, message):
     with pytest.raises(InputError, match=message):
-        RowSplitter.checked(3, **given)
+        RowSplitter.checked(3, **options)
 
 
-def test_groups_that_run_side_by_side_have_no_order_in_time():
+def test_groups_that_overlap_in_time_are_refused():
     rows = RowSplitter.checked(6, groups=[0, 1, 0, 1, 0, 1], time=[1, 2, 3, 4, 5, 6])
     with pytest.raises(InputError, match="give groups or time, not both"):
         rows.hold_out(np.zeros(6, int), 5, 0)

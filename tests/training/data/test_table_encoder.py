@@ -1,4 +1,4 @@
-"""The encoder of raw tables: what must be said about columns, what they become, what they cost."""
+"""Test the encoder of raw tables: its options, its features and their costs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def frame() -> pd.DataFrame:
     return machine_table(80)[0]
 
 
-def test_all_that_is_unclear_is_listed_at_once(frame):
+def test_one_message_lists_all_columns_that_need_an_option(frame):
     frame["mass"] = frame.mass.astype(object)
     frame.loc[7, "mass"] = "ERR"
     frame["flat"] = None
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised:
         TableEncoder().fit(frame)
-    text = str(caught.value)
+    text = str(raised.value)
     assert "5 columns need an option" in text
     assert text.endswith(
         "To mend all: columns={'supplier': 'category', 'when': 'time', 'serial': 'drop', "
@@ -34,12 +34,12 @@ def test_all_that_is_unclear_is_listed_at_once(frame):
     )
     with pytest.raises(InputError, match="'oh' is named, but there is no such column; it has ser"):
         TableEncoder(columns={"oh": "drop"}).fit(frame)
-    mended = TableEncoder(columns=KINDS | {"flat": "drop"}, missing_words=["ERR"])
-    assert np.isnan(mended.fit(frame).transform(frame).mass[7])
+    encoder = TableEncoder(columns=KINDS | {"flat": "drop"}, missing_words=["ERR"])
+    assert np.isnan(encoder.fit(frame).transform(frame).mass[7])
 
 
 @pytest.mark.parametrize(
-    ("column", "beside", "says"),
+    ("column", "other_cell", "message"),
     [
         (
             ["1,250", "2,5"],
@@ -56,19 +56,22 @@ def test_all_that_is_unclear_is_listed_at_once(frame):
         (["0,125", "ERR"], "1", "'a' has decimal commas, as '0,125'"),
     ],
 )
-def test_commas_in_numbers_are_no_categories_and_no_reason_to_drop_a_column(column, beside, says):
-    frame = pd.DataFrame({"a": column * 20, "b": beside, "kind": "x"})
+def test_columns_with_commas_in_numbers_are_not_proposed_as_categories_or_dropped(
+    column, other_cell, message
+):
+    frame = pd.DataFrame({"a": column * 20, "b": other_cell, "kind": "x"})
     for table in (frame, frame[frame.columns[::-1]]):
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as raised:
             TableEncoder().fit(table)
-        parts = str(caught.value).partition(": ")[2].split(". To mend")[0].split("; '")
-        assert not any("category" in p or "drop" in p for p in parts if "commas" in p)
-    with pytest.raises(InputError, match=says):
+        advice = str(raised.value).partition(": ")[2].split(". To mend")[0].split("; '")
+        assert not any("category" in part or "drop" in part for part in advice if "commas" in part)
+    with pytest.raises(InputError, match=message):
         TableEncoder().fit(frame)
-    TableEncoder(columns=dict.fromkeys(("a", "b", "kind"), "category")).fit(frame)  # where they are
+    # the columns may still be declared as categories
+    TableEncoder(columns=dict.fromkeys(("a", "b", "kind"), "category")).fit(frame)
 
 
-def test_two_words_that_are_not_true_and_false_are_a_category():
+def test_two_words_other_than_true_and_false_need_the_kind_category():
     door = pd.DataFrame({"door": ["ja", "nein"]})
     with pytest.raises(
         InputError, match=r"'door' is not true or false .*columns=\{'door': 'category'\}\)$"
@@ -78,7 +81,7 @@ def test_two_words_that_are_not_true_and_false_are_a_category():
         TableEncoder(columns={"door": "boolean"}).fit(pd.DataFrame({"door": ["on", "off", "ERR"]}))
 
 
-def test_it_has_scikit_learn_s_habits(frame):
+def test_the_encoder_follows_the_conventions_of_scikit_learn(frame):
     encoder = clone(TableEncoder(columns=KINDS, impute=True))
     x = encoder.fit_transform(frame)
     assert x.columns.tolist() == encoder.get_feature_names_out().tolist()
@@ -93,28 +96,28 @@ def test_it_has_scikit_learn_s_habits(frame):
         encoder.transform(frame.to_numpy())
 
 
-def test_what_columns_become(frame):
+def test_columns_become_named_features(frame):
     encoder = TableEncoder(columns=KINDS, max_one_hot=2).fit(frame)
     names = encoder.get_feature_names_out().tolist()
     assert names[:2] == ["supplier", "supplier_missing"]
     assert names[-3:] == ["mass", "heat", "ok"]
     row = encoder.transform(frame.assign(supplier="new").iloc[:1]).iloc[0]
     assert row.tolist()[:2] == [-1.0, 0.0]
-    for change, says in (
+    for change, message in (
         ({"columns": KINDS | {"when": "time:%A"}}, "not a format of a time"),
         ({"columns": KINDS | {"nothing": "category"}}, "'nothing' is named, but there is no such"),
         ({"columns": dict.fromkeys(frame.columns, "drop")}, "no column is left"),
         ({"columns": {"supplier": "colour"}}, "kind is 'colour'; choose one of number, boolean"),
         ({"columns": {"supplier": "category:x"}}, "'x': only a time has a format"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             TableEncoder(**{"columns": KINDS} | change).fit(frame)
-    twice = frame.assign(**{"supplier=ACME": 1.0})
+    frame_with_duplicate = frame.assign(**{"supplier=ACME": 1.0})
     with pytest.raises(InputError, match="two columns make a feature 'supplier=ACME'"):
-        TableEncoder(columns=KINDS).fit(twice)
+        TableEncoder(columns=KINDS).fit(frame_with_duplicate)
 
 
-def test_features_share_the_price_of_their_column(frame):
+def test_features_of_a_column_share_its_price(frame):
     encoder = TableEncoder(columns=KINDS, impute=True).fit(frame)
     costs = encoder.feature_costs(PRICES)
     for c, name in enumerate(encoder.encoder_.names):
@@ -125,17 +128,17 @@ def test_features_share_the_price_of_their_column(frame):
     lab = FeatureCosts(PRICES | {"heat": 0.0}, group={"heat": "lab", "mass": "lab"},
                        shared={"lab": 2.0})  # fmt: skip
     assert encoder.feature_costs(lab).total == pytest.approx(sum(PRICES.values()) - 3.0 + 2.0)
-    own = FeatureCosts(
+    grouped = FeatureCosts(
         PRICES | {"supplier": 0.0, "when": 0.0},
         group={"heat": "lab", "mass": "lab", "supplier": "supplier", "when": "when"},
         shared={"lab": 2.0, "supplier": PRICES["supplier"], "when": PRICES["when"]},
         requires={"supplier": "when"},
     )
-    costs = encoder.feature_costs(own)
-    assert costs.total == own.total
+    costs = encoder.feature_costs(grouped)
+    assert costs.total == grouped.total
     heat, missing, mass, when, supplier = (
-        encoder.encoder_.feature_names.index(f"{n}")
-        for n in ("heat", "heat_missing", "mass", "when_day", "supplier_missing")
+        encoder.encoder_.feature_names.index(name)
+        for name in ("heat", "heat_missing", "mass", "when_day", "supplier_missing")
     )
     for features in ([heat], [missing], [heat, missing]):
         assert costs.price(features) == 3.0 + 2.0

@@ -1,4 +1,4 @@
-"""What the models behind out-of-fold predictions know of the rows that they predict."""
+"""Test that models of out-of-fold predictions have not seen the rows that they predict."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from gatewise_training.learners.boosting import fit_boosting
 
 
 @dataclass(frozen=True)
-class Boosted:
-    """A fit that says by how many rounds it went, and on what."""
+class RecordedModel:
+    """A model that records its rounds and its training rows."""
 
     rounds: int
     seen: frozenset[int]
 
 
 @pytest.mark.parametrize("grouped", [True, False])
-def test_with_groups_each_fold_is_predicted_with_the_rounds_of_the_kept_model(grouped) -> None:
-    """A fold's best number of rounds is a choice made on the rows that it predicts."""
+def test_folds_of_groups_are_predicted_with_the_rounds_of_the_final_model(grouped) -> None:
+    """The best number of rounds of a fold is chosen on the rows that the fold predicts."""
     n = 60
     x, y, group = np.zeros((n, 1), np.float32), np.arange(n) % 2, np.arange(n) // 6
     splitter = RowSplitter(n, group) if grouped else None
     plan = ValidationSplit.choose(x, y, np.ones(n), validation=None, seed=0, splitter=splitter)
-    best = iter([40, 10, 5, 20, 25])
+    best_rounds = iter([40, 10, 5, 20, 25])
 
     def fit(rows, unseen, rounds):
-        return Boosted(rounds or next(best), frozenset(rows.tolist()))
+        return RecordedModel(rounds or next(best_rounds), frozenset(rows.tolist()))
 
     def answer(model, rows):
         assert not model.seen & set(rows.tolist())
@@ -41,17 +41,17 @@ def test_with_groups_each_fold_is_predicted_with_the_rounds_of_the_kept_model(gr
     assert set(rounds.tolist()) == ({20} if grouped else {40, 10, 5, 20, 25})
 
 
-def test_early_stopping_weighs_the_classes_as_the_fit_does() -> None:
-    """The unweighted loss goes on falling while the rare class is forgotten."""
+def test_early_stopping_uses_the_class_weights_of_the_fit() -> None:
+    """The unweighted loss still decreases while the loss of the rare class increases."""
     rng = np.random.default_rng(0)
     y = (rng.random(1200) < 0.05).astype(np.int64)
     x = (rng.normal(size=(1200, 5)) + 0.8 * y[:, None]).astype(np.float32)
     weight = (1 / np.bincount(y))[y] * 600
     fit, unseen = slice(0, 800), slice(800, None)
     rounds = {}
-    for name, of_unseen in (("alike", np.ones(1200)), ("weighted", weight)):
-        validation = (x[unseen], y[unseen], of_unseen[unseen])
+    for name, unseen_weight in (("equal", np.ones(1200)), ("weighted", weight)):
+        validation = (x[unseen], y[unseen], unseen_weight[unseen])
         _, rounds[name] = fit_boosting(
             x[fit], y[fit], 2, weight=weight[fit], validation=validation, params={"num_leaves": 4}
         )
-    assert rounds["weighted"] < rounds["alike"]
+    assert rounds["weighted"] < rounds["equal"]

@@ -1,3 +1,5 @@
+"""Test the candidate points that guarantees are tested on, and their order."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -22,45 +24,47 @@ def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
     scores = rng.gamma(2.0, size=(stages, n)).astype(np.float32)
     if ties:
         scores = np.round(scores, 1)
-    right = rng.random((stages, n)) < 1 - 0.5 * np.exp(-scores * np.arange(1, stages + 1)[:, None])
+    is_right = rng.random((stages, n)) < 1 - 0.5 * np.exp(
+        -scores * np.arange(1, stages + 1)[:, None]
+    )
     if nan:
         scores[rng.random(scores.shape) < 0.1] = np.nan
-    last = rng.random(n) < 0.97 if has_cloud else right[-1]
+    is_last_right = rng.random(n) < 0.97 if has_cloud else is_right[-1]
     costs = np.cumsum(np.arange(1.0, stages + 2))
     if not has_cloud:
         costs[-1] = costs[-2]
-    correct = np.vstack([right, last]).astype(float)
+    correct = np.vstack([is_right, is_last_right]).astype(float)
     return CascadeRecord(scores, correct, costs, np.ones(n), has_cloud)
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_along_a_path_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud):
+def test_no_row_of_other_data_stops_later_along_a_path(seed, ties, nan, has_cloud):
     tuning = record(seed, ties=ties, nan=nan, has_cloud=has_cloud)
     other = record(seed + 1, nan=nan, has_cloud=has_cloud)
     points = frontier_points(tuning, n_lams=10, n_cuts=5)
     path = SettingsPath.through(tuning, points[seed % len(points)])
-    before = None
+    previous_exits = None
     for log_power in np.linspace(-5, 5, 30):
         point = path.point(log_power)
         exits = other.exits(point.thresholds)
-        if before is not None:
-            assert (exits <= before).all()
-        before = exits
+        if previous_exits is not None:
+            assert (exits <= previous_exits).all()
+        previous_exits = exits
 
 
 @pytest.mark.parametrize("has_cloud", [True, False])
-def test_a_path_goes_through_its_base(has_cloud):
+def test_a_path_contains_its_base_point(has_cloud):
     tuning = record(1, ties=True, has_cloud=has_cloud)
     for base in frontier_points(tuning):
         path = SettingsPath.through(tuning, base)
-        met = path.point(0.0)
-        assert met.thresholds[:-1] == base.thresholds[:-1]
-        assert met.thresholds[-1] == (base.thresholds[-1] if has_cloud else ALWAYS_STOP)
-        assert path.point(-20).offload_rate == has_cloud  # no row stops, or all
-        used = [s for s, t in enumerate(base.thresholds) if t is not None]
-        if used:
-            assert path.point(20).cost == tuning.exit_costs[used[0]]
+        base_of_path = path.point(0.0)
+        assert base_of_path.thresholds[:-1] == base.thresholds[:-1]
+        assert base_of_path.thresholds[-1] == (base.thresholds[-1] if has_cloud else ALWAYS_STOP)
+        assert path.point(-20).offload_rate == has_cloud  # no row stops before the last exit
+        used_stages = [s for s, t in enumerate(base.thresholds) if t is not None]
+        if used_stages:
+            assert path.point(20).cost == tuning.exit_costs[used_stages[0]]
 
 
 @pytest.mark.parametrize(
@@ -70,18 +74,18 @@ def test_a_path_goes_through_its_base(has_cloud):
         ({"budget": 5.0}, lambda p: p.cost),
     ],
 )
-def test_candidates_take_small_steps_around_the_bound(bound, risk):
+def test_candidates_are_dense_near_the_bound(bound, risk):
     tuning = record(3, n=4000)
     order = candidates(tuning, frontier_points(tuning), promise(**bound), rows=4000)
     risks = np.array([risk(p) for p in order[1:] if p.thresholds != order[0].thresholds])
     limit = next(iter(bound.values()))
     assert (np.diff(risks) >= 0).all()
     assert risks[-1] > limit
-    near = (risks > 0.9 * limit) & (risks < limit)
-    assert np.diff(risks[near]).max() < 0.01 * limit
+    is_near_limit = (risks > 0.9 * limit) & (risks < limit)
+    assert np.diff(risks[is_near_limit]).max() < 0.01 * limit
 
 
-def test_candidates_for_a_loss_start_in_the_cloud_and_get_cheaper():
+def test_candidates_for_a_loss_start_with_cloud_only_and_get_cheaper():
     tuning = record(3, n=4000)
     order = candidates(tuning, frontier_points(tuning), promise(max_loss=0.01), rows=4000)
     assert order[0].thresholds == (None, None, None)
@@ -90,18 +94,18 @@ def test_candidates_for_a_loss_start_in_the_cloud_and_get_cheaper():
     assert len(order) > 100
 
 
-def test_the_first_candidate_keeps_the_bound_whatever_the_rows():
+def test_the_first_candidate_keeps_the_bound_on_any_rows():
     tuning = record(4)
     points = frontier_points(tuning)
     first = candidates(tuning, points, promise(offload_rate=0.05), rows=100)[0]
     assert record(99).measure(first.thresholds).offload_rate == 0
     first = candidates(tuning, points, promise(budget=3.0), rows=100)[0]
     assert record(99).exit_costs[record(99).exits(first.thresholds)].max() <= 3.0
-    # the cheapest stage costs 1: nothing is sure to cost less
+    # no candidate is certain to cost less than the cheapest stage
     assert candidates(tuning, points, promise(budget=0.5), rows=100)[0].cost >= 0.5
 
 
-def test_an_offload_rate_may_acquire_features_that_a_frontier_saves():
+def test_candidates_for_an_offload_rate_may_cost_more_than_points_of_the_frontier():
     tuning = record(8, n=4000)
     points = [p for p in frontier_points(tuning) if p.thresholds[2] in (None, ALWAYS_STOP)]
     cheap = [p for p in points if p.cost < 3]
@@ -110,21 +114,21 @@ def test_an_offload_rate_may_acquire_features_that_a_frontier_saves():
     assert max(p.accuracy for p in within) > max(p.accuracy for p in cheap) + 0.01
 
 
-def test_without_a_cloud_the_last_stage_is_the_reference():
+def test_the_last_stage_is_the_reference_without_a_cloud():
     tuning = record(6, has_cloud=False)
     order = candidates(tuning, frontier_points(tuning), promise(max_loss=0.05), rows=400)
     assert order[0].thresholds == (None, None, ALWAYS_STOP)
     assert all(p.thresholds[-1] == ALWAYS_STOP for p in order)
 
 
-def test_no_points_or_rows_are_refused():
+def test_candidates_need_points_and_rows():
     tuning = record(7)
     for points, rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
         with pytest.raises(InputError, match="at least one"):
             candidates(tuning, points, promise(budget=3), rows=rows)
 
 
-def test_single_models_are_candidates_themselves():
+def test_single_models_are_candidates_in_order_of_their_risk():
     chains = [record(seed, stages=1, has_cloud=False) for seed in range(3)]
     for number, chain in enumerate(chains):
         chain.exit_costs[:] = 5.0 - number if number < 2 else 9.0
@@ -132,4 +136,5 @@ def test_single_models_are_candidates_themselves():
     rising = candidates(chains, points, promise(budget=6.0), rows=300)
     assert [p.chain for p in rising] == [1, 0, 2]
     falling = candidates(chains, points[:2], promise(max_loss=0.1), rows=300)
-    assert [p.chain for p in falling] == [2, 0, 1]  # the reference, though on no frontier, first
+    # the reference is first although it is on no frontier
+    assert [p.chain for p in falling] == [2, 0, 1]

@@ -1,4 +1,4 @@
-"""The frontier: which points are on it, its hull, and the choice of a point at every boundary."""
+"""Test the points of a frontier, its hull and the choice of a point at the limits of goals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def frontier(*figures: tuple[float, float], error: float = 0.001) -> Frontier:
 ADULT = (1.0, 0.8), (3.51, 0.8665), (3.54, 0.8692), (9.0, 0.875)
 
 
-def test_a_point_off_the_hull_gives_way_to_the_hull() -> None:
+def test_a_bounded_loss_chooses_a_point_of_the_hull() -> None:
     curve = frontier(*ADULT)
     assert [p.cost for p in curve.hull().points] == [1.0, 3.54, 9.0]
     point, reason = curve.choose(None, max_loss=0.01)
@@ -34,7 +34,7 @@ def test_a_point_off_the_hull_gives_way_to_the_hull() -> None:
     assert reason == "the cheapest point of the hull within a loss of 0.01"
 
 
-def test_other_goals_say_why_a_point_is_chosen() -> None:
+def test_the_choice_of_a_point_states_its_reason() -> None:
     curve = frontier(*ADULT)
     assert curve.choose(None, budget=3.52) == (
         curve.points[1], "the most accurate point that costs at most 3.52"
@@ -46,38 +46,46 @@ def test_other_goals_say_why_a_point_is_chosen() -> None:
     )
 
 
-def test_the_next_point_is_taken_at_exactly_two_percent_and_one_error() -> None:
+def test_the_next_point_is_chosen_if_it_gains_two_percent_of_its_cost_and_one_error() -> None:
     gain = 1 / 128
-    for cost, error, chosen in ((51.0, gain, 51.0), (51.01, gain, 50.0), (51.0, 1.01 * gain, 50.0)):
+    for cost, error, chosen_cost in (
+        (51.0, gain, 51.0),
+        (51.01, gain, 50.0),
+        (51.0, 1.01 * gain, 50.0),
+    ):
         curve = frontier((0.0, 0.0), (50.0, 0.5), (cost, 0.5 + gain), (1e3, 0.875), error=error)
         assert [p.cost for p in curve.hull().points] == [0.0, 50.0, cost, 1e3]
-        assert curve.choose(None, max_loss=0.375).point.cost == chosen
+        assert curve.choose(None, max_loss=0.375).point.cost == chosen_cost
 
 
-def test_a_single_point_of_the_hull_within_the_loss_is_taken() -> None:
+def test_the_only_point_of_the_hull_within_the_loss_is_chosen() -> None:
     curve = frontier((1.0, 0.5), (2.0, 0.875))
     point, reason = curve.choose(None, max_loss=0.25)
     assert (point.cost, reason) == (2.0, "the cheapest point of the hull within a loss of 0.25")
 
 
-def test_a_free_point_gives_no_share_of_its_cost() -> None:
+def test_a_free_point_within_the_loss_is_chosen() -> None:
     curve = frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
     assert curve.choose(None, max_loss=0.125).point.cost == 0.0
 
 
-def test_losses_are_kept_at_their_bound_and_by_a_margin_of_errors() -> None:
+def test_points_keep_a_loss_at_its_bound_less_a_margin_of_standard_errors() -> None:
     curve = frontier((1.0, 0.75), (4.0, 0.875), error=0.0625)
-    assert curve.at(max_loss=0.125).cost == 1.0  # exactly the bound
+    assert curve.at(max_loss=0.125).cost == 1.0  # a loss equal to the bound
     assert curve.at(max_loss=0.1249).cost == 4.0
     assert curve.at(max_loss=0.125, slack=1.0).cost == 4.0
-    assert curve.at(max_loss=0.1875, slack=1.0).cost == 1.0  # .125 and one error of .0625
+    assert (
+        curve.at(max_loss=0.1875, slack=1.0).cost == 1.0
+    )  # 0.125 and one standard error of 0.0625
     assert curve.at(max_loss=0.25, slack=3.0).cost == 4.0
 
 
-def test_a_point_off_the_hull_is_taken_where_none_on_it_keeps_the_loss() -> None:
+def test_a_point_off_the_hull_is_chosen_if_no_point_of_the_hull_keeps_the_loss() -> None:
     points = [
-        OperatingPoint((c,), cost=c, accuracy=a, offload_rate=0.0, accuracy_error=e)
-        for c, a, e in ((1.0, 0.5, 0.0), (5.0, 0.625, 0.0), (6.0, 0.875, 0.5))
+        OperatingPoint(
+            (cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, accuracy_error=error
+        )
+        for cost, accuracy, error in ((1.0, 0.5, 0.0), (5.0, 0.625, 0.0), (6.0, 0.875, 0.5))
     ]
     curve = Frontier.from_points(points, reference_accuracy=0.875)
     assert [p.cost for p in curve.hull().points] == [1.0, 6.0]
@@ -85,28 +93,29 @@ def test_a_point_off_the_hull_is_taken_where_none_on_it_keeps_the_loss() -> None
     assert (point.cost, reason) == (5.0, "the cheapest point within a loss of 0.25")
 
 
-def test_others_are_safer_points_only_where_rows_have_groups() -> None:
+def test_safer_points_off_the_curve_are_chosen_only_if_rows_have_groups() -> None:
     for groups, cost in ((None, 4.0), (5, 6.0)):
         unsafe = OperatingPoint(
             (1.0,), cost=4.0, accuracy=0.9, offload_rate=0.0, accuracy_error=0.5,
             validation_groups=groups,
         )  # fmt: skip
         safe, safer = (
-            OperatingPoint((2.0,), cost=c, accuracy=0.875, offload_rate=1.0) for c in (6.0, 7.0)
+            OperatingPoint((2.0,), cost=safe_cost, accuracy=0.875, offload_rate=1.0)
+            for safe_cost in (6.0, 7.0)
         )
         curve = Frontier((unsafe,), 0.875, others=(safer, safe))
         assert curve.choose(None, max_loss=0.01, slack=1.0).point.cost == cost
 
 
-def test_losses_below_the_smallest_raise_an_error_with_the_smallest() -> None:
+def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
     curve = frontier((1.0, 0.5), (4.0, 0.75))
-    with pytest.raises(LossError, match=r"loses at most 0\.1; the least is 0\.125") as caught:
+    with pytest.raises(LossError, match=r"loses at most 0\.1; the least is 0\.125") as raised:
         curve.at(max_loss=0.1)
-    assert caught.value.least == 0.125
+    assert raised.value.least == 0.125
     assert curve.at(max_loss=0.125).cost == 4.0
 
 
-def test_a_budget_is_kept_at_its_bound() -> None:
+def test_a_point_that_costs_exactly_the_budget_keeps_it() -> None:
     curve = frontier((1.0, 0.5), (4.0, 0.75))
     assert curve.at(budget=4.0).cost == 4.0
     assert curve.at(budget=3.99).cost == 1.0
@@ -117,7 +126,7 @@ def test_a_budget_is_kept_at_its_bound() -> None:
         curve.at(budget=0.0)
 
 
-def test_an_offload_rate_takes_the_most_accurate_point_and_the_cheapest_of_equals() -> None:
+def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() -> None:
     def point(cost: float, accuracy: float, rate: float) -> OperatingPoint:
         return OperatingPoint((cost,), cost=cost, accuracy=accuracy, offload_rate=rate)
 
@@ -128,13 +137,13 @@ def test_an_offload_rate_takes_the_most_accurate_point_and_the_cheapest_of_equal
         [*curve.points, point(6.0, 0.75, 0.25), point(5.0, 0.75, 0.25), point(7.0, 0.25, 0.25)]
     )
     assert [p.cost for p in surface.others] == [5.0]
-    both = Frontier(surface.points, 1.0, others=(point(6.0, 0.75, 0.25), *surface.others))
-    assert both.at(offload_rate=0.25).cost == 5.0
-    assert both.at(offload_rate=0.75).cost == 4.0
-    assert both.at(offload_rate=0.7499).cost == 5.0
-    assert both.at(offload_rate=1.0).cost == 4.0
+    merged = Frontier(surface.points, 1.0, others=(point(6.0, 0.75, 0.25), *surface.others))
+    assert merged.at(offload_rate=0.25).cost == 5.0
+    assert merged.at(offload_rate=0.75).cost == 4.0
+    assert merged.at(offload_rate=0.7499).cost == 5.0
+    assert merged.at(offload_rate=1.0).cost == 4.0
     with pytest.raises(InputError, match=r"offloads at most 0\.2; least 0\.25"):
-        both.at(offload_rate=0.2)
+        merged.at(offload_rate=0.2)
 
 
 @pytest.mark.parametrize(
@@ -154,15 +163,15 @@ def test_invalid_goals_are_refused(goal: dict[str, Any], message: str) -> None:
         frontier(*ADULT).choose(None, **goal)
 
 
-def test_goals_at_their_limits_are_goals() -> None:
+def test_goals_at_the_limits_of_their_ranges_are_accepted() -> None:
     curve = frontier(*ADULT)
     assert curve.at(max_loss=1).cost == 1.0
     assert curve.at(max_loss=0.0).cost == 9.0
     assert curve.at(offload_rate=0).cost == 9.0
-    assert curve.at(budget=2.5).cost == 1.0  # a budget is no share
+    assert curve.at(budget=2.5).cost == 1.0  # a budget may exceed 1
 
 
-def test_the_hull_leaves_out_points_on_and_below_its_lines() -> None:
+def test_the_hull_excludes_points_on_and_below_its_lines() -> None:
     assert [p.cost for p in frontier((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.8)).hull().points] == [
         1,
         4,
@@ -181,11 +190,12 @@ def test_a_frontier_needs_a_point() -> None:
 
 def sized(*figures: tuple[float, float, int]) -> list[OperatingPoint]:
     return [
-        OperatingPoint((c,), cost=c, accuracy=a, offload_rate=0.0, bytes=b) for c, a, b in figures
+        OperatingPoint((cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, bytes=size)
+        for cost, accuracy, size in figures
     ]
 
 
-def test_points_within_bytes_are_a_frontier_of_their_own() -> None:
+def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
     points = sized((1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200))
     curve = Frontier.from_points(points, reference_accuracy=1.0).with_small(points)
     assert [p.cost for p in curve.points] == [1.0, 2.0]
@@ -195,34 +205,34 @@ def test_points_within_bytes_are_a_frontier_of_their_own() -> None:
     assert [p.cost for p in curve.within_bytes(199).points] == [1.0]
     assert curve.choose(None, 200, budget=9.0).point.cost == 3.0
     assert curve.at(budget=9.0, max_bytes=399).cost == 3.0
-    with pytest.raises(TooLargeError) as caught:
+    with pytest.raises(TooLargeError) as raised:
         curve.within_bytes(99)
-    assert caught.value.smallest == 100
+    assert raised.value.smallest == 100
     one_byte = Frontier.from_points(sized((1.0, 0.5, 1)), reference_accuracy=1.0)
     assert one_byte.within_bytes(1).points == one_byte.points
-    for number in (0, 1.5, "100"):
+    for max_bytes in (0, 1.5, "100"):
         with pytest.raises(InputError, match="whole number of at least 1"):
-            curve.within_bytes(number)  # type: ignore[arg-type]
+            curve.within_bytes(max_bytes)  # type: ignore[arg-type]
 
 
-def test_small_points_are_the_curves_of_sizes_that_grow_by_half() -> None:
-    # sizes 100, 150, 225, 337: each finds the best point up to it
+def test_a_frontier_keeps_the_best_points_of_sizes_that_grow_by_half() -> None:
+    # the sizes are 100, 150, 225 and 337; each keeps the best point that is not larger
     points = sized((9.0, 0.9, 400), (8.0, 0.2, 100), (7.5, 0.15, 150), (7.0, 0.1, 337))
-    only = Frontier.from_points(points[:1], reference_accuracy=1.0)
-    surface = only.with_small(points)
+    largest = Frontier.from_points(points[:1], reference_accuracy=1.0)
+    surface = largest.with_small(points)
     assert [p.bytes for p in surface.others] == [100, 150, 337]
-    assert only.with_small(points[:1]).others == ()
-    assert only.with_small([]).others == ()
+    assert largest.with_small(points[:1]).others == ()
+    assert largest.with_small([]).others == ()
     tiny = sized((1.0, 0.5, 1), (2.0, 0.75, 4))
     assert Frontier.from_points(tiny[1:], reference_accuracy=1.0).with_small(tiny).others == (
         tiny[0],
     )
 
 
-def test_frontiers_within_a_cost_hold_points_with_a_known_limit() -> None:
+def test_frontiers_within_a_cost_exclude_points_without_a_known_highest_cost() -> None:
     points = [
-        OperatingPoint((c,), cost=c, accuracy=c / 10, offload_rate=0.0, max_cost=m)
-        for c, m in ((1.0, 2.0), (4.0, 6.0), (5.0, None))
+        OperatingPoint((cost,), cost=cost, accuracy=cost / 10, offload_rate=0.0, max_cost=max_cost)
+        for cost, max_cost in ((1.0, 2.0), (4.0, 6.0), (5.0, None))
     ]
     curve = Frontier.from_points(points, reference_accuracy=1.0)
     assert [p.cost for p in curve.within_cost(6.0).points] == [1.0, 4.0]
@@ -257,12 +267,14 @@ def bounded(**bounds: dict[str, float]) -> ClassBounds:
     return ClassBounds.from_mappings(("ok", "fault"), **bounds)
 
 
-def test_points_that_serve_a_class_are_among_the_others() -> None:
+def test_points_with_better_class_figures_are_kept_off_the_curve() -> None:
     curve = Frontier.from_points(
         POINTS, reference_accuracy=0.95, classes=("ok", "fault"), class_rows=(100, 100)
     )
     assert [p.cost for p in curve.points] == [1.0]
-    assert [p.cost for p in curve.with_others(POINTS, None).others] == [2.0]  # balanced accuracy
+    assert [p.cost for p in curve.with_others(POINTS, None).others] == [
+        2.0
+    ]  # for its balanced accuracy
     surface = curve.with_others(POINTS, bounded(min_recall={"fault": 0.7}))
     assert {p.cost for p in surface.others} == {2.0, 3.0}
     assert surface.at(budget=9.0, min_recall={"fault": 0.75}).cost == 2.0
@@ -272,7 +284,7 @@ def test_points_that_serve_a_class_are_among_the_others() -> None:
     assert reason.endswith(", of those that keep min_recall fault=0.7")
 
 
-def test_errors_about_bounded_points_name_the_bounds() -> None:
+def test_errors_name_the_bounds_by_class() -> None:
     surface = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
     bounds = bounded(min_recall={"fault": 0.78})
     with pytest.raises(InputError, match=r"at most 2;.*of those that keep min_recall fault=0.78"):
@@ -283,19 +295,24 @@ def test_errors_about_bounded_points_name_the_bounds() -> None:
         surface.choose(bounded(min_recall={"fault": 0.9}), budget=9.0)
 
 
-def test_bounded_shares_keep_a_margin_of_errors_where_a_point_can() -> None:
+def test_bounds_by_class_get_a_margin_of_standard_errors_if_a_point_keeps_it() -> None:
     surface = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
-    # standard error of .7 on 100 rows: sqrt(.7 .3 / 100) = .046
+    # the standard error of 0.7 on 100 rows is sqrt(0.7 * 0.3 / 100) = 0.046
     bounds = bounded(min_recall={"fault": 0.7})
     assert [p.cost for p in surface.within(bounds)] == [2.0, 3.0]
     assert [p.cost for p in surface.within(bounds, slack=1.0)] == [2.0, 3.0]
     assert [p.cost for p in surface.within(bounds, slack=2.0)] == [3.0]
-    assert [p.cost for p in surface.within(bounds, slack=5.0)] == [2.0, 3.0]  # none: 0 errors
+    assert [p.cost for p in surface.within(bounds, slack=5.0)] == [
+        2.0,
+        3.0,
+    ]  # no point keeps the margin
     with pytest.raises(InputError, match=r"reaches 0\.800 at most"):
-        surface.within(bounded(min_recall={"fault": 0.81}))  # a quarter of an error outside
+        surface.within(
+            bounded(min_recall={"fault": 0.81})
+        )  # a quarter of a standard error too high
 
 
-def test_losses_by_class_are_a_goal_or_a_bound_of_another_goal() -> None:
+def test_losses_by_class_work_as_a_goal_and_as_a_bound_of_another_goal() -> None:
     surface = Frontier(
         tuple(POINTS[:1]),
         0.95,
@@ -313,13 +330,15 @@ def test_losses_by_class_are_a_goal_or_a_bound_of_another_goal() -> None:
         surface.at(max_loss=losses, budget=1.0)
 
 
-# -- for people ----------------------------------------------------------------------------
+# -- displays ------------------------------------------------------------------------------
 
 
 def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
     points = [
-        OperatingPoint((c,), cost=c, accuracy=a, offload_rate=0.0, weighted_accuracy=w)
-        for c, a, w in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
+        OperatingPoint(
+            (cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, weighted_accuracy=weighted
+        )
+        for cost, accuracy, weighted in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
     ]
     curve = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
     assert (curve.weighted, len(curve.points), curve.reference_merit) == (True, 2, 0.8)
@@ -327,7 +346,7 @@ def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
     assert curve.at(max_loss=0.06).cost == 2.0
 
 
-def test_a_frame_marks_the_hull_and_the_curve() -> None:
+def test_frames_mark_the_points_of_the_hull_and_the_curve() -> None:
     plain = frontier(*ADULT)
     surface = Frontier(plain.points, 0.875, others=(POINTS[1],), classes=("ok", "fault"))
     assert "4 points: cost 1 to 9, accuracy 0.8000 to 0.8750" in repr(surface)

@@ -1,3 +1,5 @@
+"""Test the bounds of losses on new groups and the points that keep them."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -17,42 +19,48 @@ from gatewise_training.operating_points.group_losses import (
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 
-def test_gains_of_some_groups_do_not_pay_for_losses_of_others():
-    lost, rows = np.array([[1.0, -5.0, 0.0, 2.0]]), np.full(4, 10.0)
-    own = np.array([0.1, 0.0, 0.0, 0.2])
-    wanted = own.mean() + stats.t.ppf(0.8, 3) * own.std(ddof=1) / 2
-    assert loss_bounds(lost, rows, 0.0) == pytest.approx([wanted])
-    assert loss_bounds(lost, rows, 0.0) == loss_bounds(lost * [1, 0, 1, 1], rows, 0.0)
-    assert loss_bounds(lost[:, :1], rows[:1], 0.0) == 1
+def test_gains_of_some_groups_do_not_offset_losses_of_others():
+    losses_by_group, rows = np.array([[1.0, -5.0, 0.0, 2.0]]), np.full(4, 10.0)
+    group_losses = np.array([0.1, 0.0, 0.0, 0.2])
+    expected = group_losses.mean() + stats.t.ppf(0.8, 3) * group_losses.std(ddof=1) / 2
+    assert loss_bounds(losses_by_group, rows, 0.0) == pytest.approx([expected])
+    assert loss_bounds(losses_by_group, rows, 0.0) == loss_bounds(
+        losses_by_group * [1, 0, 1, 1], rows, 0.0
+    )
+    assert loss_bounds(losses_by_group[:, :1], rows[:1], 0.0) == 1
 
 
-def test_large_gains_of_nearly_all_groups_pay_for_small_losses_of_some():
+def test_large_gains_of_nearly_all_groups_offset_small_losses_of_others():
     rng = np.random.default_rng(0)
     gains = -rng.uniform(0.02, 0.08, 14)
-    gains[:2] = 0.03  # of 14 groups two lose 3 points, the others gain 5
+    gains[:2] = 0.03  # two of 14 groups lose 3 points; the others gain 5 on average
     bound = loss_bounds(gains[np.newaxis] * 20, np.full(14, 20.0), 0.0)
     assert bound < 0
-    # one group with a large gain pays for nothing
+    # one group with a large gain offsets nothing
     gains = np.full(14, 0.02)
     gains[3] = -0.9
     assert loss_bounds(gains[np.newaxis] * 20, np.full(14, 20.0), 0.0) > 0.015
 
 
-def test_gains_by_chance_pay_for_losses_by_chance():
-    """Rows that are groups of their own lose as rows without groups do."""
+def test_random_gains_offset_random_losses():
+    """Groups of one row have the bound of rows without groups."""
     rng = np.random.default_rng(0)
-    lost = rng.choice([-1.0, 0.0, 1.0], 400, p=[0.05, 0.9, 0.05])
-    losses_alone = lost.clip(min=0.0)
-    wanted = max(lost.mean(), 0.0) + stats.t.ppf(0.8, 399) * losses_alone.std(ddof=1) / 20
-    assert loss_bounds(lost, np.ones(400), lost.var()) == pytest.approx(wanted, rel=1e-6)
-    assert wanted < 0.5 * loss_bounds(losses_alone, np.ones(400), losses_alone.var())
+    losses_by_group = rng.choice([-1.0, 0.0, 1.0], 400, p=[0.05, 0.9, 0.05])
+    losses_alone = losses_by_group.clip(min=0.0)
+    expected = (
+        max(losses_by_group.mean(), 0.0) + stats.t.ppf(0.8, 399) * losses_alone.std(ddof=1) / 20
+    )
+    assert loss_bounds(losses_by_group, np.ones(400), losses_by_group.var()) == pytest.approx(
+        expected, rel=1e-6
+    )
+    assert expected < 0.5 * loss_bounds(losses_alone, np.ones(400), losses_alone.var())
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
-def test_the_bound_holds_as_often_as_it_says_where_losses_are_even(share):
+def test_the_bound_covers_uniform_losses_at_its_confidence(share):
     rng = np.random.default_rng(0)
-    lost = rng.uniform(0, 2 * share, (2000, 20))
-    is_covered = loss_bounds(lost, np.ones(20), 0.0) >= share
+    losses_by_group = rng.uniform(0, 2 * share, (2000, 20))
+    is_covered = loss_bounds(losses_by_group, np.ones(20), 0.0) >= share
     assert is_covered.mean() == pytest.approx(0.8, abs=0.03)
 
 
@@ -65,29 +73,30 @@ def test_slightly_cheaper_points_must_also_keep_the_bound():
     assert losses.nearby(bounds, 0.5).tolist() == [0.5, 0.1, 0.1, 0.1, 0.0]
 
 
-@pytest.mark.parametrize(("losing", "part"), [(0.02, 1.0), (0.5, 0.9)])
-def test_margins_grow_where_halves_of_the_groups_disagree(losing, part):
-    """Few groups lose all that cheap points save: half of the groups may have none of them."""
+@pytest.mark.parametrize(("losing", "share"), [(0.02, 1.0), (0.5, 0.9)])
+def test_margins_grow_if_halves_of_the_groups_disagree(losing, share):
+    """Few groups lose at cheap points, so half of the groups may contain none of them."""
     rng = np.random.default_rng(1)
     cost = np.linspace(8, 10, 30)
-    starts = rng.permutation(30)[:, None] > 24  # groups that lose below a cost of their own
-    lost = losing * starts.T * (cost[:, None] < rng.uniform(8.5, 9.9, 30))
-    losses = GroupLosses(cost, lost, np.ones(30), np.zeros(30), np.zeros(30))
-    assert losses.checked_share(0.02) == part
+    is_losing = rng.permutation(30)[:, None] > 24  # each loses below a random cost
+    losses_by_group = losing * is_losing.T * (cost[:, None] < rng.uniform(8.5, 9.9, 30))
+    losses = GroupLosses(cost, losses_by_group, np.ones(30), np.zeros(30), np.zeros(30))
+    assert losses.checked_share(0.02) == share
 
 
 def record_of_groups(n_groups, losing, has_cloud=True):
-    """A stage that is right but in `losing` of the groups, and a reference that always is."""
+    """Return a record whose stage is wrong in the first `losing` groups only."""
     group = np.repeat(np.arange(n_groups), 20)
-    right = (group >= losing).astype(float)
+    is_right = (group >= losing).astype(float)
     scores = np.random.default_rng(0).normal(size=(1, len(group))).astype(np.float32)
     return CascadeRecord(
-        scores, np.stack([right, np.ones(len(group))]), np.array([1.0, 5.0]), np.ones(len(group)),
-        has_cloud=has_cloud, given_splitter=RowSplitter(len(group), groups=group),
+        scores, np.stack([is_right, np.ones(len(group))]), np.array([1.0, 5.0]),
+        np.ones(len(group)), has_cloud=has_cloud,
+        given_splitter=RowSplitter(len(group), groups=group),
     )  # fmt: skip
 
 
-def test_certain_points_remain_where_groups_are_too_few():
+def test_points_that_cannot_lose_remain_if_groups_are_too_few():
     record = record_of_groups(6, 1)
     points = frontier_points(record)
     plain = Frontier.from_points(points, reference_accuracy=1.0)
@@ -95,12 +104,12 @@ def test_certain_points_remain_where_groups_are_too_few():
     assert [p.cost for p in frontier.points] == [p.cost for p in plain.points]
     chosen = frontier.at(max_loss=0.01, slack=1.0)
     assert (chosen.thresholds, chosen.accuracy_error) == ((None,), 0.0)
-    free = with_group_errors(plain, points, [record_of_groups(6, 0)], 0.01)
-    assert free.at(max_loss=0.3, slack=1.0).cost == 1.0
+    without_losses = with_group_errors(plain, points, [record_of_groups(6, 0)], 0.01)
+    assert without_losses.at(max_loss=0.3, slack=1.0).cost == 1.0
 
 
-def test_a_lucky_point_does_not_displace_the_one_that_never_loses():
-    """Both are always right on these groups; of new ones only the cloud is."""
+def test_a_point_without_observed_losses_does_not_replace_the_cloud():
+    """Both are right on all validation groups, but only the cloud cannot lose on new groups."""
     record = record_of_groups(8, 0)
     points = frontier_points(record)
     plain = Frontier.from_points(points, reference_accuracy=1.0)
@@ -110,8 +119,8 @@ def test_a_lucky_point_does_not_displace_the_one_that_never_loses():
     assert frontier.points[0].thresholds == (ALWAYS_STOP,)
 
 
-def test_safer_points_join_a_frontier_without_them():
-    """A stage is right more often than the reference, but in one group only where it is sure."""
+def test_safer_points_are_added_to_the_frontier():
+    """In one group the stage is right only at high scores."""
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(12), 40)
     scores = rng.uniform(size=(1, len(group))).astype(np.float32)
@@ -127,9 +136,9 @@ def test_safer_points_join_a_frontier_without_them():
     chosen = frontier.at(max_loss=0.01, slack=1.0)
     assert chosen in frontier.others
     assert chosen.cost > max(p.cost for p in frontier.points)
-    left = record.exits(chosen.thresholds) == 0
-    assert stage[left].all()
-    assert 0.3 < left.mean() < 0.6
+    stops = record.exits(chosen.thresholds) == 0
+    assert stage[stops].all()
+    assert 0.3 < stops.mean() < 0.6
 
 
 def test_rows_without_groups_keep_their_standard_errors():

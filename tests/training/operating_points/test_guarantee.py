@@ -1,4 +1,4 @@
-"""Guarantees: bounds at the limits of their range, the statistical tests, the terms they state."""
+"""Test promises at the limits of their ranges, the statistical tests and the certificates."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ promise = Promise.from_bounds
 
 
 def record(seed, n, has_cloud=True):
-    """Make answers of three stages with rising scores; errors are more frequent at low scores."""
+    """Return a record of three stages that err more often at low scores."""
     rng = np.random.default_rng(seed)
-    hard = rng.exponential(size=n)
+    difficulty = rng.exponential(size=n)
     skill = np.array([[0.4], [0.7], [1.0]])
-    scores = (skill * rng.gamma(2.0, size=(3, n)) / (0.2 + hard)).astype(np.float32)
-    right = rng.random((3, n)) < 1 - 0.5 * np.exp(-scores)
-    last = rng.random(n) < 0.99 if has_cloud else right[-1]
+    scores = (skill * rng.gamma(2.0, size=(3, n)) / (0.2 + difficulty)).astype(np.float32)
+    is_right = rng.random((3, n)) < 1 - 0.5 * np.exp(-scores)
+    is_last_right = rng.random(n) < 0.99 if has_cloud else is_right[-1]
     costs = np.array([1.0, 3.0, 6.0, 12.0 if has_cloud else 6.0])
     return CascadeRecord(
-        scores, np.vstack([right, last]).astype(float), costs, np.ones(n), has_cloud
+        scores, np.vstack([is_right, is_last_right]).astype(float), costs, np.ones(n), has_cloud
     )
 
 
@@ -56,19 +56,20 @@ def risk(pool, point, kind):
     return point.cost if kind == "budget" else point.offload_rate
 
 
-def resampled(tuning, pool, n, *, certify=certify, **bound):
-    """Yield the risks in the pool of points certified on rows that are drawn from it."""
+def certified_risks(tuning, pool, n, *, certify=certify, **bound):
+    """Certify points on rows drawn from the pool and yield their risks on the whole pool."""
     (kind,) = bound
     order = candidates(tuning, frontier(tuning), promise(**bound), rows=n)
-    order = order[:: 6 if kind == "max_loss" else 2]  # coarser and faster
+    order = order[:: 6 if kind == "max_loss" else 2]  # a coarser path saves time
     rng = np.random.default_rng(0)
-    truth = {}
+    risk_by_thresholds = {}
     for _ in range(N_DRAWS):
         rows = pool.rows(rng.integers(0, len(pool.weights), n))
         certified = certify(rows, order, promise(**bound))
-        if certified.thresholds not in truth:
-            truth[certified.thresholds] = risk(pool, pool.measure(certified.thresholds), kind)
-        yield truth[certified.thresholds]
+        if certified.thresholds not in risk_by_thresholds:
+            point = pool.measure(certified.thresholds)
+            risk_by_thresholds[certified.thresholds] = risk(pool, point, kind)
+        yield risk_by_thresholds[certified.thresholds]
 
 
 MAX_VIOLATION_RATE = 0.05 + 2 * (0.05 * 0.95 / N_DRAWS) ** 0.5
@@ -82,9 +83,9 @@ MAX_VIOLATION_RATE = 0.05 + 2 * (0.05 * 0.95 / N_DRAWS) ** 0.5
 )
 def test_guarantees_hold_at_their_confidence(bound):
     (limit,) = bound.values()
-    risks = np.array(list(resampled(record(0, 1500), record(1, 40_000), 1000, **bound)))
+    risks = np.array(list(certified_risks(record(0, 1500), record(1, 40_000), 1000, **bound)))
     assert (risks > limit).mean() <= MAX_VIOLATION_RATE
-    assert 0 < 1 - risks.mean() / limit < 0.75  # and the bound is not trivially loose
+    assert 0 < 1 - risks.mean() / limit < 0.75  # the bound is not trivially loose
 
 
 @pytest.mark.slow
@@ -113,35 +114,39 @@ def test_certificates_state_their_terms_and_test():
 
 def test_testing_stops_at_the_first_failure():
     rows = record(4, 1000)
-    safe, bold, broken = (rows.measure(t) for t in ((None, 2.0, 1.0), (None, 3.0, 1.5), (9.0,) * 3))
+    safe, risky, failing = (
+        rows.measure(thresholds) for thresholds in ((None, 2.0, 1.0), (None, 3.0, 1.5), (9.0,) * 3)
+    )
     for order, expected in (
-        ([safe, bold], bold),
-        ([safe, broken, bold], safe),
-        ([broken, safe, bold], None),
+        ([safe, risky], risky),
+        ([safe, failing, risky], safe),
+        ([failing, safe, risky], None),
         ([], None),
     ):
-        certified = certify(rows, order, promise(offload_rate=bold.offload_rate + 0.05))
+        certified = certify(rows, order, promise(offload_rate=risky.offload_rate + 0.05))
         assert (certified and certified.thresholds) == (expected and expected.thresholds)
-    assert broken.offload_rate > bold.offload_rate + 0.05
+    assert failing.offload_rate > risky.offload_rate + 0.05
 
 
 def test_promises_that_no_row_can_break_need_few_rows():
-    few = record(5, 3)
+    three_rows = record(5, 3)
     tuning = record(6, 500)
     for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
         certified = certify(
-            few, candidates(tuning, frontier(tuning), promise(**bound), rows=3), promise(**bound)
+            three_rows,
+            candidates(tuning, frontier(tuning), promise(**bound), rows=3),
+            promise(**bound),
         )
         assert certified.guarantee["method"] == "certain"
-    assert certify(few, frontier(tuning), promise(budget=0.9)) is None
+    assert certify(three_rows, frontier(tuning), promise(budget=0.9)) is None
     # a stage with a NaN score does not always stop
-    few.scores[0, 0] = np.nan
-    edge_only = few.measure((ALWAYS_STOP, None, None))
-    assert certify(few, [edge_only], promise(offload_rate=0.01)) is None
+    three_rows.scores[0, 0] = np.nan
+    edge_only = three_rows.measure((ALWAYS_STOP, None, None))
+    assert certify(three_rows, [edge_only], promise(offload_rate=0.01)) is None
 
 
 def test_bets_do_not_depend_on_the_order_of_rows():
-    """If the order one_stage, rows sorted by cost could let a bet win before it loses."""
+    """If the order counted, a bet on rows sorted by cost could win before it loses."""
     rows = record(9, 2000)
     point = rows.measure((6.0, 4.0, 1.0))
     by_cost = np.argsort(rows.exit_costs[rows.exits(point.thresholds)], kind="stable")
@@ -151,22 +156,22 @@ def test_bets_do_not_depend_on_the_order_of_rows():
 
 
 def test_rows_that_cannot_calibrate_are_refused():
-    good = record(11, 10)
+    ten_rows = record(11, 10)
     with pytest.raises(InputError, match="weight 1"):
-        certify(replace(good, weights=np.linspace(0.5, 1.5, 10)), [], promise(budget=1))
+        certify(replace(ten_rows, weights=np.linspace(0.5, 1.5, 10)), [], promise(budget=1))
     with pytest.raises(InputError, match="same rows"):
-        certify([good, record(11, 9)], [], promise(budget=1))
+        certify([ten_rows, record(11, 9)], [], promise(budget=1))
     with pytest.raises(InputError, match="same rows"):
         certify([], [], promise(budget=1))
     with pytest.raises(InputError, match="between 0 and 1"):
-        certify(replace(good, correct=good.correct * 2.0), [], promise(max_loss=0.1))
+        certify(replace(ten_rows, correct=ten_rows.correct * 2.0), [], promise(max_loss=0.1))
     with pytest.raises(InputError, match="answers of all exits"):
-        certify(good, [], promise(max_loss=0.1, by_class=bounds(min_recall={0: 0.5})))
-    weighted = replace(good, weights=np.linspace(0.5, 1.5, 10))
+        certify(ten_rows, [], promise(max_loss=0.1, by_class=bounds(min_recall={0: 0.5})))
+    weighted = replace(ten_rows, weights=np.linspace(0.5, 1.5, 10))
     assert checked_records(weighted, promise(budget=1), weighted=True) == [weighted]
-    soft = replace(good, correct=good.correct * 0.5)
-    # a budget does not need answers that are right or wrong
-    assert certify(soft, [], promise(budget=1)) is None
+    shares = replace(ten_rows, correct=ten_rows.correct * 0.5)
+    # a budget also accepts answers that are shares
+    assert certify(shares, [], promise(budget=1)) is None
 
 
 # -- promises ------------------------------------------------------------------------------
@@ -179,13 +184,11 @@ def bounds(**by_class):
 def test_promises_accept_the_limits_of_their_range():
     for terms in ({"max_loss": 0.0}, {"max_loss": 1.0}, {"offload_rate": 1}, {"budget": 0}):
         ((kind, bound),) = terms.items()
-        stated = promise(**terms, offload_rate=None) if kind != "offload_rate" else promise(**terms)
-        assert (stated.kind, stated.bound, stated.confidence, stated.by_class) == (
-            kind,
-            bound,
-            0.95,
-            None,
-        )
+        accepted = promise(**({"offload_rate": None} | terms))
+        assert accepted.kind == kind
+        assert accepted.bound == bound
+        assert accepted.confidence == 0.95
+        assert accepted.by_class is None
     assert promise(0.9, budget=1e9).level == pytest.approx(0.1)
     for terms in ({"max_loss": 1.001}, {"offload_rate": -0.001}, {"budget": float("inf")}):
         with pytest.raises(InputError):
@@ -193,66 +196,67 @@ def test_promises_accept_the_limits_of_their_range():
     with pytest.raises(InputError, match="between 0 and 1, not 0"):
         promise(0.0, budget=1.0)
     assert promise(budget=1.0, by_class=bounds()).by_class is None
-    few = RowSplitter(3)
-    promise(budget=1.0).check_rows(np.zeros(3, np.int64), few)
+    three_rows = RowSplitter(3)
+    promise(budget=1.0).check_rows(np.zeros(3, np.int64), three_rows)
     with pytest.raises(InputError, match="calibration rows of this class"):
         promise(budget=1.0, by_class=bounds(min_recall={0: 0.9})).check_rows(
-            np.zeros(3, np.int64), few
+            np.zeros(3, np.int64), three_rows
         )
 
 
-def test_promise_that_no_row_can_break_is_certain():
+def test_a_promise_that_no_row_can_break_is_certain():
     rows = record(12, 50)
     cloud_only, edge_only, mixed = (
-        rows.measure(t) for t in ((None,) * 3, (ALWAYS_STOP, None, None), (1.0, None, ALWAYS_STOP))
+        rows.measure(thresholds)
+        for thresholds in ((None,) * 3, (ALWAYS_STOP, None, None), (1.0, None, ALWAYS_STOP))
     )
 
-    def certain(point, cascades=(rows,), **terms):
+    def is_certain(point, cascades=(rows,), **terms):
         return promise(**terms).is_certain(cascades, point)
 
-    assert certain(cloud_only, max_loss=0.0)
-    assert not certain(edge_only, max_loss=0.999)
-    assert certain(edge_only, max_loss=1.0)
-    assert certain(edge_only, offload_rate=0.0)
-    assert not certain(cloud_only, offload_rate=0.99)
-    assert [certain(mixed, budget=b) for b in (5.99, 6.0)] == [False, True]
-    assert [certain(cloud_only, budget=b) for b in (11.99, 12.0)] == [False, True]
+    assert is_certain(cloud_only, max_loss=0.0)
+    assert not is_certain(edge_only, max_loss=0.999)
+    assert is_certain(edge_only, max_loss=1.0)
+    assert is_certain(edge_only, offload_rate=0.0)
+    assert not is_certain(cloud_only, offload_rate=0.99)
+    assert [is_certain(mixed, budget=limit) for limit in (5.99, 6.0)] == [False, True]
+    assert [is_certain(cloud_only, budget=limit) for limit in (11.99, 12.0)] == [False, True]
     without_cloud = record(12, 50, has_cloud=False)
-    last = without_cloud.measure((None, None, ALWAYS_STOP))
-    assert certain(last, (without_cloud,), offload_rate=0.0)
-    assert certain(last, (without_cloud,), max_loss=0.0)
-    assert not certain(
+    last_stage = without_cloud.measure((None, None, ALWAYS_STOP))
+    assert is_certain(last_stage, (without_cloud,), offload_rate=0.0)
+    assert is_certain(last_stage, (without_cloud,), max_loss=0.0)
+    assert not is_certain(
         without_cloud.measure((1.0, None, ALWAYS_STOP)), (without_cloud,), max_loss=0.0
     )
     other = record(13, 50, has_cloud=False)
-    # the reference is the last stage of the other cascade
-    assert not certain(last, (without_cloud, other), max_loss=0.0)
+    # the last stage of the other cascade is the reference
+    assert not is_certain(last_stage, (without_cloud, other), max_loss=0.0)
 
 
 # -- tests at their limits -----------------------------------------------------------------
 
 
 def one_stage(n_offloaded, n, **changes):
-    """Make a cascade of one stage that offloads the first rows; all answers are right."""
+    """Return a record of one stage that offloads the first rows; all answers are right."""
     scores = np.ones((1, n), np.float32)
     scores[0, :n_offloaded] = -1
     cascade = CascadeRecord(scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n))
     return replace(cascade, **changes)
 
 
-def test_an_offload_rate_is_certified_up_to_the_binomial_tail():
-    """59 rows without an offload certify a rate of 0.05 as 0.95**59 < 0.05; 58 rows do not."""
-    for n, is_certified in ((58, False), (59, True)):
-        cascade = one_stage(0, n)
+def test_offload_rates_are_certified_by_the_binomial_tail():
+    """59 rows without an offload certify a rate of 0.05 because 0.95**59 < 0.05.
+
+    With one offload, 93 rows are needed.
+    """
+    cases = ((0, 58, False), (0, 59, True), (1, 92, False), (1, 93, True))
+    for n_offloaded, n, is_certified in cases:
+        cascade = one_stage(n_offloaded, n)
         point = cascade.measure((0.5,))
         assert (certify(cascade, [point], promise(offload_rate=0.05)) is not None) == is_certified
-    one = one_stage(1, 93)  # with one offload it takes 93
-    assert certify(one, [one.measure((0.5,))], promise(offload_rate=0.05)) is not None
-    few = one_stage(1, 92)
-    assert certify(few, [few.measure((0.5,))], promise(offload_rate=0.05)) is None
 
 
-def test_a_loss_is_certified_where_few_rows_are_worse_than_better():
+def test_losses_are_certified_by_rows_that_get_worse_less_rows_that_get_better():
     n = 400
     for n_worse, n_better, is_certified in ((0, 0, True), (8, 0, False), (8, 12, True)):
         correct = np.ones((2, n))
@@ -261,21 +265,21 @@ def test_a_loss_is_certified_where_few_rows_are_worse_than_better():
         cascade = one_stage(0, n, correct=correct)
         certified = certify(cascade, [cascade.measure((0.5,))], promise(max_loss=0.02))
         assert (certified is not None) == is_certified
-    worst = one_stage(0, n, correct=np.vstack([np.zeros(n), np.ones(n)]))
-    certain = certify(worst, [worst.measure((0.5,))], promise(max_loss=1.0))
-    assert certain.guarantee["method"] == "certain"
+    always_wrong = one_stage(0, n, correct=np.vstack([np.zeros(n), np.ones(n)]))
+    certified = certify(always_wrong, [always_wrong.measure((0.5,))], promise(max_loss=1.0))
+    assert certified.guarantee["method"] == "certain"
 
 
-def test_budgets_are_certified_by_a_bet_within_the_possible_costs():
+def test_budgets_between_the_lowest_and_highest_cost_are_certified_by_bets():
     cascade = one_stage(20, 400)  # mean cost 1.2
     point = cascade.measure((0.5,))
     assert certify(cascade, [point], promise(budget=1.5)).guarantee["method"] == "betting"
     assert certify(cascade, [point], promise(budget=1.21)) is None
     assert certify(cascade, [point], promise(budget=5.0)).guarantee["method"] == "certain"
-    assert certify(cascade, [point], promise(budget=1.0)) is None  # no cost is lower
+    assert certify(cascade, [point], promise(budget=1.0)) is None  # the lowest possible cost
 
 
-def test_a_weighted_loss_is_a_bet_on_weighted_rows():
+def test_weighted_losses_are_certified_by_bets_on_weighted_rows():
     n = 600
     truth = np.arange(n) % 2
     correct = np.ones((2, n))
@@ -295,7 +299,7 @@ def test_a_weighted_loss_is_a_bet_on_weighted_rows():
             assert certified.guarantee["loss"] == "weighted accuracy"
 
 
-def test_values_of_a_weighted_loss_reach_both_of_their_limits():
+def test_weighted_losses_reach_both_limits_of_their_range():
     correct = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])  # lost, gained, equal
     cascade = one_stage(0, 3, correct=correct, class_weights=np.array([2.0, 2.0, 1.0]))
     point = cascade.measure((0.5,))
@@ -303,8 +307,10 @@ def test_values_of_a_weighted_loss_reach_both_of_their_limits():
     values, lowest, highest, bound = _risks(
         [cascade], [point], cascade, exits, promise(max_loss=0.1)
     )
-    largest = 2 / (5 / 3)  # weights of mean 1
-    assert values[0].tolist() == pytest.approx([0.9 * largest, -1.1 * largest, -0.1 * largest / 2])
+    largest_weight = 2 / (5 / 3)  # weights of mean 1
+    assert values[0].tolist() == pytest.approx(
+        [0.9 * largest_weight, -1.1 * largest_weight, -0.1 * largest_weight / 2]
+    )
     assert (lowest[0], highest[0]) == (values.min(), values.max())
     assert bound == 0.0
 
@@ -322,7 +328,7 @@ def test_rows_with_groups_are_tested_by_bets_on_groups():
                 assert certified.guarantee["calibration_rows"] == 1000
 
 
-def test_bounds_on_classes_are_also_tested_and_stated():
+def test_certificates_also_test_and_state_bounds_by_class():
     n = 400
     truth = np.arange(n) % 2
     answers = np.stack([truth, truth])
@@ -343,19 +349,19 @@ def test_bounds_on_classes_are_also_tested_and_stated():
                 "exact paired difference; by class exact binomial, exact paired difference"
             )
             assert certified.guarantee["min_recall 1"] == 0.9
-            assert certified.guarantee["unused max_loss 1"] == 0.9  # .01 of .1 is lost
+            assert certified.guarantee["unused max_loss 1"] == 0.9  # 0.01 of 0.1 is lost
             assert certified.guarantee["unused max_loss 0"] == 1.0
 
 
-def test_candidates_beyond_one_batch_are_also_tested():
+def test_more_candidates_than_one_batch_holds_are_all_tested():
     cascade = one_stage(0, 200)
     order = [cascade.measure((t,)) for t in np.linspace(0.1, 0.9, 70).tolist()]
     assert certify(cascade, order, promise(offload_rate=0.05)).thresholds == order[-1].thresholds
-    broken = one_stage(100, 200)
-    assert certify(broken, order, promise(offload_rate=0.05)) is None
+    failing = one_stage(100, 200)
+    assert certify(failing, order, promise(offload_rate=0.05)) is None
 
 
-def test_lost_rows_are_those_where_the_reference_alone_is_right():
+def test_rows_are_lost_when_only_the_reference_is_right():
     correct = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
     cascade = one_stage(0, 4, correct=correct)
     assert lost_rows(cascade, cascade, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]

@@ -1,4 +1,4 @@
-"""Promises on rows that no choice has seen: kept, missed by chance, or broken."""
+"""Test the check of promises on unseen rows: kept, missed by chance or broken."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gatewise_training.operating_points.promise_check import (
 )
 
 
-def unseen(n: int, n_lost: int, *, groups: int | None = None) -> UnseenRows:
-    """Rows of two classes whose system alone is wrong on the first `n_lost`."""
+def unseen_rows(n: int, n_lost: int, *, groups: int | None = None) -> UnseenRows:
+    """Return rows on which only the system is wrong, and only on the first `n_lost`."""
     truth = np.arange(n) % 2
     answers = np.where(np.arange(n) < n_lost, 1 - truth, truth)
     splitter = RowSplitter(n) if groups is None else RowSplitter.checked(n, np.arange(n) % groups)
@@ -42,32 +42,34 @@ def check(rows: UnseenRows, bound: float, expected: float = 0.9) -> PromiseCheck
         (1000, 40, "broken", "by more than chance explains"),
     ],
 )
-def test_a_loss_is_kept_missed_or_broken_in_plain_words(n, n_lost, verdict, words):
-    made = check(unseen(n, n_lost), 0.01)
-    assert made.verdict == verdict
-    assert words in made.lines()[-2]
-    assert made.lines()[0].startswith("promised: a loss of accuracy of at most 0.01")
-    assert ("--slack" in made.lines()[-1]) == (verdict != "kept")
+def test_the_report_states_whether_a_loss_is_kept_missed_or_broken(n, n_lost, verdict, words):
+    result = check(unseen_rows(n, n_lost), 0.01)
+    assert result.verdict == verdict
+    assert words in result.lines()[-2]
+    assert result.lines()[0].startswith("promised: a loss of accuracy of at most 0.01")
+    assert ("--slack" in result.lines()[-1]) == (verdict != "kept")
 
 
-def test_figures_on_few_rows_are_intervals_first():
-    text = check(unseen(7, 2), 0.01).lines()[1]
+def test_figures_are_reported_as_intervals_before_their_values():
+    text = check(unseen_rows(7, 2), 0.01).lines()[1]
     assert "reached on 7 rows held out: loss of accuracy -0." in text
     assert text.endswith("(on these rows 0.286)")
-    assert unseen(7, 2).accuracy.text(7) == "0.29 to 0.96 (on these rows 0.714)"
+    assert unseen_rows(7, 2).accuracy.text(7) == "0.29 to 0.96 (on these rows 0.714)"
 
 
-def test_rows_of_one_group_count_as_one():
-    alone = check(unseen(1000, 40), 0.01).bounds[0].measured
-    grouped = check(unseen(1000, 40, groups=5), 0.01).bounds[0].measured
-    assert grouped.value == alone.value
-    assert grouped.high - grouped.low < 0.1  # groups that lose alike
-    uneven = unseen(1000, 40)._replace(splitter=RowSplitter.checked(1000, np.arange(1000) // 200))
+def test_intervals_are_wider_if_groups_lose_differently():
+    ungrouped = check(unseen_rows(1000, 40), 0.01).bounds[0].measured
+    grouped = check(unseen_rows(1000, 40, groups=5), 0.01).bounds[0].measured
+    assert grouped.value == ungrouped.value
+    assert grouped.high - grouped.low < 0.1  # all groups lose equally
+    uneven = unseen_rows(1000, 40)._replace(
+        splitter=RowSplitter.checked(1000, np.arange(1000) // 200)
+    )
     wide = uneven.lost(np.ones(1000, bool))
-    assert wide.low < 0 < alone.low < alone.high < wide.high
+    assert wide.low < 0 < ungrouped.low < ungrouped.high < wide.high
 
 
-def test_an_interval_of_a_loss_covers_it():
+def test_intervals_of_a_loss_have_their_coverage():
     rng = np.random.default_rng(0)
     n_covered = 0
     for _ in range(400):
@@ -78,9 +80,9 @@ def test_an_interval_of_a_loss_covers_it():
 
 
 def test_checks_report_rows_answered_worse_than_validation_rows():
-    lines = check(unseen(1000, 40), 0.1, expected=0.99).lines()
+    lines = check(unseen_rows(1000, 40), 0.1, expected=0.99).lines()
     assert any("lower than promised: 99.0 % on validation rows" in line for line in lines)
 
 
-def test_every_class_that_is_never_found_is_named():
+def test_all_classes_without_recall_are_named():
     assert never_found((0.0, 0.5, None, 0.0), ("a", "b", "c", "d")) == ["a", "d"]

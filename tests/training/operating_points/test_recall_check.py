@@ -1,3 +1,5 @@
+"""Test the warning about rare classes that lose recall, and bounds by class of a system."""
+
 from __future__ import annotations
 
 import copy
@@ -20,7 +22,7 @@ SMALL = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state"
 
 @pytest.fixture(scope="module")
 def rows():
-    """Four in a hundred are faults, which hide among the others."""
+    """Return rows of which 4 % are faults that are hard to separate."""
     x, y = make_classification(
         2400, 8, n_informative=5, n_clusters_per_class=3, weights=[0.96], class_sep=1.2, flip_y=0,
         random_state=1,
@@ -31,18 +33,18 @@ def rows():
 @pytest.fixture(scope="module")
 def fitted(rows, make_once):
     def make(_folder):
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as warning_list:
             warnings.simplefilter("always")
             forest = RandomForestClassifier(15, random_state=0)
             return StagedCascade(forest, max_loss=0.012, **SMALL).fit(*rows), [
-                (w.category, str(w.message)) for w in found
+                (w.category, str(w.message)) for w in warning_list
             ]
 
     return make_once("rare-faults", make)
 
 
 @pytest.mark.slow
-def test_fits_warn_of_a_rare_class_that_loses_recall(fitted):
+def test_fits_warn_about_a_rare_class_that_loses_recall(fitted):
     system, messages = fitted
     point, reference = system.operating_point_, system.frontier_.reference_recall
     assert point.accuracy > 0.96
@@ -50,18 +52,18 @@ def test_fits_warn_of_a_rare_class_that_loses_recall(fitted):
     assert messages == [(RecallWarning, recall_remark(system))]
     assert f"falls from {reference[0]:.2f} (the high-cost model) to" in messages[0][1]
     assert "--min-recall fault=0." in recall_remark(system, as_options=True)
-    spaced = copy.copy(system)
-    spaced.frontier_ = replace(system.frontier_, classes=("late fault", "ok"))
-    assert "--min-recall 'late fault=0." in recall_remark(spaced, as_options=True)
+    renamed = copy.copy(system)
+    renamed.frontier_ = replace(system.frontier_, classes=("late fault", "ok"))
+    assert "--min-recall 'late fault=0." in recall_remark(renamed, as_options=True)
 
 
-def test_a_bound_on_recall_raises_the_recall(fitted):
+def test_a_bound_on_recall_raises_the_recall_until_it_is_removed(fitted):
     system, _ = fitted
     bounded = system.at(min_recall={"fault": 0.4})
     assert system.operating_point_.recall[0] < 0.4 <= bounded.operating_point_.recall[0]
     assert bounded.operating_point_.cost > system.operating_point_.cost
     assert recall_remark(bounded) is None
-    # it stays at other points, until it is lifted
+    # other goals keep the bound until an empty mapping removes it
     rate = bounded.operating_point_.offload_rate
     assert bounded.at(offload_rate=rate).operating_point_.recall[0] >= 0.4
     assert bounded.at(max_loss=0.012, min_recall={}).operating_point_ == system.operating_point_
@@ -73,7 +75,7 @@ def test_a_bound_on_recall_raises_the_recall(fitted):
         system.at(min_precision={"faulty": 0.5})
 
 
-def test_bounds_and_figures_go_into_the_bundle(fitted, rows, tmp_path):
+def test_bundles_contain_bounds_and_figures_by_class(fitted, rows, tmp_path):
     system = fitted[0].at(min_recall={"fault": 0.4})
     manifest = pack(system, tmp_path / "b", sample=rows[0][:20]).manifest
     assert manifest.min_recall == (0.4, None)
@@ -97,7 +99,7 @@ def test_losses_by_class_are_packed_as_recalls(fitted, rows, tmp_path):
 
 
 @pytest.mark.slow
-def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
+def test_class_weights_affect_fits_and_accuracies_but_not_costs(fitted, rows):
     plain, (x, y) = fitted[0], rows
     forest = RandomForestClassifier(15, random_state=0)
     weighted = StagedCascade(forest, class_weight="balanced", **SMALL).fit(x, y)
@@ -108,7 +110,7 @@ def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
     assert frontier.weighted
     assert point.weighted_accuracy == pytest.approx(point.balanced_accuracy, abs=0.02)
     assert point.recall[0] > plain.operating_point_.recall[0] + 0.1
-    # costs and rates are those of the rows as they come
+    # class weights do not change costs and reference accuracy
     assert weighted.cost(x).mean() == pytest.approx(point.cost, rel=0.1)
     assert frontier.reference_accuracy > 0.9
     assert plain.frontier_.reference_weighted_accuracy is None
@@ -117,7 +119,7 @@ def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
 
 
 @pytest.mark.slow
-def test_guarantees_certify_the_bound_or_name_what_is_missing(rows):
+def test_guarantees_certify_bounds_by_class_or_name_the_missing_rows(rows):
     forest = RandomForestClassifier(15, random_state=0)
     system = StagedCascade(
         forest, guarantee=0.9, max_loss=0.03, min_recall={"fault": 0.1}, **SMALL

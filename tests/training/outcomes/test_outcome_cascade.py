@@ -1,4 +1,4 @@
-"""Thresholds from outcomes keep their bound on rows that were not in the table."""
+"""Test thresholds that are learned from a table of recorded outcomes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ POPULATION = 60_000
 
 
 def population(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """Scores and losses of a small and a big system on many rows."""
+    """Return scores and losses of a small and a big system on many rows."""
     rng = np.random.default_rng(seed)
     score = rng.uniform(size=POPULATION)
-    if kind == "answers":  # right or wrong
+    if kind == "answers":  # losses of 0 or 1
         small = rng.uniform(size=POPULATION) > 0.55 + 0.45 * score
         big = rng.uniform(size=POPULATION) > 0.95
-    elif kind == "marks":  # continuous, up to 5
+    elif kind == "marks":  # continuous losses up to 5
         small = np.minimum(rng.exponential(1.2 - score, POPULATION), 5.0)
         big = np.minimum(rng.exponential(0.2, POPULATION), 5.0)
-    else:  # the small system is a majority of five, with few distinct scores
+    else:  # the small system is a majority vote of five and has few distinct scores
         score = np.round(score * 2 + 3) / 5
         small = rng.uniform(size=POPULATION) > 0.2 + 0.78 * score
         big = rng.uniform(size=POPULATION) > 0.97
@@ -29,38 +29,38 @@ def population(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def table(rows, columns, **details) -> Outcomes:
-    part = {name: values[rows] for name, values in columns.items()}
-    return Outcomes(**part, **({"small_cost": 1.0, "big_cost": 20.0} | details))
+    selection = {name: values[rows] for name, values in columns.items()}
+    return Outcomes(**selection, **({"small_cost": 1.0, "big_cost": 20.0} | details))
 
 
 @pytest.mark.parametrize(
     ("kind", "loss_limit", "max_loss"),
     [("answers", 1.0, 0.03), ("marks", 5.0, 0.1), ("votes", 1.0, 0.02)],
 )
-def test_a_guaranteed_loss_is_kept_in_95_of_100_resamplings(kind, loss_limit, max_loss):
+def test_a_guaranteed_loss_holds_in_95_percent_of_resamplings(kind, loss_limit, max_loss):
     columns = population(kind)
-    lost = columns["small_losses"] - columns["big_losses"]
+    extra_losses = columns["small_losses"] - columns["big_losses"]
     rng = np.random.default_rng(1)
-    kept = []
+    is_within_bound = []
     costs = []
     for _ in range(60):
         rows = rng.choice(POPULATION, 1500, replace=False)
         cascade = OutcomeCascade(max_loss=max_loss)
         cascade.fit(table(rows, columns, loss_limit=loss_limit))
         is_sent = cascade.offload(columns["scores"])
-        kept.append(np.mean(lost * ~is_sent) <= max_loss)
+        is_within_bound.append(np.mean(extra_losses * ~is_sent) <= max_loss)
         costs.append(1.0 + 20.0 * is_sent.mean())
-    assert np.mean(kept) >= 0.95
-    # the cheapest threshold that keeps the bound on all rows, known to nobody
+    assert np.mean(is_within_bound) >= 0.95
+    # the cheapest threshold that keeps the bound on the whole population
     order = np.argsort(-columns["scores"], kind="stable")
     scores = columns["scores"][order]
-    possible = np.cumsum(lost[order]) / POPULATION <= max_loss
-    possible &= np.append(scores[1:] != scores[:-1], True)
-    best = 1.0 + 20.0 * (1.0 - np.flatnonzero(possible)[-1] / POPULATION)
-    assert np.mean(costs) < 1.35 * best
+    is_possible = np.cumsum(extra_losses[order]) / POPULATION <= max_loss
+    is_possible &= np.append(scores[1:] != scores[:-1], True)
+    lowest_cost = 1.0 + 20.0 * (1.0 - np.flatnonzero(is_possible)[-1] / POPULATION)
+    assert np.mean(costs) < 1.35 * lowest_cost
 
 
-def test_figures_are_those_of_the_rows():
+def test_figures_equal_those_of_the_rows():
     columns = population("marks")
     rows = np.arange(2000)
     cascade = OutcomeCascade(max_loss=0.2).fit(table(rows, columns, loss_limit=5.0))
@@ -77,23 +77,23 @@ def test_figures_are_those_of_the_rows():
     assert document["frontier"] == sorted(document["frontier"], key=lambda point: point["cost"])
 
 
-def test_budgets_and_rates_are_also_kept():
+def test_budgets_and_offload_rates_are_kept():
     columns = population("answers")
     cascade = OutcomeCascade(budget=8.0).fit(table(np.arange(3000), columns))
     assert 1.0 + 20.0 * cascade.offload(columns["scores"]).mean() <= 8.0
-    sparing = cascade.at(offload_rate=0.1)
-    assert 0.05 < sparing.offload(columns["scores"]).mean() <= 0.1
-    assert sparing.operating_point_.guarantee["method"] == "exact binomial"
+    rarely_offloading = cascade.at(offload_rate=0.1)
+    assert 0.05 < rarely_offloading.offload(columns["scores"]).mean() <= 0.1
+    assert rarely_offloading.operating_point_.guarantee["method"] == "exact binomial"
     with pytest.raises(InputError, match="cannot be guaranteed"):
         cascade.at(budget=0.5)
 
 
-def test_several_small_systems_stand_in_order():
+def test_a_cascade_may_have_several_small_systems():
     rng = np.random.default_rng(0)
-    sure = rng.uniform(size=(4000, 2))
-    small = rng.uniform(size=(4000, 2)) > np.minimum(0.5 + np.array([0.5, 0.7]) * sure, 1.0)
+    confidence = rng.uniform(size=(4000, 2))
+    small = rng.uniform(size=(4000, 2)) > np.minimum(0.5 + np.array([0.5, 0.7]) * confidence, 1.0)
     outcomes = Outcomes(
-        scores=sure,
+        scores=confidence,
         small_losses=small,
         big_losses=rng.uniform(size=4000) > 0.97,
         small_cost=[1.0, 3.0],
@@ -107,22 +107,22 @@ def test_several_small_systems_stand_in_order():
         cascade.offload([0.5])
 
 
-def test_a_router_pays_one_system_and_rows_may_have_prices_of_their_own():
+def test_a_router_pays_only_one_system_and_rows_may_have_different_prices():
     columns = population("answers")
     routed = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns, is_routed=True))
-    both = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns))
-    assert routed.operating_point_.cost < both.operating_point_.cost
+    unrouted = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns))
+    assert routed.operating_point_.cost < unrouted.operating_point_.cost
     prices = np.random.default_rng(0).exponential(20.0, 3000)
     priced = table(np.arange(3000), columns, big_cost=prices)
-    own_prices = OutcomeCascade(max_loss=0.03).fit(priced)
-    is_sent = own_prices.offload(columns["scores"][:3000])
-    assert own_prices.operating_point_.cost == pytest.approx(1.0 + np.mean(prices * is_sent))
+    cascade_of_prices = OutcomeCascade(max_loss=0.03).fit(priced)
+    is_sent = cascade_of_prices.offload(columns["scores"][:3000])
+    assert cascade_of_prices.operating_point_.cost == pytest.approx(1.0 + np.mean(prices * is_sent))
     with pytest.raises(InputError, match="costs differ between rows"):
-        own_prices.at(budget=5.0)
-    assert own_prices.big_cost_ == pytest.approx(prices.mean())
+        cascade_of_prices.at(budget=5.0)
+    assert cascade_of_prices.big_cost_ == pytest.approx(prices.mean())
 
 
-def test_groups_are_what_is_promised():
+def test_guarantees_of_grouped_rows_are_certified_on_groups():
     columns = population("answers")
     groups = np.arange(6000) // 10
     cascade = OutcomeCascade(max_loss=0.1)
@@ -132,7 +132,7 @@ def test_groups_are_what_is_promised():
     assert guarantee["method"] == "betting on groups"
 
 
-def test_without_a_guarantee_half_of_the_rows_state_the_figures():
+def test_without_a_guarantee_figures_come_from_half_of_the_rows():
     columns = population("answers")
     cascade = OutcomeCascade(max_loss=0.03, guarantee=None, random_state=0)
     cascade.fit(table(np.arange(2000), columns))
@@ -155,14 +155,14 @@ def test_without_a_guarantee_half_of_the_rows_state_the_figures():
         ({"scores": np.zeros((50, 2)), "is_routed": True}, "one small system"),
     ],
 )
-def test_tables_that_cannot_serve_are_refused(change, message):
+def test_invalid_tables_are_refused(change, message):
     columns = {"scores": np.linspace(0, 1, 50), "small_losses": np.zeros(50)}
     columns |= {"big_losses": np.zeros(50), "small_cost": 1.0, "big_cost": 2.0}
     with pytest.raises(InputError, match=message):
         Outcomes(**(columns | change))
 
 
-def test_few_rows_are_refused():
+def test_tables_of_too_few_rows_are_refused():
     ones = np.ones(39)
     few = Outcomes(scores=ones, small_losses=ones, big_losses=ones, small_cost=1, big_cost=2)
     with pytest.raises(InputError, match="at least 40 rows"):

@@ -1,4 +1,4 @@
-"""Explanations, summaries and plots agree with the predictions of a fitted system."""
+"""Test that explanations, summaries and plots agree with a fitted system."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ def wine():
 @pytest.fixture(scope="module")
 def system(wine, make_once):
     prices = dict(zip(wine[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
-    made = gw.StagedCascade(
+    unfitted = gw.StagedCascade(
         LogisticRegression(max_iter=2000), feature_costs=prices, n_stages=3,
         cloud_prices=gw.CloudPrices(request=2.0), families=("linear",), random_state=0,
     )  # fmt: skip
-    return make_once("explained-wine", lambda _: made.fit(*wine).at(max_loss=0.0))
+    return make_once("explained-wine", lambda _: unfitted.fit(*wine).at(max_loss=0.0))
 
 
 @pytest.fixture(scope="module")
 def single(make_once):
-    made = gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0)
+    unfitted = gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0)
     rows = load_digits(n_class=3, return_X_y=True)
-    return make_once("explained-trees", lambda _: made.fit(*rows))
+    return make_once("explained-trees", lambda _: unfitted.fit(*rows))
 
 
 @pytest.mark.slow
 def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
     x = wine[0]
     labels, costs, exits = system.predict(x), system.cost(x), system.exit_stage(x)
-    chances = system.predict_proba(x).max(axis=1)
+    probabilities = system.predict_proba(x).max(axis=1)
     for i in range(0, len(x), 5):
         explanation = system.explain(x.iloc[i])
         assert (explanation.label, explanation.stage) == (labels[i], exits[i])
         assert explanation.cost == pytest.approx(costs[i])
         assert explanation.cost == pytest.approx(sum(step.price for step in explanation.steps))
-        # a float32 product of one row may add in another order than that of many
-        assert explanation.probability == pytest.approx(chances[i], rel=1e-5)
+        # the order of float32 additions may differ between one row and many rows
+        assert explanation.probability == pytest.approx(probabilities[i], rel=1e-5)
         assert [step.stopped for step in explanation.steps] == [False] * (
             len(explanation.steps) - 1
         ) + [True]
@@ -53,25 +53,26 @@ def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
     assert 0 < (exits == len(system.stages_)).sum() < len(x)
 
 
-def test_an_explanation_prints_a_line_per_stage(system, wine):
+def test_an_explanation_is_printed_with_a_line_per_stage(system, wine):
     x = wine[0]
-    sent = x.iloc[int(system.offload(x).argmax())]
-    text = str(system.explain(sent))
-    assert text.splitlines()[0].endswith("answered by the high-cost model; cost 23")  # 21 and 2
+    offloaded_row = x.iloc[int(system.offload(x).argmax())]
+    text = str(system.explain(offloaded_row))
+    # the features cost 21 and the request 2
+    assert text.splitlines()[0].endswith("answered by the high-cost model; cost 23")
     assert "goes on" in text
     assert text.endswith("no stage was sure enough")
-    local = system.explain(x.iloc[int((~system.offload(x)).argmax())])
-    assert ">=" in local.steps[-1].why
-    assert local.cost_of_offload == 23
+    local_explanation = system.explain(x.iloc[int((~system.offload(x)).argmax())])
+    assert ">=" in local_explanation.steps[-1].why
+    assert local_explanation.cost_of_offload == 23
 
 
-def test_explain_takes_an_instance_in_any_form(system, wine, single):
+def test_explain_accepts_one_instance_in_any_form(system, wine, single):
     frame = wine[0].iloc[[3]]
     row = frame.iloc[0]
-    ways = [frame, row, row.to_dict(), row.to_numpy(), row.tolist(), frame.to_numpy()]
-    assert len({str(system.explain(way)) for way in ways}) == 1
+    forms = [frame, row, row.to_dict(), row.to_numpy(), row.tolist(), frame.to_numpy()]
+    assert len({str(system.explain(form)) for form in forms}) == 1
     with pytest.raises(InputError, match="the instance lacks 'ash'"):
-        system.explain({k: v for k, v in row.items() if k != "ash"})
+        system.explain({name: value for name, value in row.items() if name != "ash"})
     with pytest.raises(InputError, match="explain takes one instance, not 2"):
         system.explain(wine[0].iloc[:2])
     with pytest.raises(InputError, match="has 5 features; 6 are needed"):
@@ -83,7 +84,7 @@ def test_explain_takes_an_instance_in_any_form(system, wine, single):
     assert explanation.steps[-1].why == "always stops here"
 
 
-def test_summary_shows_stages_and_figures(system, single):
+def test_summaries_show_stages_and_figures(system, single):
     text = system.summary()
     point = system.operating_point_
     assert text.startswith("StagedCascade: 3 stages before a high-cost model (LogisticRegression)")
@@ -93,11 +94,11 @@ def test_summary_shows_stages_and_figures(system, single):
     assert "always" in single.summary()
     assert "recall (the costliest model): " in single.summary()
     assert sum(point.exit_shares) == pytest.approx(1.0)
-    for shown in (point, system.frontier_, system.stages_[0], single.frontier_):
-        assert len(repr(shown)) < 200
+    for described in (point, system.frontier_, system.stages_[0], single.frontier_):
+        assert len(repr(described)) < 200
 
 
-def test_plot_frontier_draws_on_the_axes_of_the_user(system):
+def test_plot_frontier_draws_on_the_given_axes(system):
     from matplotlib import pyplot
 
     _, axes = pyplot.subplots()
@@ -106,7 +107,7 @@ def test_plot_frontier_draws_on_the_axes_of_the_user(system):
 
 
 @pytest.mark.slow
-def test_summary_compares_a_certified_point_on_calibration_rows(wine):
+def test_summaries_compare_a_certified_point_with_the_reference_on_calibration_rows(wine):
     system = gw.StagedCascade(
         LogisticRegression(max_iter=2000), n_stages=1, families=("linear",), effort="low",
         guarantee=0.95, random_state=0,

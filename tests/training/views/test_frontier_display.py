@@ -1,3 +1,5 @@
+"""Test the plot of a frontier."""
+
 from __future__ import annotations
 
 from gatewise.operating_point import OperatingPoint
@@ -13,10 +15,10 @@ def test_the_legend_names_the_active_point_and_the_reference() -> None:
     assert axes.get_legend_handles_labels()[1] == labels
 
 
-def test_the_axis_of_costs_begins_at_0_for_several_systems() -> None:
+def test_the_cost_axis_starts_at_0_and_references_of_several_systems_differ() -> None:
     points = [
-        OperatingPoint((0.5,), cost=c, accuracy=0.5 + c / 100, offload_rate=0.1)
-        for c in (0.01, 9.0)
+        OperatingPoint((0.5,), cost=cost, accuracy=0.5 + cost / 100, offload_rate=0.1)
+        for cost in (0.01, 9.0)
     ]
     axes = FrontierDisplay(Frontier.from_points(points[:1], reference_accuracy=0.95)).plot().ax_
     FrontierDisplay(Frontier.from_points(points, reference_accuracy=0.95)).plot(ax=axes)
@@ -24,5 +26,5 @@ def test_the_axis_of_costs_begins_at_0_for_several_systems() -> None:
     assert left == 0.0
     assert right > 9.0
     assert axes.lines[-1].get_ydata() == [0.95, 0.95]
-    references = [x for x in axes.lines if str(x.get_label()).endswith("high-cost model")]
+    references = [line for line in axes.lines if str(line.get_label()).endswith("high-cost model")]
     assert references[0]._dash_pattern != references[1]._dash_pattern
