@@ -1,11 +1,11 @@
-"""Accuracy against cost of the project's methods and their peers on all problems.
+"""Accuracy and cost of this project's methods and of their peers on all problems.
 
     python -m benchmarks.bench_adapt [--quick] [--only letter-bin,thyroid] [--methods staged,...]
     python -m benchmarks.bench_adapt --only thyroid --add mine.py:Mine --out my-results
 
-`--add` compares a method of your own on the same rows (see examples/own_method.py). The benchmark
-runs the cells that the cache lacks. It then writes adapt.md and, in the folder adapt, figures and a
-plot of each problem. Other problems keep their earlier figures.
+`--add` compares your own method on the same rows (see examples/own_method.py). The benchmark runs
+the cells that the cache lacks. It then writes adapt.md and, in the folder adapt, the figures and a
+plot of each problem. The figures of other problems do not change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(DEFAULT_PROBLEMS), metavar="PROBLEM,...")
     parser.add_argument("--methods", default=",".join(peers.methods()), metavar="METHOD,...")
     parser.add_argument(
-        "--add", action="append", default=[], metavar="FILE.py:CLASS", help="method of your own"
+        "--add", action="append", default=[], metavar="FILE.py:CLASS", help="your own method"
     )
     parser.add_argument(
         "--seeds", type=int, default=None, help="number of seeds; 5 by default, 1 with --quick"
@@ -47,10 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, default=-1, help="number of parallel cells; -1 for all cores"
     )
-    parser.add_argument("--pages", action="store_true", help="only write the pages of the figures")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of finished cells")
+    parser.add_argument(
+        "--pages", action="store_true", help="write only the pages, from the existing figures"
+    )
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of cached cells")
     options = parser.parse_args(arguments)
-    message = "stopped; finished cells are kept, and the same command continues from there"
+    message = "stopped; the same command continues with the cells that are not finished"
     return harness.run_command(lambda: _run(options), message)
 
 
@@ -93,7 +95,7 @@ def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
             if name not in known:
                 raise InputError(f"no {kind} {name!r}; there are {', '.join(known)}")
     for own in options.add:
-        load_own(own, seed=0)  # raises an error before anything runs
+        load_own(own, seed=0)  # report an error before any cell runs
     return names, [
         *(m for m in peers.methods() if m in methods),
         *options.add,
@@ -121,7 +123,7 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
 
 
 def _rounded(value: Any) -> Any:
-    """Round to six digits, because further digits have no meaning."""
+    """Round floats to six significant digits."""
     if isinstance(value, dict):
         return {k: _rounded(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -130,7 +132,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _read_figures(folder: Path) -> dict[str, Any]:
-    """Read the figures of all problems, of this run or of earlier ones, in order."""
+    """Read the figures of all problems that this run or an earlier run has written."""
     files = {name: folder / f"{name}.json" for name in problems.PROBLEMS}
     return {name: json.loads(f.read_text()) for name, f in files.items() if f.is_file()}
 

@@ -1,11 +1,11 @@
-"""The project's methods in AFABench (KDD 2026), by its own pipeline, beside its own methods.
+"""Comparison of this project's methods with those of AFABench (KDD 2026), in its pipeline.
 
     python -m benchmarks.bench_afabench --checkout FOLDER --python FOLDER/.venv/bin/python
 
-FOLDER is a clone of https://github.com/Linusaronsson/AFA-Benchmark, the interpreter that of an
-environment with its requirements and ours. Its Snakemake workflow makes the sets and the splits,
-fits, evaluates and merges; finished steps are kept in the clone. Writes afabench.json and
-afabench.md.
+FOLDER is a clone of https://github.com/Linusaronsson/AFA-Benchmark. The interpreter needs the
+requirements of AFABench and of this project. The Snakemake workflow of AFABench makes the data sets
+and splits, fits and evaluates the methods, and merges the metrics. It keeps finished steps in the
+clone. The results are afabench.json and afabench.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TITLES = {
     "aaco": "AACO",
 }
 SOFT_BUDGETS = (0.03, 0.01, 0.003)
-"""Accuracy that a feature of price 1 must bring, of our methods; fixed before any run."""
+"""Accuracy that a feature of price 1 must add, for this project's methods; fixed before any run."""
 
 CONFIGURATION = (
     *("eval_hard_budgets", "methods", "method_sets", "method_options", "pretrain_mapping"),
@@ -61,10 +61,10 @@ MERGED = (
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run AFABench's pipeline on one set after the other, and read its metrics."""
+    """Run the pipeline of AFABench on each set, and read its metrics."""
     checkout = options.checkout.absolute()
     if not (checkout / PIPELINE).is_file():
-        raise InputError(f"{checkout} is no clone of AFABench")
+        raise InputError(f"{checkout} is not a clone of AFABench")
     peers = options.peers.split(",")
     sets = options.sets.split(",")
     records = []
@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _warm_interpreter(checkout: Path, python: Path) -> Iterator[dict[str, str]]:
-    """Register our method as AFABench's tutorial says, and start the interpreter of its scripts."""
+    """Register the method as in the tutorial of AFABench; start the interpreter of its scripts."""
     registry = checkout / "afabench/common/registry.py"
     text = registry.read_text()
     if REGISTRATION not in text:
@@ -111,7 +111,7 @@ def _warm_interpreter(checkout: Path, python: Path) -> Iterator[dict[str, str]]:
     try:
         while not socket_path.exists():
             if server.poll() is not None:
-                raise InputError(f"AFABench's environment cannot be imported by {python}")
+                raise InputError(f"{python} cannot import the requirements of AFABench")
             time.sleep(0.1)
         yield environment
     finally:
@@ -122,11 +122,11 @@ def _warm_interpreter(checkout: Path, python: Path) -> Iterator[dict[str, str]]:
 def _run_set(
     options: argparse.Namespace, environment: Mapping[str, str], name: str, methods: list[str]
 ) -> list[dict[str, Any]]:
-    """Run the pipeline on one set; returns its metrics."""
+    """Run the pipeline on one set; return its metrics."""
     checkout = options.checkout.absolute()
     settings = checkout / "gatewise_pipeline.json"
     settings.write_text(json.dumps(_settings(checkout, methods, name)))
-    # merged metrics may be those of another set, or of other methods
+    # remove merged metrics of an earlier run, which may have other sets or methods
     merged = [MERGED.format(f"classifier_type-{kind}") for kind in ("builtin", "external")]
     for path in (MERGED.format("all"), *merged):
         (checkout / path).unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def _run_set(
 
 
 def _settings(checkout: Path, methods: Sequence[str], set_name: str) -> dict[str, Any]:
-    """Make the configuration that is laid over AFABench's own."""
+    """Configuration that overrides the one of AFABench."""
     script = os.path.relpath(Path(__file__).parent / "afabench/method", checkout / "scripts/train")
     soft_budgets = [[None, budget] for budget in SOFT_BUDGETS]
     return {
@@ -176,15 +176,15 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str], command: l
 
 
 def cpu_seconds(log: Path) -> list[dict[str, Any]]:
-    """Sum the CPU seconds of the pipeline's steps by kind, method or pretrained model, and set."""
+    """Sum the CPU seconds of the pipeline by kind of step, method or model, and data set."""
     sums: dict[tuple[str, str, str], float] = {}
     for line in log.read_text().splitlines():
         seconds, *arguments = json.loads(line)
-        place = next((a for a in arguments if a.startswith("save_path=")), "")
-        found = re.search(r"/initializer-\w+/([^/]+)/dataset-([^+]+)\+instance_idx-(\d+)", place)
-        kind = re.search(r"(pretrained_models|trained_methods|eval_results)/", place)
-        if found and kind:
-            key = (kind.group(1), found.group(1), found.group(2))
+        save_path = next((a for a in arguments if a.startswith("save_path=")), "")
+        names = re.search(r"/initializer-\w+/([^/]+)/dataset-([^+]+)\+instance_idx-\d+", save_path)
+        kind = re.search(r"(pretrained_models|trained_methods|eval_results)/", save_path)
+        if names and kind:
+            key = (kind.group(1), names.group(1), names.group(2))
             sums[key] = sums.get(key, 0.0) + seconds
     return [{"step": s, "name": n, "set": d, "seconds": v} for (s, n, d), v in sums.items()]
 
@@ -221,7 +221,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Rows of a set and budget; a second number is the rank, and bold is the highest metric."""
+    """Metric of each method by set and budget, with its rank; the highest metric is bold."""
     names = [n for n in names if any(r["method"] == n for r in records)]
     cells: dict[tuple[str, float], dict[str, float]] = {}
     metric_names = {r["set"]: r["metric_name"] for r in records}
@@ -229,12 +229,12 @@ def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
         if record["hard_budget"] is None:
             continue
         cell = cells.setdefault((record["set"], record["hard_budget"]), {})
-        same = [
+        metrics = [
             r["metric"]
             for r in records
             if all(r[key] == record[key] for key in ("set", "hard_budget", "method"))
         ]
-        cell[record["method"]] = _mean(same)
+        cell[record["method"]] = _mean(metrics)
     rows = []
     ranks: dict[str, list[int]] = {name: [] for name in names}
     for (set_name, budget), cell in sorted(cells.items()):
@@ -274,7 +274,7 @@ def _soft_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
 
 
 def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Fits of a method with its pretraining, which several methods may share."""
+    """CPU seconds of fits and of runs; fits include pretraining, which methods may share."""
     pretrained = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
     pretrained["aaco"] = "aaco"
     rows = []
@@ -299,7 +299,7 @@ def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 BENCHMARK = Benchmark(
     name="afabench",
     description=__doc__,
-    quick="one set and one of AFABench's methods: only a look",
+    quick="one set and one of AFABench's methods",
     packages=PACKAGES,
     measure=measure,
     page=page,
@@ -307,9 +307,9 @@ BENCHMARK = Benchmark(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
     parser = BENCHMARK.parser()
-    parser.add_argument("--checkout", type=Path, required=True, help="a clone of AFABench")
+    parser.add_argument("--checkout", type=Path, required=True, help="clone of AFABench")
     parser.add_argument("--python", type=Path, required=True, help="interpreter of its environment")
     parser.add_argument("--sets", default=",".join(SETS), metavar="SET,...")
     parser.add_argument("--peers", default=",".join(PEERS), metavar="METHOD,...")

@@ -1,14 +1,16 @@
-"""Flash, RAM and instructions of a forest and of cascades on emulated chips, and their decisions.
+"""Flash, RAM, instructions and decisions of generated C on emulated microcontrollers.
 
     python -m benchmarks.bench_boards [--quick]
 
-One forest on scikit-learn's digits as C by Gatewise, emlearn and m2cgen (both in an environment of
-their own, from PyPI), compiled with -Os for a Cortex-M0+, a Cortex-M4 and RV32 and run in qemu.
-Flash and RAM are those of the linked program without those of the same program that only reads and
-writes rows. qemu counts instructions, not cycles. Then cascades of every kind of model answer rows
-at thresholds, at the neighbouring floats, and extremes, which must equal Python's. Last, the client
-in C offloads hard rows to a real worker over a link that is cut and delayed. Writes boards.json and
-boards.md.
+Gatewise, emlearn and m2cgen write the same forest on scikit-learn's digits as C. emlearn and m2cgen
+come from PyPI and are installed in a separate environment. The C is compiled with -Os for a
+Cortex-M0+, a Cortex-M4 and RV32 and runs in qemu, which counts instructions and not cycles. Flash
+and RAM are those of the linked program minus those of a program that only reads and writes rows.
+
+Cascades of every kind of model then answer adversarial rows, whose values are thresholds,
+neighbouring floats and extremes. The decisions must equal those of Python. Last, the client in C
+offloads hard rows to a real worker over a link with delays and cuts. The results are boards.json
+and boards.md.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ GOALS: harness.Targets = {
 
 
 def _peer_python() -> Path:
-    """Make the environment of the peers, once; its scikit-learn is the one here."""
+    """Interpreter of the peers' environment, installed once with this scikit-learn version."""
     home = CACHE / "boards-peers"
     python = home / "bin/python"
     if not (home / "installed").exists():
@@ -91,7 +93,7 @@ def _peer_python() -> Path:
 
 
 def _forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure the forest in each generator's C on each chip."""
+    """Measure the C of each generator for the forest on each chip."""
     from sklearn.datasets import load_digits
     from sklearn.ensemble import RandomForestClassifier
 
@@ -138,7 +140,7 @@ def _forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _cascades() -> dict[str, Cascade]:
-    """Fit a cascade of each family on Breast Cancer Wisconsin; one takes missing values."""
+    """Fit a cascade per family on Breast Cancer Wisconsin, and one with missing values."""
     from sklearn.datasets import load_breast_cancer
 
     from gatewise_training import FeatureCosts, StagedCascade
@@ -170,7 +172,7 @@ def _adversarial_rows(cascade: Cascade, n_rows: int) -> NDArray[np.float32]:
 
 
 def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
-    """Count rows that a machine answers with another bit than Python."""
+    """Count rows whose answer on a machine is not bitwise equal to that of Python."""
     rows = _adversarial_rows(cascade, n_rows)
     (folder / "rows.bin").write_bytes(rows.tobytes())
     layout_columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
@@ -186,23 +188,23 @@ def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for target in ("host", *CHIPS):
         run = run_program(target, folder, answer, ["m.c"])
-        got = np.frombuffer(run.answers, layout)
-        same_bits = (got["output"].view("u4") == outputs.view("u4")) | (
-            np.isnan(got["output"]) & np.isnan(outputs)
+        answers = np.frombuffer(run.answers, layout)
+        same_bits = (answers["output"].view("u4") == outputs.view("u4")) | (
+            np.isnan(answers["output"]) & np.isnan(outputs)
         )
         is_same = (
-            (got["exit"] == expected.exits)
-            & (got["label"] == expected.labels)
-            & (got["known"][:, :n_slots] == expected.acquired[:, layout_columns]).all(axis=1)
+            (answers["exit"] == expected.exits)
+            & (answers["label"] == expected.labels)
+            & (answers["known"][:, :n_slots] == expected.acquired[:, layout_columns]).all(axis=1)
             & same_bits.all(axis=1)
         )
-        figures[target] = {"rows": len(got), "differing": int(n_rows - is_same.sum())}
+        figures[target] = {"rows": len(answers), "differing": int(n_rows - is_same.sum())}
     figures[AVR] = _differing_on_avr(folder, cascade, rows)
     return figures
 
 
 def _differing_on_avr(folder: Path, cascade: Cascade, rows: NDArray[np.float32]) -> dict[str, Any]:
-    # a kernel machine takes some 70 ms of emulation per row
+    # emulating a kernel machine takes about 70 ms per row
     is_slow = any(isinstance(stage.model, KernelModel) for stage in cascade.stages)
     rows = rows[: len(rows) // 10] if is_slow else rows
     try:
@@ -215,12 +217,12 @@ def _differing_on_avr(folder: Path, cascade: Cascade, rows: NDArray[np.float32])
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the forest, then compare adversarial rows."""
+    """Measure offloads and the forest, then compare adversarial rows."""
     n_rows = 1000 if options.quick else 10_000
     compared: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as home:
         bundle, rows = _hard_rows(Path(home), n_rows)
-        # Deadlines are measured before compilers and qemu keep the cores busy.
+        # Measure deadlines first, while no compiler or qemu uses the cores.
         with ThreadPoolExecutor(2) as threads:
             cbor_run = threads.submit(measure_offload, bundle, rows, json=False)
             json_run = threads.submit(measure_offload, bundle, rows, json=True)
@@ -249,7 +251,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _hard_rows(folder: Path, n_rows: int) -> tuple[Bundle, NDArray[np.float32]]:
-    """Pack the cascade of `bench_serve`, and make rows that no stage answers."""
+    """Pack the cascade of `bench_serve`; return it and rows that no stage answers."""
     bundle, rows = packed_cascade(folder)
     rng = np.random.default_rng(0)
     x = rows[rng.integers(len(rows), size=20_000)]
@@ -268,9 +270,9 @@ def _compiler(chip: str) -> str:
     return re.sub(r"\s+", " ", text.splitlines()[0])
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Write the page."""
-    forest = found["forest"]
+    forest = results["forest"]
     rows = []
     for chip in CHIPS:
         for name in FORESTS:
@@ -287,14 +289,14 @@ def page(found: Mapping[str, Any]) -> list[str]:
             )
             rows.append((chip, name, *cells))
     compared = [
-        (name, *(map(_compared_text, runs.values()))) for name, runs in found["compared"].items()
+        (name, *(map(_compared_text, runs.values()))) for name, runs in results["compared"].items()
     ]
     offloads = []
-    for form, run in found["offloads"].items():
+    for form, run in results["offloads"].items():
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(run["kinds"].items()))
         counts = (f"{run['cuts']:,}", f"{run['retried']:,}", f"{run['largest_ms']} ms")
         offloads.append((form, f"{run['outcomes']:,} of {run['rows']:,}", kinds, *counts))
-    versions = ", ".join(f"{k} {v}" for k, v in found["peers"].items() if k != "rows")
+    versions = ", ".join(f"{k} {v}" for k, v in results["peers"].items() if k != "rows")
     return [
         "# Microcontrollers: flash, RAM and instructions",
         "",
@@ -303,7 +305,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
         f"features, 10 classes) as C by Gatewise, emlearn and m2cgen ({versions}), compiled with "
         "`-Os` and linked without unused sections. Flash and RAM in bytes, stack and the library's "
         "functions included, beyond a program that only reads rows. qemu counts instructions per "
-        f"row, not cycles. Labels: of {found['peers']['rows']} test rows, those whose label is "
+        f"row, not cycles. Labels: of {results['peers']['rows']} test rows, those whose label is "
         "not scikit-learn's; emlearn rounds probabilities to 8 bits.",
         "",
         *harness.table_lines(
@@ -325,14 +327,14 @@ def page(found: Mapping[str, Any]) -> list[str]:
             ("messages", "outcomes", "kinds", "cuts", "retried", "slowest"), offloads
         ),
         "",
-        *harness.targets_table(GOALS, found),
+        *harness.targets_table(GOALS, results),
     ]
 
 
 BENCHMARK = harness.Benchmark(
     name="boards",
     description=__doc__,
-    quick="1,000 rows per cascade",
+    quick="compare 1,000 rows per cascade",
     packages=PACKAGES,
     measure=measure,
     page=page,

@@ -1,12 +1,12 @@
-"""What a cloud worker carries on this machine, against a bare broker and a bare onnxruntime.
+"""Latency and throughput of a cloud worker, compared with a bare broker and onnxruntime.
 
     python -m benchmarks.bench_cloud [--quick]
 
-Broker, workers and the sender share the machine's cores. Compared figures are taken in turns of
-one run, so that what else the machine does meets all of them. The high-cost models are a support
-vector machine with an RBF kernel and, where the way counts and not the model, a logistic
-regression, both on scikit-learn's digits. Writes cloud.json and cloud.md into
-benchmarks/results; a quick look into .bench-cache/quick.
+Broker, workers and the client share the cores of the machine. Figures that are compared are
+measured alternately in one run, so that other load on the machine affects all of them. The
+high-cost model is a support vector machine with an RBF kernel. Measurements of the transport alone
+use a logistic regression. Both models are fitted on scikit-learn's digits. The results are
+cloud.json and cloud.md in benchmarks/results; ``--quick`` writes them into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 ROWS = 16
 WINDOW = 32
 QUICK_TRAIN = 400
-"""Rows that the models of a quick look are fitted on."""
+"""Training rows of a quick run."""
 
 TARGETS: dict[str, tuple[str, str, float]] = {
     "round_trip_over_echo": ("round trip over the broker's own echo", "at most", 2.5),
@@ -49,7 +49,7 @@ TARGETS: dict[str, tuple[str, str, float]] = {
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Take all figures, and compare them with the targets."""
+    """Measure all figures, and compare them with the targets."""
     with tempfile.TemporaryDirectory() as folder:
         figures = take_figures(Path(folder), quick=options.quick)
     settings = {
@@ -64,72 +64,76 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def take_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
-    """Take all figures: times in microseconds unless named otherwise, rates per second."""
-    turns, single, many, lasting = (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
+    """Measure all figures: times in microseconds, rates per second."""
+    turns, n_single, n_batches, paced_seconds = (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
     path, linear, X = _bundles(folder, QUICK_TRAIN if quick else None)
     model = CloudModel.from_bundle(path)
     figures: dict[str, Any] = {"features": X.shape[1], "n_train": len(X)}
-    with MosquittoBroker() as broker, connected(broker.port) as asker:
+    with MosquittoBroker() as broker, connected(broker.port) as client:
         echoes: list[float] = []
         trips: list[float] = []
         trips_svm: list[float] = []
-        alone: list[float] = []
-        carried: list[float] = []
+        model_rates: list[float] = []
+        worker_rates: list[float] = []
+        # one worker, in turns with the broker's echo and with onnxruntime
         with _workers([path, linear], broker.url, 1):
             for name in ("svm", "linear"):
-                asker.turns(payloads(X, 1, 50, model=name))
+                client.turns(payloads(X, 1, 50, model=name))
             for _ in range(turns):
-                messages = payloads(X, 1, single, model="linear")
-                echoes += asker.echoes(messages[0], single)
-                trips += asker.turns(messages)
-                trips_svm += asker.turns(payloads(X, 1, single, model="svm"))
-                alone.append(_alone(model, X, many))
-                messages = payloads(X, ROWS, many, model="svm")
-                carried.append(ROWS * many / asker.flood(messages, WINDOW))
+                messages = payloads(X, 1, n_single, model="linear")
+                echoes += client.echoes(messages[0], n_single)
+                trips += client.turns(messages)
+                trips_svm += client.turns(payloads(X, 1, n_single, model="svm"))
+                model_rates.append(_model_rate(model, X, n_batches))
+                messages = payloads(X, ROWS, n_batches, model="svm")
+                worker_rates.append(ROWS * n_batches / client.flood(messages, WINDOW))
                 note(
                     f"echo {1e6 * np.median(echoes):.0f} us, round trip "
-                    f"{1e6 * np.median(trips):.0f} us, onnxruntime {alone[-1]:.0f}/s, "
-                    f"worker {carried[-1]:.0f}/s"
+                    f"{1e6 * np.median(trips):.0f} us, onnxruntime {model_rates[-1]:.0f}/s, "
+                    f"worker {worker_rates[-1]:.0f}/s"
                 )
-            half = 0.5 * float(np.median(carried)) / ROWS
-            messages = payloads(X, ROWS, max(50, int(half * lasting)), model="svm")
-            seconds = asker.paced(messages, half)
-        singles = payloads(X, 1, single * turns, model="linear")
+            half_rate = 0.5 * float(np.median(worker_rates)) / ROWS
+            n_messages = max(50, int(half_rate * paced_seconds))
+            messages = payloads(X, ROWS, n_messages, model="svm")
+            seconds = client.paced(messages, half_rate)
+        # single instances by a worker and by the bare responder
+        singles = payloads(X, 1, n_single * turns, model="linear")
         rates: dict[str, list[float]] = {"worker": [], "bare": []}
         for _ in range(1 if quick else 3):
             with _workers([linear], broker.url, 1):
-                asker.turns(singles[:50])
-                rates["worker"].append(len(singles) / asker.flood(singles, WINDOW))
+                client.turns(singles[:50])
+                rates["worker"].append(len(singles) / client.flood(singles, WINDOW))
             with _bare(broker.port):
-                asker.turns(singles[:50])
-                rates["bare"].append(len(singles) / asker.flood(singles, WINDOW))
+                client.turns(singles[:50])
+                rates["bare"].append(len(singles) / client.flood(singles, WINDOW))
             note(f"worker {rates['worker'][-1]:.0f}, bare {rates['bare'][-1]:.0f} messages/s")
         with _bare(broker.port):
-            figures["bare_us"] = _spread(asker.turns(singles))
-            bare_seconds = asker.paced(messages, half)
+            figures["bare_us"] = _spread(client.turns(singles))
+            bare_seconds = client.paced(messages, half_rate)
         figures["echo_us"] = _spread(echoes)
         figures["round_trip_us"] = _spread(trips)
         figures["round_trip_svm_us"] = _spread(trips_svm)
-        figures["onnxruntime_per_second"] = _rates(alone)
-        figures["worker_per_second"] = _rates(carried)
+        figures["onnxruntime_per_second"] = _rates(model_rates)
+        figures["worker_per_second"] = _rates(worker_rates)
         figures["worker_single_per_second"] = _rates(rates["worker"])
         figures["bare_single_per_second"] = _rates(rates["bare"])
-        figures["half_load"] = {"messages_per_second": round(half, 1), **_spread(seconds)}
+        figures["half_load"] = {"messages_per_second": round(half_rate, 1), **_spread(seconds)}
         figures["bare_half_load"] = _spread(bare_seconds)
-        several = []
+        # one worker process and two of them
+        count_rates = []
         for _ in range(1 if quick else 3):
             for count in (1, 2):
                 with _workers([path], broker.url, count):
-                    _flood(asker, X, ROWS, 20)
-                    rate = ROWS * many / _flood(asker, X, ROWS, many)
-                several.append((count, rate))
+                    _flood(client, X, ROWS, 20)
+                    rate = ROWS * n_batches / _flood(client, X, ROWS, n_batches)
+                count_rates.append((count, rate))
                 note(f"{count} worker(s): {rate:.0f}/s")
         figures["by_workers"] = {
-            str(count): _rates([rate for c, rate in several if c == count]) for count in (1, 2)
+            str(count): _rates([rate for c, rate in count_rates if c == count]) for count in (1, 2)
         }
     figures["round_trip_over_echo"] = round(float(np.median(trips) / np.median(echoes)), 2)
-    # Turn by turn, since the machine is not the same from turn to turn.
-    shares = np.array(carried) / np.array(alone)
+    # Compare the two figures of each turn, because the load of the machine changes between turns.
+    shares = np.array(worker_rates) / np.array(model_rates)
     figures["share_of_onnxruntime"] = round(float(np.median(shares)), 3)
     echo_shares = np.array(rates["worker"]) / np.array(rates["bare"])
     figures["share_of_echo"] = round(float(np.median(echo_shares)), 3)
@@ -139,7 +143,7 @@ def take_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
 
 
 def _bundles(folder: Path, rows: int | None) -> tuple[Path, Path, Any]:
-    """Two bundles, svm and linear, and the instances: the first rows, or all."""
+    """Pack the bundles svm and linear; return them and the first `rows` instances, or all."""
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -165,7 +169,7 @@ def _bundles(folder: Path, rows: int | None) -> tuple[Path, Path, Any]:
 
 @contextmanager
 def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[None]:
-    """Run workers in processes of their own; ready when the block begins."""
+    """Run worker processes, which are ready when the block begins."""
     command = [sys.executable, "-m", "gatewise", "cloud", *map(str, paths), "--broker", url]
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     processes = [
@@ -186,7 +190,7 @@ def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[None]:
 
 @contextmanager
 def _bare(port: int) -> Iterator[None]:
-    """Run a responder that does no work."""
+    """Run a responder that returns each request unchanged."""
     command = [sys.executable, "-m", "benchmarks.cloud.bare", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -198,8 +202,8 @@ def _bare(port: int) -> Iterator[None]:
         process.communicate()
 
 
-def _alone(model: CloudModel, X: Any, count: int) -> float:
-    """Instances a second of onnxruntime alone, on batches of 16."""
+def _model_rate(model: CloudModel, X: Any, count: int) -> float:
+    """Instances per second of onnxruntime without a worker, in batches of 16."""
     batches = [np.ascontiguousarray(X[np.arange(i, i + ROWS) % len(X)]) for i in range(count)]
     started = time.perf_counter()
     for batch in batches:
@@ -207,8 +211,8 @@ def _alone(model: CloudModel, X: Any, count: int) -> float:
     return ROWS * count / (time.perf_counter() - started)
 
 
-def _flood(asker: Any, X: Any, rows: int, count: int) -> float:
-    return float(asker.flood(payloads(X, rows, count, model="svm"), WINDOW))
+def _flood(client: Any, X: Any, rows: int, count: int) -> float:
+    return float(client.flood(payloads(X, rows, count, model="svm"), WINDOW))
 
 
 def _spread(seconds: Sequence[float]) -> dict[str, Any]:
@@ -228,16 +232,16 @@ def _rates(rates: Sequence[float]) -> dict[str, Any]:
 # -- figures -----------------------------------------------------------------------------------
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
-    f = found["figures"]
+    f = results["figures"]
     lines = [
         "# A cloud worker",
         "",
-        f"{found['machine']['cores']} cores shared by mosquitto, the worker and the sender; "
-        f"high-cost models: {found['settings']['f0']}. `make bench-cloud` writes this page.",
+        f"{results['machine']['cores']} cores shared by mosquitto, the worker and the sender; "
+        f"high-cost models: {results['settings']['f0']}. `make bench-cloud` writes this page.",
         "",
-        *harness.targets_table(TARGETS, found),
+        *harness.targets_table(TARGETS, results),
         "",
         "| one at a time, QoS 1, us | p50 | p95 | p99 |",
         "| --- | --- | --- | --- |",
@@ -267,7 +271,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
 BENCHMARK = harness.Benchmark(
     name="cloud",
     description=__doc__,
-    quick="few messages: only a look",
+    quick="few messages",
     packages=PACKAGES,
     measure=measure,
     page=page,

@@ -1,11 +1,11 @@
-"""What a decision on the device costs: microseconds against onnxruntime's no-op graph, and memory.
+"""Time of a decision on the device, relative to a no-op graph of onnxruntime, and memory.
 
     python -m benchmarks.bench_edge [--quick]
 
-Every item is timed in turn, a few hundred calls each, and that many rounds over: a machine that
-is busy for a while is busy for all of them. One row at a time, one thread. Figures are medians over
-the rounds of the mean call; ratios are medians of the rounds' ratios. Writes edge.json and edge.md
-into benchmarks/results; a quick look into .bench-cache/quick.
+Each round times a few hundred calls of every item, so that other load on the machine affects all
+items. Calls have one row and one thread. A figure is the median over the rounds of the mean time of
+a call; a ratio is the median of the ratios within the rounds. The results are edge.json and edge.md
+in benchmarks/results; ``--quick`` writes them into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gatewise_edge.sensors.feature_reader import Meter, Reading
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt")
 NOOP = "noop"
-#: Item, what it is held against (None: the figure itself, in us), and the most it may be.
+#: Item, reference item (None for microseconds), and the maximum of the ratio or the figure.
 TARGETS: tuple[tuple[str, str | None, float], ...] = (
     ("trees-50 decide", NOOP, 2.0),
     ("trees-50 answer", None, 15.0),
@@ -47,9 +47,9 @@ Call = Callable[[], object]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Time all items in turns, and fresh processes."""
+    """Time all items in rounds, then new processes."""
     rounds, calls = (7, 100) if options.quick else (41, 300)
-    problems.get("letter-bin")  # a missing file is told before anything is fitted
+    problems.get("letter-bin")  # report a missing data file before the fits
     with tempfile.TemporaryDirectory() as folder:
         models = make_models(Path(folder), options.quick)
         for name, model in models.items():
@@ -64,7 +64,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _items(models: Mapping[str, Model], folder: Path) -> tuple[dict[str, Call], dict[str, str]]:
-    """Give everything that is timed, as calls without arguments; and what cannot be, and why."""
+    """Calls to time, by item, and the reason for each item that cannot run."""
     items: dict[str, Call] = {NOOP: _noop()}
     skipped: dict[str, str] = {}
     for name, model in models.items():
@@ -83,7 +83,7 @@ def _items(models: Mapping[str, Model], folder: Path) -> tuple[dict[str, Call], 
 
 
 def _noop() -> Call:
-    """Onnxruntime's own floor: a graph of one Identity node on 16 numbers."""
+    """Run a graph of one Identity node on 16 numbers, the minimum time of onnxruntime."""
     import onnx
     import onnxruntime
     from onnx import TensorProto, helper
@@ -111,21 +111,21 @@ def _first_stage(model: Model, stage: DeviceStage) -> list[NDArray[np.float32]]:
 
 
 def _graph(model: Model) -> Call:
-    """Run the first stage's graph alone, without a decision."""
+    """Run the graph of the first stage without a decision."""
     stage = load_stages(model.bundle, "onnxruntime")[0]
     rows = cycle(_first_stage(model, stage))
     return lambda: stage.model.run_row(next(rows))
 
 
 def _decide(model: Model, kind: Any) -> Call:
-    """Decide by the first stage: margins, stop score, threshold."""
+    """Compute margins and stop score of the first stage, and compare with its threshold."""
     stage = load_stages(model.bundle, kind)[0]
     rows = cycle(_first_stage(model, stage))
     return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops
 
 
 def _visit(model: Model) -> Call:
-    """Walk the first stage's trees and acquire features node by node, from a row at hand."""
+    """Walk the trees of the first stage and acquire features of a row node by node."""
     stage = load_stages(model.bundle)[0]
     meter = Meter(model.bundle.manifest.feature_costs())
     rows = cycle(model.rows)
@@ -138,13 +138,13 @@ def _visit(model: Model) -> Call:
 
 
 def _answer(model: Model) -> Call:
-    """Answer whole instances: every stage that is visited, the label, the meter; no cloud."""
+    """Answer instances on the device with all stages, label and cost, but without a cloud."""
     device, rows = Device(model.bundle), cycle(model.rows)
     return lambda: device.answer(next(rows))
 
 
 def _c99(name: str, model: Model, folder: Path) -> Call:
-    """Decide in generated C, called through cffi."""
+    """Decide in generated C, through cffi."""
     from benchmarks.c99.compiled import build
     from gatewise_export.c99.cascade_reader import cascade_of
     from gatewise_export.c99.writer import write_cascade
@@ -152,15 +152,15 @@ def _c99(name: str, model: Model, folder: Path) -> Call:
     c_name = "m_" + name.replace("-", "_")
     (folder / c_name).mkdir()
     source = write_cascade(cascade_of(model.bundle), folder / c_name, name=c_name)
-    (built,) = build([(source, [stage.outputs for stage in model.bundle.manifest.stages])])
-    if built.selftest():
-        raise InputError(f"{name}: C answers otherwise than its sample says")
-    outcome = built.ffi.new("int32_t[5]")
-    rows = cycle([built.ffi.from_buffer("float[]", row) for row in model.rows])
-    keep = built  # the library goes with it
+    (compiled,) = build([(source, [stage.outputs for stage in model.bundle.manifest.stages])])
+    if compiled.selftest():
+        raise InputError(f"{name}: C answers its sample rows differently from Python")
+    outcome = compiled.ffi.new("int32_t[5]")
+    rows = cycle([compiled.ffi.from_buffer("float[]", row) for row in model.rows])
 
-    def call(one: Any = keep.one) -> object:
-        return one(next(rows), outcome), keep
+    # The closure keeps `compiled` alive, because its library is unloaded with it.
+    def call(one: Any = compiled.one) -> object:
+        return one(next(rows), outcome), compiled
 
     return call
 
@@ -169,21 +169,21 @@ def _c99(name: str, model: Model, folder: Path) -> Call:
 
 
 def timed(items: Mapping[str, Call], rounds: int, calls: int) -> dict[str, list[float]]:
-    """Microseconds of a mean call of each item in each round, all items in every round."""
+    """Mean microseconds per call of each item, one value per round."""
     runs: dict[str, list[float]] = {name: [] for name in items}
     clock = time.perf_counter_ns
     for turn in range(rounds + 1):
         for name, call in items.items():
-            began = clock()
+            started = clock()
             for _ in range(calls):
                 call()
             if turn:  # the first round warms up
-                runs[name].append((clock() - began) / calls / 1000.0)
+                runs[name].append((clock() - started) / calls / 1000.0)
     return runs
 
 
 def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str, dict[str, float]]:
-    """Fresh processes, in turn; ``gatewise edge`` with a broker where mosquitto is installed."""
+    """Start-up time and memory of new processes, with a broker if mosquitto is installed."""
     from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
 
     model = models["letters"]
@@ -199,18 +199,18 @@ def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str
         modes[f"serve {name}, numpy"] = [*modes[f"serve {name}"], "--settings", str(settings)]
     samples: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
 
-    def all_of_them(broker: list[str]) -> None:
+    def measure_all(broker_options: list[str]) -> None:
         for _ in range(runs):
             for mode, arguments in modes.items():
-                more = broker if arguments else []
-                sample = edge_process.measure(mode.split()[0], arguments + more)
+                options = broker_options if arguments else []
+                sample = edge_process.measure(mode.split()[0], arguments + options)
                 samples[mode].append(sample)
 
     if find_mosquitto() is None:
-        all_of_them([])
+        measure_all([])
     else:
         with MosquittoBroker() as broker:
-            all_of_them(["--broker", broker.url])
+            measure_all(["--broker", broker.url])
     return {
         mode: {
             "seconds": round(median(f["seconds"] for f in mode_samples), 3),
@@ -233,7 +233,7 @@ def document(
     *,
     calls: int,
 ) -> dict[str, Any]:
-    """Medians, ratios to the no-op graph, and the settings to repeat them."""
+    """Medians, ratios to the no-op graph, settings and targets."""
     rounds = len(runs[NOOP])
     items = {
         name: {
@@ -276,7 +276,7 @@ def document(
     }
 
 
-_WHAT = {
+_ITEM_TITLES = {
     "graph": "the first stage's graph alone",
     "decide": "its decision: margins, stop score, threshold",
     "numpy": "the same decision where there is no onnxruntime",
@@ -286,9 +286,9 @@ _WHAT = {
 }
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
-    """Lines of the page, of edge.json alone."""
-    settings = found["settings"]
+def page(results: Mapping[str, Any]) -> list[str]:
+    """Lines of the page, from the content of edge.json."""
+    settings = results["settings"]
     lines = [
         "# What a decision on the device costs",
         "",
@@ -296,25 +296,25 @@ def page(found: Mapping[str, Any]) -> list[str]:
         f"time, one thread; medians over {settings['rounds']} rounds of {settings['calls']} calls "
         "of each item in turn, in one process. The no-op is onnxruntime's graph of one Identity "
         "node, by `session.run`.",
-        *(["", "A quick look, not a result."] if found["quick"] else []),
+        *(["", "A quick look, not a result."] if results["quick"] else []),
         "",
         "| target | | at most | |",
         "| --- " * 4 + "|",
     ]
-    for row in found["targets"]:
+    for row in results["targets"]:
         met = "met" if row["figure"] <= row["at_most"] else "missed"
         lines.append(f"| {row['what']} | {row['figure']:g} | {row['at_most']:g} | {met} |")
     lines += ["", "| model | item | us | no-ops |", "| --- " * 4 + "|"]
-    for name, item in found["items"].items():
+    for name, item in results["items"].items():
         model, _, item_name = name.partition(" ")
-        row = f"{_WHAT.get(item_name, 'the no-op graph')} | {item['us']:.1f} | {item['noops']:.2f}"
-        lines.append(f"| `{model}` | {row} |")
+        title = _ITEM_TITLES.get(item_name, "the no-op graph")
+        lines.append(f"| `{model}` | {title} | {item['us']:.1f} | {item['noops']:.2f} |")
     lines += [
         "",
         "| model | | stages | flat bytes | file bytes | stop at stage 0 | offloaded | accuracy |",
         "| --- " * 8 + "|",
     ]
-    for name, m in found["models"].items():
+    for name, m in results["models"].items():
         rates = f"{m['first_stage_stops']:.1%} | {m['offload_rate']:.1%} | {m['accuracy']:.4f}"
         sizes = f"{m['stages']} | {m['flat_bytes']:,} | {m['file_bytes']:,}"
         lines.append(f"| `{name}` | {m['title']} | {sizes} | {rates} |")
@@ -326,13 +326,13 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "serve letters-64kb": "`gatewise edge`, 1000 instances of `letters-64kb`, with a broker",
         "serve letters": "`gatewise edge`, 1000 instances of `letters`, with a broker",
     }
-    for mode, row in found["processes"].items():
+    for mode, row in results["processes"].items():
         figures = f"{row['seconds']:.2f} | {row['cpu']:.2f} | {row['rss_mb']:.0f}"
         figures += f" | {row['peak_mb']:.0f}"
         served, _, runner = mode.partition(", ")
         title = titles[served] + (f", runner {runner}" if runner else "")
         lines.append(f"| {title} | {figures} |")
-    for name, why in found["skipped"].items():
+    for name, why in results["skipped"].items():
         lines += ["", f"Left out: `{name}`: {why}"]
     return lines
 
@@ -340,7 +340,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
 BENCHMARK = harness.Benchmark(
     name="edge",
     description=__doc__,
-    quick="few rows and rounds: only a look",
+    quick="few rows and rounds",
     packages=PACKAGES,
     measure=measure,
     page=page,

@@ -1,11 +1,11 @@
-"""Devices that enrol in a minute, into a broker that runs and knows 20,000 devices.
+"""Enrolments per minute at a running broker that has 20,000 registered devices.
 
     python -m benchmarks.bench_enrolment [--quick]
 
-``gatewise broker enrol`` and mosquitto run in processes of their own. The devices are threads of
-this process; each makes its own key and enrols with its own token. Broker, server and devices
-share the machine's cores. Writes enrolment.json and enrolment.md into benchmarks/results; a quick
-look into .bench-cache/quick.
+``gatewise broker enrol`` and mosquitto run as separate processes. Each device is a thread of this
+process; it makes its own key and enrols with its own token. Broker, server and devices share the
+cores of the machine. The results are enrolment.json and enrolment.md in benchmarks/results;
+``--quick`` writes them into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TARGETS: dict[str, tuple[str, str, float]] = {
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Enrol devices, first one at a time and then many at a time."""
+    """Enrol a few devices one at a time, then the others in parallel."""
     n_known, n_devices, n_threads = (500, 60, 8) if options.quick else (20_000, 2_000, 64)
     with tempfile.TemporaryDirectory() as path, ExitStack() as stack:
         folder = Path(path)
@@ -59,25 +59,27 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         _wait_for(options.port)
         names = [f"pi-{i}" for i in range(n_devices)]
         tokens = make_tokens(broker.folder, names)
-        server = stack.enter_context(_enrolment_server(broker))
-        url = f"https://localhost:{server}"
-        n_alone = max(5, n_devices // 100)
-        alone = _seconds(url, [tokens[name] for name in names[:n_alone]], folder, n_threads=1)
-        many = _seconds(url, [tokens[name] for name in names[n_alone:]], folder, n_threads)
+        server_port = stack.enter_context(_enrolment_server(broker))
+        url = f"https://localhost:{server_port}"
+        n_sequential = max(5, n_devices // 100)
+        sequential_tokens = [tokens[name] for name in names[:n_sequential]]
+        sequential_seconds = _enrol_all(url, sequential_tokens, folder, n_threads=1)
+        parallel_tokens = [tokens[name] for name in names[n_sequential:]]
+        parallel_seconds = _enrol_all(url, parallel_tokens, folder, n_threads)
         n_missing = len(set(names).difference(known_clients(operator_endpoint(broker))))
     figures = {
         "known": n_known,
         "devices": n_devices,
         "threads": n_threads,
-        "alone_seconds": alone / n_alone,
-        "per_minute": 60 * (n_devices - n_alone) / many,
+        "alone_seconds": sequential_seconds / n_sequential,
+        "per_minute": 60 * len(parallel_tokens) / parallel_seconds,
         "without_rights": n_missing,
     }
     return {"figures": figures, "holds": harness.holds(TARGETS, figures)}
 
 
-def _seconds(url: str, tokens: list[str], folder: Path, n_threads: int) -> float:
-    """Enrol the devices of these tokens; return the time that it takes."""
+def _enrol_all(url: str, tokens: list[str], folder: Path, n_threads: int) -> float:
+    """Enrol one device per token; return the seconds for all of them."""
     started = time.perf_counter()
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(lambda token: enrol(url, token, folder / token.split(".")[0]), tokens))
@@ -85,7 +87,7 @@ def _seconds(url: str, tokens: list[str], folder: Path, n_threads: int) -> float
 
 
 def _wait_for(port: int) -> None:
-    """Wait until the broker listens: it reads the rights of all devices first."""
+    """Wait until the broker listens, which is after it has read the rights of all devices."""
     for _ in range(600):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
@@ -95,9 +97,9 @@ def _wait_for(port: int) -> None:
 
 @contextmanager
 def _enrolment_server(broker: BrokerFolder) -> Iterator[int]:
-    """Run ``gatewise broker enrol``; gives its port."""
-    words = ["broker", "enrol", "--dir", broker.folder, "--port", "0", "--host", "127.0.0.1"]
-    command = [sys.executable, "-m", "gatewise", *map(str, words), "--json"]
+    """Run ``gatewise broker enrol`` and yield its port."""
+    arguments = ["broker", "enrol", "--dir", broker.folder, "--port", "0", "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "gatewise", *map(str, arguments), "--json"]
     ports: queue.Queue[int] = queue.Queue()
 
     def note_port(_: ChildProcess, document: Mapping[str, Any] | None) -> None:
@@ -110,17 +112,17 @@ def _enrolment_server(broker: BrokerFolder) -> Iterator[int]:
         yield ports.get(timeout=60.0)
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
-    figures = found["figures"]
+    figures = results["figures"]
     return [
         "# Enrolment with one-time tokens",
         "",
         f"A mosquitto with the rights of {figures['known']:,} devices; {figures['devices']:,} more "
         f"enrol, {figures['threads']} at a time. Broker, server and devices share "
-        f"{found['machine']['cores']} cores. `make bench-enrolment` writes this page.",
+        f"{results['machine']['cores']} cores. `make bench-enrolment` writes this page.",
         "",
-        *harness.targets_table(TARGETS, found),
+        *harness.targets_table(TARGETS, results),
         "",
         f"A device that enrols alone waits {figures['alone_seconds']:.2f} s. "
         f"Devices without rights at the end: {figures['without_rights']}.",
@@ -137,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
 BENCHMARK = harness.Benchmark(
     name="enrolment",
     description=__doc__,
-    quick="few devices: only a look",
+    quick="enrol few devices",
     packages=("gatewise", "cryptography", "paho-mqtt"),
     measure=measure,
     page=page,

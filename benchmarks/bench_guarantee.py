@@ -1,14 +1,15 @@
-"""Guarantees put to the test: how often they are broken, and how much they leave unused.
+"""Violation rates of guarantees, and the part of each bound that they leave unused.
 
     python -m benchmarks.bench_guarantee [--quick]
 
-A staged cascade is fitted and tuned on 12,000 rows of Letters. From the other 8,000, the pool,
-calibration sets are drawn again and again with replacement, and each certifies an operating
-point; its true risk is the pool's. With a bound for
-every class the risk is the largest loss of any class. The unused part of a bound is compared with
-the binomial's own floor: the part that the best test of a plain rate with the same bound and rows
-would leave unused. Writes guarantee.json and guarantee.md into benchmarks/results; a quick look
-into .bench-cache/quick.
+A staged cascade is fitted and tuned on 12,000 rows of Letters. The other 8,000 rows are the pool.
+Calibration sets are drawn from the pool with replacement, and each set certifies one operating
+point. The true risk of that point is its risk on the whole pool. If every class has a bound, the
+risk is the largest loss of any class.
+
+The unused part of a bound is compared with a floor, the part that the exact binomial test leaves
+unused for the same bound and number of rows. The results are guarantee.json and guarantee.md in
+benchmarks/results; ``--quick`` writes them into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 
 TRAIN, TUNE = 8000, 4000
 ROWS = 4000
-"""Calibration rows."""
+"""Number of calibration rows."""
 RESAMPLINGS, QUICK_RESAMPLINGS = 500, 50
 CONFIDENCE, SEED = 0.95, 0
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
 CLASS_LOSS = {2: 0.02, 26: 0.1}
-"""Bound on the loss of each class, by the number of classes, besides the case's own."""
+"""Bound on the loss of each class, by number of classes, for cases with class bounds."""
 Case = tuple[str, float, Literal["difference", "classes"]]
 CASES: tuple[Case, ...] = (
     *(("offload_rate", rate, "difference") for rate in (0.05, 0.1, 0.2, 0.3, 0.5)),
@@ -98,8 +99,8 @@ def _case(
     case: Case,
     resamplings: int,
 ) -> dict[str, Any]:
-    """Certify on many calibration sets; compare the promise with the truth."""
-    # the promise, and the points in the order in which they are tested
+    """Certify on many calibration sets; compare each bound with the risk on the pool."""
+    # make the promise, and put the candidate points in the order of their tests
     kind, bound, loss = case
     answers = pool[0].answers
     assert answers is not None
@@ -111,12 +112,13 @@ def _case(
     promise = Promise(kind, bound, CONFIDENCE, by_class)
     started = time.perf_counter()
     order = candidates(tuning, points, promise, rows=ROWS)
-    laid_out = time.perf_counter() - started
-    # certify on rows drawn from the pool, and measure the choice on the whole pool
+    ordering_seconds = time.perf_counter() - started
+    # certify on rows drawn from the pool, and measure the certified point on the whole pool
     rng = np.random.default_rng(SEED)
     reference = float(pool[-1].correct[-1].mean())
-    truth: dict[Any, Any] = {}
-    true, methods = [], []
+    pool_points: dict[Any, Any] = {}
+    certified: list[Any] = []
+    methods = []
     started = time.perf_counter()
     for _ in range(resamplings):
         calibration_rows = rng.integers(0, len(pool[0].weights), ROWS)
@@ -125,43 +127,43 @@ def _case(
             methods.append("none")
             continue
         key = point.chain, point.thresholds
-        if key not in truth:
-            truth[key] = pool[point.chain].measure(point.thresholds, point.chain)
-        true.append(truth[key])
+        if key not in pool_points:
+            pool_points[key] = pool[point.chain].measure(point.thresholds, point.chain)
+        certified.append(pool_points[key])
         assert point.guarantee is not None
         methods.append(point.guarantee["method"])
     seconds = (time.perf_counter() - started) / resamplings
-    # how often the promise is broken there
-    risks = np.array([_risk(point, kind, reference) for point in true])
-    broken = risks > bound + 1e-12
+    # count the certified points that violate the bound on the pool
+    risks = np.array([_risk(point, kind, reference) for point in certified])
+    violations = risks > bound + 1e-12
     class_figures = None
     if loss == "classes":
-        losses = np.array([_worst_class(pool[p.chain], p.thresholds) for p in true])
-        broken |= losses > class_loss + 1e-12
+        losses = np.array([_worst_class(pool[p.chain], p.thresholds) for p in certified])
+        violations |= losses > class_loss + 1e-12
         class_figures = _class_figures(losses, class_loss, resamplings)
     return {
         "kind": kind,
         "bound": bound,
         "loss": loss if kind == "max_loss" or loss == "classes" else None,
         "candidates": len(order),
-        "certified": len(true),
-        "violated": int(broken.sum()) / resamplings,
+        "certified": len(certified),
+        "violated": int(violations.sum()) / resamplings,
         "violated_at_most": _allowed(resamplings),
-        "unused": 1 - float(risks.mean()) / bound if true else None,
+        "unused": 1 - float(risks.mean()) / bound if certified else None,
         "parts": class_figures,
         "unused_by_binomial": _floor(kind, bound),
-        "accuracy": _mean(p.accuracy for p in true),
-        "cost": _mean(p.cost for p in true),
-        "offload_rate": _mean(p.offload_rate for p in true),
+        "accuracy": _mean(p.accuracy for p in certified),
+        "cost": _mean(p.cost for p in certified),
+        "offload_rate": _mean(p.offload_rate for p in certified),
         "methods": {m: methods.count(m) for m in sorted(set(methods))},
-        "seconds": {"candidates": round(laid_out, 3), "certify": round(seconds, 4)},
+        "seconds": {"candidates": round(ordering_seconds, 3), "certify": round(seconds, 4)},
     }
 
 
 def _class_figures(
     losses: NDArray[np.float64], bound: float, resamplings: int
 ) -> dict[str, float | None]:
-    """Compare the largest loss of a class, of each certified point, with its bound."""
+    """Violations and unused part of the class bound, over all certified points."""
     return {
         "bound": bound,
         "violated": int((losses > bound + 1e-12).sum()) / resamplings,
@@ -170,12 +172,13 @@ def _class_figures(
 
 
 def _worst_class(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
-    """Largest loss of a class against the high-cost model."""
+    """Largest loss of accuracy in any class, compared with the high-cost model."""
     exits = record.exits(thresholds)
-    right = record.correct[exits, np.arange(len(exits))]
-    lost, answers = record.correct[-1] - right, record.answers
+    correct = record.correct[exits, np.arange(len(exits))]
+    losses = record.correct[-1] - correct
+    answers = record.answers
     assert answers is not None
-    return max(float(lost[answers.truth == c].mean()) for c in range(answers.n_classes))
+    return max(float(losses[answers.truth == c].mean()) for c in range(answers.n_classes))
 
 
 def _mean(figures: Iterable[float]) -> float | None:
@@ -190,15 +193,15 @@ def _risk(point: Any, kind: str, reference: float) -> float:
 
 
 def _allowed(resamplings: int) -> float:
-    """Violations that chance explains: the promise and two standard errors."""
+    """Largest share of violations that chance explains: 1 - confidence + 2 standard errors."""
     level = 1 - CONFIDENCE
     return level + 2 * math.sqrt(level * CONFIDENCE / resamplings)
 
 
 def _floor(kind: str, bound: float) -> float | None:
-    """What the exact binomial test leaves unused at the best: its largest count against the bound.
+    """Smallest part of a rate bound that the exact binomial test can leave unused.
 
-    A budget has none, because a cost is not a rate.
+    None for a budget, because a cost is not a rate.
     """
     if kind == "budget":
         return None
@@ -206,9 +209,9 @@ def _floor(kind: str, bound: float) -> float | None:
     return 1.0 - largest_count / (ROWS * bound)
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
-    settings = found["settings"]
+    settings = results["settings"]
     lines = [
         "# Guarantees",
         "",
@@ -218,7 +221,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "the points leave; binomial: the same of the best test of a plain rate. "
         "`make bench-guarantee` writes this page.",
     ]
-    for name, system in found["systems"].items():
+    for name, system in results["systems"].items():
         violation_bound = system["cases"][0]["violated_at_most"]
         lines += ["", f"{name} (by chance, at most {violation_bound:.1%} are violated):", ""]
         lines += harness.table_lines(HEADER, [_row(case) for case in system["cases"]])
@@ -241,7 +244,7 @@ def _row(case: Mapping[str, Any]) -> tuple[str, ...]:
 BENCHMARK = harness.Benchmark(
     name="guarantee",
     description=__doc__,
-    quick=f"{QUICK_RESAMPLINGS} resamplings: only a look",
+    quick=f"{QUICK_RESAMPLINGS} resamplings",
     packages=PACKAGES,
     measure=measure,
     page=page,

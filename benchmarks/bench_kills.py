@@ -1,13 +1,13 @@
-"""kill -9 of devices that update and of publishers, damaged files, full and read-only disks.
+"""Recovery from kill -9 during updates and publishing, damaged files and full disks.
 
     python -m benchmarks.bench_kills [--quick] [--again]
 
-A device has to start, answer and reach the release that is published, and never runs a release
-again that it has left because it was withdrawn. A repository has to open, and devices have to take
-from it. Half of the kills come before a random change of the disk, the others at a random moment.
-Groups of kills are kept in .bench-cache/kills, so that a run that was interrupted continues;
---again starts from the beginning. Writes kills.json and kills.md into benchmarks/results; a quick
-look into .bench-cache/quick.
+A device must start, answer and reach the published release. It must never run a withdrawn release
+again after it has left it. A repository must open, and devices must be able to update from it. Half
+of the kills happen before a random change to the disk, the others at a random time. The results of
+each group of kills are cached in .bench-cache/kills, so that an interrupted run continues;
+``--again`` removes them first. The results are kills.json and kills.md in benchmarks/results;
+``--quick`` writes them into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from benchmarks.edge.lives import Life, live, publish
 from gatewise.console import note
 from gatewise_export.repository.repository import Repository
 
-#: Kills of each kind, and of one group of them.
+#: Total numbers of kills, and kills per cached group.
 DEVICE_KILLS = 700
 PUBLISHER_KILLS = 300
 GROUP = 50
-#: Lives after which one is not killed, and must reach the published release.
-CHECKED = 10
+#: After this many kills, one process is not killed and must reach the published release.
+CHECK_INTERVAL = 10
 VERSIONS = ("1", "2", "3", "4", "5", "6")
 FIRST = "first"
 
-_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESS_CONTEXT = multiprocessing.get_context("forkserver")
 
 
-# -- their owner -------------------------------------------------------------------------------
+# -- device and repository ---------------------------------------------------------------------
 
 
 class Fleet:
-    """A repository of releases, a device's store, and the versions that the device has left."""
+    """Repository of releases, store of a device, and withdrawn versions that it has left."""
 
     def __init__(self, folder: Path, bundles: Path, rng: random.Random) -> None:
         self.rng = rng
@@ -65,16 +65,16 @@ class Fleet:
         self.device = Life(
             folder / "store", repository=self.repository, trust=trust, first=bundles / FIRST
         )
-        self.left: set[str] = set()
+        self.left_versions: set[str] = set()
         self.faults: list[str] = []
 
     def target(self) -> str:
-        """Version that the device should run."""
+        """Version that the device must reach."""
         offer = Repository(self.repository).wanted("iris")
         return FIRST if offer is None else offer.version
 
     def change(self, life: Life | None = None) -> None:
-        """Change the repository at random; by a process if a `life` is given, which is killed."""
+        """Change the repository at random; with a `life`, a process does it and is killed."""
         opened = Repository(self.repository)
         offers = opened.offers()
         wanted = opened.wanted("iris")
@@ -93,44 +93,44 @@ class Fleet:
                 return
         publish(opened, action, argument)
         if action == "publish":
-            self.left.discard(argument)
+            self.left_versions.discard(argument)
 
     def run(self, life: Life, seconds: float | None = None) -> int:
-        """Run a life, killed after some `seconds` if given; return its number of changes."""
-        receiver, sender = _PROCESSES.Pipe(duplex=False)
-        process = _PROCESSES.Process(target=live, args=(life, sender))
+        """Run a process, killed after `seconds` if given; return its number of disk changes."""
+        receiver, sender = _PROCESS_CONTEXT.Pipe(duplex=False)
+        process = _PROCESS_CONTEXT.Process(target=live, args=(life, sender))
         process.start()
         sender.close()
         n_changes = 0
         reached = bool(life.action)
-        end = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(EOFError):
-            while end is None or receiver.poll(max(0.0, end - time.monotonic())):
+            while deadline is None or receiver.poll(max(0.0, deadline - time.monotonic())):
                 event, value = receiver.recv()
                 n_changes = value if event == "changes" else n_changes
                 reached = reached or event == "reached"
                 if event in ("started", "running", "reached"):
                     self._note_version(event, value)
                 elif event == "late":
-                    self.faults.append(f"runs {value} in place of {life.target}")
+                    self.faults.append(f"runs {value} instead of {life.target}")
             process.kill()
         process.join()
         if process.exitcode not in (0, -signal.SIGKILL):
             self.faults.append(f"{life.action or 'update'} ended with status {process.exitcode}")
         if process.exitcode == 0 and not reached:
-            self.faults.append("ended before its release")
+            self.faults.append("ended before it reached its release")
         return n_changes
 
     def _note_version(self, event: str, version: str) -> None:
-        if version in self.left:
+        if version in self.left_versions:
             self.faults.append(f"{event} {version}, which was withdrawn and left")
         offers = Repository(self.repository).offers()
         withdrawn = {offer.version for offer in offers if offer.serial and not offer.rollout}
         if event != "started":
-            self.left |= withdrawn - {version}
+            self.left_versions |= withdrawn - {version}
 
     def reach(self) -> int:
-        """Run the device until it has what is published; return its number of changes."""
+        """Run the device until it has the published release; return its number of changes."""
         return self.run(replace(self.device, target=self.target()))
 
 
@@ -148,23 +148,23 @@ def kill_devices(fleet: Fleet, n_kills: int) -> dict[str, Any]:
             fleet.run(replace(life, n_changes=fleet.rng.randrange(n_changes)))
         else:
             fleet.run(life, fleet.rng.uniform(0.2, 1.0) * span)
-        if number % CHECKED == CHECKED - 1:
+        if number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
             fleet.reach()
     return {"kills": n_kills, "faults": fleet.faults}
 
 
 def kill_publishers(fleet: Fleet, n_kills: int) -> dict[str, Any]:
-    """Kill publishers, and let a device take what they publish."""
+    """Kill a publisher; every :data:`CHECK_INTERVAL` kills, update a device from its repository."""
     fleet.reach()
     for number in range(n_kills):
         fleet.change(Life(fleet.repository, n_changes=fleet.rng.randrange(30)))
-        if number % CHECKED == CHECKED - 1:
+        if number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
             fleet.reach()
     return {"kills": n_kills, "faults": fleet.faults}
 
 
 def damage_files(fleet: Fleet, step: int) -> dict[str, Any]:
-    """Cut each file of a store to nothing, and flip a bit of each, or of one in `step`."""
+    """Truncate every `step`-th file of a store, then flip a bit of it."""
     store = _withdraw_one(fleet)
     files = [path.relative_to(store) for path in sorted(store.rglob("*")) if path.is_file()]
     for number, file in enumerate(files[::step]):
@@ -185,25 +185,25 @@ def damage_files(fleet: Fleet, step: int) -> dict[str, Any]:
 
 
 def _withdraw_one(fleet: Fleet) -> Path:
-    """Make a store that has left a release, which was withdrawn."""
+    """Store of a device that has left a withdrawn release."""
     repository = Repository(fleet.repository)
     for version in ("2", "3"):
         repository.publish(f"iris/{version}")
         fleet.reach()
     repository.rollback("iris/3")
     fleet.reach()
-    fleet.reach()  # it has passed its trial again: the release before it is not one to go back to
+    fleet.reach()  # passes its trial again, so that it cannot fall back to the withdrawn release
     return fleet.device.folder
 
 
 def spoil_disks(fleet: Fleet, _: int) -> dict[str, Any]:
-    """Withdraw the release of a device whose disk is full, or can only be read."""
+    """Withdraw the release of a device whose disk is full or read-only."""
     skipped = []
     for state in ("full", "read-only"):
         repository = Repository(fleet.repository)
         repository.publish("iris/2")
         repository.publish("iris/3")
-        fleet.left.clear()
+        fleet.left_versions.clear()
         disk = fleet.device.folder.with_name(state)
         try:
             with _small_disk(disk) as spoil:
@@ -212,9 +212,9 @@ def spoil_disks(fleet: Fleet, _: int) -> dict[str, Any]:
                 spoil(state)
                 repository.rollback("iris/3")
                 for _ in range(3):
-                    # Nothing can be written: each start runs the release that it has, and leaves it
-                    # for the first bundle. The one before has no room.
-                    fleet.left.clear()
+                    # The device cannot write. It therefore starts with the withdrawn release each
+                    # time and changes to the first bundle, because the previous one has no space.
+                    fleet.left_versions.clear()
                     fleet.run(replace(device, target=FIRST))
         except (OSError, subprocess.CalledProcessError):
             skipped.append(f"{state}: no disk can be mounted here")
@@ -223,7 +223,7 @@ def spoil_disks(fleet: Fleet, _: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Mount a small disk; gives a function that fills it, or lets nobody write to it."""
+    """Mount a small disk; yield a function that fills it or makes it read-only."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
     subprocess.run(mount, check=True, stderr=subprocess.DEVNULL)
@@ -232,7 +232,7 @@ def _small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
         if state == "read-only":
             subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
             return
-        with contextlib.suppress(OSError), (folder / "rubbish").open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
 
@@ -251,7 +251,7 @@ PARTS: dict[str, Callable[[Fleet, int], dict[str, Any]]] = {
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run all groups that have no result yet."""
+    """Run the groups that are not cached; return the totals of all groups."""
     sizes = {"devices": DEVICE_KILLS, "publishers": PUBLISHER_KILLS}
     groups = [(part, number) for part, n in sizes.items() for number in range(n // GROUP)]
     n_kills = GROUP
@@ -262,7 +262,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     cache = CACHE / ("kills-quick" if options.quick else "kills")
     if options.again:
         shutil.rmtree(cache, ignore_errors=True)
-    _PROCESSES.set_forkserver_preload(
+    _PROCESS_CONTEXT.set_forkserver_preload(
         ["gatewise_edge.update.updater", "gatewise_edge.device.device"]
     )
     results: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
@@ -285,7 +285,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pack(folder: Path) -> None:
-    """Pack the same small system as several versions."""
+    """Pack one small system under several versions."""
     from sklearn.datasets import load_iris
 
     from gatewise_export import pack
@@ -298,7 +298,7 @@ def _pack(folder: Path) -> None:
 
 
 def _total(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add up the groups of a part."""
+    """Sum the counts of a part's groups and join their messages."""
     names = ("kills", "files")
     counts = {name: sum(group.get(name, 0) for group in groups) for name in names}
     texts = {
@@ -308,9 +308,9 @@ def _total(groups: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in (counts | texts).items() if value or name == "faults"}
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
-    parts = found["parts"]
+    parts = results["parts"]
     rows = [
         ["a device that updates, kill -9", str(parts["devices"].get("kills", 0))],
         ["a publisher, kill -9", str(parts["publishers"].get("kills", 0))],
@@ -336,16 +336,16 @@ def page(found: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Run the command line."""
+    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
     options = BENCHMARK.parser()
-    options.add_argument("--again", action="store_true", help="forget the groups of former runs")
+    options.add_argument("--again", action="store_true", help="remove the cached groups first")
     return BENCHMARK.main(parser=options)
 
 
 BENCHMARK = harness.Benchmark(
     name="kills",
     description=__doc__,
-    quick="few kills: only a look",
+    quick="few kills",
     packages=("gatewise", "tuf"),
     measure=measure,
     page=page,

@@ -1,9 +1,9 @@
-"""The loop put to the test: true figures, alarms, thinning, kills, and refits after a shift.
+"""True figures, alarms, thinning, kills of the archive writer, and refits after a shift.
 
     python -m benchmarks.bench_loop [--quick] [--only monitor,alarm,thinning,kills,refit]
 
-Finished refits are kept in .bench-cache/loop until the code changes, so that a run that was
-interrupted continues. Writes loop.json and loop.md into benchmarks/results; a quick look into
+Finished refits are cached in .bench-cache/loop until the code changes, so that an interrupted run
+continues. The results are loop.json and loop.md in benchmarks/results; ``--quick`` writes them into
 .bench-cache/quick.
 """
 
@@ -65,11 +65,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def stream(rng: np.random.Generator, n: int, accuracy: float, loss: float = 0.0) -> dict[str, Any]:
-    """Draw n instances with two classes: the answer, what the model says of it, the truth.
+    """Draw n instances with two classes, the answers of both models and the truth.
 
-    The high-cost model is right with its own probability p, on average `accuracy`: nearly sure of
-    three instances in four, in doubt about the rest. The device answers 70 % and errs 2 % more
-    often than the model; from a `loss` on, more often still.
+    The high-cost model is correct with probability p, whose mean is `accuracy`. It is nearly
+    certain about three quarters of the instances and uncertain about the others. The device answers
+    70 % of the instances. Its error rate exceeds the one of the model by 2 % plus `loss`.
     """
     in_doubt = rng.random(n) < 0.25
     p_doubt = 1 - 4 * (1 - accuracy) + 0.003
@@ -88,7 +88,7 @@ def stream(rng: np.random.Generator, n: int, accuracy: float, loss: float = 0.0)
 
 
 def archived(rng: np.random.Generator, s: Mapping[str, NDArray[Any]]) -> tuple[Any, NDArray[Any]]:
-    """The part of a stream that reaches the archive, and whether each answer is right."""
+    """Rows of a stream that reach the archive, and whether each answer is correct."""
     sent = np.flatnonzero(rng.random(len(s["p"])) < s["sent_chance"])
     cloud = s["cloud"][sent].astype(np.int32)
     p_one = np.where(cloud == 1, s["p"][sent], 1 - s["p"][sent])
@@ -110,21 +110,21 @@ def archived(rng: np.random.Generator, s: Mapping[str, NDArray[Any]]) -> tuple[A
 
 
 def predicted(rows: ArchivedRows) -> NDArray[np.float64]:
-    """Probability that each answer is right, by the high-cost model."""
+    """Probability of the high-cost model that each answer is correct."""
     return rows.probabilities[np.arange(len(rows)), rows.answers].astype(np.float64)
 
 
 def _figure(
     rows: ArchivedRows, right: NDArray[Any], labelled: NDArray[Any], chance: Any, **options: Any
 ) -> TrueFigure:
-    one = np.ones(len(rows))
-    by_model = predicted(rows)
-    w = rows.weights
+    ones = np.ones(len(rows))
+    p_correct = predicted(rows)
+    weights = rows.weights
     return estimate_figure(
         FigureData(
-            Terms(by_model, one, w),
-            Terms(right[labelled], one[labelled], (w / chance)[labelled]),
-            Terms(by_model[labelled], one[labelled], w[labelled]),
+            Terms(p_correct, ones, weights),
+            Terms(right[labelled], ones[labelled], (weights / chance)[labelled]),
+            Terms(p_correct[labelled], ones[labelled], weights[labelled]),
         ),
         **options,
     )
@@ -134,36 +134,37 @@ def _figure(
 
 
 def _monitor(n_streams: int) -> list[dict[str, Any]]:
-    """Coverage of the intervals at each number of labels, and their width against labels alone."""
+    """Coverage of the intervals by number of labels, and widths with and without the model."""
     lines = []
     for accuracy in ACCURACIES:
         truth = stream(np.random.default_rng(0), 4_000_000, accuracy)["right"].mean()
         covered = np.zeros((n_streams, len(LOOKS)))
         widths = np.zeros((n_streams, 2))
-        at_all = np.ones(n_streams)
+        covered_at_all = np.ones(n_streams)
         for i in range(n_streams):
             rng = np.random.default_rng((i, round(1000 * accuracy)))
             rows, right = archived(rng, stream(rng, 25_000, accuracy))
             chance, _ = chances(rows, LOOKS[-1], rng)
-            # looks at a growing random part of the labels
-            when = rng.random(len(rows)) / np.maximum(chance, 1e-12)
+            # look at a growing random part of the labels
+            label_order = rng.random(len(rows)) / np.maximum(chance, 1e-12)
             for k, n in enumerate(LOOKS):
                 share = n / LOOKS[-1]
-                figure = _figure(rows, right, when < share, chance * share)
+                figure = _figure(rows, right, label_order < share, chance * share)
                 covered[i, k] = figure.low <= truth <= figure.high
                 if n == 100:
-                    even = rows.weights * n / rows.weights.sum()
-                    labelled = rng.random(len(rows)) < even
-                    alone = _figure(rows, right, labelled, even, tuning=0.0)
-                    widths[i] = figure.high - figure.low, alone.high - alone.low
-            at_all[i] = covered[i].all()
+                    # labels without the model, drawn in proportion to the weights
+                    label_chance = rows.weights * n / rows.weights.sum()
+                    labelled = rng.random(len(rows)) < label_chance
+                    by_labels = _figure(rows, right, labelled, label_chance, tuning=0.0)
+                    widths[i] = figure.high - figure.low, by_labels.high - by_labels.low
+            covered_at_all[i] = covered[i].all()
         lines.append(
             {
                 "accuracy": accuracy,
                 "system": float(truth),
                 "streams": n_streams,
                 "coverage": covered.mean(axis=0).tolist(),
-                "at_all_looks": float(at_all.mean()),
+                "at_all_looks": float(covered_at_all.mean()),
                 "width": float(widths[:, 0].mean()),
                 "width_alone": float(widths[:, 1].mean()),
             }
@@ -172,7 +173,7 @@ def _monitor(n_streams: int) -> list[dict[str, Any]]:
 
 
 def _batch(rng: np.random.Generator, n: int, loss: float) -> tuple[LabelBatch, int]:
-    """A week of n instances with 100 labels, and the instances that were sent."""
+    """Batch of a week with n instances and 100 labels, and its number of sent instances."""
     rows, right = archived(rng, stream(rng, n, 0.95, loss))
     chance, _ = chances(rows, 100, rng)
     labelled = rng.random(len(rows)) < chance
@@ -183,10 +184,10 @@ def _batch(rng: np.random.Generator, n: int, loss: float) -> tuple[LabelBatch, i
 
 
 def _alarm(n_streams: int) -> dict[str, Any]:
-    """False alarms over 20 weeks, and losses of 3 points found within 2,000 sent instances."""
+    """Rates of false alarms and of detected losses of 3 points, by number of sent instances."""
     bound = stream(np.random.default_rng(0), 4_000_000, 0.95)["right"].mean() - BOUND
     figures: dict[str, Any] = {"streams": n_streams, "labels_a_week": 100}
-    # at the bound itself, where false alarms are most frequent; then 3 points below it
+    # false alarms are most frequent at the bound; the other streams are 3 points below it
     for name, loss, n_sent in (
         ("false_alarms", 0.011, 10_000),
         ("found_within_2000", 0.044, 2_000),
@@ -209,29 +210,30 @@ def _alarm(n_streams: int) -> dict[str, Any]:
 
 
 def _thinning(n_rows: int) -> dict[str, Any]:
-    """Instances through a bound: bytes at each moment, and the sum of the inverse chances."""
+    """Maximum size of an archive with a bound, and the sum of weights of its rows."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        bound = n_rows * 10.0  # of some 40 bytes for each instance
+        bound = n_rows * 10.0  # an instance takes about 40 bytes
         archive = ArchiveFolder(Path(folder), max_bytes=bound, max_days=1e6, rng=rng)
         largest = 0
-        began = time.monotonic()
+        started = time.monotonic()
         for i in range(n_rows // 20_000):
             rows, _ = archived(rng, {**stream(rng, 20_000, 0.95), "sent_chance": np.ones(20_000)})
             chance = archive.chance
-            stays = rng.random(len(rows)) < chance
-            rows = replace(rows.take(stays), stored_chance=np.full(int(stays.sum()), chance))
+            is_stored = rng.random(len(rows)) < chance
+            stored_chance = np.full(int(is_stored.sum()), chance)
+            rows = replace(rows.take(is_stored), stored_chance=stored_chance)
             archive.add(rows, msgspec.structs.replace(FACTS, stored_chance=chance), float(i))
             largest = max(largest, archive.n_bytes)
-        _, left = read_archive(archive.path)["m", "1"]
+        _, remaining_rows = read_archive(archive.path)["m", "1"]
     return {
         "instances": n_rows,
         "bound": bound,
         "largest": largest,
-        "left": len(left),
-        "sum_of_weights": float(left.weights.sum()),
-        "error": float(left.weights.sum() / n_rows - 1),
-        "seconds": time.monotonic() - began,
+        "left": len(remaining_rows),
+        "sum_of_weights": float(remaining_rows.weights.sum()),
+        "error": float(remaining_rows.weights.sum() / n_rows - 1),
+        "seconds": time.monotonic() - started,
     }
 
 
@@ -251,7 +253,7 @@ for i in range(100_000):
 
 
 def _kills(n_kills: int) -> dict[str, Any]:
-    """Kill a writer at random moments; every closed shard must be whole."""
+    """Kill a writer at random times; count the closed shards that are damaged."""
     rng = np.random.default_rng(0)
     n_shards = 0
     damaged = 0
@@ -273,7 +275,7 @@ def _kills(n_kills: int) -> dict[str, Any]:
 
 
 def _refits(quick: bool) -> list[dict[str, Any]]:
-    """Accuracies of each set and seed; finished cases are read from the cache."""
+    """Accuracies of each set and seed, read from the cache if they are there."""
     lines = []
     version = code_version("benchmarks.data.loop_refits")
     for seed in range(1 if quick else N_SEEDS):
@@ -360,7 +362,7 @@ def _with_error(values: NDArray[np.float64]) -> str:
 BENCHMARK = harness.Benchmark(
     name="loop",
     description=__doc__,
-    quick="few streams, one seed",
+    quick="use few streams and one seed",
     packages=PACKAGES,
     measure=measure,
     page=page,

@@ -1,16 +1,18 @@
-"""High-cost models of every kind, from fit to a worker's answers; and what fitted ones promise.
+"""High-cost models of all kinds from fit to worker, and estimates of models fitted before.
 
     python -m benchmarks.bench_models [--quick] [--only table,leak]
 
-`table`: models on 700 rows of digits. Each is given to a cascade, packed, verified on 600 rows that
-it has not seen, and served by a worker behind a broker, whose answers to 40 of these rows are
-counted where they are the model's own. Models that have no form are refused before the fit. Those
-of PyTorch need torch and onnxscript, and are left out without them.
+`table`: models are fitted on 700 rows of digits. Each model becomes the high-cost model of a
+cascade. The cascade is packed and verified on 600 other rows. A worker then answers 40 of these
+rows over a broker, and the benchmark counts the answers that equal those of the model. A cascade
+refuses models that cannot be packed before it fits. Models of PyTorch are skipped unless torch and
+onnxscript are installed.
 
-`leak`: four models fitted on the very rows of six tables, with nothing else given. What the
-cascade promises is compared with its accuracy on the other half of the table, in standard errors,
-without a guarantee and with one on the offload rate. Writes high_cost_models.json and
-high_cost_models.md into benchmarks/results; a quick look into .bench-cache/quick.
+`leak`: three models are fitted on the same rows of six tables that the cascade is fitted on. The
+accuracy that the cascade estimates is compared with its accuracy on the other half of the table, in
+standard errors, without a guarantee and with a guarantee of the offload rate. The results are
+high_cost_models.json and high_cost_models.md in benchmarks/results; ``--quick`` writes them into
+.bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -57,22 +59,22 @@ PACKAGES = (
     "torch",
     "onnxscript",
 )
-LIVE = 40
+N_LIVE_ROWS = 40
 MISSING_SHARE = 0.1
 TABLES = ("breast_cancer", "digits", "wine", "statlog_heart", "sonar", "thyroid")
-MOST_ROWS = 2000
-MEMORIES: dict[str, Any] = {
+MAX_ROWS = 2000
+OVERFITTED_MODELS: dict[str, Any] = {
     "random forest": RandomForestClassifier(50, random_state=0),
     "boosting": HistGradientBoostingClassifier(max_iter=40, random_state=0),
     "tree": DecisionTreeClassifier(random_state=0),
 }
-"""All of them are right on nearly every row that they were fitted on."""
+"""Models that classify nearly every training row correctly."""
 
 Rows = NDArray[np.float32]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Take the models through a worker, and compare promises with test rows."""
+    """Serve the models by a worker, and compare estimates with test rows."""
     figures: dict[str, Any] = {}
     if "table" in options.only:
         figures["models"] = _models(options)
@@ -81,11 +83,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
     lines = ["# High-cost models", ""]
-    lines += _models_page(found["models"]) if "models" in found else []
-    return lines + (_leak_page(found["leak"]) if "leak" in found else [])
+    lines += _models_page(results["models"]) if "models" in results else []
+    return lines + (_leak_page(results["leak"]) if "leak" in results else [])
 
 
 # -- the table of models -------------------------------------------------------------------
@@ -98,8 +100,8 @@ def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
     X_missing[np.random.default_rng(0).random(X.shape) < MISSING_SHARE] = np.nan
     train, validation, test = slice(0, 700), slice(700, 1100), slice(1100, 1700)
     models = []
-    few = 2 if options.quick else None
-    for name, make in list(given_models.CLASSIFIERS.items())[:few]:
+    max_models = 2 if options.quick else None
+    for name, make in list(given_models.CLASSIFIERS.items())[:max_models]:
         if "polars" in name and find_spec("polars") is None:
             note(f"skipped {name}: polars is not installed (pip install polars)")
             continue
@@ -112,7 +114,7 @@ def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
         note("skipped PyTorch's models: torch is not installed (pip install torch onnxscript)")
     else:
         files += given_models.TORCH.items()
-    for name, file in files[:few]:
+    for name, file in files[:max_models]:
         table = X_missing if "missing" in name else X
         model = file(table[train], y[train])
         models.append(_measured(name, model, table, y, (train, validation, test)))
@@ -141,7 +143,7 @@ def _measured(
     train, validation, test = parts
     rows = X[train] if rows is None else rows
     missing = bool(np.isnan(X).any())
-    held_rows = None if validation is None else (X[validation], y[validation])
+    validation_rows = None if validation is None else (X[validation], y[validation])
     note(f"high-cost model: {name}")
     system = gw.ConfidenceCascade(
         model,
@@ -151,12 +153,12 @@ def _measured(
         allow_missing=missing,
         random_state=0,
     )
-    # each step of its way to a worker is timed
+    # fit, pack and verify, with the time of each step
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            system.fit(rows, y[train], validation=held_rows)
+            system.fit(rows, y[train], validation=validation_rows)
     except InputError as error:
         return {"model": name, "refused": str(error), "fit": time.perf_counter() - started}
     fitted = time.perf_counter()
@@ -165,10 +167,10 @@ def _measured(
         packed = time.perf_counter()
         report = verify(system, bundle, X[test])
         verified = time.perf_counter()
-        expected = system.high_cost_model_.labels(X[test][:LIVE])
-        answers = _live(bundle, X[test][:LIVE], backend)
+        expected = system.high_cost_model_.labels(X[test][:N_LIVE_ROWS])
+        answers = _live(bundle, X[test][:N_LIVE_ROWS], backend)
         size = bundle.manifest.files[bundle.manifest.cloud.file].size
-    right = sum(a is not None and a == int(o) for a, o in zip(answers, expected, strict=True))
+    n_equal = sum(a is not None and a == int(o) for a, o in zip(answers, expected, strict=True))
     return {
         "model": name,
         "fit": fitted - started,
@@ -180,14 +182,14 @@ def _measured(
         ),
         "probability_difference": report.cloud_probability_max_difference,
         "live": len(answers),
-        "live_equal": right,
+        "live_equal": n_equal,
         "bytes": size,
         "runs": bundle.manifest.cloud.backend or bundle.manifest.cloud.kind,
     }
 
 
 def _live(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
-    """Labels that a device gets of a worker, over a broker; None where it answers itself."""
+    """Labels that a device receives from a worker; None for a row that the device answers."""
     backend_class = None if backend is None else chosen_backend(backend)
     with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=backend_class):
         link = gw.MqttLink(broker.url)
@@ -219,8 +221,8 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
     return [
         f"{len(models)} models behind `ConfidenceCascade` on digits: 700 rows to fit, 600 to "
         "verify (decisions, labels and the high-cost model's labels, of the bundle against "
-        f"Python), {LIVE} answered by a worker over a broker, equal to the model's own. Fits of "
-        "classifiers include five clones; what cannot be packed is refused before the fit.",
+        f"Python), {N_LIVE_ROWS} answered by a worker over a broker, equal to the model's own. "
+        "Fits of classifiers include five clones; what cannot be packed is refused before the fit.",
         "",
         *harness.table_lines(header, rows),
         "",
@@ -234,11 +236,11 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
     leaks = []
     for source in TABLES[:2] if options.quick else TABLES:
         data = load(find_file(source) or source)
-        order = np.random.default_rng(0).permutation(len(data.y))[:MOST_ROWS]
+        order = np.random.default_rng(0).permutation(len(data.y))[:MAX_ROWS]
         X, X_test, y, y_test = train_test_split(
             data.X[order], data.y[order], test_size=0.5, stratify=data.y[order], random_state=0
         )
-        for name, template in MEMORIES.items():
+        for name, template in OVERFITTED_MODELS.items():
             note(f"leak: {source}, {name}")
             model = template.fit(X, y)
             for guarantee in (None, 0.9):
@@ -256,7 +258,7 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
                 promised = system.operating_point_.accuracy
                 measured = float(np.mean(system.predict(X_test) == y_test))
                 error = np.sqrt(measured * (1 - measured) * (1 / n + 1 / len(X_test)))
-                # a promise about rows that f0 may have seen is refused
+                # a guarantee of the loss is refused, because f0 may have seen the rows
                 refused = False
                 if guarantee is not None:
                     try:
@@ -317,7 +319,7 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
 BENCHMARK = harness.Benchmark(
     name="high_cost_models",
     description=__doc__,
-    quick="four models and two tables: only a look",
+    quick="four models and two tables",
     packages=PACKAGES,
     measure=measure,
     page=page,

@@ -1,19 +1,19 @@
-"""Promises on real tables, and what a person would do in ten lines, on rows kept apart.
+"""Promised losses on test rows of real tables, and comparison with two short recipes.
 
     python -m benchmarks.bench_promises [--quick]
 
-On five splits of twelve tables, `StagedCascade` is fitted with its own high-cost model and the
-default promise: at most :data:`MAX_LOSS` of accuracy less than the high-cost model. Measured on the
-test rows of each split:
+`StagedCascade` is fitted on five splits of each of twelve tables, with its built-in high-cost model
+and the default promise. The promise is that the cascade loses at most :data:`MAX_LOSS` of accuracy
+compared with the high-cost model. The benchmark measures on the test rows of each split:
 
-- the promise, and whether the last lines of ``gatewise train`` say where it is not kept;
-- the built-in high-cost model beside three plain ones;
-- the system at two budgets beside two short recipes at the same budgets: LightGBM on the most
-  important features that the budget pays for, and a threshold between such a small model and
-  LightGBM on all features.
+- whether the promise is kept, and whether ``gatewise train`` reports it if it is not
+- the accuracy of the built-in high-cost model, compared with three plain models
+- the accuracy of the system at two budgets, compared with two short recipes. One fits LightGBM on
+  the most important features that the budget pays for. The other adds a threshold on the
+  probability of such a small model, below which LightGBM on all features answers.
 
-A finished split is kept under ``.bench-cache/promises`` until the code changes. Writes
-promises.json and promises.md into benchmarks/results; a quick look (two tables) into
+Finished splits are cached in ``.bench-cache/promises`` until the code changes. The results are
+promises.json and promises.md in benchmarks/results; ``--quick`` measures two tables and writes into
 .bench-cache/quick.
 """
 
@@ -65,7 +65,7 @@ TABLES = (
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 N_SPLITS = 5
 MAX_TRAIN = 600
-"""Training rows of a split; larger tables give five splits without a row in common."""
+"""Maximum number of training rows of a split; splits of larger tables share no rows."""
 MAX_TEST = 2000
 MAX_LOSS = 0.01
 BUDGET_SHARES = (0.15, 0.4)
@@ -73,7 +73,7 @@ BUDGET_SHARES = (0.15, 0.4)
 
 
 class Table(NamedTuple):
-    """A table with class indices and prices."""
+    """Features, class indices and feature costs of a table."""
 
     name: str
     x: Rows
@@ -82,18 +82,18 @@ class Table(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean of one value per row, and its standard error."""
+    """Mean of one value per row, and its standard error."""
 
     value: float
     error: float
 
     @classmethod
     def of_rows(cls, values: NDArray[np.float64]) -> Mean:
-        """Mean of independent rows."""
+        """Mean and standard error of independent values."""
         return cls(float(values.mean()), float(values.std() / np.sqrt(len(values))))
 
     def text(self) -> str:
-        """The mean in points of a hundred."""
+        """Format mean and standard error in percentage points."""
         return f"{100 * self.value:+.2f} ± {100 * self.error:.2f}"
 
 
@@ -101,10 +101,10 @@ class Mean(NamedTuple):
 
 
 def read_table(name: str) -> Table:
-    """Load a table; rows whose class is too rare for every split are left out."""
+    """Load a table without the classes that have fewer than 0.5 % of its rows."""
     data = load(name if name in datasets.names() else problems.data_file(name))
     _, y, counts = np.unique(data.y, return_inverse=True, return_counts=True)
-    if name == "letter":  # 26 classes of a few hundred rows would take half of the time
+    if name == "letter":  # with 26 classes, this table would take half of the total time
         return Table(name, data.X, (data.y >= 13).astype(np.int64), data.feature_costs)
     has_rows = counts[y] >= len(y) / 200
     labels = np.unique(y[has_rows], return_inverse=True)[1].astype(np.int64)
@@ -112,7 +112,7 @@ def read_table(name: str) -> Table:
 
 
 def splits(table: Table) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Yield training and test rows of five splits; no test row occurs twice."""
+    """Yield training and test rows of five splits with disjoint test rows."""
     folds = StratifiedKFold(N_SPLITS, shuffle=True, random_state=0).split(table.x, table.y)
     if len(table.y) <= 4 * MAX_TRAIN:
         for train, test in folds:
@@ -137,20 +137,20 @@ def _sample(table: Table, rows: NDArray[np.intp], size: int) -> NDArray[np.intp]
 
 
 def measure_split(split: Split) -> dict[str, Any]:
-    """Fit the system and the recipes; give sums over the test rows as plain values."""
+    """Fit the system and the recipes; return figures of the test rows as JSON values."""
     started = time.process_time()
     system = gw.StagedCascade(feature_costs=split.costs, random_state=split.seed)
     system.fit(split.x, split.y)
     seconds = time.process_time() - started
-    # the promise, and f0 beside plain models
-    cloud_right = split.right(system.classes_[system.high_cost_model_.labels(split.x_test)])
+    # the promise, and the high-cost model compared with plain models
+    is_cloud_correct = split.right(system.classes_[system.high_cost_model_.labels(split.x_test)])
     check = _promise_check(system, split)
-    loss = cloud_right - split.right(system.predict(split.x_test))
+    loss = is_cloud_correct - split.right(system.predict(split.x_test))
     rows: dict[str, list[float]] = {
-        f"f0 beside {name}": (cloud_right - split.right(answers)).tolist()
+        f"f0 beside {name}": (is_cloud_correct - split.right(answers)).tolist()
         for name, answers in _plain_answers(split).items()
     }
-    # the system beside the recipes at each budget
+    # the system compared with the recipes at each budget
     costs: dict[str, list[float]] = {"system": [], **{name: [] for name in RECIPES}}
     differences: dict[str, list[NDArray[np.float64]]] = {name: [] for name in RECIPES}
     for share in BUDGET_SHARES:
@@ -167,7 +167,7 @@ def measure_split(split: Split) -> dict[str, Any]:
         "loss": loss.tolist(),
         "cost_share": float(system.cost(split.x_test).mean() / split.costs.total),
         "f0": system.high_cost_model_.kind,
-        "f0_accuracy": float(cloud_right.mean()),
+        "f0_accuracy": float(is_cloud_correct.mean()),
         "verdict": check.verdict,
         "said": next(line for line in check.lines() if line.startswith(("kept", "not kept"))),
         "spent": {name: float(np.mean(values)) for name, values in costs.items()},
@@ -176,7 +176,7 @@ def measure_split(split: Split) -> dict[str, Any]:
 
 
 def _promise_check(system: gw.StagedCascade, split: Split) -> PromiseCheck:
-    """Compare the promise with the test rows, as ``gatewise train`` does."""
+    """Check the promise on the test rows like ``gatewise train``."""
     answers = np.searchsorted(system.classes_, system.predict(split.x_test))
     rows = UnseenRows(
         truth=np.searchsorted(system.classes_, split.y_test).astype(np.int64),
@@ -193,7 +193,7 @@ def _promise_check(system: gw.StagedCascade, split: Split) -> PromiseCheck:
 def _system_answers(
     system: gw.StagedCascade, split: Split, budget: float
 ) -> tuple[NDArray[Any], float]:
-    """Labels and mean cost at a budget; the commonest class for nothing if no point is as cheap."""
+    """Labels and mean cost at a budget, or the most frequent class at no cost if none fits."""
     try:
         tuned = system.at(budget=budget)
     except InputError:
@@ -239,7 +239,7 @@ def _measured_table(name: str) -> dict[str, Any]:
 
 
 def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Pool the test rows of the splits."""
+    """Figures of a table over the test rows of all its splits."""
     promises = []
     for result in results:
         loss = Mean.of_rows(np.array(result["loss"]))
@@ -398,7 +398,7 @@ def _outcome(mean: Mean) -> str:
 BENCHMARK = harness.Benchmark(
     name="promises",
     description=__doc__,
-    quick="sonar and wine alone",
+    quick="measure only sonar and wine",
     packages=PACKAGES,
     measure=measure,
     page=page,

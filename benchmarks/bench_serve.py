@@ -1,12 +1,13 @@
-"""Latency, decisions and losses of ``gatewise serve``, compared with a plain onnxruntime server.
+"""Latency, decisions and lost requests of ``gatewise serve``, compared with a plain server.
 
     python -m benchmarks.bench_serve [--quick]
 
-A cascade on Breast Cancer Wisconsin is served from a process of its own. The plain server is a
-process of starlette and uvicorn that runs the first stage's graph in onnxruntime. Rows that the
-first stage answers go to both, by turns, each over one connection that stays open. Then all rows,
-and rows with noise, are compared with the decisions that ``gatewise verify`` computes, and the
-worker is killed while clients ask. Writes serve.json and serve.md.
+``gatewise serve`` runs a cascade on Breast Cancer Wisconsin in a separate process. The plain server
+is a process of starlette and uvicorn that runs the graph of the first stage in onnxruntime. Rows
+that the first stage answers are sent to both servers alternately over persistent connections. The
+answers to all rows, some with noise, are then compared with the decisions that ``gatewise verify``
+computes. Last, the worker is killed while clients send requests. The results are serve.json and
+serve.md.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def packed_cascade(folder: Path) -> tuple[Any, NDArray[np.float32]]:
 
 @contextmanager
 def _server(*command: str) -> Iterator[str]:
-    """Run a server as a process; give its address, which it prints."""
+    """Run a server process and yield the address that it prints."""
     with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -131,7 +132,7 @@ def _post(connection: http.client.HTTPConnection, path: str, body: bytes) -> byt
 
 
 def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
-    """Ask both servers by turns about rows that the first stage answers."""
+    """Latencies of both servers for rows that the first stage answers, sent alternately."""
     from gatewise_export.packing.verification import graph_outcome
 
     manifest = bundle.manifest
@@ -153,7 +154,7 @@ def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[
             for name, (connection, path) in servers.items():
                 started = time.perf_counter()
                 _post(connection, path, body)
-                if i >= 200:  # the first ones warm both up
+                if i >= 200:  # the first 200 requests warm up both servers
                     times[name].append(time.perf_counter() - started)
     return {
         name: {f"p{q}_us": round(1e6 * float(np.percentile(t, q)), 1) for q in (50, 95, 99)}
@@ -162,7 +163,7 @@ def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[
 
 
 def _differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> tuple[int, int]:
-    """Count rows whose stage or class differs from the outcome that ``verify`` compares."""
+    """Count rows whose route or class differs from the decision that ``verify`` computes."""
     from gatewise_cloud import MosquittoBroker, Worker
     from gatewise_export.packing.verification import graph_outcome
 
@@ -185,12 +186,12 @@ def _differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> tuple[int
                 classes += outputs["class_index"]
                 routes += outputs["route"]
     expected_routes = np.where(outcome.exits < n_stages, "edge", "cloud")
-    is_other = (np.array(routes) != expected_routes) | (np.array(classes) != outcome.labels)
-    return int(is_other.sum()), n_rows
+    is_different = (np.array(routes) != expected_routes) | (np.array(classes) != outcome.labels)
+    return int(is_different.sum()), n_rows
 
 
 def _killed_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
-    """Ask from four clients, and kill the worker when half is answered."""
+    """Send requests from four clients, and kill the worker after half of the answers."""
     from gatewise_cloud import MosquittoBroker
     from gatewise_export.packing.verification import graph_outcome
 
@@ -199,8 +200,8 @@ def _killed_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> d
     mixed = np.concatenate([hard, rows[: 3 * len(hard)]])
     routes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    late: list[float] = []
-    counting = threading.Lock()
+    latencies: list[float] = []
+    counter_lock = threading.Lock()
     is_halfway = threading.Event()
 
     def ask(address: str, part: int) -> None:
@@ -208,11 +209,11 @@ def _killed_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> d
         for i in range(part, n_requests, 4):
             body = json.dumps({"instances": [mixed[i % len(mixed)].tolist()]}).encode()
             (answer,) = json.loads(_post(connection, "/predict", body))["predictions"]
-            with counting:
+            with counter_lock:
                 routes[answer["route"]] += 1
                 when = "after" if process.returncode is not None else "before"
                 reasons[f"{when} the kill, {answer['route']}: {answer['reason']}"] += 1
-                late.append(answer["latency_ms"])
+                latencies.append(answer["latency_ms"])
             if sum(routes.values()) > n_requests // 2:
                 is_halfway.set()
 
@@ -236,13 +237,13 @@ def _killed_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> d
         "asked": n_requests,
         "routes": dict(routes),
         "reasons": dict(reasons),
-        "largest_latency_ms": round(max(late), 1),
+        "largest_latency_ms": round(max(latencies), 1),
         "deadline_ms": 500,
     }
 
 
 def _wait_for_worker(address: str, row: NDArray[np.float32]) -> None:
-    """Ask about a hard row until the worker answers it, for 30 s at most."""
+    """Send a hard row until the worker answers it; raise TimeoutError after 60 attempts."""
     connection = http.client.HTTPConnection(address)
     body = json.dumps({"instances": [row.tolist()]}).encode()
     for _ in range(60):
@@ -253,12 +254,12 @@ def _wait_for_worker(address: str, row: NDArray[np.float32]) -> None:
     raise TimeoutError("no worker answered in time")
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Write the page."""
-    killed = found["killed"]
+    killed = results["killed"]
     routes = ", ".join(f"{n} {route}" for route, n in killed["routes"].items())
     latencies = [
-        (name, *(f"{found['latencies'][name][f'p{q}_us']:.0f}" for q in (50, 95, 99)))
+        (name, *(f"{results['latencies'][name][f'p{q}_us']:.0f}" for q in (50, 95, 99)))
         for name in ("plain", "serve")
     ]
     return [
@@ -271,19 +272,19 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "",
         *harness.table_lines(("server", "p50, us", "p95", "p99"), latencies),
         "",
-        f"{found['compared']:,} rows, a part with noise, were compared with the decisions that",
+        f"{results['compared']:,} rows, a part with noise, were compared with the decisions that",
         f"`gatewise verify` computes. {killed['asked']:,} requests of four clients were answered",
         f"while the worker was killed: {routes}; the slowest took",
         f"{killed['largest_latency_ms']:.0f} ms of a deadline of {killed['deadline_ms']} ms.",
         "",
-        *harness.targets_table(TARGETS, found),
+        *harness.targets_table(TARGETS, results),
     ]
 
 
 BENCHMARK = harness.Benchmark(
     name="serve",
     description=__doc__,
-    quick="a tenth of the requests",
+    quick="send a tenth of the requests",
     packages=PACKAGES,
     measure=measure,
     page=page,

@@ -1,15 +1,18 @@
-"""Blocks on raw signals: accuracy against the time that features take, on groups not seen.
+"""Accuracy and feature time of cascades on raw signals, measured on unseen groups.
 
     python -m benchmarks.bench_signals [--quick] [--only movement,sound] [--finished]
 
-Prices are measured on this machine, in microseconds for one window. In each split whole groups
-(subjects, records, speakers, motor loads) are test rows; everything that chooses works by group on
-the others. A staged cascade is picked for a loss of at most 1 point against a boosted model on all
-features, which is its high-cost model: what it offloads pays for all features. Beside it: that
-model, one on the cheapest block, a small network on the raw window, and CEGB and Adapt-GBRT with
-the same prices. Writes signals.json and signals.md into benchmarks/results. Finished splits are
-kept in .bench-cache/signals, so that a run that is broken off goes on; --finished makes the page of
-what there is, and leaves sets of which nothing is finished as they stand there, marked.
+Prices are the microseconds per window that this machine needs for a block. Each split tests on
+whole groups, which are subjects, records, speakers or motor loads. Validation within the training
+rows also splits by group. The high-cost model of the cascade is a boosted model on all features,
+and an offload pays for all of them. The operating point is the cheapest with a loss of at most 1
+point.
+
+The page compares the cascade with the high-cost model, a boosted model on the cheapest block, a
+small network on the raw window, CEGB and Adapt-GBRT. The results are signals.json and signals.md in
+benchmarks/results. Finished splits are cached in .bench-cache/signals, so that an interrupted run
+continues. ``--finished`` writes the page from the cached splits; sets without them keep their
+committed figures with a mark.
 """
 
 from __future__ import annotations
@@ -49,31 +52,33 @@ FOLDER = CACHE / "signals"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
     parser = BENCHMARK.parser()
-    parser.add_argument("--finished", action="store_true", help="fit nothing: finished splits only")
+    parser.add_argument(
+        "--finished", action="store_true", help="use only cached splits and fit nothing"
+    )
     return BENCHMARK.main(arguments, parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Fit the splits that are not finished."""
+    """Fit the splits that are not cached; return the figures of all splits."""
     problems = {name: _Priced.load(name) for name in options.only}
-    n = 2 if options.quick else SPLITS
-    cells = [(_measured, "", k, p) for k in range(n) for p in problems.values()]
+    n_splits = 2 if options.quick else SPLITS
+    cells = [(_measured, "", k, p) for k in range(n_splits) for p in problems.values()]
     cells += [(_peers, "peers.", k, p) for k in range(PEER_SPLITS) for p in problems.values()]
     for compute, kind, number, problem in () if options.finished else cells:
         _run_cell(compute, kind, number, problem)
     return {
-        "settings": {"splits": n, "peer_splits": PEER_SPLITS, "max_loss": MAX_LOSS},
-        "sets": {name: _results(problem, n) for name, problem in problems.items()},
+        "settings": {"splits": n_splits, "peer_splits": PEER_SPLITS, "max_loss": MAX_LOSS},
+        "sets": {name: _results(problem, n_splits) for name, problem in problems.items()},
     }
 
 
 @dataclass(frozen=True, eq=False)
 class _Priced:
-    """A set, its blocks with measured prices, the same for all splits, and their features."""
+    """Signal set with the features and measured prices of its blocks, used by all splits."""
 
-    given: SignalSet
+    signal_set: SignalSet
     graph: sig.SignalGraph
     prices: dict[str, float]
     x: NDArray[np.float32]
@@ -86,15 +91,15 @@ class _Priced:
         return cls(signal_set, graph, prices, graph.transform(signal_set.windows))
 
     def split(self, number: int) -> _Split:
-        train, test = self.given.splits(number + 1)[number]
-        return _Split(self.given, self.graph, self.x, train, test, number)
+        train, test = self.signal_set.splits(number + 1)[number]
+        return _Split(self.signal_set, self.graph, self.x, train, test, number)
 
 
 def _run_cell(
     measure: Callable[[_Split], dict[str, Any]], kind: str, number: int, problem: _Priced
 ) -> None:
-    """Run a split, unless it is finished."""
-    path = _cell(problem.given.name, kind, number)
+    """Run a split unless its result is cached."""
+    path = _cell(problem.signal_set.name, kind, number)
     if not path.is_file():
         started = time.process_time()
         cell = measure(problem.split(number))
@@ -104,8 +109,8 @@ def _run_cell(
 
 
 def _results(problem: _Priced, n_splits: int) -> dict[str, Any]:
-    """Figures of the finished splits; where there are none, those of an earlier run, marked."""
-    signal_set, graph = problem.given, problem.graph
+    """Figures of the cached splits, or the committed figures with a mark if there are no splits."""
+    signal_set, graph = problem.signal_set, problem.graph
     cells = []
     for number in range(n_splits):
         path, peers_path = (_cell(signal_set.name, kind, number) for kind in ("", "peers."))
@@ -132,7 +137,7 @@ def _results(problem: _Priced, n_splits: int) -> dict[str, Any]:
 
 
 def _cell(name: str, kind: str, number: int) -> Path:
-    """File of a split's result: its name has a hash of the code and settings that decide it."""
+    """Cache file of a split; its name contains a hash of the code and settings."""
     modules = ["benchmarks.data.signal_sets", "gatewise_training.cascades.staged"]
     if kind:
         modules += ["gatewise_training.adapt.gbrt", "gatewise_training.cegb.classifier"]
@@ -141,25 +146,25 @@ def _cell(name: str, kind: str, number: int) -> Path:
     return FOLDER / f"{name}.{kind}{number}.{version}.json"
 
 
-def _priced(given: SignalSet) -> tuple[list[sig.Block], dict[str, float]]:
-    """Blocks with measured prices, the same for all splits."""
-    path = FOLDER / f"{given.name}.prices.json"
-    steps = sig.SignalGraph(given.blocks).steps
+def _priced(signal_set: SignalSet) -> tuple[list[sig.Block], dict[str, float]]:
+    """Blocks of a set with measured prices, which are cached for all splits."""
+    path = FOLDER / f"{signal_set.name}.prices.json"
+    steps = sig.SignalGraph(signal_set.blocks).steps
     known = json.loads(path.read_text()) if path.is_file() else {}
     if set(known) != {step.label for step in steps}:
-        rows = np.linspace(0, len(given.y) - 1, MEASURED_WINDOWS).astype(int)
-        measured = sig.SignalGraph(sig.measured(given.blocks, given.windows[rows])).steps
+        rows = np.linspace(0, len(signal_set.y) - 1, MEASURED_WINDOWS).astype(int)
+        measured = sig.SignalGraph(sig.measured(signal_set.blocks, signal_set.windows[rows])).steps
         known = {step.label: round(step.price or 0.0, 2) for step in measured}
         write_whole(path, json.dumps(known))
     prices = {step: known[step.label] for step in steps}
-    return [block.with_prices(prices) for block in given.blocks], known
+    return [block.with_prices(prices) for block in signal_set.blocks], known
 
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """Training and test rows of a set, and how answers to the test rows are measured."""
+    """Training and test rows of one split of a set."""
 
-    given: SignalSet
+    signal_set: SignalSet
     graph: sig.SignalGraph
     x: NDArray[np.float32]  # features of all windows
     train: NDArray[np.intp]
@@ -168,23 +173,23 @@ class _Split:
 
     @property
     def balanced(self) -> Literal["balanced"] | None:
-        return "balanced" if self.given.rare else None
+        return "balanced" if self.signal_set.rare else None
 
     @property
     def groups(self) -> NDArray[np.int64] | None:
-        """Of the training rows."""
-        return None if self.given.groups is None else self.given.groups[self.train]
+        """Groups of the training rows."""
+        return None if self.signal_set.groups is None else self.signal_set.groups[self.train]
 
     def right(self, model: Any, x: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which test rows a model answers right, from a table of all rows."""
-        is_right: NDArray[np.bool_] = model.predict(x[self.test]) == self.given.y[self.test]
-        return is_right
+        """Whether a model classifies each test row correctly; `x` has all rows."""
+        is_correct: NDArray[np.bool_] = model.predict(x[self.test]) == self.signal_set.y[self.test]
+        return is_correct
 
     def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
-        """Mean over the test rows, and its standard error where rows of a group are alike."""
-        y, groups = self.given.y[self.test], self.given.groups
+        """Mean over the test rows, and its standard error with correlated rows within groups."""
+        y, groups = self.signal_set.y[self.test], self.signal_set.groups
         clusters = np.arange(len(y)) if groups is None else groups[self.test]
-        weight = 1.0 / np.bincount(y)[y] if self.given.rare else np.ones(len(y))
+        weight = 1.0 / np.bincount(y)[y] if self.signal_set.rare else np.ones(len(y))
         mean = float(np.average(values, weights=weight))
         _, number = np.unique(clusters, return_inverse=True)
         sums = np.bincount(number, weight * (values - mean)) / weight.sum()
@@ -197,23 +202,23 @@ class _Split:
 
 
 def _measured(split: _Split) -> dict[str, Any]:
-    """Fit a cascade before a boosted model on all features, which is what it is compared with."""
-    y, x, test, costs = split.given.y, split.x, split.test, split.graph.costs()
+    """Fit a cascade whose high-cost model is a boosted model on all features; compare both."""
+    y, x, test, costs = split.signal_set.y, split.x, split.test, split.graph.costs()
     system = StagedCascade(
         _boosted(split, None),
         feature_costs=costs,
-        families=split.given.families,
+        families=split.signal_set.families,
         max_loss=MAX_LOSS,
         class_weight=split.balanced,
         random_state=split.seed,
     ).fit(x[split.train], y[split.train], groups=split.groups)
     right = split.right(system, x)
-    of_all = system.classes_[system.high_cost_model_.labels(x[test])] == y[test]
-    loss, error = split.mean(of_all.astype(float) - right)
+    is_cloud_correct = system.classes_[system.high_cost_model_.labels(x[test])] == y[test]
+    loss, error = split.mean(is_cloud_correct.astype(float) - right)
     point, curve = system.operating_point_, system.frontier_
     promised = curve.reference_weighted_accuracy or curve.reference_accuracy
     return {
-        "all features": split.figures(of_all, costs.total),
+        "all features": split.figures(is_cloud_correct, costs.total),
         "gatewise": split.figures(right, float(system.cost(x[test]).mean()))
         | {
             "offloaded": float(system.offload(x[test]).mean()),
@@ -226,8 +231,8 @@ def _measured(split: _Split) -> dict[str, Any]:
 
 
 def _peers(split: _Split) -> dict[str, Any]:
-    """Fit the cheapest block alone, a network on the raw window, and other budgeted methods."""
-    graph, x, train, y, seed = split.graph, split.x, split.train, split.given.y, split.seed
+    """Fit a model on the cheapest block, a network on the raw window, CEGB and Adapt-GBRT."""
+    graph, x, train, y, seed = split.graph, split.x, split.train, split.signal_set.y, split.seed
     costs = graph.costs()
     # boosted trees on the cheapest block
     cheapest = min(range(len(graph.blocks)), key=lambda b: costs.alone[graph.columns(b)].min())
@@ -235,12 +240,12 @@ def _peers(split: _Split) -> dict[str, Any]:
     boosted = _boosted(split, split.balanced).fit(x[train, columns], y[train])
     price = float(costs.price(np.arange(columns.start, columns.stop)))
     # a network on the raw window
-    flat = np.asarray(split.given.windows, np.float32).reshape(len(y), -1)
+    flat = np.asarray(split.signal_set.windows, np.float32).reshape(len(y), -1)
     network = make_pipeline(
         StandardScaler(), MLPClassifier((64,), early_stopping=True, max_iter=60, random_state=seed)
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it has not converged
+        warnings.simplefilter("ignore")  # the warning that the network has not converged
         network.fit(flat[train], y[train])
     figures: dict[str, Any] = {
         "cheapest block": split.figures(split.right(boosted, x[:, columns]), price),
@@ -263,7 +268,7 @@ def _peers(split: _Split) -> dict[str, Any]:
         model.set_params(max_loss=MAX_LOSS, class_weight=split.balanced, random_state=seed)
         try:
             model.fit(x[train], y[train], groups=split.groups)
-        except GatewiseError as error:  # a peer that cannot fit a set is shown as such
+        except GatewiseError as error:  # the page shows that this method cannot fit the set
             figures[name] = {"failed": str(error)[:200]}
         else:
             cost = float(model.cost(x[split.test]).mean())
@@ -272,12 +277,12 @@ def _peers(split: _Split) -> dict[str, Any]:
 
 
 def _boosted(split: _Split, class_weight: str | None) -> LGBMClassifier:
-    """Make a boosted model; where it is fitted by a method that weights the classes, unweighted.
+    """Boosted model without class weights if the caller passes weighted rows.
 
-    Bins are coarse where rows have groups, since on groups not seen that is more often right, and
-    of pictures, for time.
+    Sets with groups use fewer bins because they are then more accurate on unseen groups. Pictures
+    use fewer bins to save time.
     """
-    bins = 63 if split.given.groups is not None or split.x.shape[1] > 500 else 255
+    bins = 63 if split.signal_set.groups is not None or split.x.shape[1] > 500 else 255
     return LGBMClassifier(
         n_estimators=150,
         num_leaves=15,
@@ -290,10 +295,10 @@ def _boosted(split: _Split, class_weight: str | None) -> LGBMClassifier:
 
 
 def _device_time(split: _Split, system: Any) -> float:
-    """Time that a device computes features for, by the price charged: the median over windows."""
+    """Ratio of feature time on a device to the charged price, as the median over windows."""
     graph = split.graph
     rows = split.test[:: max(1, len(split.test) // TIMED_WINDOWS)]
-    windows, x = split.given.windows[rows], split.x[rows]
+    windows, x = split.signal_set.windows[rows], split.x[rows]
     ratios = []
     for window, exit_stage, charged in zip(
         windows, system.exit_stage(x), system.cost(x), strict=True
@@ -304,12 +309,12 @@ def _device_time(split: _Split, system: Any) -> float:
         blocks = [dict.fromkeys(graph.block_of[features].tolist()) for features in read]
         durations = []
         for _ in range(5):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             values = graph.start(window)
             for numbers in blocks:
                 for number in numbers:
                     values.of_block(number)
-            durations.append(time.perf_counter() - begun)
+            durations.append(time.perf_counter() - started)
         ratios.append(1e6 * min(durations) / charged)
     return float(np.median(ratios))
 
@@ -363,7 +368,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
 
 
 def _peers_table(found: Mapping[str, Any]) -> list[str]:
-    """Lines of the peers' table, of the splits that they were fitted on."""
+    """Lines of the table that compares all methods on the splits of the peers."""
     kinds = [
         "all features",
         "gatewise",
@@ -400,7 +405,7 @@ def _peer(cells: Sequence[dict[str, Any]], kind: str) -> str:
 BENCHMARK = harness.Benchmark(
     name="signals",
     description=__doc__,
-    quick="two splits: only a look",
+    quick="two splits",
     packages=PACKAGES,
     measure=measure,
     page=page,

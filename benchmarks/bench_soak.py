@@ -1,17 +1,19 @@
-"""A day's messages through one device and one worker: memory, threads and descriptors over time.
+"""Memory, threads and open files of device, worker and broker during 1,000,000 messages.
 
     python -m benchmarks.bench_soak [--quick | --messages N]
 
-``gatewise edge`` sends every row of a file to ``gatewise cloud`` over a broker, eight at a time, as
-fast as they go: 1,000,000 messages, which a device with 11.6 a second takes 24 hours for. Memory,
-threads and open files of the three processes are read every few seconds. Writes soak.json and
-soak.md into benchmarks/results; a quick look (20,000 messages) into .bench-cache/quick.
+``gatewise edge`` sends every row of a file to ``gatewise cloud`` over a broker as fast as possible,
+with at most eight pending requests. A device that sends 11.6 messages per second needs 24 hours for
+1,000,000 messages. The benchmark samples the three processes every few seconds. The results are
+soak.json and soak.md in benchmarks/results; ``--quick`` sends 20,000 messages and writes into
+.bench-cache/quick.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -36,37 +38,37 @@ from gatewise_training import ConfidenceCascade
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 MESSAGES = 1_000_000
-QUICK = 20_000
-#: Shares of the messages at which the processes are shown.
-SHOWN = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
+QUICK_MESSAGES = 20_000
+#: The page shows the samples after these shares of the messages.
+PAGE_SHARES = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
 FIGURES = ("memory_mb", "threads", "files")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
     parser = BENCHMARK.parser()
-    parser.add_argument("--messages", type=int, default=MESSAGES, help="how many are sent")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="number of messages")
     return BENCHMARK.main(arguments, parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Send the messages, and watch the processes meanwhile."""
+    """Send the messages and sample the processes."""
     with tempfile.TemporaryDirectory() as folder:
-        return watch_processes(Path(folder), QUICK if options.quick else options.messages)
+        return watch_processes(Path(folder), QUICK_MESSAGES if options.quick else options.messages)
 
 
 def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
-    """Send the messages; what the processes held meanwhile."""
-    # a small system, and a table with a row for each message
+    """Send the messages; return samples of the processes and the growth of their memory."""
+    # pack a small system, and write a table with one row per message
     X, y = load_iris(return_X_y=True)
     system = ConfidenceCascade(LogisticRegression(max_iter=500), random_state=0).fit(X, y)
     bundle = pack(system, folder / "bundle", sample=X[:16]).path
     rows = np.random.default_rng(0).integers(0, len(X), messages)
-    head = ",".join(f'"{name}"' for name in system.feature_names_)
+    header = ",".join(f'"{name}"' for name in system.feature_names_)
     lines = np.array([",".join(map(repr, row.tolist())) for row in X])
-    (folder / "rows.csv").write_text("\n".join([head, *lines[rows].tolist(), ""]))
+    (folder / "rows.csv").write_text("\n".join([header, *lines[rows].tolist(), ""]))
     with ExitStack() as stack:
-        # a broker, a worker that is ready, and a device that reads the table
+        # start a broker and a worker, then a device that reads the table
         broker = stack.enter_context(MosquittoBroker())
         worker = _start(stack, "cloud", str(bundle), "--broker", broker.url)
         assert worker.stdout is not None
@@ -74,21 +76,29 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
             if b"ready" in line:
                 break
         started = time.monotonic()
-        words = [str(bundle), "--broker", broker.url, "--data", str(folder / "rows.csv")]
-        words += ["--policy", "cloud-only", "--parallel", "8", "--deadline-ms", "20000", "--json"]
-        device = _start(stack, "edge", *words)
+        arguments = [str(bundle), "--broker", broker.url, "--data", str(folder / "rows.csv")]
+        arguments += [
+            "--policy",
+            "cloud-only",
+            "--parallel",
+            "8",
+            "--deadline-ms",
+            "20000",
+            "--json",
+        ]
+        device = _start(stack, "edge", *arguments)
         output = _Output(device)
         processes = {"device": device.pid, "worker": worker.pid, "broker": _mosquitto()}
-        # what the three hold, until the device has ended
+        # sample the three processes until the device exits
         samples = []
         while device.poll() is None:
             n_lines = output.lines
-            sample = {"answers": n_lines} | {n: _held(pid) for n, pid in processes.items()}
-            if device.poll() is not None:  # it ended meanwhile, and holds nothing any more
+            sample = {"answers": n_lines} | {n: _sample(pid) for n, pid in processes.items()}
+            if device.poll() is not None:  # exited during the sample, so its figures are not valid
                 break
             samples.append(sample)
             note(f"{n_lines:,} of {messages:,} answers")
-            output.ended.wait(5.0 if messages > QUICK else 0.5)
+            output.ended.wait(5.0 if messages > QUICK_MESSAGES else 0.5)
         seconds = time.monotonic() - started
     summary = output.summary()
     return {
@@ -101,10 +111,12 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
 
 
 class _Output:
-    """What the device prints: lines are counted, the last one is kept."""
+    """Counter of the lines that the device prints; keeps the last line."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.lines, self.ended, self._last = 0, threading.Event(), b""
+        self.lines = 0
+        self.ended = threading.Event()
+        self._last_line = b""
         self._stream = process.stdout
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -112,20 +124,20 @@ class _Output:
         assert self._stream is not None
         remaining = b""
         while block := self._stream.read1(1 << 16):  # type: ignore[attr-defined]
-            *whole, remaining = (remaining + block).split(b"\n")
-            self.lines += len(whole)
-            self._last = whole[-1] if whole else self._last
+            *full_lines, remaining = (remaining + block).split(b"\n")
+            self.lines += len(full_lines)
+            self._last_line = full_lines[-1] if full_lines else self._last_line
         self.ended.set()
 
     def summary(self) -> dict[str, Any]:
-        """The document that the device ends with."""
-        summary: dict[str, Any] = json.loads(self._last)["summary"]
+        """Summary that the device prints in its last line."""
+        summary: dict[str, Any] = json.loads(self._last_line)["summary"]
         return summary
 
 
-def _start(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
+def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "gatewise", *words], stdout=subprocess.PIPE, stderr=sys.stderr
+        [sys.executable, "-m", "gatewise", *arguments], stdout=subprocess.PIPE, stderr=sys.stderr
     )
     stack.callback(process.wait)
     stack.callback(process.terminate)
@@ -133,14 +145,15 @@ def _start(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
 
 
 def _mosquitto() -> int:
-    """Process id of the broker, the latest mosquitto below this process."""
+    """Process id of the last mosquitto that is a descendant of this process."""
     brokers = [p for p in psutil.Process().children(True) if p.name() == "mosquitto"]
     if not brokers:
         raise GatewiseError("mosquitto is not running; install it (apt install mosquitto)")
     return brokers[-1].pid
 
 
-def _held(pid: int) -> dict[str, float]:
+def _sample(pid: int) -> dict[str, float]:
+    """Memory, threads and open files of a process; NaN if it does not exist."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -155,35 +168,35 @@ def _held(pid: int) -> dict[str, float]:
 
 
 def _growth(samples: Sequence[dict[str, Any]], name: str, messages: int) -> float:
-    """Memory at the end less that at a tenth of the messages, in MB."""
-    late = [s[name]["memory_mb"] for s in samples if s["answers"] >= messages / 10]
-    late = [memory for memory in late if memory == memory]
-    return late[-1] - late[0] if late else float("nan")
+    """Growth of memory in MB from a tenth of the messages to the last message."""
+    sizes = [s[name]["memory_mb"] for s in samples if s["answers"] >= messages / 10]
+    sizes = [size for size in sizes if not math.isnan(size)]
+    return sizes[-1] - sizes[0] if sizes else float("nan")
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
-    messages, samples = found["messages"], found["samples"]
+    messages, samples = results["messages"], results["samples"]
     lines = [
         "# A day's messages through one device and one worker",
         "",
-        f"{messages:,} messages in {found['seconds']:,.0f} s "
-        f"({messages / found['seconds']:,.0f} a second), eight at a time, every row offloaded; "
-        f"answers: {found['answers']}. Made by `make bench-soak`.",
+        f"{messages:,} messages in {results['seconds']:,.0f} s "
+        f"({messages / results['seconds']:,.0f} a second), eight at a time, every row offloaded; "
+        f"answers: {results['answers']}. Made by `make bench-soak`.",
         "",
         "Memory in MB / threads / open files:",
         "",
         "| answers | device | worker | broker |",
         "| --- | --- | --- | --- |",
     ]
-    for share in SHOWN:
+    for share in PAGE_SHARES:
         sample = min(samples, key=lambda s: abs(s["answers"] - share * messages))
         cells = [
             f"{sample[n]['memory_mb']:.1f} / {sample[n]['threads']} / {sample[n]['files']}"
             for n in ("device", "worker", "broker")
         ]
         lines.append(f"| {sample['answers']:,} | {' | '.join(cells)} |")
-    growth = ", ".join(f"{name} {mb:+.1f}" for name, mb in found["growth_mb"].items())
+    growth = ", ".join(f"{name} {mb:+.1f}" for name, mb in results["growth_mb"].items())
     lines += ["", f"Memory added between a tenth of the messages and the last, in MB: {growth}."]
     return lines
 
@@ -191,7 +204,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
 BENCHMARK = harness.Benchmark(
     name="soak",
     description=__doc__,
-    quick=f"{QUICK:,} messages",
+    quick=f"send {QUICK_MESSAGES:,} messages",
     packages=PACKAGES,
     measure=measure,
     page=page,

@@ -1,16 +1,16 @@
-"""Budgeted trees: the papers' tables on the data at hand, and what exact pruning costs.
+"""Tables and figures of the papers on budgeted trees, and the run time of exact pruning.
 
     python -m benchmarks.bench_trees [--quick] [--only timing,budgetrf,pruning,...]
 
-- timing: the whole pruning frontier, single prices, and other solvers compared with the cut
+- timing: the whole pruning frontier, single prices, and the minimum cut against other solvers
 - budgetrf: BudgetRF's table 1 and figure 3 (ICML 2015), and fit times against scikit-learn's forest
 - pruning: table 1 of "Optimally pruning decision tree ensembles" (2016) and BudgetPrune's figure 2
 - budgetprune: BudgetPrune's table 1 and figures 5, 6 and 7 (NIPS 2016)
 - cegb: CEGB's figures 2, 3 and 4 (NIPS 2017), with GreedyMiser
 - adapt: Adapt's figures 2, 4 and 5 (NIPS 2017), with BudgetPrune and GreedyMiser
 
-Each part runs in a process of its own, with one thread. When a part is done, its section in
-trees.json is replaced and the page is written again. A quick run writes into .bench-cache/quick.
+Each part runs in a separate process with one thread. After each part the benchmark replaces its
+section of trees.json and writes the page again. ``--quick`` writes into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "
 QUICK_ROWS = 600
 SEEDS = (0, 1, 2)
 FIGURE_SEEDS = {"mbne_tiny": 3, "forest-bin": 1}
-"""Runs of BudgetRF's figure 3, ten thresholds each."""
+"""Number of seeds per problem for BudgetRF's figure 3; each run has ten thresholds."""
 
 SUBSET_ROWS = 3000
-"""Training rows of CIFAR-10 in figure 7 of BudgetPrune, so that it takes minutes."""
+"""Rows of CIFAR-10 for figure 7 of BudgetPrune; more rows would take hours."""
 
 
 def _timing(quick: bool) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _pruning(quick: bool) -> dict[str, Any]:
 
 def _budgetprune(quick: bool) -> dict[str, Any]:
     n_trees = 4 if quick else 40
-    # figure, seeds and problems; 10 runs would take hours on the larger sets
+    # function and number of seeds per problem; ten seeds would take hours on the larger sets
     plan: dict[str, Any] = {
         "prices": (budget_prune.prices, {"mbne_tiny": 10}),
         "impurities": (budget_prune.impurities, {"mbne_tiny": 5, "forest-bin": 2}),
@@ -154,24 +154,22 @@ PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
     "cegb": (_cegb, cegb),
     "adapt": (_adapt, adapt),
 }
-"""The function that measures each part, and the module whose code decides the result."""
+"""Function that measures a part, and module whose code version the result records."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_trees", __doc__, "few rows and trees: only a look", PARTS)
+    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
+    parser = harness.parser("bench_trees", __doc__, "use few rows and trees", PARTS)
     options = parser.parse_args(arguments)
     if options.part:
         print(json.dumps(_measured(options.part, options.quick)))
         return 0
-    return harness.run_command(
-        lambda: _run(options), "stopped; the parts that were done are written"
-    )
+    return harness.run_command(lambda: _run(options), "stopped; the finished parts are written")
 
 
 def _run(options: argparse.Namespace) -> int:
     parts_to_run = harness.chosen_parts(options, PARTS)
-    # report a missing file before a process is started
+    # report a missing data file before any process starts
     problems.get("mbne_tiny" if options.quick and "timing" not in parts_to_run else "forest-bin")
     out = harness.out_folder(options)
     for name in [name for name in PARTS if name in parts_to_run]:
@@ -181,7 +179,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def write(out: Path, name: str, section: dict[str, Any]) -> None:
-    """Replace the section of one part, and write the page and the plots again."""
+    """Replace the section of one part, then write the page and the plots again."""
     path = out / "trees.json"
     sections = json.loads(path.read_text())["parts"] if path.is_file() else {}
     figures = document(sections | {name: section})
@@ -193,7 +191,7 @@ def write(out: Path, name: str, section: dict[str, Any]) -> None:
 
 
 def document(parts: dict[str, Any]) -> dict[str, Any]:
-    """Put all parts into their order; each holds its own settings and versions."""
+    """Sort the sections in the order of PARTS; each has its own settings and versions."""
     return {"parts": {name: parts[name] for name in PARTS if name in parts}}
 
 
@@ -203,13 +201,13 @@ def _fold(name: str, quick: bool) -> Fold:
 
 
 def _figure_fold(name: str, quick: bool) -> Fold:
-    """Deal a fold; of CIFAR-10 only some rows."""
+    """First fold of a problem, with fewer rows for CIFAR-10."""
     fold = _fold(name, quick)
     return fold.thinned(SUBSET_ROWS) if name == "cifar10" else fold
 
 
 def _ranked_folds(quick: bool) -> list[Fold] | None:
-    """One small fold of MQ2008 for a quick look; None for all of them."""
+    """One small fold of MQ2008 for a quick run; None selects all folds."""
     return [problems.get("mq2008").deal(0)[0].thinned(QUICK_ROWS)] if quick else None
 
 

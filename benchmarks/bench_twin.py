@@ -1,12 +1,13 @@
-"""Virtual time against a live run of the same instances: how near the twin comes.
+"""Difference between a simulation in virtual time and a live run of the same instances.
 
     python -m benchmarks.bench_twin [--quick] [--only digits/20/wifi] [--seconds 30]
 
-Cascades on digits and on Letters, 20 and 100 devices, Wi-Fi and 4G. The service times are measured
-in a short live run over the same link on other instances; virtual time then foresees each run: the
-same scenario, the same seed, so the same instances at the same times. The live run is a broker, a
-worker and devices as processes, over MQTT and emulated links. Writes twin.json and twin.md into
-benchmarks/results; a quick look into .bench-cache/quick. The machine should be at rest.
+The cells are cascades on digits and on Letters, 20 and 100 devices, Wi-Fi and 4G. A short live run
+over the same link on other instances measures the service times. The simulation then predicts each
+live run from the same scenario and seed, so both have the same instances at the same times. A live
+run has a broker, a worker and devices as processes, which communicate by MQTT over emulated links.
+The results are twin.json and twin.md in benchmarks/results; ``--quick`` writes them into
+.bench-cache/quick. Other programs on the machine change the results.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ QUICK_SECONDS: Final = 10.0
 SEED: Final = 7
 DEADLINE_MS: Final = 2000.0
 
-#: Key, name, unit, share of the live figure that is tolerated, and least tolerance.
+#: Key, name and unit of a figure, its tolerance as a share of the live figure, and the minimum
+#: tolerance.
 MEASURES: Final = (
     ("p50_ms", "p50 latency", "ms", 0.1, 3.0),
     ("p95_ms", "p95 latency", "ms", 0.1, 3.0),
@@ -57,10 +59,12 @@ _COMPARED: Final = ("time", "device", "row", "route", "stage", "label", "cost")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_twin", __doc__, "digits, 20 devices, Wi-Fi: a look")
-    parser.add_argument("--only", default="", help="some of the cells, as letters/100/4g")
-    parser.add_argument("--seconds", type=float, default=None, help="of each run")
+    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
+    parser = harness.parser("bench_twin", __doc__, "run only digits with 20 devices over Wi-Fi")
+    parser.add_argument(
+        "--only", default="", help="run only cells with this prefix, such as letters/100/4g"
+    )
+    parser.add_argument("--seconds", type=float, default=None, help="length of each run")
     options = parser.parse_args(arguments)
     partial = bool(options.quick or options.only or options.seconds)
     out = harness.out_folder(options, whole=not partial)
@@ -84,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str, Any]:
-    """Run the cells; bundles without their data are skipped and named."""
-    began = time.monotonic()
+    """Run the cells; record the bundles that are skipped because their data is missing."""
+    started = time.monotonic()
     results = []
     skipped: dict[str, str] = {}
     for name, devices, link in cells:
@@ -104,7 +108,7 @@ def measure(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str, 
         "skipped": skipped,
         "cells": results,
         "held": bool(results) and all(row["held"] for cell in results for row in cell["rows"]),
-        "minutes": round((time.monotonic() - began) / 60, 1),
+        "minutes": round((time.monotonic() - started) / 60, 1),
         **harness.environment(PACKAGES),
     }
 
@@ -121,7 +125,7 @@ def _cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[
     )
     table, _ = make_row_table(bundle.bundle, bundle.rows, bundle.truth)
     load = os.getloadavg()[0]
-    # Other instances, at the rate of the run: what is measured is not what is compared.
+    # Measure service times on other instances at the same rate, so that the comparison is fair.
     calibration = _run_live(
         bundle, scenario.changed(seed=SEED + 1, time=f"{seconds / 3:g}s"), table
     )
@@ -153,7 +157,7 @@ def _run_live(bundle: FleetBundle, scenario: Scenario, table: RowTable) -> LiveR
 
 
 def figures(answers: Answers, truth: NDArray[np.int64]) -> dict[str, float]:
-    """Figures of a run, by the keys of :data:`MEASURES`."""
+    """Figures of a run, with the keys of :data:`MEASURES`."""
     offloaded = answers.offloaded
     latencies = {"": answers.latency_ms, "offloaded_": answers.latency_ms[offloaded]}
     quantiles = {
@@ -171,19 +175,20 @@ def figures(answers: Answers, truth: NDArray[np.int64]) -> dict[str, float]:
 
 
 def compare(live: Answers, virtual: Answers, truth: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Put the figures of both side by side, each with its tolerance and whether it held."""
-    measured, foreseen = figures(live, truth), figures(virtual, truth)
+    """Compare the figures of both runs, each with its tolerance and whether it holds."""
+    live_figures = figures(live, truth)
+    virtual_figures = figures(virtual, truth)
     rows = []
     for key, name, unit, share, min_difference in MEASURES:
-        tolerance = max(share * abs(measured[key]), min_difference)
-        difference = foreseen[key] - measured[key]
+        tolerance = max(share * abs(live_figures[key]), min_difference)
+        difference = virtual_figures[key] - live_figures[key]
         rows.append(
             {
                 "key": key,
                 "measure": name,
                 "unit": unit,
-                "live": measured[key],
-                "virtual": foreseen[key],
+                "live": live_figures[key],
+                "virtual": virtual_figures[key],
                 "difference": difference,
                 "tolerance": tolerance,
                 "held": abs(difference) <= tolerance,
@@ -193,7 +198,7 @@ def compare(live: Answers, virtual: Answers, truth: NDArray[np.int64]) -> list[d
 
 
 def same_decisions(live: Answers, virtual: Answers) -> dict[str, bool]:
-    """Whether each instance was decided and answered alike, beyond the sums."""
+    """Whether both runs have equal columns of answers, instance by instance."""
     if len(live) != len(virtual):
         return {"instances": False}
     return {
@@ -203,7 +208,7 @@ def same_decisions(live: Answers, virtual: Answers) -> dict[str, bool]:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """Make the page."""
+    """Write the page."""
     settings = document["settings"]
     rows = [
         (
@@ -256,17 +261,17 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
-    """Name the instances, the decisions that differ, and the service times of a cell."""
+    """Table row of a cell: instances, differing decisions and service times."""
     differing = [name for name, same in cell["same_decisions"].items() if not same]
     timings = cell["timings"]
-    late = cell["behind_ms"]
+    delay = cell["behind_ms"]
     return (
         cell["bundle"],
         str(cell["devices"]),
         cell["link"],
         str(cell["instances"]),
         f"other {', '.join(differing)}" if differing else "all",
-        f"{late['p50']:.2f} / {late['p99']:.2f}",
+        f"{delay['p50']:.2f} / {delay['p99']:.2f}",
         f"{cell['load_before']:.1f}",
         ", ".join(f"{ms:.3f}" for ms in timings["edge_ms"]),
         f"{timings['run_us']:.0f} + {timings['instance_us']:.0f} n",

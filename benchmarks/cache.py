@@ -1,4 +1,7 @@
-"""What benchmarks keep between runs: whole files, and the version of the code behind them."""
+"""Atomic result files, and hashes of the code that computed them.
+
+Benchmarks compute a cached result again when the hash of its code has changed.
+"""
 
 from __future__ import annotations
 
@@ -12,43 +15,47 @@ from functools import lru_cache
 from pathlib import Path
 
 CACHE = Path(__file__).parents[1] / ".bench-cache"
-OURS = ("benchmarks", "gatewise_training")
+PROJECT_PACKAGES = ("benchmarks", "gatewise_training")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is never seen half-written."""
+    """Write a file atomically: readers see the old text or the new text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, suffix=".part") as file:
         file.write(text)
-    Path(file.name).chmod(0o644)  # temporary files are for their maker alone
+    Path(file.name).chmod(0o644)  # NamedTemporaryFile creates files with mode 0o600
     Path(file.name).replace(path)
 
 
 @lru_cache(maxsize=64)
 def code_version(module: str) -> str:
-    """Hash of a module's code and of all of ours that it imports, however far away."""
+    """Hash of a module and of all project modules that it imports, directly or indirectly."""
     sources: dict[str, str] = {}
-    waiting = [module, "benchmarks.comparison.record"]
-    while waiting:
-        name = waiting.pop()
+    pending_names = [module, "benchmarks.comparison.record"]
+    while pending_names:
+        name = pending_names.pop()
         path = _source(name)
         if name in sources or path is None:
             continue
         text = path.read_text()
         tree = ast.parse(text)
-        # documentation does not decide a result
-        sources[name] = hashlib.sha256(ast.dump(_bare(tree)).encode()).hexdigest()
+        # docstrings and comments do not change a result
+        sources[name] = hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                pending_names += [
+                    node.module,
+                    *(f"{node.module}.{alias.name}" for alias in node.names),
+                ]
             elif isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-    together = json.dumps(sorted(sources.items()))
-    return hashlib.sha256(together.encode()).hexdigest()[:16]
+                pending_names += [alias.name for alias in node.names]
+    text = json.dumps(sorted(sources.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _source(name: str) -> Path | None:
-    if name.split(".")[0] not in OURS:
+    """File of a module of this project, or of the module that defines a public name."""
+    if name.split(".")[0] not in PROJECT_PACKAGES:
         return None
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None):
@@ -57,7 +64,7 @@ def _source(name: str) -> Path | None:
         module_spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
-    if module_spec is None:  # what a package hands on: the module that it is from
+    if module_spec is None:  # a name that a package exports: find the module that defines it
         package, _, public = name.rpartition(".")
         home = getattr(getattr(importlib.import_module(package), public, None), "__module__", "")
         return _source(home) if home else None
@@ -65,17 +72,19 @@ def _source(name: str) -> Path | None:
 
 
 def _module(path: str | None) -> Path | None:
-    """A module's file; not a package's, which hands on names of all and decides nothing."""
+    """Path of a module, or None for a package, which only exports names of its modules."""
     return None if path is None or Path(path).name == "__init__.py" else Path(path)
 
 
-def _bare(tree: ast.Module) -> ast.Module:
+def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
         statements = [
-            n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+            statement
+            for statement in body
+            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
         ]
         node.body = statements or [ast.Pass()]  # type: ignore[attr-defined]
     return tree

@@ -1,4 +1,4 @@
-"""What every benchmark shares: its command, its machine and versions, parts in processes."""
+"""Command line, environment record, subprocesses and page tables of all benchmarks."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from gatewise.errors import GatewiseError, InputError
 
 RESULTS = Path(__file__).parent / "results"
 Targets = Mapping[str, tuple[str, str, float]]
-"""Key of a figure to its text, "at most" or "at least", and the bound."""
+"""Maps the key of a figure to its title, "at most" or "at least", and the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A command that measures, and writes NAME.json and the page NAME.md.
+    """Command that measures, then writes NAME.json and the page NAME.md.
 
     Parameters
     ----------
     name : str
-        Name of the results.
+        Name of the two files.
     description : str or None
-        Docstring of the module: its first line is the help.
+        Docstring of the module; its first line is the help text.
     quick : str
-        Help of ``--quick``.
+        Help text of ``--quick``.
     packages : sequence of str
-        Packages whose versions the results state.
+        Packages whose versions the results record.
     measure : callable
-        Gets the options and returns the figures.
+        Takes the options and returns the figures.
     page : callable
-        Gets the figures, with machine and versions, and returns the lines of the page.
+        Takes the figures, machine and versions, and returns the lines of the page.
     parts : sequence of str
-        Names that ``--only`` chooses from.
+        Names of the parts that ``--only`` can select.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Benchmark:
     def main(
         self, arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None
     ) -> int:
-        """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+        """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
         options = (parser or self.parser()).parse_args(arguments)
 
         def action() -> int:
@@ -86,54 +86,57 @@ class Benchmark:
 def parser(
     program: str, description: str | None, quick: str, parts: Iterable[str] = ()
 ) -> argparse.ArgumentParser:
-    """Make the options that every benchmark has; `quick` is the help of --quick."""
-    found = argparse.ArgumentParser(prog=program, description=(description or "").split("\n")[0])
-    found.add_argument("--quick", action="store_true", help=quick)
-    found.add_argument("--out", type=Path, default=None, help="folder of the results")
+    """Make the options that every benchmark has; `quick` is the help text of --quick."""
+    options = argparse.ArgumentParser(prog=program, description=(description or "").split("\n")[0])
+    options.add_argument("--quick", action="store_true", help=quick)
+    options.add_argument("--out", type=Path, default=None, help="folder of the results")
     if names := tuple(parts):
-        found.add_argument("--only", default=",".join(names), metavar="PART,...")
-        found.add_argument("--part", choices=names, help=argparse.SUPPRESS)
-    return found
+        options.add_argument("--only", default=",".join(names), metavar="PART,...")
+        options.add_argument("--part", choices=names, help=argparse.SUPPRESS)
+    return options
 
 
 def chosen_parts(options: argparse.Namespace, parts: Iterable[str]) -> list[str]:
-    """Parts of --only; an unknown one is an InputError."""
+    """Parts that --only selects; raise InputError if one is unknown."""
+    known_parts = tuple(parts)
     names: list[str] = options.only.split(",")
     for name in names:
-        if name not in (known := tuple(parts)):
-            raise InputError(f"no part {name!r}; there are {', '.join(known)}")
+        if name not in known_parts:
+            raise InputError(f"no part {name!r}; there are {', '.join(known_parts)}")
     return names
 
 
-def write_results(out: Path, name: str, found: Mapping[str, Any], page: str) -> None:
-    """Write NAME.json and NAME.md into a folder, each whole or not at all."""
-    write_whole(out / f"{name}.json", json.dumps(found, indent=1) + "\n")
+def write_results(out: Path, name: str, figures: Mapping[str, Any], page: str) -> None:
+    """Write NAME.json and NAME.md into a folder, each atomically."""
+    write_whole(out / f"{name}.json", json.dumps(figures, indent=1) + "\n")
     write_whole(out / f"{name}.md", page)
     note(f"wrote {out / f'{name}.md'}")
 
 
 def out_folder(options: argparse.Namespace, *, whole: bool = True) -> Path:
-    """Folder of the results; files of a quick or partial run never replace the committed ones."""
+    """Folder of the results; a quick or partial run never replaces the committed files."""
     folder: Path | None = options.out
     if folder is None:
         folder = RESULTS if whole and not options.quick else CACHE / "quick"
     return folder
 
 
-def run_command(action: Callable[[], int], stopped: str = "stopped; nothing is written") -> int:
-    """Run a benchmark; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+def run_command(
+    action: Callable[[], int], stop_message: str = "stopped; nothing is written"
+) -> int:
+    """Call `action`; return its status, 2 for bad input, or 130 after Ctrl-C."""
     try:
         return action()
     except GatewiseError as error:
         note(str(error))
         return 2
     except KeyboardInterrupt:
-        note(stopped)
+        note(stop_message)
         return 130
 
 
 def environment(packages: Sequence[str]) -> dict[str, Any]:
-    """Versions and machine, for a result's JSON."""
+    """Versions of packages and description of the machine, for the JSON of a result."""
     versions = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -145,9 +148,9 @@ def environment(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def memory(*, peak: bool) -> int:
-    """Bytes that this process holds, or the most since :func:`forget_peak`.
+    """Resident bytes of this process now, or their peak since :func:`reset_memory_peak`.
 
-    Off Linux only the most since it was started is known.
+    Systems other than Linux report only the peak since the process started.
     """
     status = Path("/proc/self/status")
     if status.is_file():
@@ -158,14 +161,14 @@ def memory(*, peak: bool) -> int:
     return peak_kb if sys.platform == "darwin" else 1024 * peak_kb
 
 
-def forget_peak() -> None:
-    """Measure the peak of memory from here on, where the system can."""
+def reset_memory_peak() -> None:
+    """Reset the memory peak of this process if the system supports it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
-    """Run one part of a benchmark in a process of its own, with one thread a library."""
+    """Run one part of a benchmark in a separate process, with one thread per library."""
     single_thread = dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
     )
@@ -184,22 +187,23 @@ def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
 
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table in Markdown."""
+    """Lines of a Markdown table."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def holds(targets: Targets, figures: Mapping[str, float]) -> dict[str, bool]:
     """Whether each figure is within its bound."""
     return {
-        name: figures[name] <= bound if word == "at most" else figures[name] >= bound
-        for name, (_, word, bound) in targets.items()
+        name: figures[name] <= bound if relation == "at most" else figures[name] >= bound
+        for name, (_, relation, bound) in targets.items()
     }
 
 
-def targets_table(targets: Targets, found: Mapping[str, Any]) -> list[str]:
-    """Lines of the table of targets, bounds and figures; `found` has ``figures`` and ``holds``."""
+def targets_table(targets: Targets, results: Mapping[str, Any]) -> list[str]:
+    """Lines of the table of targets; `results` has the keys ``figures`` and ``holds``."""
     lines = ["| target | bound | measured | |", "| --- | --- | --- | --- |"]
-    for name, (text, word, bound) in targets.items():
-        verdict = "holds" if found["holds"][name] else "missed"
-        lines.append(f"| {text} | {word} {bound:g} | {found['figures'][name]:g} | {verdict} |")
+    for name, (title, relation, bound) in targets.items():
+        verdict = "holds" if results["holds"][name] else "missed"
+        figure = results["figures"][name]
+        lines.append(f"| {title} | {relation} {bound:g} | {figure:g} | {verdict} |")
     return lines

@@ -1,1 +1,1 @@
-"""Load for a worker, and a bare client for comparison."""
+"""Load generator for a worker, and a bare responder for comparison."""

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.cloud.bare PORT``: a paho client that sends every request back as it came.
+"""Responder that returns every request unchanged: ``python -m benchmarks.cloud.bare PORT``.
 
-What a worker of no work at all would take: the floor of its round trip.
+Its round trip is a lower bound for the round trip of a worker.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gatewise_edge.link import wire
 
 
 def main(port: int) -> None:
-    """Serve until killed; says ``ready`` once it is subscribed."""
+    """Serve until killed; print ``ready`` after the subscription."""
     client = bare_client(f"bare-{secrets.token_hex(4)}")
 
-    def take(_client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
+    def respond(_client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         device = wire.device_of(message.topic)
         client.publish(wire.response_topic(device), message.payload, qos=1)
         client.loop_write()
 
-    client.on_message = take
+    client.on_message = respond
     client.on_connect = lambda c, *_: c.subscribe(wire.shared("bare"), 1)
     client.on_subscribe = lambda *_: print("ready", flush=True)
     client.connect("127.0.0.1", port)

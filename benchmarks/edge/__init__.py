@@ -1,1 +1,1 @@
-"""Models and a fresh process of a device."""
+"""Bundles and device processes for the benchmarks of the edge."""

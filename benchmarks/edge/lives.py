@@ -1,4 +1,4 @@
-"""Devices and publishers in processes of their own, killed at a change of the disk."""
+"""Device and publisher processes that are killed before a change to the disk."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.repository.repository import Repository
 
-#: Audited events that change the disk; opening a file for writing is one as well.
+#: Audit events that change the disk, in addition to opening a file for writing.
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
-#: Time in which a device that is not killed has to reach its target.
-SECONDS = 30.0
+#: Time limit for a device to reach its target.
+LIMIT_SECONDS = 30.0
 ROW = [5.0, 3.4, 1.5, 0.2]
 
 
 @dataclass(frozen=True)
 class Life:
-    """A device or a publisher that is killed before one of its changes to the disk.
+    """Settings of a device or publisher process that may be killed.
 
-    `folder` is the store of the device or the repository; `n_changes` the number of changes before
-    the kill, None for no kill. A device has its `repository`, the root metadata that it trusts and
-    its first bundle, and ends at version `target`; a publisher does `action` with `argument`.
+    `folder` is the store of a device or the repository of a publisher. The process is killed after
+    `n_changes` changes to the disk, or not at all for None. A device updates from `repository` with
+    the root metadata `trust` and the first bundle `first`, and ends at version `target`. A
+    publisher performs `action` with `argument`.
     """
 
     folder: Path
@@ -44,7 +45,7 @@ class Life:
 
 
 def live(life: Life, pipe: Connection) -> None:
-    """Live in a process; reports the versions of a device, and the number of changes."""
+    """Run a device or a publisher; send the device's versions and the number of changes."""
     n_changes = 0
     lock = threading.Lock()
 
@@ -69,7 +70,7 @@ def live(life: Life, pipe: Connection) -> None:
 
 
 def publish(repository: Repository, action: str, argument: str) -> None:
-    """Change a repository."""
+    """Perform one action on a repository."""
     if action == "publish":
         repository.publish(f"iris/{argument}")
     elif action == "rollback":
@@ -83,7 +84,7 @@ def publish(repository: Repository, action: str, argument: str) -> None:
 
 
 def _update(life: Life, pipe: Connection) -> None:
-    """Be a device until it runs its target, proved, or time is over."""
+    """Run a device until its target has passed its trial or the time limit is reached."""
     store = Store(life.folder, pause=0.05)
     path = next(iter(store.start()), life.first)
     bundle = Bundle.open(path, for_device=True)
@@ -102,14 +103,14 @@ def _update(life: Life, pipe: Connection) -> None:
         version = device.bundle.manifest.version
         pipe.send(("started", version))
         updater.start(device)
-        end = time.monotonic() + SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while version != life.target or store.state.on_trial:
             device.answer(ROW)
             time.sleep(0.002)
             if version != device.bundle.manifest.version:
                 version = device.bundle.manifest.version
                 pipe.send(("running", version))
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 pipe.send(("late", f"{version}: {updater.trouble}"))
                 return
         pipe.send(("reached", version))

@@ -1,4 +1,4 @@
-"""Bundles that the edge benchmark runs: 50 trees, and Letters' cascades as they are shipped."""
+"""Bundles for the edge benchmark: models of 50 trees, and cascades on Letters."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from gatewise_export import Bundle, pack
 from gatewise_training import methods
 
 PROBLEM = "letter-bin"
-#: As many trees as RUNTIME's figures are for, of depth 4, on Letters' 16 features.
+#: Size of the tree models on the 16 features of Letters.
 TREES, DEPTH = 50, 4
 QUICK_ROWS = 1500
-SMALL = 2**16
+SMALL_BYTES = 2**16
 
 
 @dataclass(frozen=True)
 class Model:
-    """A packed model and Letters' test rows, shape (n, 16), to run it on."""
+    """Packed model, and test rows of Letters of shape (n, 16)."""
 
     title: str
     bundle: Bundle
     rows: NDArray[np.float32]
-    about: dict[str, Any]  # sizes, and what the model does on those rows
+    about: dict[str, Any]  # sizes, and figures of the model on those rows
 
 
 def make_models(folder: Path, quick: bool) -> dict[str, Model]:
-    """Fit all on Letters, N-Z against A-M, and pack them into a folder."""
+    """Fit the models on Letters, N-Z against A-M, and pack them into a folder."""
     problem = problems.get(PROBLEM)
     fold = problem.deal(0)[0]
     if quick:
@@ -53,14 +53,14 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
         if name.startswith("letters"):
             params = params | {"max_loss": peers.MAX_LOSS}
         else:
-            # The dearest point: all the trees.
+            # A loss of 0 selects the point with all trees.
             params = params | {"max_loss": 0.0}
         system: Any = methods.make(method, feature_costs=problem.costs, random_state=0, **params)
         system.fit(*fold.train, validation=fold.validation)
         if not name.startswith("letters"):
             system = system.at(budget=problem.costs.total)
         elif name.endswith("64kb"):
-            system = _within(system, SMALL)
+            system = _within(system, SMALL_BYTES)
         bundle = pack(system, folder / name, sample=fold.test[0][:32])
         x = np.ascontiguousarray(fold.test[0], np.float32)
         exits = np.asarray(system.exit_stage(x)) if hasattr(system, "exit_stage") else np.zeros(1)
@@ -82,8 +82,8 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
     return models
 
 
-def _within(system: Any, most: int) -> Any:
-    """Take the most accurate operating point, by validation, that needs no more bytes."""
-    points = [p for p in system.frontier_.points if p.nbytes <= most]
+def _within(system: Any, max_bytes: int) -> Any:
+    """System at its most accurate operating point, by validation, within `max_bytes`."""
+    points = [p for p in system.frontier_.points if p.nbytes <= max_bytes]
     best = max(points, key=lambda p: (p.accuracy, -p.cost))
     return system.at(budget=best.cost)

@@ -1,7 +1,7 @@
-"""A fresh edge process: how long until it is there, and what it holds.
+"""Start-up time and memory of a new edge process.
 
-Run as a program it is that process: ``python process.py import <when started>`` or
-``python process.py serve <when started> <arguments of gatewise edge>``.
+:func:`measure` runs this file as the process: ``python process.py import START_TIME`` or
+``python process.py serve START_TIME ARGUMENTS_OF_GATEWISE_EDGE``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 
 def measure(mode: str, arguments: list[str]) -> dict[str, Any]:
-    """Start one and read what it says.
+    """Run a process and return its figures.
 
-    "nothing" is an interpreter alone, "import" one that imports all that a device with a broker
-    runs, "serve" is ``gatewise edge`` with some arguments from start to end. ``seconds`` are those
-    until the imports are done, ``cpu`` what they took, which a busy machine does not stretch;
-    ``rss`` and ``peak`` are in bytes at the end, 0 where the system does not say.
+    Mode "nothing" is a bare interpreter. Mode "import" imports all modules of a device with a
+    broker. Mode "serve" runs ``gatewise edge`` with `arguments` until it ends. ``seconds`` and
+    ``cpu`` are the elapsed time and the CPU time until the imports are done. ``rss`` and ``peak``
+    are bytes at the end, or 0 on systems without /proc.
     """
     process = subprocess.run(
         [sys.executable, __file__, mode, repr(time.time()), *arguments],
@@ -40,9 +40,10 @@ def _main(mode: str, started: float, arguments: list[str]) -> None:
         import cbor2  # noqa: F401
         import gatewise_edge.service.cli  # noqa: F401
 
-        if mode == "import":  # what serves decides by itself
+        if mode == "import":  # "serve" imports onnxruntime only if its runner needs it
             import onnxruntime  # noqa: F401
-    seconds, cpu = time.time() - started, time.process_time()
+    seconds = time.time() - started
+    cpu = time.process_time()
     if mode == "serve":
         from gatewise.cli import main
 
@@ -52,16 +53,17 @@ def _main(mode: str, started: float, arguments: list[str]) -> None:
         sys.stdout.flush()
         os.dup2(out, 1)
         assert status == 0, status
-    figures = {"seconds": seconds, "cpu": cpu, "rss": _held("VmRSS:"), "peak": _held("VmHWM:")}
+    figures = {"seconds": seconds, "cpu": cpu, "rss": _memory("VmRSS:"), "peak": _memory("VmHWM:")}
     print(json.dumps(figures))
 
 
-def _held(what: str) -> int:
+def _memory(field_name: str) -> int:
+    """Bytes in a field of /proc/self/status, or 0 on other systems."""
     status = Path("/proc/self/status")
     if not status.is_file():
         return 0
     lines = [line.split() for line in status.read_text().splitlines()]
-    return 1024 * next(int(line[1]) for line in lines if line and line[0] == what)
+    return 1024 * next(int(line[1]) for line in lines if line and line[0] == field_name)
 
 
 if __name__ == "__main__":

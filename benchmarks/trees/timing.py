@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks.data.folds import Fold
-from benchmarks.harness import forget_peak, memory
+from benchmarks.harness import memory, reset_memory_peak
 from benchmarks.trees import maxflow
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
@@ -49,7 +49,7 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
     model, growth_seconds = _cpu(lambda: _forest(n_trees, fold))
     forest = Forest.from_sklearn(model)
     before = memory(peak=False)
-    forget_peak()
+    reset_memory_peak()
     problem, building = _cpu(lambda: build_problem(forest, x, costs))
     # all prices at once
     frontier: list[float] = []
