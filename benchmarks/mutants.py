@@ -1,11 +1,11 @@
-"""Mutants: change one operator or constant of a deciding module, and see its own tests fail.
+"""Mutation tests: change one operator or constant of a module, and run the tests of the module.
 
-Each mutant is run in a forked process in which the module is loaded with the change; only the test
-file that mirrors the module runs, and the module's own examples. Operators are cosmic-ray's. A
-mutant that survives is a boundary without a test, or an equal program.
+Each mutant runs in a forked process that loads the changed module. Only the mirrored test file and
+the examples in the module run. The operators come from cosmic-ray. A mutant that survives is a
+boundary without a test, or an equivalent program.
 
-    python -m benchmarks.mutants                          # 10 mutants of each module
-    python -m benchmarks.mutants --each 40 breaker offload   # more of some
+    python -m benchmarks.mutants                          # 10 mutants per module
+    python -m benchmarks.mutants --each 40 breaker offload   # more mutants of two modules
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 TIMEOUT_S = 120
 
-#: The module and the tests that mirror it, relative to the repository.
+#: Maps a module to its mirrored tests; paths are relative to the repository.
 TARGETS = {
     "gatewise/decision.py": "tests/gatewise/test_decision.py",
     "gatewise/costs.py": "tests/gatewise/test_costs.py",
@@ -70,18 +70,18 @@ TARGETS = {
     "cloud/gatewise_cloud/broker/rollout_report.py": "tests/cloud/broker/test_rollout.py",
 }
 
-#: Kernels, whose mutants run uncompiled and under their slow tests too: to compile a mutant takes
-#: longer than its tests.
+#: Kernels whose mutants run uncompiled and also under slow tests, because compilation of a mutant
+#: takes longer than its tests.
 KERNELS = frozenset({"training/gatewise_training/forests/grower/minimax_split.py"})
 
-#: Modules whose mutants run under their slow tests too: the pruner's have no others.
+#: Modules whose mutants also run under slow tests; the pruner has only slow tests.
 WITH_SLOW_TESTS = KERNELS | {
     "training/gatewise_training/prune/path.py",
     "training/gatewise_training/prune/solvers/mincut.py",
     "training/gatewise_training/prune/solvers/push_relabel.py",
 }
 
-#: Boundaries, signs, constants and conditions, of cosmic-ray's operators.
+#: Operators of cosmic-ray that change boundaries, signs, constants and conditions.
 OPERATORS = tuple(
     f"core/{name}"
     for name in (
@@ -109,7 +109,7 @@ OPERATORS = tuple(
 
 
 class Mutant(NamedTuple):
-    """One change of one module."""
+    """Single change to a module."""
 
     module: str
     operator: str
@@ -132,7 +132,7 @@ class _MutantLoader(importlib.abc.Loader):
 
 
 class _MutantFinder(importlib.abc.MetaPathFinder):
-    """Finds one module, with its changed source."""
+    """Import finder that loads one module from changed source."""
 
     def __init__(self, path: Path, source: str) -> None:
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -166,10 +166,9 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def _compare(module: str, operator: str, source: str, changed: str) -> Mutant | None:
-    """Name the changed line; None where no line of code changed.
+    """Mutant with its changed line, or None if the change has no effect.
 
-    The mark of keyword parameters, a bare ``*`` in a signature, is no product, and the settings of
-    numba do not decide.
+    A bare ``*`` in a signature is not a product, and settings of numba do not change results.
     """
     lines = enumerate(zip(source.splitlines(), changed.splitlines(), strict=False), 1)
     for number, (before, after) in lines:
@@ -181,7 +180,7 @@ def _compare(module: str, operator: str, source: str, changed: str) -> Mutant | 
 
 
 def survives(mutant: Mutant, tests: str) -> bool:
-    """Whether the tests pass with the mutant loaded; one that hangs does not survive."""
+    """Whether the tests pass with the mutant; a mutant that hangs does not survive."""
     child = os.fork()
     if child == 0:
         os._exit(_run_tests(mutant, tests))
@@ -203,27 +202,27 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    cache = tempfile.mkdtemp()  # compiled kernels of other mutants are not this one's
+    cache = tempfile.mkdtemp()  # do not load compiled kernels of other mutants
     os.environ["NUMBA_CACHE_DIR"] = cache
     if mutant.module in KERNELS:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
     finder = _MutantFinder(ROOT / mutant.module, mutant.source)
     sys.meta_path.insert(0, finder)
     try:
-        # Before pytest: it reads modules that it is given, for their examples, from the disk.
+        # Import before pytest runs, because pytest loads modules with examples from the disk.
         importlib.import_module(finder.name)
         options = ["-x", "-q", "--doctest-modules"]
         options += [] if mutant.module in WITH_SLOW_TESTS else ["-m", "not slow"]
         options += ["-p", "no:xdist", "-p", "no:cacheprovider"]
         return int(pytest.main([*options, str(ROOT / tests), str(ROOT / mutant.module)]))
-    except Exception:  # the module cannot even be imported
+    except Exception:  # the import of the module fails
         return 1
     finally:
         shutil.rmtree(cache, ignore_errors=True)
 
 
 def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
-    """Try mutants of the modules, some drawn at random from each; report killed and survivors."""
+    """Run random mutants of each module; report the killed ones and the survivors."""
     modules: dict[str, Any] = {}
     for module, tests in TARGETS.items():
         if names and Path(module).stem not in names:
@@ -252,12 +251,12 @@ def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("names", nargs="*", help="modules; all by default")
-    parser.add_argument("--each", type=int, default=10, help="mutants of each module")
+    parser.add_argument("names", nargs="*", help="names of modules; default: all")
+    parser.add_argument("--each", type=int, default=10, help="mutants per module")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     report = run(args.names, args.each, args.seed)

@@ -1,4 +1,4 @@
-"""A fitted system as a policy: which feature an instance acquires next, or that it stops."""
+"""Policy of a fitted system that chooses the next feature of an instance, or stops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AcquisitionPolicy:
     selection_of : ndarray of shape (n_features,)
         The selection that reveals each feature.
     class_shares : ndarray of shape (n_classes,)
-        Answer to instances of which no stage's features are observed.
+        Probabilities for instances that have not observed all features of any stage.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class AcquisitionPolicy:
     def act(
         self, x: NDArray[np.float32], observed: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Compute each row's next action, and the probabilities of the last model that could run.
+        """Next action of each row, and class probabilities of the last model that could run.
 
         Parameters
         ----------
@@ -50,13 +50,13 @@ class AcquisitionPolicy:
         proba = np.tile(self.class_shares, (len(x), 1))
         rows = np.arange(len(x))
         for features, model in self._models():
-            # a row without one of the features acquires the first that it lacks
+            # a row with missing features acquires the first of them
             is_missing = ~observed[np.ix_(rows, features)]
             lacks = is_missing.any(axis=1)
             if lacks.any():
                 first = features[is_missing[lacks].argmax(axis=1)]
                 actions[rows[lacks]] = 1 + self.selection_of[first]
-            # the others run the model, and stop or go on to the next one
+            # other rows run the model, then stop or continue with the next model
             rows = rows[~lacks]
             if not len(rows):
                 break
@@ -65,7 +65,7 @@ class AcquisitionPolicy:
         return actions, proba
 
     def _models(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield the features and the run of each stage, then those of the high-cost model."""
+        """Yield features and function of each stage, then of the high-cost model."""
         system = self.system
         last_exit = system.last_exit_
         for number, stage in enumerate(system.stages_[: last_exit + 1]):
@@ -90,7 +90,7 @@ class AcquisitionPolicy:
 def prices_of_selections(
     selection_of: NDArray[np.intp], prices: NDArray[np.float64]
 ) -> FeatureCosts:
-    """Get the costs of features that are acquired by selections, each at one price."""
+    """Costs of features whose selections have one price each."""
     sizes = np.bincount(selection_of, minlength=len(prices))
     is_shared = sizes[selection_of] > 1
     return FeatureCosts(

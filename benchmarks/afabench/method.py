@@ -1,7 +1,7 @@
-"""`StagedCascade` and `AdaptGBRT` by AFABench's protocol of a method, and their training script.
+"""Adapter of `StagedCascade` and `AdaptGBRT` to AFABench, and its training script.
 
-AFABench's pipeline starts this file in its own environment with arguments ``key=value``, as its
-tutorial on new methods says, and loads the method again to evaluate it.
+The pipeline of AFABench runs this file in its environment with arguments ``key=value``, as
+described in its tutorial on new methods. It loads the saved method again for evaluation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from benchmarks.afabench.acquisition_policy import AcquisitionPolicy, prices_of_
 from gatewise_training import AdaptGBRT, StagedCascade
 
 FEW_VALIDATION_ROWS = 300
-"""With fewer validation rows the methods cross-fit on training and validation rows together."""
+"""With fewer validation rows, methods cross-fit on training and validation rows together."""
 
 Rows = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 class GatewiseMethod:
-    """A fitted system by the protocol ``AFAMethod``."""
+    """Fitted system with the protocol ``AFAMethod``."""
 
     has_builtin_classifier = True
     cost_param = None
@@ -44,12 +44,12 @@ class GatewiseMethod:
     def act(
         self, masked_features: Any, feature_mask: Any, selection_mask: Any = None, **_: Any
     ) -> Any:
-        """Compute actions, shape (n, 1): 0 to stop, k to acquire selection k - 1."""
+        """Actions of shape (n, 1): 0 stops, k acquires selection k - 1."""
         actions, _proba = self._run(masked_features, feature_mask)
         return torch.from_numpy(actions)[:, None]
 
     def predict(self, masked_features: Any, feature_mask: Any, **_: Any) -> Any:
-        """Compute class probabilities, shape (n, n_classes)."""
+        """Class probabilities of shape (n, n_classes)."""
         return torch.from_numpy(self._run(masked_features, feature_mask)[1])
 
     def _run(
@@ -58,7 +58,7 @@ class GatewiseMethod:
         return self.policy.act(masked_features.numpy(), feature_mask.numpy())
 
     def set_cost_param(self, cost_param: float) -> None:
-        """Choose the point of the best validation accuracy less `cost_param` times its cost."""
+        """Choose the point that maximises merit - cost_param * cost on validation rows."""
         system = self.policy.system
         point = max(system.frontier_.points, key=lambda p: p.merit - cost_param * p.cost)
         self.policy.system = system.at(budget=point.cost)
@@ -67,7 +67,7 @@ class GatewiseMethod:
         """Do nothing: answers are not random."""
 
     def to(self, device: Any) -> Self:
-        """Stay on the CPU."""
+        """Return the method, which runs only on the CPU."""
         return self
 
     def save(self, path: Path) -> None:
@@ -81,10 +81,10 @@ class GatewiseMethod:
 def fit_system(
     name: str, train: Rows, validation: Rows, hard_budget: float | None, **settings: Any
 ) -> Any:
-    """Fit a method of the project within AFABench's hard budget, or for all soft budgets.
+    """Fit a method of this project within a hard budget, or for all soft budgets.
 
-    Within a hard budget no instance may cost more, and an offload, which needs all features, is
-    barred. The high-cost model is then never asked, and AdaptGBRT is fitted with no offloads.
+    A hard budget limits the cost of every instance. This excludes offloads, because they need all
+    features. The high-cost model is then not used, and AdaptGBRT is fitted without offloads.
     """
     high_cost_model = None
     if hard_budget is not None:
@@ -101,7 +101,7 @@ def fit_system(
 
 
 def main(arguments: list[str]) -> None:
-    """Fit on AFABench's training and validation rows, and save the method as its bundle."""
+    """Fit on training and validation rows of AFABench, and save the method as a bundle."""
     options = dict(argument.split("=", 1) for argument in arguments)
     dataset, manifest = load_bundle(Path(options["train_dataset_bundle_path"]))
     validation = _rows(load_bundle(Path(options["val_dataset_bundle_path"]))[0])
@@ -117,7 +117,7 @@ def main(arguments: list[str]) -> None:
     }
     budget = None if options["hard_budget"] == "null" else float(options["hard_budget"])
     name = options["method"]
-    # where AFABench's metric is macro F1, validation chooses between plain and balanced weights
+    # if the metric is macro F1, validation rows choose between no class weights and balanced ones
     if options["experiment@_global_"] in DATASETS_WITH_F_SCORE:
         systems = [
             fit_system(name, train, validation, budget, class_weight=weight, **settings)
@@ -148,7 +148,7 @@ def _unmasker(name: str) -> Any:
 
 
 def _selections(unmasker: Any, n_features: int) -> NDArray[np.intp]:
-    """Find the selection that reveals each feature."""
+    """Index of the selection that reveals each feature."""
     n_selections = unmasker.get_n_selections(torch.Size([n_features]))
     selections = torch.arange(n_selections)[:, None]
     nothing = torch.zeros((n_selections, n_features))

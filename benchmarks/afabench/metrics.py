@@ -1,8 +1,8 @@
-"""Metrics of AFABench at the stop action, computed by its own functions, as JSON.
+"""Print metrics at the stop action as JSON, computed by the functions of AFABench.
 
     python -m benchmarks.afabench.metrics MERGED_BUILTIN.parquet MERGED_EXTERNAL.parquet
 
-Runs in AFABench's environment and folder.
+The script runs in the environment and folder of AFABench.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import plot_eval_perf as afabench_plots
 
 
 def main(builtin: str, external: str) -> None:
-    """Print a record per method, set, instance, budget and classifier."""
+    """Print one record per method, set, instance, budget and classifier."""
     records = []
     for classifier, path in (("builtin", builtin), ("external", external)):
         frame = afabench_plots.read_parquet(Path(path))

@@ -1,10 +1,10 @@
-"""An interpreter that has AFABench's imports ready, and forks for each script of its pipeline.
+"""Server that imports the packages of AFABench once and forks for each script of its pipeline.
 
     python warm_interpreter.py SOCKET LOG
 
-The pipeline starts hundreds of scripts, of which most import for longer than they work. A client
-sends a script and its arguments as a line of JSON, and gets the exit status. CPU seconds of each
-script are appended to LOG.
+The pipeline starts hundreds of scripts, and most of them take longer to import than to run. A
+client sends a script and its arguments as a line of JSON and receives the exit status. The server
+appends the CPU seconds of each script to LOG.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 
 def serve(socket_path: str, log_path: str) -> None:
-    """Answer one client after the other, until the process is ended."""
+    """Serve clients one at a time until the process is killed."""
     for name in IMPORTS:
         importlib.import_module(name)
     with socket.socket(socket.AF_UNIX) as server:
@@ -54,7 +54,7 @@ def serve(socket_path: str, log_path: str) -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a script in this process as the interpreter would; returns the exit status."""
+    """Run a script in this process like the interpreter; return its exit status."""
     sys.argv = arguments
     sys.path[0] = str(Path(arguments[0]).parent)
     status = 0

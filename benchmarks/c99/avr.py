@@ -1,4 +1,4 @@
-"""Self-tests of written C on an emulated ATmega1284P."""
+"""Self-tests of generated C on an emulated ATmega1284P."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ int main(void)
 """
 SIMAVR: Final = ("simavr", "-m", "atmega1284p", "-f", "16000000")
 ROWS_PER_PROGRAM: Final = 150
-"""Rows of 30 features, with the model and the answers, that fit into the flash."""
+"""Number of rows with 30 features that fit into the flash, with the model and the answers."""
 
 
 def run_tool(folder: Path, *command: str) -> str:
-    """Run a command in a folder; get its output and standard error, or raise InputError."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"{command[0]} failed: {done.stderr[:2000]}")
-    return done.stdout + done.stderr
+    """Run a command in a folder; return its output and standard error, or raise InputError."""
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise InputError(f"{command[0]} failed: {process.stderr[:2000]}")
+    return process.stdout + process.stderr
 
 
 def count_differing(folder: Path, call: str, declarations: str, *files: str) -> int:
-    """Compile a self-test and run it by simavr; get the number that `call` returns.
+    """Compile a self-test and run it in simavr; return the number that `call` returns.
 
     Raises InputError if the program does not fit the chip.
     """
@@ -75,15 +75,15 @@ def count_differing(folder: Path, call: str, declarations: str, *files: str) -> 
 
 
 def count_differing_rows(folder: Path, cascade: Cascade, rows: NDArray[np.float32]) -> int:
-    """Count rows, (n, n_features), that the chip answers with another bit than Python.
+    """Count rows (n, n_features) whose answer on the chip is not bitwise equal to that of Python.
 
-    A program holds :data:`ROWS_PER_PROGRAM` of the rows in its flash, and those that the writer
-    makes from the model.
+    Each program has :data:`ROWS_PER_PROGRAM` of the rows in its flash, in addition to the rows that
+    the writer makes from the model.
     """
     differing = 0
     for start in range(0, len(rows), ROWS_PER_PROGRAM):
-        part = replace(cascade, rows=rows[start : start + ROWS_PER_PROGRAM])
-        write_cascade(part, folder, name="m")
+        batch = replace(cascade, rows=rows[start : start + ROWS_PER_PROGRAM])
+        write_cascade(batch, folder, name="m")
         differing += count_differing(
             folder, "m_selftest()", "int m_selftest(void);", "m.c", "m_selftest.c"
         )

@@ -1,6 +1,7 @@
-"""C programs that answer rows on a chip, and their sizes, ticks and answers.
+"""C programs that answer rows on a chip, with their sizes, ticks and answers.
 
-:data:`IDLE` only reads rows and writes a byte for each; its sizes are taken from the others'.
+:data:`IDLE` only reads rows and writes a byte for each. Its sizes are subtracted from those of the
+other programs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ IDLE: Final = """\
 static void answer_row(const float *row, unsigned char *answer) { *answer = row[0] != row[1]; }
 #define more_of_row(row, answer) ((void)0)
 """
-#: By generator: its answer to a row of digits.
+#: Code that answers a row of digits, by generator.
 FORESTS: Final = {
     "gatewise": """\
 #include "m.h"
@@ -83,7 +84,7 @@ static void answer_row(const float *row, unsigned char *answer)
 #define more_of_row(row, answer) ((void)0)
 """,
 }
-#: All that a cascade computes for a row: exit, label, acquired features and outputs.
+#: Code that writes exit, label, acquired features and outputs of a cascade for a row.
 CASCADE: Final = """\
 #include "m.h"
 #define N_VALUES M_FEATURES
@@ -127,7 +128,7 @@ static void more_of_row(const float *row, unsigned char *answer)
 
 @dataclass(frozen=True)
 class Run:
-    """A program that answered rows: sizes in bytes, ticks per row, and the bytes of its answers."""
+    """Sizes of a program in bytes, its ticks per row, and its answers as bytes."""
 
     flash: int
     ram: int
@@ -139,7 +140,7 @@ class Run:
 def run_program(
     target: str, folder: Path, answer: str, files: list[str], flags: Sequence[str] = ()
 ) -> Run:
-    """Build the program with its `answer.h` for a machine, and run it on rows.bin."""
+    """Build the program with `answer` as answer.h for a machine, and run it on rows.bin."""
     machine = TARGETS[target]
     (folder / "answer.h").write_text(answer)
     (folder / "answers.bin").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Compiler of written C on this machine, to compare it with Python row by row."""
+"""Compilation of generated C into a library, to compare its answers with Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ extern void _start(void);
 __attribute__((section(".vectors"), used)) static void (*const vectors[2])(void) = {
     (void (*)(void))0x20400000, _start};
 """
-"""What a Cortex-M starts with: its stack and its first function."""
+"""Vector table of a Cortex-M with the initial stack pointer and the entry point."""
 CORTEX_M4_LINK = ("--specs=rdimon.specs", "-Wl,--section-start=.vectors=0")
 CORTEX_M4_RUN = (
     "qemu-system-arm",
@@ -41,7 +41,7 @@ CORTEX_M4_RUN = (
     "enable=on,target=native",
     "-kernel",
 )
-"""Runs a program, linked with :data:`VECTORS`, on an emulated board; files and output are ours."""
+"""Command that runs a program with :data:`VECTORS` on an emulated board, with files of the host."""
 
 BATCH = """\
 #include "${header}"
@@ -61,7 +61,7 @@ static void ${p}_answered(${p}_instance *instance, const float *row, int32_t *sa
     said[3] = answer.stage;
     said[4] = answer.refused;
 }
-/* One row, as a device would; what a foreign function interface costs is on top. */
+/* Answers one row like a device, for measurements through a foreign function interface. */
 void ${p}_one(const float *row, int32_t *said)
 {
     ${p}_instance instance;
@@ -96,9 +96,10 @@ int ${p}_selftest(void);
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Answers of C to n rows: the fields of an answer, shape (n,), and what was acquired.
+    """Answers of C to n rows, with fields of shape (n,).
 
-    `outputs` are those of each stage for all rows; zeros where a value was refused.
+    `bought` marks the acquired features. `outputs` has the outputs of each stage for all rows,
+    which are 0 after a refused value.
     """
 
     outcomes: NDArray[np.int32]
@@ -111,29 +112,31 @@ class Answers:
 
 
 class Compiled:
-    """A model that was compiled and loaded; made by :func:`build`.
+    """Compiled and loaded model; made by :func:`build`.
 
-    The bare C call is ``one(row, said)``, with pointers to floats and to five int32.
+    ``one(row, answer)`` is the bare C function, with pointers to floats and to five int32.
     """
 
     def __init__(self, source: CSource, outputs: Sequence[int], ffi: Any, lib: Any) -> None:
         self.source = source
         self.ffi = ffi
-        self._lib = lib  # unloaded with its last reference, whatever its functions say
+        self._lib = lib  # keep a reference, because cffi unloads the library with the last one
         self._outputs = tuple(outputs)
         self.one = getattr(lib, f"{source.name}_one")
         self._rows = getattr(lib, f"{source.name}_rows")
         self._selftest = getattr(lib, f"{source.name}_selftest")
 
     def selftest(self) -> int:
-        """Rows of the sample that C answers differently from training."""
+        """Number of sample rows that C answers differently from training."""
         return int(self._selftest())
 
     def __call__(self, x: NDArray[np.float32]) -> Answers:
         """Answer rows, shape (n, n_features)."""
         x = np.ascontiguousarray(x, np.float32)
         if x.ndim != 2 or x.shape[1] != self.source.n_features:
-            raise InputError(f"rows of {self.source.n_features} columns, not shape {x.shape}")
+            raise InputError(
+                f"expected rows of {self.source.n_features} columns, got shape {x.shape}"
+            )
         said = np.zeros((len(x), 5), np.int32)
         bought = np.zeros((len(x), self.source.n_slots), np.uint8)
         outputs = np.zeros((len(x), sum(self._outputs)), np.float32)
@@ -159,9 +162,9 @@ class Compiled:
 
 
 def compiler() -> list[str] | None:
-    """The C compiler's command: what the environment's CC says, else cc, gcc or clang."""
-    named = shlex.split(os.environ.get("CC", ""))
-    for command in [named] if named else [["cc"], ["gcc"], ["clang"]]:
+    """Command of the C compiler: the variable CC if set, otherwise cc, gcc or clang."""
+    cc_command = shlex.split(os.environ.get("CC", ""))
+    for command in [cc_command] if cc_command else [["cc"], ["gcc"], ["clang"]]:
         program = shutil.which(command[0])
         if program is not None:
             return [program, *command[1:]]
@@ -169,7 +172,7 @@ def compiler() -> list[str] | None:
 
 
 def deepest_calls(graph: str) -> int:
-    """Bytes of stack of the longest chain of calls, of gcc's ``-fcallgraph-info=su``."""
+    """Stack bytes of the deepest call chain in the output of ``gcc -fcallgraph-info=su``."""
     frames = dict(re.findall(r'title: "([^"]+)" label: "[^"]*?\\n(\d+) bytes', graph))
     edges = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', graph))
 
@@ -183,20 +186,21 @@ def deepest_calls(graph: str) -> int:
 def build(
     sources: Sequence[tuple[CSource, Sequence[int]]], *, flags: Sequence[str] = ("-O2",)
 ) -> list[Compiled]:
-    """Compile models, each with the outputs of its stages, into one library, and load it.
+    """Compile models into one library and load it.
 
-    They lie in folders of their own, and their names differ. Warnings are errors: an InputError,
-    as is a compiler that is missing.
+    Each model comes with the numbers of outputs of its stages. The models need distinct names and
+    folders. Raises InputError for a compiler warning or a missing compiler.
     """
     import cffi
 
     command = compiler()
     if command is None:
-        raise InputError("no C compiler here (cc, gcc, clang or $CC)")
+        raise InputError("no C compiler found (cc, gcc, clang or $CC)")
     library = Path(sources[0][0].folder, "rows.so").resolve()
     batch = library.with_suffix(".c")
     files = [batch]
-    batch_code, declarations = "", ""
+    batch_code = ""
+    declarations = ""
     for source, outputs in sources:
         names = {"p": source.name, "P": source.name.upper()}
         sizes = ", ".join(map(str, outputs))
@@ -213,7 +217,9 @@ def build(
         text=True,
     )
     if process.returncode:
-        raise InputError(f"{command[0]} does not compile it: {process.stderr.strip()[:500]}")
+        raise InputError(
+            f"{command[0]} cannot compile {batch.name}: {process.stderr.strip()[:500]}"
+        )
     ffi = cffi.FFI()
     ffi.cdef(declarations)
     lib = ffi.dlopen(str(library))

@@ -1,15 +1,17 @@
-"""Letters' cascades as C99: built for three machines, sizes told, decisions held against Python.
+"""Size of cascades on Letters as C99 on three machines, and equality with Python.
 
     python -m benchmarks.c99.letters [--quick] [--out FOLDER]
 
-Fits the staged cascade on Letters (N-Z against A-M, and 26 classes under bounds) and writes it as
-C: the point that the system itself takes, and its 64 KB point, the cheapest within 1 % of the
-high-cost model (else the most accurate) whose stages that may stop take no more than 64 KB, as
-tables after a fit with ``max_bytes`` and else as flat arrays, without the others' models. For this
-machine and for aarch64, run in qemu, every test row must leave at the same stage with the same
-label, purchases and output bits as in Python; for arm-none-eabi (Cortex-M4) the 64 KB points are
-compiled and measured. Targets without a compiler are left out with a note. Writes c_letters.json;
-ends with status 1 if any row differs.
+The staged cascade is fitted on Letters, once with N-Z against A-M and once with 26 classes and a
+bound of bytes. Two operating points are written as C. The first is the point that the system
+chooses. The second is the 64 KB point, whose answering stages take at most 64 KB. It is the
+cheapest point within 1 % of the accuracy of the high-cost model, or the most accurate point if
+there is no such point. Its C leaves out the models of other stages.
+
+On this machine and on aarch64 in qemu, every test row must have the same exit stage, label,
+acquired features and output bits as in Python. For arm-none-eabi (Cortex-M4), the 64 KB points are
+compiled and measured. Targets without a compiler are skipped with a message. The result is
+c_letters.json. The exit status is 1 if any row differs.
 """
 
 from __future__ import annotations
@@ -55,23 +57,23 @@ CASCADES = (
     ("letter-26", "staged-64kb"),
     ("letter-26", "staged-8kb"),
 )
-ROOM = 2**16
+MAX_BYTES = 2**16
 CODED: tuple[Form, ...] = ("float", 8, 16)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A machine to build for."""
+    """Machine to build for."""
 
     name: str
     compiler: str
-    package: str  # that brings the compiler on Debian
+    package: str  # Debian packages of the compiler
     flags: tuple[str, ...] = ("-O2",)
-    runner: tuple[str, ...] = ()  # an emulator where programs need an emulator
-    hosted: bool = True  # whether programs run at all
+    runner: tuple[str, ...] = ()  # command of an emulator, if needed
+    hosted: bool = True  # whether the machine can run programs
 
     def lacks(self) -> str | None:
-        """What is missing here, as a plain message, or None."""
+        """Message about a missing tool, or None."""
         if shutil.which(self.compiler) is None:
             return f"{self.compiler} is not installed (apt install {self.package})"
         if self.runner and shutil.which(self.runner[0]) is None:
@@ -100,7 +102,7 @@ TARGETS = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Fit, write, build, compare, tell; see the module's text."""
+    """Measure all cascades; return 1 if a row differs from Python, otherwise 0."""
     parser = harness.parser("c_letters", __doc__, f"{QUICK_ROWS} rows, 64 KB only")
     options = parser.parse_args(argv)
     figures: dict[str, Any] = {"about": _about(options.quick), "cascades": []}
@@ -113,14 +115,14 @@ def main(argv: list[str] | None = None) -> int:
     out = harness.out_folder(options)
     write_whole(out / "c_letters.json", json.dumps(figures, indent=1) + "\n")
     print(f"written: {out / 'c_letters.json'}")
-    wrong = sum(
+    n_different = sum(
         t.get("rows_that_differ", 0)
         for c in figures["cascades"]
         for f in c["forms"]
         for t in f["targets"]
     )
-    print(f"{wrong} rows differ from Python")
-    return 1 if wrong else 0
+    print(f"{n_different} rows differ from Python")
+    return 1 if n_different else 0
 
 
 def _about(quick: bool) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _about(quick: bool) -> dict[str, Any]:
 
 
 def _cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
-    """Fit one cascade, and measure its two points."""
+    """Fit one cascade, then measure its two points."""
     problem = problems.get(name)
     (fold,) = problem.deal(0)
     fold = fold.thinned(QUICK_ROWS) if quick else fold
@@ -156,22 +158,22 @@ def _cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
     system.fit(*fold.train, validation=fold.validation)
     points: list[dict[str, Any]] = []
     for small in (False, True):
-        point = _at_most(system, ROOM) if small else system
+        point = _within_bytes(system, MAX_BYTES) if small else system
         if point is None:
-            print(f"{name} {method}: no operating point takes {ROOM} B at most")
+            print(f"{name} {method}: no operating point fits into {MAX_BYTES} B")
             continue
         settings = {"problem": name, "method": method, "small": small}
         points.append(settings | _point(f"{name} {method}", point, fold, small))
     return points
 
 
-def _at_most(system: Any, room: int) -> Any:
-    """The same models at the best operating point whose stages that may stop fit, or None."""
-    fitting = [p for p in system.frontier_.points if 0 < (p.bytes or p.nbytes) <= room]
+def _within_bytes(system: Any, max_bytes: int) -> Any:
+    """System at its best operating point within `max_bytes`, or None if no point fits."""
+    fitting = [p for p in system.frontier_.points if 0 < (p.bytes or p.nbytes) <= max_bytes]
     if not fitting:
         return None
-    least_accuracy = system.frontier_.reference_accuracy - peers.MAX_LOSS
-    near = [p for p in fitting if p.accuracy >= least_accuracy]
+    min_accuracy = system.frontier_.reference_accuracy - peers.MAX_LOSS
+    near = [p for p in fitting if p.accuracy >= min_accuracy]
     smaller = copy.copy(system)
     smaller.operating_point_ = (
         min(near, key=lambda p: p.cost) if near else max(fitting, key=lambda p: p.accuracy)
@@ -180,7 +182,7 @@ def _at_most(system: Any, room: int) -> Any:
 
 
 def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
-    """An operating point: every form of it as C on every machine."""
+    """Measure an operating point in every form of its C on every machine."""
     x, y = fold.test
     cascade = cascade_of(system, sample=x, lean=small)
     stages = [
@@ -207,7 +209,7 @@ def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
 def _form(cascade: Cascade, small: bool, coded: Form) -> dict[str, Any] | None:
     label = coded if coded == "float" else f"{coded}-bit"
     if coded != "float" and not lay_out(cascade, None).forests:
-        return None  # nothing to code
+        return None  # no trees to encode
     with tempfile.TemporaryDirectory() as folder:
         try:
             source = write_cascade(cascade, Path(folder), coded=coded, name="letters")
@@ -239,7 +241,7 @@ def _form(cascade: Cascade, small: bool, coded: Form) -> dict[str, Any] | None:
 
 
 def _measure(target: Target, source: CSource) -> dict[str, Any]:
-    """Compile the model; its sections, its frames, and where programs run its answers."""
+    """Compile the model; return section sizes, stack frames and, if it runs, its differences."""
     command = [target.compiler, *STRICT, *target.flags]
     model = f"{source.name}.c"
 
@@ -268,10 +270,10 @@ def _measure(target: Target, source: CSource) -> dict[str, Any]:
         return figures
     further_files = [f"{source.name}_{suffix}.c" for suffix in ("names", "selftest")]
     run(*command, "-o", "example", model, "main.c", *further_files, "-lm")
-    # the self-test holds all test rows, and compares exits, labels, purchases and output bits
-    told = re.search(r"(\d+) of (\d+) rows differ", run(*target.runner, "./example").stdout)
-    assert told is not None
-    return figures | {"rows": int(told[2]), "rows_that_differ": int(told[1])}
+    # the self-test compares exits, labels, acquired features and output bits of all test rows
+    counts = re.search(r"(\d+) of (\d+) rows differ", run(*target.runner, "./example").stdout)
+    assert counts is not None
+    return figures | {"rows": int(counts[2]), "rows_that_differ": int(counts[1])}
 
 
 if __name__ == "__main__":

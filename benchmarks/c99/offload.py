@@ -1,4 +1,4 @@
-"""The generated client against a real broker and worker, over a link that is cut and delayed."""
+"""Offloads of the generated C client to a real worker, over a link with delays and cuts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror
 
 
 class BadLink:
-    """A TCP relay to a port that delays data by 0 to 20 ms and is cut every 0.2 to 1.2 s."""
+    """TCP relay to a port with delays of 0 to 20 ms and a cut every 0.2 to 1.2 s."""
 
     def __init__(self, port: int, *, seed: int = 0) -> None:
         self._port = port
@@ -72,14 +72,14 @@ class BadLink:
             time.sleep(self._random.uniform(0.2, 1.2))
             sockets, self._sockets = self._sockets, []
             self.n_cuts += bool(sockets)
-            for each in sockets:
+            for connection in sockets:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-                each.close()
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
 
 
 def measure_offload(bundle: Bundle, rows: NDArray[np.float32], *, json: bool) -> dict[str, Any]:
-    """Offload hard rows from C; count their outcomes, and answers that are not the worker's."""
+    """Offload hard rows from C; count the outcomes and the wrong answers."""
     from gatewise_cloud import MosquittoBroker, Worker
     from gatewise_export.packing.verification import graph_outcome
 

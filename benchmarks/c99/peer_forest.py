@@ -1,9 +1,9 @@
-"""The forest of the boards' benchmark as C of emlearn and m2cgen, run where both are installed.
+"""Write the forest of ``bench_boards`` as C with emlearn and m2cgen.
 
     python peer_forest.py FOLDER
 
-The folder holds digits.npz, the training rows. Writes a header for each form, the predictions of
-scikit-learn for all rows, and the versions, as peers.json.
+The interpreter needs both packages. FOLDER has the training rows in digits.npz. The script writes a
+header for each form of C, and versions and the include folder into peers.json.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SCALE = 100
 
 def main(folder: Path) -> None:
     """Fit the forest and write its C."""
-    sys.setrecursionlimit(100_000)  # m2cgen walks trees by recursion
+    sys.setrecursionlimit(100_000)  # m2cgen traverses trees recursively
     with np.load(folder / "digits.npz") as table:
         X, y, n_trees = table["X"], table["y"], int(table["n_trees"])
     forest = RandomForestClassifier(n_trees, random_state=0).fit(X, y)
-    # integers have room for thresholds between the counts of digits only after scaling
+    # scale the counts, because int16 thresholds cannot lie between neighbouring counts
     scaled = RandomForestClassifier(n_trees, random_state=0).fit(SCALE * X, y)
     for name, (method, dtype) in EMLEARN_FORMS.items():
         model = emlearn.convert(

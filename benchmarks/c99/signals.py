@@ -1,14 +1,16 @@
-"""Blocks of raw signals as C99: built for three machines, sizes told, features held against Python.
+"""Size of signal blocks as C99 on three machines, and comparison of features with Python.
 
     python -m benchmarks.c99.signals [--quick] [--only movement,sound] [--out FOLDER]
 
-For each set of :mod:`benchmarks.data.signal_sets`: its standard blocks, and two stages of
-LightGBM's trees, the first on the cheap half of the blocks, that stops for half of the rows, the
-second on all. On this machine, and on aarch64 and a Cortex-M4 (arm-none-eabi) in qemu, windows that
-no tree was trained on must have Python's features within the bound of the self-test, and leave at
-the same stage with the same label but where a threshold lies within that bound: these are counted.
-What has no compiler or emulator here is left out, and said to be. Writes c_signals.json; ends with
-status 1 if a feature is farther off, or any other decision differs.
+Each set of :mod:`benchmarks.data.signal_sets` has its standard blocks and two stages of LightGBM
+trees. The first stage uses the first half of the blocks and answers half of the rows. The second
+stage uses all blocks. The C runs on this machine, and on aarch64 and a Cortex-M4 (arm-none-eabi) in
+qemu, with windows that no tree was trained on.
+
+All features must equal those of Python within the bound of the self-test. A value that is near a
+threshold may then change a decision; such windows are counted. Machines without a compiler or
+emulator are skipped with a message. The result is c_signals.json. The exit status is 1 if a feature
+exceeds the bound.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ int main(void)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write, build, compare, tell; see the module's text."""
+    """Measure all sets; return 1 if a feature exceeds the bound, otherwise 0."""
     parser = harness.parser("c_signals", __doc__, f"{QUICK_WINDOWS} windows", SIGNAL_SETS)
     options = parser.parse_args(argv)
 
@@ -100,15 +102,15 @@ def main(argv: list[str] | None = None) -> int:
     return harness.run_command(action)
 
 
-def _run_set(given: SignalSet, most: int) -> dict[str, Any]:
-    """Two stages on a set's blocks as C on every machine."""
-    cascade, windows = _cascade(given, most)
+def _run_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
+    """Measure a cascade of two stages on a set as C on every machine."""
+    cascade, windows = _cascade(signal_set, max_windows)
     with tempfile.TemporaryDirectory() as folder:
         source = write_cascade(cascade, Path(folder), name="m", coded=8)
         assert source.signals is not None
         signals = source.signals
         print(
-            f"{given.name}: {signals.n_steps} steps, {signals.n_features} features; tables "
+            f"{signal_set.name}: {signals.n_steps} steps, {signals.n_features} features; tables "
             f"{signals.table_bytes} B, results {signals.struct_bytes} B, "
             f"stack at most {signals.stack_bytes} B"
         )
@@ -121,29 +123,29 @@ def _run_set(given: SignalSet, most: int) -> dict[str, Any]:
     return {k: getattr(signals, k) for k in sizes} | {"targets": targets}
 
 
-def _cascade(given: SignalSet, most: int) -> tuple[Cascade, NDArray[Any]]:
-    graph = SignalGraph(given.blocks)
-    signal = SignalInput(graph, given.windows.shape[1:], given.windows.dtype.name)
-    train, test = given.splits(1)[0]
+def _cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDArray[Any]]:
+    graph = SignalGraph(signal_set.blocks)
+    signal = SignalInput(graph, signal_set.windows.shape[1:], signal_set.windows.dtype.name)
+    train, test = signal_set.splits(1)[0]
     rng = np.random.default_rng(0)
-    train, test = rng.permutation(train)[:1500], np.sort(rng.permutation(test)[:most])
-    x, windows = signal.features(given.windows[train]), given.windows[test]
+    train, test = rng.permutation(train)[:1500], np.sort(rng.permutation(test)[:max_windows])
+    x, windows = signal.features(signal_set.windows[train]), signal_set.windows[test]
     rows, stages, thresholds = signal.features(windows), [], []
     half = graph.columns(len(graph.blocks) // 2).start
     for features in (np.arange(half), np.arange(len(graph.feature_names))):
         model = LGBMClassifier(n_estimators=30, num_leaves=8, n_jobs=1, verbose=-1)
-        model.fit(x[:, features], given.y[train])
+        model.fit(x[:, features], signal_set.y[train])
         trees = TreeEnsemble.from_lightgbm(model.booster_)
         stages.append(Stage(trees, features, "softmax"))
         scores = split(stages[-1].margins(rows), "margin")[1]
         thresholds.append(float(np.median(scores)))
     cascade = Cascade(
-        title=given.name,
+        title=signal_set.name,
         stages=tuple(stages),
         thresholds=tuple(thresholds),
         rows=rows[:32],
         feature_names=graph.feature_names,
-        classes=tuple(np.unique(given.y).tolist()),
+        classes=tuple(np.unique(signal_set.y).tolist()),
         takes_missing=True,
         offloads=True,
         cloud_takes_missing=True,
@@ -156,7 +158,7 @@ def _cascade(given: SignalSet, most: int) -> tuple[Cascade, NDArray[Any]]:
 def _measure(
     target: Target, source: CSource, cascade: Cascade, windows: NDArray[Any]
 ) -> dict[str, Any]:
-    """Compile the C; its sections, its stack, and its answers."""
+    """Compile the C; return section sizes, stack and, if it runs, the differences of answers."""
     command = [target.compiler, *STRICT, *target.flags]
     link, runner = ["-lm"], list(target.runner)
     if not target.hosted:
@@ -199,7 +201,7 @@ def _measure(
 def _differences(
     cascade: Cascade, windows: NDArray[Any], answers: NDArray[np.float32]
 ) -> dict[str, Any]:
-    """How far features are from Python's; windows with a feature too far, or decided otherwise."""
+    """Compare features and decisions with Python; count the windows that differ."""
     assert cascade.signal is not None
     x = cascade.signal.features(windows)
     expected = cascade.expected(x)
@@ -209,12 +211,12 @@ def _differences(
         gap = np.abs(features - x) / np.maximum(scale, np.float32(1e-30))
     gap[(features == x) | (np.isnan(features) & np.isnan(x))] = 0
     gap[np.isnan(gap)] = np.inf
-    far = (gap > BOUND).any(axis=1)
+    exceeds_bound = (gap > BOUND).any(axis=1)
     is_different = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)
     return {
         "windows": len(windows),
-        "wrong": int(far.sum()),
-        "decided_otherwise": int((is_different & ~far).sum()),
+        "wrong": int(exceeds_bound.sum()),
+        "decided_otherwise": int((is_different & ~exceeds_bound).sum()),
         "farthest": float(f"{gap.max():.2g}"),
         "same_bits": round(float((gap == 0).mean()), 3),
     }

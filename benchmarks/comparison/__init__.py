@@ -1,1 +1,1 @@
-"""Accuracy against cost: the project's methods, the peers, and what their points say."""
+"""Comparison of accuracy and cost between this project's methods and their peers."""

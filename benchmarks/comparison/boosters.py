@@ -1,6 +1,6 @@
-"""LightGBM as the peers use it: one capacity for all, and a sweep that spreads its fits.
+"""LightGBM models of the peers, their capacities, and a sweep over penalties.
 
-Nothing here rests on the project's own boosting, so that a fault there cannot weaken a peer.
+The peers do not use this project's boosting, so that a fault in it cannot make a peer worse.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from gatewise_training.learners.boosting import link_of
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 LARGE = 5000
-"""Above this many rows models have the leaves that are best on all features."""
+"""Above this number of rows, the leaves are those that are best on all features."""
 
 FEWER_LEAVES = (255, 63, 15, 4)
-"""Leaves of a tree that are tried there: from 255 on, for many classes from 63, while it pays."""
+"""Leaves per tree to try on large sets, in this order until the loss rises; with more than two
+classes, 63 is the first."""
 
 
 @dataclass(frozen=True, eq=False)
 class Booster:
-    """A fitted booster over some columns of the instances."""
+    """Fitted booster on some of the columns."""
 
     model: lgb.Booster
     columns: NDArray[np.intp]
@@ -43,17 +44,17 @@ class Booster:
         return np.column_stack([1 - out, out]) if self.n_classes == 2 else out
 
     def used(self) -> NDArray[np.intp]:
-        """Columns of the instance that some tree splits on."""
+        """Columns that at least one tree splits on."""
         splits = self.model.feature_importance("split", iteration=self.rounds)
         return self.columns[splits > 0]
 
     def gains(self) -> NDArray[np.float64]:
-        """Gain of each of `columns`, summed over all splits."""
+        """Total gain of each column in `columns`."""
         return np.asarray(self.model.feature_importance("gain", iteration=self.rounds))
 
     @property
     def nbytes(self) -> int:
-        """Size as tables of C99."""
+        """Size as C99 tables in bytes."""
         trees = TreeEnsemble.from_lightgbm(self.model, num_iteration=self.rounds)
         return packed_bytes([Stage.from_model(trees, link_of(self.n_classes))])
 
@@ -61,10 +62,10 @@ class Booster:
 def capacities(
     plan: ValidationSplit, n_classes: int, *, seed: int, noisy: bool = False
 ) -> list[dict[str, Any]]:
-    """Settings that every peer may choose from on validation.
+    """Settings among which every peer chooses on validation rows.
 
-    On small sets large trees overfit, so that small and middling ones are tried; on large ones
-    those that are best on all features, and with noisy labels small, middling and large ones.
+    Small sets have small and medium trees, because large trees overfit them. Large sets have the
+    size that is best on all features. Large sets with noisy labels have all three sizes.
     """
     small = [
         {"num_leaves": 7, "learning_rate": 0.1},
@@ -99,9 +100,9 @@ def booster_fit(
     seed: int,
     callback: Callable[[Any], None] | None = None,
 ) -> Callable[[Rows, Rows | None, int | None], Booster]:
-    """Make a fit for :func:`.cross_fit`, with early stopping.
+    """Make a fit function with early stopping for :func:`.cross_fit`.
 
-    `params` are a capacity and penalties; LightGBM runs `callback` after each round.
+    `params` has the settings of a capacity and penalties. LightGBM calls `callback` each round.
     """
     x = np.ascontiguousarray(plan.x[:, columns])
     objective: dict[str, Any] = {"objective": "binary", "metric": "binary_logloss"}
@@ -132,16 +133,16 @@ def booster_fit(
     return fit
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def spread(
-    evaluate: Callable[[float], tuple[float, Found]], low: float, high: float, n: int
-) -> list[Found]:
-    """Fit at `n` penalties, placed where the resulting cost has its widest gap.
+    evaluate: Callable[[float], tuple[float, Result]], low: float, high: float, n: int
+) -> list[Result]:
+    """Fit at `n` penalties; each new one halves the widest gap between the costs.
 
-    A fixed grid of penalties wastes most of its fits on models that use everything or nothing.
-    `evaluate` gives a penalty's cost and result; results are in the order of the penalties.
+    With a fixed grid, most models would use all features or no feature. `evaluate` returns the cost
+    and the result for a penalty. The results are sorted by penalty.
     """
     models = {penalty: evaluate(penalty) for penalty in (low, high)}
     while len(models) < n:

@@ -1,8 +1,8 @@
-"""Cells: one problem, one method, one seed. Each is run once and then read from the cache.
+"""Cells of the comparison, each with one problem, method and seed, and their cache.
 
-A cell is a JSON file under ``.bench-cache/``, its name a hash of the settings, of the data and of
-the code that decides the result: the method's module with all of ours that it imports. Files are
-written whole or not at all, so a run that is broken off goes on where it stopped.
+The result of a cell is a JSON file in ``.bench-cache/``. Its name contains a hash of the settings,
+the data and the code of the method, which includes all project modules that it imports. Files are
+written atomically, so that an interrupted run continues with the missing cells.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gatewise.console import plain
 
 @dataclass(frozen=True)
 class Settings:
-    """What all cells of a run share."""
+    """Settings of all cells of a run."""
 
-    quick: bool = False  # 2,000 training rows, short sweeps, two folds: a look, not a result
-    fits: int = 14  # models of a peer's sweep
+    quick: bool = False  # use 2,000 training rows, short sweeps and two folds
+    fits: int = 14  # number of models in the sweep of a peer
 
     @property
     def fits_of(self) -> int:
-        """Models of a sweep in force."""
+        """Number of models in a sweep, which a quick run limits to five."""
         return min(self.fits, 5) if self.quick else self.fits
 
     def folds(self, problem: Problem, seed: int) -> list[Fold]:
-        """Folds of a problem, thinned for a quick look."""
+        """Folds of a problem; a quick run draws rows from the first two."""
         problem_folds = problem.deal(seed)
         return [fold.thinned(2000) for fold in problem_folds[:2]] if self.quick else problem_folds
 
@@ -57,10 +57,10 @@ class Cell:
         return f"{self.problem} {self.method} seed {self.seed}"
 
     def key(self, settings: Settings) -> str:
-        """Name of the cell's file: readable, and a hash of all that decides the result."""
+        """File name of the cell: problem, method, seed, and a hash of all inputs."""
         problem = problems.get(self.problem)
         seed = 0 if peers.same_for_all_seeds(self.method, problem) else self.seed
-        decides = [
+        inputs = [
             asdict(settings),
             self.problem,
             problem.source,
@@ -69,13 +69,14 @@ class Cell:
             self.method,
             peers.code_of(self.method),
         ]
-        digest = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
-        method = self.method.rpartition("/")[2].replace(":", "-")  # a user's: without its folder
+        digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
+        # the method of a user without its folder
+        method = self.method.rpartition("/")[2].replace(":", "-")
         return f"{self.problem}.{method}.{seed}.{digest}"
 
 
 def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any] | None:
-    """Read a cell's result, None if it has not been run."""
+    """Read the result of a cell; None if it is not cached."""
     path = cache / f"{cell.key(settings)}.json"
     if not path.is_file():
         return None
@@ -84,7 +85,7 @@ def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any
 
 
 def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
-    """Run a cell, unless the cache has it, and write its result."""
+    """Run a cell and cache its result, or read it from the cache."""
     cached_result = cached(cell, settings, cache)
     if cached_result is not None:
         return cached_result
@@ -124,17 +125,17 @@ def run_cells(
     cache: Path = CACHE,
     say: Callable[[str], None] = lambda _line: None,
 ) -> None:
-    """Run cells side by side, each fit on one thread; done ones are skipped.
+    """Run the cells that are not cached in parallel, each fit on one thread.
 
-    Cells that share models (f0, static subsets) wait for the one that makes them.
+    The cells of f0 and of static subsets run first, because other cells reuse their models.
     """
     missing = [cell for cell in cells if cached(cell, settings, cache) is None]
     cells_to_run = list({cell.key(settings): cell for cell in reversed(missing)}.values())[::-1]
     say(f"{len(cells) - len(missing)} of {len(cells)} cells are in the cache")
-    makers = [cell for cell in cells_to_run if cell.method in ("f0", "static")]
-    method_cells = [cell for cell in cells_to_run if cell not in makers]
+    sharing_cells = [cell for cell in cells_to_run if cell.method in ("f0", "static")]
+    method_cells = [cell for cell in cells_to_run if cell not in sharing_cells]
     n_done = 0
-    for wave in (makers, method_cells):
+    for wave in (sharing_cells, method_cells):
         for cell, seconds in _parallel(wave, settings, n_jobs, cache):
             n_done += 1
             say(f"[{n_done}/{len(cells_to_run)}] {cell}: {seconds:.0f} s")
@@ -159,7 +160,7 @@ def _timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float]:
 def _keeper(
     cell: Cell, settings: Settings, fold: int, cache: Path
 ) -> Callable[[str, Callable[[], Any]], Any]:
-    """Keep models that several methods share, under the key of the method that makes them."""
+    """Make a function that caches models under the key of the method that fits them."""
 
     def keep(name: str, make: Callable[[], Any]) -> Any:
         maker = {"cloud": "f0", "subsets": "static"}[name]

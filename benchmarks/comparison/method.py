@@ -1,7 +1,7 @@
-"""What a method of the comparison does: it is fitted, then it states its operating points.
+"""Interface of the methods in the comparison: fit on training rows, then measure points.
 
-Ours, the peers and a user's own are all asked in the same way. A method of one's own is a class in
-a file, named ``FILE.py:CLASS``; ``examples/own_method.py`` is one.
+This project's methods, the peers and methods of users have the same interface. A user names a class
+in a file as ``FILE.py:CLASS``; see ``examples/own_method.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatewise.errors import InputError
 
 
 class Method(Protocol):
-    """A method that is compared. Its class is called with ``seed=`` if it takes one."""
+    """Method in the comparison; the class gets ``seed=`` if its constructor has this parameter."""
 
     def fit(
         self,
@@ -38,11 +38,11 @@ class Method(Protocol):
         ----------
         rows : ndarray of shape (n, n_features)
         labels : ndarray of shape (n,)
-            Class indices; of a ranking 1 for relevant documents.
+            Class indices; for a ranking, 1 marks relevant documents.
         prices : FeatureCosts
             Prices of features and of their groups.
         validation : (rows, labels) or None
-            What points are chosen on; without it, rows that the method sets apart itself.
+            Rows to choose points on. If None, the method reserves some of its training rows.
         """
 
     def points(self, rows: NDArray[np.float32], truth: Truth) -> Iterable[Point]:
@@ -52,12 +52,12 @@ class Method(Protocol):
         ----------
         rows : ndarray of shape (n, n_features)
         truth : Truth
-            ``truth.score(labels)`` is the accuracy; of a ranking ``truth.score(scores)`` is AP@5.
+            ``truth.score(labels)`` is the accuracy. For a ranking, ``truth.score(scores)`` is AP@5.
 
         Returns
         -------
         iterable of Point
-            Accuracy and mean cost of an instance, on validation and on test rows, and bytes.
+            Accuracy and mean cost per instance on validation and test rows, and bytes.
         """
 
 
@@ -67,7 +67,7 @@ def is_own(name: str) -> bool:
 
 
 def load_own(name: str, seed: int) -> Method:
-    """Make a user's method from ``FILE.py:CLASS``; one that cannot be made is an InputError."""
+    """Make the method ``FILE.py:CLASS`` of a user; raise InputError if that fails."""
     path, _, class_name = name.rpartition(":")
     if not Path(path).is_file():
         raise InputError(f"method {name}: there is no file {path}")
@@ -90,7 +90,7 @@ def load_own(name: str, seed: int) -> Method:
 
 
 def checked_points(name: str, points: Iterable[Any]) -> list[Point]:
-    """Hold a method's points to be points of finite figures; others are an InputError."""
+    """Check that all points are :class:`Point` with finite figures, or raise InputError."""
     checked = list(points)
     for point in checked:
         if not isinstance(point, Point):

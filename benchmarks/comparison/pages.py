@@ -1,4 +1,4 @@
-"""The Markdown page and the plots, made of the figures in adapt/ alone."""
+"""Markdown pages and plots of the comparison, written from the figures in adapt/."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 OURS = "staged"
 
-_ROOMS = {
+_BYTE_RULES = {
     "at most 1 MB": "within_1_1024_kb",
     "at most 64 KB": "within_1_64_kb",
     "at most 8 KB": "within_1_8_kb",
 }
-"""Rules of :mod:`.summary` for devices with so much room."""
+"""Maps a bound of bytes to its rule in :mod:`.summary`."""
 
 NOT_YET = "Not here: the full MiniBooNE, Yahoo, HEPMASS and Scene15, which are not to be had."
 
 
 def markdown(problems: Mapping[str, Any]) -> str:
-    """Write all tables, a section a problem."""
+    """Write the page with an overview and one section per problem."""
     lines = [
         "# Accuracy against cost",
         "",
@@ -46,7 +46,7 @@ def markdown(problems: Mapping[str, Any]) -> str:
 
 
 def bytes_markdown(problems: Mapping[str, Any]) -> str:
-    """Write the table of savings within few bytes: ours, and the best other method."""
+    """Write the table of savings within bounds of bytes, for this project and the best peer."""
     lines = [
         "# Accuracy against cost within few bytes",
         "",
@@ -55,24 +55,24 @@ def bytes_markdown(problems: Mapping[str, Any]) -> str:
         "fitted for each size, and all models are counted as C99 tables.",
         "",
     ]
-    rooms = ["within_1", *_ROOMS.values()]
-    header = ["problem", "seeds", "any size", *(f"{room}" for room in _ROOMS)]
-    header += [f"best other, {room}" for room in list(_ROOMS)[1:]]
+    rooms = ["within_1", *_BYTE_RULES.values()]
+    header = ["problem", "seeds", "any size", *(f"{room}" for room in _BYTE_RULES)]
+    header += [f"best other, {room}" for room in list(_BYTE_RULES)[1:]]
     lines += [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
     for name, figures in problems.items():
         ours = figures["methods"].get(OURS, {})
         n_seeds = str(len(figures["top_accuracy_of_seeds"]))
         cells = [_pair(ours[room]) if room in ours else "" for room in rooms]
-        best_peers = [_best_other(figures, room) for room in rooms[2:]]
+        best_peers = [_best_peer(figures, room) for room in rooms[2:]]
         lines.append(f"| {' | '.join([name, n_seeds, *cells, *best_peers])} |")
     return "\n".join([*lines, ""])
 
 
-def _best_other(found: Mapping[str, Any], room: str) -> str:
-    """Cut and loss of the method that saves most within the room, among the peers."""
+def _best_peer(results: Mapping[str, Any], room: str) -> str:
+    """Cut and loss of the peer that saves most within a bound of bytes."""
     figures = {
         method: method_figures[room]
-        for method, method_figures in found["methods"].items()
+        for method, method_figures in results["methods"].items()
         if not method.startswith((OURS, "f0"))
         and room in method_figures
         and method_figures[room]["reached"]["mean"] > 0
@@ -90,8 +90,8 @@ def _columns(problems: Mapping[str, Any]) -> list[str]:
     return list(names)
 
 
-def _overview(name: str, found: Mapping[str, Any], columns: list[str]) -> str:
-    methods = found["methods"]
+def _overview(name: str, results: Mapping[str, Any], columns: list[str]) -> str:
+    methods = results["methods"]
     highest = max(m["within_1"]["cut"]["mean"] for m in methods.values())
     cells = []
     for column in columns:
@@ -102,26 +102,26 @@ def _overview(name: str, found: Mapping[str, Any], columns: list[str]) -> str:
         cut = f"{100 * rule['cut']['mean']:.0f}"
         cut = f"**{cut}**" if rule["cut"]["mean"] >= highest - 5e-3 else cut
         cells.append(f"{cut} / {100 * rule['loss']['mean']:.1f}")
-    target = "" if found["target"] is None else f"{100 * found['target']:.0f}"
-    unit = "" if _metric(found) == "accuracy" else f"{_metric(found)}, "
+    target = "" if results["target"] is None else f"{100 * results['target']:.0f}"
+    unit = "" if _metric(results) == "accuracy" else f"{_metric(results)}, "
     seeds = max(len(m["seeds"]) for m in methods.values())
-    top = f"{100 * found['top_accuracy']:.2f} ({unit}validation: {found['top_method']})"
+    top = f"{100 * results['top_accuracy']:.2f} ({unit}validation: {results['top_method']})"
     return f"| [{name}](#{name}) | {seeds} | {top} | {target} | " + " | ".join(cells) + " |"
 
 
-def _section(name: str, found: Mapping[str, Any]) -> list[str]:
+def _section(name: str, results: Mapping[str, Any]) -> list[str]:
     lines = [
         f"## {name}",
         "",
-        f"{found['title']}: {found['note']}. Full price {found['full_price']:g}.",
+        f"{results['title']}: {results['note']}. Full price {results['full_price']:g}.",
         "",
         f"![accuracy against cost](adapt/{name}.svg)",
         "",
-        f"| method | best {_metric(found)} | cut / loss | paper's accounting | with 0.2 slack | "
-        "own choice | " + " | ".join(_ROOMS) + " | offloaded | model KB | fit CPU s |",
-        "| --- " * (9 + len(_ROOMS)) + "|",
+        f"| method | best {_metric(results)} | cut / loss | paper's accounting | with 0.2 slack | "
+        "own choice | " + " | ".join(_BYTE_RULES) + " | offloaded | model KB | fit CPU s |",
+        "| --- " * (9 + len(_BYTE_RULES)) + "|",
     ]
-    for method, figures in found["methods"].items():
+    for method, figures in results["methods"].items():
         rule = figures["within_1"]
         unreached = "" if rule["reached"]["mean"] > 0 else " (not reached)"
         row = [
@@ -131,30 +131,30 @@ def _section(name: str, found: Mapping[str, Any]) -> list[str]:
             _figure(rule["cut_paper"], 100, 1),
             _pair(figures["within_1_slack"]),
             _pair(figures["own_choice"]) if "own_choice" in figures else "",
-            *(_pair(figures[rule]) if rule in figures else "" for rule in _ROOMS.values()),
+            *(_pair(figures[rule]) if rule in figures else "" for rule in _BYTE_RULES.values()),
             f"{100 * rule['offload_rate']['mean']:.0f} %",
             f"{rule['nbytes']['mean'] / 1024:.0f}",
             f"{figures['fit_seconds']['mean']:.0f}",
         ]
         lines.append("| " + " | ".join(row) + " |")
-    if "against" in found:
-        lines += ["", *_against(found)]
-    if all(_against_key(rule) in found for rule in _ROOMS.values()):
-        lines += ["", *_against_with_room(found)]
+    if "against" in results:
+        lines += ["", *_against(results)]
+    if all(_against_key(rule) in results for rule in _BYTE_RULES.values()):
+        lines += ["", *_against_within_bytes(results)]
     return lines
 
 
-def _against(found: Mapping[str, Any]) -> list[str]:
-    budgets = found["budgets"]
+def _against(results: Mapping[str, Any]) -> list[str]:
+    budgets = results["budgets"]
     lines = [
-        f"`{OURS}` against each at {len(budgets)} budgets, difference of test {_metric(found)} "
+        f"`{OURS}` against each at {len(budgets)} budgets, difference of test {_metric(results)} "
         "in points (below 0: it loses). Wins-ties-losses: significant after Holm's correction, "
         "and by means further apart than 0.1 points.",
         "",
         "| against | " + " | ".join(f"{b:.3g}" for b in budgets) + " | significant | plain |",
         "| --- " * (len(budgets) + 3) + "|",
     ]
-    for peer, figures in found["against"].items():
+    for peer, figures in results["against"].items():
         gaps = " | ".join(f"{100 * gap:+.2f}" for gap in figures["difference"])
         counts = " | ".join(
             "{wins}-{ties}-{losses}".format(**figures[kind]) for kind in ("significant", "plain")
@@ -163,19 +163,19 @@ def _against(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _against_with_room(found: Mapping[str, Any]) -> list[str]:
+def _against_within_bytes(results: Mapping[str, Any]) -> list[str]:
     lines = [
         f"With so much room on the device ({OURS} fitted for it, of the others what is small "
         "enough), at the same budgets: wins-ties-losses, significant and plain, and the worst "
         "difference in points.",
         "",
-        "| against | " + " | ".join(_ROOMS) + " |",
-        "| --- " * (1 + len(_ROOMS)) + "|",
+        "| against | " + " | ".join(_BYTE_RULES) + " |",
+        "| --- " * (1 + len(_BYTE_RULES)) + "|",
     ]
-    for peer in found["against"]:
+    for peer in results["against"]:
         cells = []
-        for rule in _ROOMS.values():
-            figures = found[_against_key(rule)][peer]
+        for rule in _BYTE_RULES.values():
+            figures = results[_against_key(rule)][peer]
             significant, plain = (
                 "{wins}-{ties}-{losses}".format(**figures[kind])
                 for kind in ("significant", "plain")
@@ -189,9 +189,9 @@ def _against_key(rule: str) -> str:
     return rule.replace("within_1", "against")
 
 
-def _metric(found: Mapping[str, Any]) -> str:
-    """What accuracy is; figures of before there was a choice do not say."""
-    return str(found.get("metric", "accuracy"))
+def _metric(results: Mapping[str, Any]) -> str:
+    """Name of the metric; figures of older runs have only accuracy."""
+    return str(results.get("metric", "accuracy"))
 
 
 def _figure(figure: Mapping[str, float | None], scale: float, digits: int) -> str:
@@ -205,8 +205,8 @@ def _pair(rule: Mapping[str, Any]) -> str:
     return f"{100 * rule['cut']['mean']:.1f} / {100 * rule['loss']['mean']:.2f}"
 
 
-def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
-    """Draw accuracy on test against cost on test, a line a method, as a small SVG."""
+def plot(name: str, results: Mapping[str, Any], path: Path) -> None:
+    """Draw accuracy against cost on test rows as an SVG with one line per method."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -215,12 +215,12 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
         figure = Figure(figsize=(6.8, 3.6), layout="constrained")
         ax = figure.subplots()
         shades = [mpl.colormaps["tab20"](k) for k in range(20)]
-        ax.set_prop_cycle(color=shades[::2] + shades[1::2])  # strong ones first
+        ax.set_prop_cycle(color=shades[::2] + shades[1::2])  # dark colours first
         floor = 1.0
-        for method, figures in found["methods"].items():
-            # the free answer has no place on a logarithmic axis
+        for method, figures in results["methods"].items():
+            # a logarithmic axis cannot show a cost of 0
             rows = [row for row in figures["at_budgets"] if row["cost"]["mean"] > 0]
-            x = [row["cost"]["mean"] / found["full_price"] for row in rows]
+            x = [row["cost"]["mean"] / results["full_price"] for row in rows]
             y = [row["accuracy"]["mean"] for row in rows]
             error = [row["accuracy"]["error"] or 0.0 for row in rows]
             if method == "f0":
@@ -228,16 +228,16 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
                 continue
             floor = min([floor, *y])
             width = 2.0 if method == OURS else 1.0
-            # more methods than strong colours: lines of peers are broken
+            # dashed lines for peers, because there are more methods than dark colours
             style = "-" if method.startswith((OURS, "adapt")) else "--"
             ax.errorbar(x, y, error, marker=".", ms=4, lw=width, ls=style, capsize=2, label=method)
-        top = found["top_accuracy"]
+        top = results["top_accuracy"]
         ax.axhspan(top - 0.01, top, color="green", alpha=0.08, lw=0)
         ax.set(
             xscale="log",
             xlabel="mean cost per instance, share of the full price",
-            ylabel=f"{_metric(found)} on test rows",
-            title=found["title"],
+            ylabel=f"{_metric(results)} on test rows",
+            title=results["title"],
             ylim=(max(floor - 0.01, top - 0.3), top + 0.01),
         )
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,4 +1,4 @@
-"""CatBoost with its penalties on a feature's first use."""
+"""Peer that fits CatBoost with penalties on the first use of features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gatewise.errors import InputError
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 
 RANGE = (1e-3, 30.0)
-"""``penalties_coefficient``, for prices of mean 1: from no effect to one feature."""
+"""Range of ``penalties_coefficient`` for prices of mean 1, from no effect to one feature."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ def first_use(
 ) -> list[Point]:
     """Fit single models for a range of ``penalties_coefficient``.
 
-    CatBoost knows no groups: a feature is priced at its own and its group's price, spread over
-    the group. The cost is counted with groups.
+    CatBoost does not support groups. The penalty of a feature is its own price and an equal part of
+    the shared price of its group. The reported cost counts groups.
     """
     costs, points = problem.costs, []
     judges, truth = fold.held(plan), fold.truth
@@ -100,9 +100,9 @@ def _fit(
 
 
 def _read(model: Any) -> tuple[NDArray[np.intp], int]:
-    """Get the features that trees split on, and the size of the trees in bytes.
+    """Features that trees split on, and the size of the trees in bytes.
 
-    A level of an oblivious tree takes 8 bytes for its feature and border, and a leaf takes 4.
+    A level of an oblivious tree takes 8 bytes for its feature and border. A leaf takes 4 bytes.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"

@@ -1,4 +1,4 @@
-"""LightGBM's own cost-effective boosting (CEGB, NIPS 2017), coupled and lazy."""
+"""Peer that fits the CEGB of LightGBM (NIPS 2017), with coupled and lazy penalties."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit, cross_fit
 
 RANGE = (1e-5, 0.3)
-"""Penalties of the mean loss per mean price of a feature: from no effect to no feature."""
+"""Range of penalties, in mean loss per mean price, from no effect to no feature."""
 
 
 def coupled(
     problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
 ) -> list[Point]:
-    """Single models under a sweep of first-use penalties.
+    """Fit single models for a range of penalties on the first use of a feature.
 
-    The shared price of a group is lifted once a member is in use, which LightGBM by itself does
-    not know: without it the peer could not compete on priced groups.
+    LightGBM does not support groups. A callback removes the shared price of a group after the first
+    use of a member, because the peer could not compete on priced groups otherwise.
     """
     costs, points = problem.costs, []
     judges, truth = fold.held(plan), fold.truth
@@ -45,8 +45,8 @@ def coupled(
             )
             model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
             cost = costs.price(model.used())
-            said = truth.answers(model.proba(fold.test[0]))
-            pairs = (judges.answers(held), judges), (said, truth)
+            answers = truth.answers(model.proba(fold.test[0]))
+            pairs = (judges.answers(held), judges), (answers, truth)
             return cost, Point.single(*pairs, cost, model.nbytes)
 
         points += spread(evaluate, *_range(plan, costs), fits)
@@ -54,10 +54,11 @@ def coupled(
 
 
 def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int) -> list[Point]:
-    """Single models under a sweep of per-instance penalties; no bagging, which breaks them.
+    """Fit single models for a range of penalties per instance, without bagging.
 
-    An instance pays for the features on its own paths. LightGBM knows no shared prices here: a
-    feature is priced at its own and its group's price, spread over the group.
+    Bagging does not work with these penalties. An instance pays for the features on its paths. The
+    penalty of a feature is its own price and an equal part of the shared price of its group,
+    because LightGBM does not support groups.
     """
     costs, points = problem.costs, []
     judges, truth = fold.held(plan), fold.truth
@@ -65,22 +66,22 @@ def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: i
     for capacity in choices:
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
-            # charged for each instance, not once: no factor of the number of rows
+            # every instance pays the penalty, so it has no factor of the number of rows
             penalty = strength / len(plan.fit_rows) * _spread_prices(costs)
             params = capacity | {"cegb_penalty_feature_lazy": penalty.tolist()}
             fit = booster_fit(
                 plan, np.arange(costs.n_features), problem.n_classes, params, seed=seed
             )
 
-            def judge(model: Booster, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+            def cost_and_proba(model: Booster, rows: NDArray[np.intp]) -> NDArray[np.float64]:
                 x = plan.x[rows]
                 return np.column_stack([path_costs(model, x, costs), model.proba(x)])
 
-            model, held = cross_fit(plan, fit, judge)
+            model, held = cross_fit(plan, fit, cost_and_proba)
             x = fold.test[0]
             figures = float(held[:, 0].mean()), float(path_costs(model, x, costs).mean())
-            said = truth.answers(model.proba(x))
-            pairs = (judges.answers(held[:, 1:]), judges), (said, truth)
+            answers = truth.answers(model.proba(x))
+            pairs = (judges.answers(held[:, 1:]), judges), (answers, truth)
             return figures[0], Point.single(*pairs, figures, model.nbytes)
 
         points += spread(evaluate, *_range(plan, costs), fits)
@@ -88,32 +89,36 @@ def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: i
 
 
 def path_costs(model: Booster, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
-    """Cost of each whole instance, acquiring what its paths through all trees test."""
+    """Cost of each instance, which pays for the features on its paths through all trees."""
     leaves = np.asarray(
         model.model.predict(x[:, model.columns], pred_leaf=True, num_iteration=model.rounds)
     ).reshape(len(x), -1)
     trees = model.model.dump_model(num_iteration=model.rounds)["tree_info"]
-    bought = np.zeros((len(x), costs.n_features), bool)
+    acquired = np.zeros((len(x), costs.n_features), bool)
     for number, tree in enumerate(trees):
-        acquired = np.zeros((tree["num_leaves"], costs.n_features), bool)
-        _walk(tree["tree_structure"], [], model.columns, acquired)
-        bought |= acquired[leaves[:, number].astype(np.intp)]
-    return costs.per_instance(bought)
+        leaf_features = np.zeros((tree["num_leaves"], costs.n_features), bool)
+        _note_features(tree["tree_structure"], [], model.columns, leaf_features)
+        acquired |= leaf_features[leaves[:, number].astype(np.intp)]
+    return costs.per_instance(acquired)
 
 
-def _walk(
-    node: dict[str, Any], above: list[int], columns: NDArray[np.intp], asked: NDArray[np.bool_]
+def _note_features(
+    node: dict[str, Any],
+    path_features: list[int],
+    columns: NDArray[np.intp],
+    leaf_features: NDArray[np.bool_],
 ) -> None:
+    """Mark the features on the path to each leaf below a node."""
     if "split_feature" not in node:
-        asked[node.get("leaf_index", 0), above] = True
+        leaf_features[node.get("leaf_index", 0), path_features] = True
         return
-    features = [*above, int(columns[node["split_feature"]])]
-    _walk(node["left_child"], features, columns, asked)
-    _walk(node["right_child"], features, columns, asked)
+    features = [*path_features, int(columns[node["split_feature"]])]
+    _note_features(node["left_child"], features, columns, leaf_features)
+    _note_features(node["right_child"], features, columns, leaf_features)
 
 
 def _range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
-    """Ends of the sweep in LightGBM's gain, which sums over the rows."""
+    """Ends of :data:`RANGE` in the unit of LightGBM's gain, which is a sum over rows."""
     unit = len(plan.fit_rows) * costs.n_features / costs.total
     return RANGE[0] * unit, RANGE[1] * unit
 

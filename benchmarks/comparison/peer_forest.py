@@ -1,4 +1,4 @@
-"""Random forests, split by entropy, of limited depth: the baseline for cost-aware growth.
+"""Peer that fits random forests with entropy splits, the baseline for cost-aware growth.
 
 The trees ignore feature costs. Their depth and number bound the features that an instance acquires.
 The ICML 2015 paper compares with such forests of full depth.
@@ -28,7 +28,7 @@ N_TREES = (1, 5, 15, 40)
 
 @dataclass(frozen=True, eq=False)
 class EntropyForest:
-    """The first n trees of one forest as a forest, for each n in :data:`N_TREES`."""
+    """Forests of the first n trees of one forest, for each n in :data:`N_TREES`."""
 
     forests: tuple[Forest, ...]
     costs: FeatureCosts
@@ -46,7 +46,7 @@ class EntropyForest:
 def early_stopped(
     problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
 ) -> list[Point]:
-    """Fit a forest for each of the first `fits` depths; instances pay for their paths' features."""
+    """Fit a forest per depth; an instance pays for the features on its paths."""
     points = []
     judges, truth = fold.held(plan), fold.truth
     for depth in DEPTHS[:fits]:

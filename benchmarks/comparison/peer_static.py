@@ -1,10 +1,10 @@
-"""Static feature subsets: single models, and cascades of one such model before the cloud.
+"""Peers with static feature subsets, as single models and as one stage before the cloud.
 
-The subsets come from backward elimination: from all features down, those of the least gain per
-price go, and the model is fitted again. The cascades differ in their stop rule alone: the margin
-of the two largest probabilities, and the two rules of KubeEdge Sedna, re-implemented from their
-formulas (lib/sedna/algorithms/hard_example_mining): cross-entropy, ``1 + sum p log p / log M``,
-and threshold, the answer's own probability.
+Backward elimination makes the subsets. Starting with all features, it removes those with the least
+gain per price and fits the model again. The two-stage cascades differ only in their stop rule. The
+rules are the margin of the two largest probabilities and two rules of KubeEdge Sedna, implemented
+from the formulas in lib/sedna/algorithms/hard_example_mining: cross-entropy,
+``1 + sum p log p / log M``, and threshold, the probability of the predicted class.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gatewise_training.learners.high_cost_training import train_high_cost_model
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """A model on a subset of the features, and its probabilities, shape (n, n_classes)."""
+    """Model on a subset of features, with probabilities of shape (n, n_classes)."""
 
     features: NDArray[np.intp]
     held: NDArray[np.float64]
     test: NDArray[np.float64]
     nbytes: int
-    seconds: float  # of CPU, for the fit
+    seconds: float  # CPU time of the fit
 
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
-    """A high-cost model on all features: its answers, and the CPU time of the fit."""
+    """Answers of a high-cost model on all features, and the CPU time of its fit."""
 
     kind: str
     held: NDArray[Any]
@@ -51,7 +51,7 @@ class Cloud:
 def subsets(
     problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
 ) -> list[Subset]:
-    """Fit models on about `fits` nested subsets, at each capacity."""
+    """Fit models on about `fits` nested subsets for each capacity."""
     subset_fits = []
     choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
     for capacity in choices:
@@ -71,25 +71,27 @@ def subsets(
 
 
 def _eliminate(model: Booster, costs: FeatureCosts, target: float) -> NDArray[np.intp]:
-    """Drop features until the rest costs at most `target`, but at least one step's worth."""
+    """Remove features until the price falls and is at most `target`."""
     gain = np.zeros(costs.n_features)
     gain[model.columns] = model.gains()
-    left = costs.mask(model.used())
+    remaining = costs.mask(model.used())
     bundles = [costs.members(k) if costs.own[k] == 0 else np.array([k]) for k in range(len(gain))]
-    before = costs.price(left)
-    while left.any() and (costs.price(left) > target or costs.price(left) >= before):
+    initial_price = costs.price(remaining)
+    while remaining.any() and (
+        costs.price(remaining) > target or costs.price(remaining) >= initial_price
+    ):
         worth = {}
-        for k in np.flatnonzero(left):
-            without = left.copy()
+        for k in np.flatnonzero(remaining):
+            without = remaining.copy()
             without[bundles[k]] = False
-            saved = costs.price(left) - costs.price(without)
-            worth[int(k)] = gain[bundles[k]][left[bundles[k]]].sum() / max(saved, 1e-12)
-        left[bundles[min(worth, key=lambda k: worth[k])]] = False
-    return np.flatnonzero(left)
+            saved = costs.price(remaining) - costs.price(without)
+            worth[int(k)] = gain[bundles[k]][remaining[bundles[k]]].sum() / max(saved, 1e-12)
+        remaining[bundles[min(worth, key=lambda k: worth[k])]] = False
+    return np.flatnonzero(remaining)
 
 
 def cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> Cloud:
-    """Fit the high-cost model: the most accurate on judging rows of the project's families."""
+    """Fit the high-cost model, the most accurate of the library's families on validation rows."""
     start = time.process_time()
     model, labels, proba, _ = train_high_cost_model(plan, problem.n_classes, seed=seed)
     validation_answers = fold.held(plan).answers(proba, labels)
@@ -98,9 +100,9 @@ def cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> Clo
 
 
 def single(
-    found: list[Subset], plan: ValidationSplit, fold: Fold, costs: FeatureCosts
+    fitted_subsets: list[Subset], plan: ValidationSplit, fold: Fold, costs: FeatureCosts
 ) -> list[Point]:
-    """Each subset's model alone."""
+    """Points of the models without a cloud."""
     judges, truth = fold.held(plan), fold.truth
     return [
         Point.single(
@@ -109,12 +111,12 @@ def single(
             costs.price(s.features),
             s.nbytes,
         )
-        for s in found
+        for s in fitted_subsets
     ]
 
 
 def cloud_only(f0: Cloud, plan: ValidationSplit, fold: Fold, costs: FeatureCosts) -> list[Point]:
-    """The high-cost model for every instance."""
+    """Point of the high-cost model for every instance."""
     pairs = (f0.held, fold.held(plan)), (f0.test, fold.truth)
     return [Point.single(*pairs, costs.total)]
 
@@ -125,7 +127,7 @@ def _margin(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _cross_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    # xlogy(0, 0) is 0, where Sedna's own code fails
+    # xlogy(0, 0) is 0; the code of Sedna fails for p = 0
     return np.asarray(1 + xlogy(p, p).sum(axis=1) / np.log(p.shape[1]), np.float64)
 
 
@@ -134,11 +136,11 @@ SCORES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "sedna-cross-entropy": _cross_entropy,
     "sedna-threshold": lambda p: p.max(axis=1),
 }
-"""Stop rules: an instance stays on the device where the score is at least a threshold."""
+"""Stop scores; the device answers if the score is at least a threshold."""
 
 
 def two_stage(
-    found: list[Subset],
+    fitted_subsets: list[Subset],
     f0: Cloud,
     rule: str,
     plan: ValidationSplit,
@@ -146,10 +148,10 @@ def two_stage(
     costs: FeatureCosts,
     n_cuts: int = 60,
 ) -> list[Point]:
-    """Every subset's model before the cloud, at thresholds from never to always."""
-    score, points = SCORES[rule], single(found, plan, fold, costs)
+    """Points of each subset's model before the cloud, for a range of thresholds."""
+    score, points = SCORES[rule], single(fitted_subsets, plan, fold, costs)
     judges, truth = fold.held(plan), fold.truth
-    for s in found:
+    for s in fitted_subsets:
         held, test = score(s.held), score(s.test)
         points += cascade_points(
             held=(judges.answers(s.held), held),

@@ -1,7 +1,7 @@
-"""All methods by name: the project's own, and the peers.
+"""All methods of the comparison by name, of this project and of peers.
 
 Every method gets the same training and validation rows (:class:`.ValidationSplit`), the same
-capacity and one thread, and returns operating points.
+capacity and one thread. It returns operating points.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ MAX_LOSS = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A fold to be solved."""
+    """Problem, fold and seed that a method is run on."""
 
     problem: Problem
     fold: Fold
     seed: int
-    fits: int  # models of a sweep
-    #: Cache of a function's results by name, for one fold.
+    fits: int  # number of models in a sweep
+    #: Calls a function, or reads its result from a cache by name.
     keep: Callable[[str, Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a method made of a fold."""
+    """Result of a method on a fold."""
 
-    points: list[Point]  # sorted by validation's cost
-    own: Point | None  # its own choice within 1 % of its high-cost model, where it can
-    seconds: float  # CPU, of fits, choices and measuring
+    points: list[Point]  # sorted by validation cost
+    own: Point | None  # the system's choice within 1 % of its high-cost model, if any
+    seconds: float  # CPU time of fits and measurements
     about: dict[str, Any]
 
 
@@ -63,7 +63,7 @@ PEERS = {
     "catboost": "benchmarks.comparison.peer_catboost",
     "entropy-forest": "benchmarks.comparison.peer_forest",
 }
-"""Peers, and the module that holds each; f0 is the high-cost model for every instance."""
+"""Module of each peer; f0 applies the high-cost model to every instance."""
 
 SWEEPS: dict[str, Callable[[Problem, Fold, ValidationSplit, int, int], list[Point]]] = {
     "cegb-coupled": peer_cegb.coupled,
@@ -71,25 +71,28 @@ SWEEPS: dict[str, Callable[[Problem, Fold, ValidationSplit, int, int], list[Poin
     "catboost": peer_catboost.first_use,
     "entropy-forest": peer_forest.early_stopped,
 }
-"""Peers that are single models under a sweep: of penalties, or of depths."""
+"""Peers that fit single models for a range of penalties or depths."""
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{f"staged-{name}": ("staged", {"max_bytes": most}) for name, most in BYTE_BOUNDS.items()},
+    **{
+        f"staged-{name}": ("staged", {"max_bytes": n_bytes})
+        for name, n_bytes in BYTE_BOUNDS.items()
+    },
     "adapt-gbrt-gate": ("adapt-gbrt", {"stop": "gate"}),
     "adapt-lin-gate": ("adapt-lin", {"stop": "gate"}),
 }
-"""Our own methods fitted for so much room on the device, all stages together; and Adapt as in its
-paper, where by default validation chooses between the gate and f1's margin."""
+"""Methods of this project with other settings: within a bound of bytes, and Adapt with the gate of
+its paper. By default, Adapt chooses between the gate and the margin of f1 on validation rows."""
 
 
 def methods() -> tuple[str, ...]:
-    """Names of all methods: the library's, their variants, then the peers."""
+    """Names of the library's methods, their variants and the peers, in this order."""
     return (*library.names(), *VARIANTS, *PEERS)
 
 
 def code_of(name: str) -> str:
-    """Hash of the code that decides what a method does, with all of ours that it imports."""
+    """Hash of the code of a method and of all project modules that it imports."""
     if is_own(name):
         return hashlib.sha256(Path(name.rpartition(":")[0]).read_bytes()).hexdigest()
     module = PEERS[name] if name in PEERS else type(_make_system(name)).__module__
@@ -97,18 +100,18 @@ def code_of(name: str) -> str:
 
 
 def same_for_all_seeds(method: str, problem: Problem) -> bool:
-    """Whether seeds make no difference: LightGBM without sampling, on a split that is fixed."""
+    """Whether the seed has no effect: LightGBM without sampling on a fixed split."""
     return method in ("static", "cegb-coupled", "cegb-lazy") and not problem.drawn
 
 
 def solve(name: str, task: Task) -> Outcome:
-    """Solve a fold by a method."""
+    """Fit a method on a fold and measure its points."""
     start = time.process_time()
     method = make_method(name, task)
     method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
     points = checked_points(name, method.points(task.fold.test[0], task.fold.truth))
     own_point = method.own_choice() if isinstance(method, LibraryMethod) else None
-    # what was kept is counted at what it cost when it was made, not at what it took to load
+    # cached models count with the time of their fits, not with the time to load them
     kept_seconds = method.kept_seconds if isinstance(method, Peer) else 0.0
     details = method.details if isinstance(method, LibraryMethod | Peer) else {}
     seconds = kept_seconds + time.process_time() - start
@@ -116,14 +119,14 @@ def solve(name: str, task: Task) -> Outcome:
 
 
 def make_method(name: str, task: Task) -> Method:
-    """Make a method by name: the library's, a peer, or a user's own."""
+    """Make a method of the library, of a peer or of a user by its name."""
     if is_own(name):
         return load_own(name, task.seed)
     return Peer(name, task) if name in PEERS else LibraryMethod(name, task)
 
 
 class LibraryMethod:
-    """A system or a budgeted model of the library."""
+    """Cascade or budgeted model of the library."""
 
     def __init__(self, name: str, task: Task) -> None:
         self._name = name
@@ -136,7 +139,7 @@ class LibraryMethod:
         prices: FeatureCosts,
         validation: Table | None,
     ) -> None:
-        """Fit the system, as :class:`.Method` says."""
+        """Fit the system; see :class:`.Method`."""
         self._system = _make_system(
             self._name, feature_costs=prices, max_loss=MAX_LOSS, random_state=self._task.seed
         )
@@ -147,12 +150,12 @@ class LibraryMethod:
         return system_points(self._system, replace(self._task.fold, test=(rows, truth.y)))
 
     def own_choice(self) -> Point:
-        """Measure the point that the system itself takes within :data:`MAX_LOSS`."""
+        """Measure the point that the system chooses within :data:`MAX_LOSS`."""
         return own_choice(self._system, self._task.fold, MAX_LOSS)
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the fit chose."""
+        """Models and features that the fit chose."""
         system = self._system
         return {
             "f0": None if system.high_cost_model_ is None else system.high_cost_model_.kind,
@@ -163,9 +166,10 @@ class LibraryMethod:
 
 
 class Peer:
-    """A method of others. A sweep places its fits by their costs, so it fits and measures in one.
+    """Method of a peer, which fits its models when it measures points.
 
-    What several peers share (the high-cost model, static subsets) is made by the first of them.
+    A sweep needs the cost of each fit to choose the next one. Peers share the high-cost model and
+    the static subsets, which the first of them fits.
     """
 
     def __init__(self, name: str, task: Task) -> None:
@@ -181,13 +185,13 @@ class Peer:
         prices: FeatureCosts,
         validation: Table | None,
     ) -> None:
-        """Deal the rows into fitting and judging rows."""
+        """Split the rows into fitting and validation rows."""
         self._plan = ValidationSplit.choose(
             rows, labels, np.ones(len(labels)), validation=validation, seed=self._task.seed
         )
 
     def points(self, rows: NDArray[np.float32], truth: Truth) -> list[Point]:
-        """Fit the sweep's models and measure them."""
+        """Fit the models and measure their points."""
         task, plan = self._task, self._plan
         fold = replace(task.fold, test=(rows, truth.y))
         sweep = SWEEPS.get(self._name)

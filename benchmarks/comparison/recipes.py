@@ -1,6 +1,6 @@
-"""What a person would do in ten lines, within a budget on features.
+"""Short recipes for classification within a budget on feature costs.
 
-A recipe gets a split and a budget, and gives the labels of the test rows and the mean cost of one.
+A recipe takes a split and a budget. It returns the labels of the test rows and their mean cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rows = NDArray[np.float32]
 
 
 class Split(NamedTuple):
-    """Training and test rows of one table."""
+    """Training rows, test rows and feature costs of a table."""
 
     x: Rows
     y: Labels
@@ -30,17 +30,17 @@ class Split(NamedTuple):
     seed: int
 
     def right(self, answers: NDArray[Any]) -> NDArray[np.float64]:
-        """Whether each test row is answered rightly, shape (n_test,)."""
+        """Whether each answer is correct, as floats of shape (n_test,)."""
         return np.equal(answers, self.y_test).astype(np.float64)
 
 
 def boosted() -> LGBMClassifier:
-    """LightGBM as it comes."""
+    """LightGBM with its default settings."""
     return LGBMClassifier(verbose=-1, random_state=0, n_jobs=1)
 
 
 def important_features(split: Split, budget: float) -> list[int]:
-    """Add features by falling gain in LightGBM on all, as long as the budget pays for them."""
+    """Features that the budget pays for, added in the order of their gain in LightGBM."""
     gains = boosted().fit(split.x, split.y).booster_.feature_importance("gain")
     features: list[int] = []
     for feature in np.argsort(-gains, kind="stable").tolist():
@@ -60,10 +60,10 @@ def few_features(split: Split, budget: float) -> tuple[NDArray[Any], float]:
 
 
 def small_and_big(split: Split, budget: float) -> tuple[NDArray[Any], float]:
-    """LightGBM on few features; rows with a low probability go to LightGBM on all features.
+    """LightGBM on few features, and LightGBM on all features for rows of low probability.
 
-    The small model may cost half of the budget. The threshold is chosen on a quarter of the
-    training rows that the model has not seen, so that offloads take the other half.
+    The small model may cost half of the budget. A quarter of the training rows, on which the model
+    is not fitted, sets the threshold so that offloads cost the other half.
     """
     features = important_features(split, budget / 2)
     if not features:

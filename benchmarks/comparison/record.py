@@ -1,4 +1,4 @@
-"""Operating points of a method, each measured on validation and on test rows."""
+"""Operating points of a method, measured on validation and test rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from benchmarks.data.folds import Fold, Truth
 from gatewise.costs import FeatureCosts
 
 BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
-"""Room for models of the devices that points are shown for, too; a method of ours that was fitted
-for it has this name behind its own."""
+"""Bounds on the bytes of models, by the suffix of the methods that are fitted within them."""
 
 COLUMNS = (
     "val_accuracy",
@@ -30,18 +29,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Point:
-    """One operating point, chosen on validation rows and reported on test rows.
+    """Operating point with its figures on validation and test rows.
 
-    Costs are means per instance; accuracy of a ranking is AP@5.
+    Costs are means per instance. The accuracy of a ranking is AP@5.
     """
 
     val_accuracy: float
     val_cost: float
     accuracy: float
-    cost: float  # an offloaded instance pays the union of device's and cloud's features
-    cost_paper: float  # it pays the cloud's features only
+    cost: float  # an offloaded instance pays for the features of device and cloud
+    cost_paper: float  # an offloaded instance pays only for the features of the cloud
     offload_rate: float = 0.0
-    nbytes: int = 0  # of the device's models as tables of C99
+    nbytes: int = 0  # size of the models on the device as C99 tables
 
     @classmethod
     def single(
@@ -51,9 +50,10 @@ class Point:
         cost: float | tuple[float, float],
         nbytes: int = 0,
     ) -> Point:
-        """Make the point of one model: (answers, truth) on held and test rows, and its cost.
+        """Point of a single model.
 
-        The answers are labels or, for a ranking, probabilities of relevance.
+        `held` and `test` are (answers, truth) on validation and test rows. Answers are labels or,
+        for a ranking, probabilities of relevance.
         """
         val_cost, test_cost = cost if isinstance(cost, tuple) else (cost, cost)
         scores = [truth.score(answers) for answers, truth in (held, test)]
@@ -68,7 +68,7 @@ class Point:
 
 
 def quantiles(scores: NDArray[Any], n: int) -> list[float]:
-    """Thresholds at quantiles of a score, from never to always; midway between scores."""
+    """Thresholds midway between quantiles of a score, from +inf (never stop) to -inf (always)."""
     distinct = np.unique(scores)
     midpoints = (distinct[1:] + distinct[:-1]) / 2
     numbers = np.linspace(0, len(midpoints) - 1, n if len(midpoints) else 0).astype(int)
@@ -85,10 +85,11 @@ def cascade_points(
     features: NDArray[np.intp],
     nbytes: int,
 ) -> list[Point]:
-    """Points of a low-cost model at thresholds, and a cloud that reads every feature.
+    """Points of a low-cost model and a cloud that needs all features, one per threshold.
 
-    `held` and `test` are the low-cost model's answers and stop scores; it answers where the score
-    is at least the threshold. `cloud` and `truth` are of held rows, then of test rows.
+    `held` and `test` are the answers and stop scores of the low-cost model on validation and test
+    rows. The low-cost model answers if its score is at least the threshold. `cloud` and `truth` are
+    pairs for the same two sets of rows.
     """
     price = costs.price(features)
     points = []
@@ -116,13 +117,13 @@ def cascade_points(
 
 
 def finished(points: Sequence[Point], fold: Fold) -> list[Point]:
-    """Add the free answer (the commonest class to all), and keep what validation may choose.
+    """Keep the points on the Pareto front of validation cost and accuracy, sorted by cost.
 
-    Those are the points that no other beats in validation's cost and accuracy, among all and
-    among those of bounded size; sorted by validation's cost.
+    The front includes the most frequent class at no cost. Points on the front of each bound of
+    :data:`BYTE_BOUNDS` are kept also.
     """
-    common = np.array(np.bincount(fold.train[1]).argmax())
-    pool = [Point.single((common, fold.judges), (common, fold.truth), 0.0), *points]
+    frequent_class = np.array(np.bincount(fold.train[1]).argmax())
+    pool = [Point.single((frequent_class, fold.judges), (frequent_class, fold.truth), 0.0), *points]
     points_by_key: dict[Point, None] = {}
     for bound in (math.inf, *BYTE_BOUNDS.values()):
         best = -1.0

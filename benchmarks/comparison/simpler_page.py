@@ -1,6 +1,6 @@
-"""The page of cells where a simpler system is ahead of ours by more than noise.
+"""Page of the cells in which a simpler system is significantly better than this project's.
 
-Made of the figures in adapt/ alone, as all pages of the comparison.
+The page is written from the figures in adapt/ like all pages of the comparison.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SIMPLER = (
     *("confidence", "static", "two-stage", "sedna-cross-entropy", "sedna-threshold"),
     *("cegb-coupled", "cegb-lazy", "catboost", "entropy-forest"),
 )
-"""Systems with at most one stage before the high-cost model, or with none."""
+"""Systems with at most one stage before the high-cost model, or without a high-cost model."""
 
 ERRORS = 2.0
-"""Standard errors of a difference that count as more than noise."""
+"""Minimum difference, in standard errors, that counts as significant."""
 
 
 class Lead(NamedTuple):
-    """A cell in which another method is ahead of ours."""
+    """Cell in which another method is better than this project's."""
 
     problem: str
     method: str
@@ -40,7 +40,7 @@ class Lead(NamedTuple):
 
 
 def markdown(problems: Mapping[str, Any]) -> str:
-    """Write the cells of simpler systems, and of our own fits within few bytes."""
+    """Write the cells of simpler systems and of this project's fits within bounds of bytes."""
     simpler = [lead for name, found in problems.items() for lead in leads(name, found, SIMPLER)]
     bounded_names = tuple(f"{OURS}-{bound}" for bound in BYTE_BOUNDS)
     bounded = [
@@ -70,7 +70,7 @@ def markdown(problems: Mapping[str, Any]) -> str:
 
 
 def leads(name: str, found: Mapping[str, Any], others: tuple[str, ...]) -> Iterator[Lead]:
-    """Find the cells of a problem in which one of `others` is ahead by more than noise."""
+    """Find the cells of a problem in which one of `others` is significantly better."""
     ours = found["methods"].get(OURS)
     for method in others:
         theirs = found["methods"].get(method)
@@ -89,12 +89,12 @@ def leads(name: str, found: Mapping[str, Any], others: tuple[str, ...]) -> Itera
         for budget, our_cell, their_cell in zip(
             found["budgets"], ours["at_budgets"], theirs["at_budgets"], strict=True
         ):
-            mine = _of_seeds(our_cell, ours["seeds"], shared)
+            our_accuracies = _of_seeds(our_cell, ours["seeds"], shared)
             other = _of_seeds(their_cell, theirs["seeds"], shared)
-            gap = float((other - mine).mean())
-            error = float((other - mine).std(ddof=1)) / len(shared) ** 0.5
+            gap = float((other - our_accuracies).mean())
+            error = float((other - our_accuracies).std(ddof=1)) / len(shared) ** 0.5
             if gap > max(ERRORS * error, FLAT):
-                accuracies = (f"{100 * mine.mean():.2f}", f"{100 * other.mean():.2f}")
+                accuracies = (f"{100 * our_accuracies.mean():.2f}", f"{100 * other.mean():.2f}")
                 cell = f"budget {budget:.3g}"
                 yield Lead(name, method, cell, *accuracies, difference=gap, error=error)
 

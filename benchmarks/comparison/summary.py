@@ -1,8 +1,8 @@
-"""From cells to figures: cuts within 1 % of the top, accuracy at budgets, wins and losses.
+"""Figures of the comparison: cuts within 1 % of the top accuracy, accuracy at budgets, and wins.
 
-Validation picks every point, for every method by the same rule; test is only reported. What is
-below "no point good enough" falls back to the top method on every instance, at the full price:
-no cut, no loss.
+The same rule chooses the points of every method on validation rows; test rows are only reported. A
+method without a sufficiently accurate point falls back to the top method for every instance at the
+full price. Its cut and loss are then 0.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from benchmarks.comparison.record import BYTE_BOUNDS, Point
 from benchmarks.data.problems import Problem
 
 ALLOWED = 0.01
-"""Accuracy that may be given up: 1 % absolute."""
+"""Accepted loss of accuracy, 1 % absolute."""
 
 SLACK = 0.002
-"""Kept in hand on validation in the rule "with slack"."""
+"""Reserve of validation accuracy in the rule "with slack"."""
 
 FLAT = 0.001
-"""Differences of mean accuracy up to this are called equal."""
+"""Mean accuracies with at most this difference count as equal."""
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Cells of a problem by method, one a seed, in the order of the seeds."""
+"""Cells of a problem by method, one per seed, sorted by seed."""
 
 
 @dataclass(frozen=True)
@@ -42,36 +42,36 @@ class _Fold:
         return cls(fold["n_test"], points, Point(*fold["own"]) if fold["own"] else None)
 
     def within(self, nbytes: int) -> _Fold:
-        """The points of devices with so much room."""
+        """Fold with only the points that take at most `nbytes`."""
         return replace(self, points=tuple(p for p in self.points if p.nbytes <= nbytes))
 
     @property
     def best(self) -> Point:
-        """The point of the highest validation accuracy, the cheapest of equals."""
+        """Cheapest point among those with the highest validation accuracy."""
         return max(self.points, key=lambda p: (p.val_accuracy, -p.val_cost))
 
 
 Rule = Callable[[_Fold, _Fold], Point | None]
-"""From a fold, and the top method's, to the point chosen."""
+"""Chooses a point of a fold; the second argument is the fold of the top method."""
 
 
 def pick_budget(points: Iterable[Point], budget: float) -> Point:
-    """Pick the most accurate on validation whose validation cost is within the budget."""
+    """Point with the highest validation accuracy whose validation cost is within the budget."""
     inside = [p for p in points if p.val_cost <= budget + 1e-9]
     return max(inside, key=lambda p: (p.val_accuracy, -p.val_cost))
 
 
 def pick_floor(points: Iterable[Point], floor: float) -> Point | None:
-    """Pick the cheapest on validation whose validation accuracy reaches the floor."""
+    """Point with the lowest validation cost whose validation accuracy is at least `floor`."""
     good = [p for p in points if p.val_accuracy >= floor - 1e-12]
     return min(good, key=lambda p: (p.val_cost, -p.val_accuracy)) if good else None
 
 
 def summarise(problem: Problem, results: Results) -> dict[str, Any]:
-    """Figures of a problem: means over seeds, with standard errors; folds are pooled."""
+    """Means and standard errors over seeds for all methods of a problem, with pooled folds."""
     folds = {m: [[_Fold.of(f) for f in c["folds"]] for c in cells] for m, cells in results.items()}
     bounded = {f"{method}-{bound}" for method in folds for bound in BYTE_BOUNDS}
-    # what is fitted for few bytes searches shapes on validation rows, and flatters itself there
+    # exclude bounded fits: they choose shapes on validation rows, so their accuracy is optimistic
     top = _top_method({m: seeds for m, seeds in folds.items() if m not in bounded})
     references = folds[top]
     tops = [_pooled(seed, lambda f: f.best.accuracy) for seed in references]
@@ -97,16 +97,16 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
         if all(f.own for seed in seeds for f in seed):
             rules["own_choice"] = lambda f, _top: f.own
         cells = results[method]
-        with_room: dict[str, Any] = {}
+        bounded_figures: dict[str, Any] = {}
         for name, bound in BYTE_BOUNDS.items():
             fitted = folds.get(f"{method}-{name}", [])
             fitted = fitted if len(fitted) == len(seeds) else seeds
             small = [[f.within(bound) for f in seed] for seed in fitted]
             with_tops = list(zip(small, _cycled(references, len(small)), strict=True))
-            with_room[f"within_1_{bound // 1024}_kb"] = _rule(
+            bounded_figures[f"within_1_{bound // 1024}_kb"] = _rule(
                 problem, with_tops, _within(), top_accuracy
             )
-            with_room[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small)
+            bounded_figures[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small)
         out["methods"][method] = {
             "seeds": [c["seed"] for c in cells],
             "code": sorted({c["code"] for c in cells}),
@@ -115,7 +115,7 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
             "fit_seconds": _mean([sum(f["seconds"] for f in c["folds"]) for c in cells]),
             **{name: _rule(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
             "at_budgets": _at_budgets(problem, seeds),
-            **with_room,
+            **bounded_figures,
             "about": cells[0]["folds"][0]["about"],
         }
     out["top_accuracy_of_seeds"] = tops
@@ -135,7 +135,7 @@ def _rule(
     rule: Rule,
     top_accuracy: float,
 ) -> dict[str, Any]:
-    """Apply a rule to every fold of every seed; the top method's folds are its reference."""
+    """Apply a rule to every fold of every seed, with the folds of the top method."""
     rows = []
     for seed, reference in pairs:
         budgets = [rule(f, t) for f, t in zip(seed, reference, strict=True)]
@@ -187,12 +187,12 @@ def compare(
     *,
     accuracies: str = "at_budgets",
 ) -> dict[str, Any]:
-    """Compare a method with every other at every budget: paired differences over seeds.
+    """Compare a method with every peer at every budget by paired differences over seeds.
 
-    A t-test a budget and peer, Holm's correction over all of them. Without any spread over the
-    seeds (models that no seed changes) half a test row stands in for the standard deviation, of
-    a ranking half a test query. Wins, ties and losses are counted by ``significant`` differences,
-    and by ``plain`` ones: means further apart than 0.1 %.
+    Each budget and peer has a t-test, and Holm's correction applies to all of them. The standard
+    deviation is at least half a test row (half a test query for a ranking), because the seed does
+    not change some models. Wins, ties and losses are counted for ``significant`` differences and
+    for ``plain`` ones, in which the means differ by more than 0.1 %.
     """
     mine = summary["methods"][ours]
     peers = [
@@ -217,12 +217,14 @@ def compare(
     out = {}
     for peer in peers:
         p = [next(adjusted) for _ in gaps[peer]]
-        sure = [(g > 0) - (g < 0) if q < level else 0 for g, q in zip(gaps[peer], p, strict=True)]
+        significant = [
+            (g > 0) - (g < 0) if q < level else 0 for g, q in zip(gaps[peer], p, strict=True)
+        ]
         plain = [(g > FLAT) - (g < -FLAT) for g in gaps[peer]]
         out[peer] = {
             "difference": gaps[peer],
             "p_holm": p,
-            "significant": _counts(sure),
+            "significant": _counts(significant),
             "plain": _counts(plain),
         }
     return out
@@ -250,7 +252,7 @@ def _counts(signs: Sequence[int]) -> dict[str, int]:
 
 
 def _top_method(folds: Mapping[str, Sequence[Sequence[_Fold]]]) -> str:
-    """The method of the highest mean validation accuracy at its best points."""
+    """Method whose best points have the highest mean validation accuracy."""
     means = {
         m: np.mean([_pooled(seed, lambda f: f.best.val_accuracy) for seed in seeds])
         for m, seeds in folds.items()
@@ -271,6 +273,6 @@ def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _mean(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean and standard error over seeds; no error for one seed."""
+    """Mean and standard error over seeds; the error is None for one seed."""
     error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
     return {"mean": float(np.mean(values)), "error": error}

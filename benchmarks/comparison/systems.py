@@ -1,4 +1,4 @@
-"""The project's own methods, whatever cascade or budgeted model has a name in the library."""
+"""Operating points of this project's cascades and budgeted models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from gatewise_training.operating_points.packed_size import packed_bytes
 def system_points(system: Any, fold: Fold) -> list[Point]:
     """Measure every operating point of a fitted system on test rows.
 
-    The stages run once, not once a point. The figures are the same as ``system.at(...)`` would
-    give with ``predict`` and ``cost``; a test holds them to that. A ranking is measured on
-    validation rows, too: the frontier itself knows the accuracy of classes only. The system was
-    fitted on class indices.
+    The stages run only once for all points. A test checks that the figures equal those of
+    ``predict`` and ``cost`` of ``system.at(...)``. A ranking is also measured on validation rows,
+    because the frontier has only the accuracy of classes. The labels are class indices.
     """
     row_sets = [(fold.test[0], fold.truth)]
     if fold.queries is not None:
@@ -59,7 +58,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
 
 
 def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
-    """Measure the point that the system itself takes for ``at(max_loss=...)``."""
+    """Measure the point that ``system.at(max_loss=...)`` chooses."""
     x = fold.test[0]
     chosen_system = system.at(max_loss=max_loss)
     point = chosen_system.operating_point_
@@ -84,12 +83,12 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What a cascade's stages do on some rows."""
+    """Outputs of the stages of a cascade on some rows."""
 
-    scores: list[NDArray[np.float32]]  # stop scores, of each stage
-    answers: NDArray[Any]  # shape (n_stages + 1, n); the last are the cloud's
+    scores: list[NDArray[np.float32]]  # stop scores of each stage
+    answers: NDArray[Any]  # shape (n_stages + 1, n); the last row has the answers of the cloud
     truth: Truth
-    cloud: bool  # without one its answers are the last stage's
+    cloud: bool  # False: the last row repeats the last stage
 
     @classmethod
     def of(
@@ -112,12 +111,12 @@ class _Run:
         return cls(scores, np.stack([*answers, final_answers]), truth, cloud is not None)
 
     def exits(self, thresholds: Any) -> NDArray[np.int64]:
-        """Stage at which each row leaves; the number of stages: offloaded."""
+        """Stage that answers each row, or the number of stages for offloaded rows."""
         exits = exit_stages(self.scores, thresholds)
         return exits if self.cloud else np.minimum(exits, len(self.scores) - 1)
 
     def score(self, thresholds: Any) -> float:
-        """Accuracy, or AP@5, at an operating point."""
+        """Accuracy or AP@5 at an operating point."""
         exits = self.exits(thresholds)
         return self.truth.score(self.answers[exits, np.arange(len(exits))])
 
@@ -132,16 +131,16 @@ def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | 
 def _exit_costs(
     system: Any, stages: Any, x: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Cost of leaving at each stage and of being offloaded: with the union, as in the paper.
+    """Costs of exits at each stage and of offloads, by the union of features and as in the paper.
 
-    A row's own where a stage acquires node by node.
+    The costs are per row if a stage acquires features node by node.
     """
     costs, f0 = system.feature_costs_, system.high_cost_model_
-    bought = [stage.acquired(x) for stage in stages]
+    acquired = [stage.acquired(x) for stage in stages]
     if f0 is None:
-        local_costs = exit_costs(costs, bought)
+        local_costs = exit_costs(costs, acquired)
         return local_costs, local_costs
     offload = costs.mask(f0.features)
     request = system.cloud_prices_.of_offload(len(f0.features))
-    union = exit_costs(costs, bought, offload, request=request)
-    return union, exit_costs(costs, bought, offload, request=request, union=False)
+    union = exit_costs(costs, acquired, offload, request=request)
+    return union, exit_costs(costs, acquired, offload, request=request, union=False)

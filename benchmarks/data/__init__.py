@@ -1,1 +1,1 @@
-"""Problems and signals that benchmarks are run on."""
+"""Data sets of the benchmarks, and how to fetch them."""

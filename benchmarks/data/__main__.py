@@ -5,8 +5,8 @@
     python -m benchmarks.data fetch thyroid letter --folder my-data
     python -m benchmarks.data fetch --mirror http://192.168.1.4:8000   # MIRROR/SET/FILE
 
-A file that is there already is not fetched again; a set that data folders hold is not either. After
-Ctrl-C the same command goes on from there.
+Files and arrays that the folder already has are not fetched again, so the same command continues
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from gatewise.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 2 for bad input, 130 after Ctrl-C."""
+    """Run the command; return 0, 2 for bad input, or 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.data",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    commands.add_parser("list", help="sets, their licences and where they are")
+    commands.add_parser("list", help="list the sets with their licences and files")
     fetching = commands.add_parser("fetch", help="fetch sets, check them and prepare their arrays")
-    fetching.add_argument("names", nargs="*", metavar="NAME", help="sets; all by default")
+    fetching.add_argument("names", nargs="*", metavar="NAME", help="names of sets; default: all")
     fetching.add_argument(
         "--folder", type=Path, default=FETCHED, help="folder of the arrays (default: %(default)s)"
     )
-    fetching.add_argument("--mirror", help="address of a copy: files are at MIRROR/SET/FILE")
+    fetching.add_argument("--mirror", help="address of a mirror with files at MIRROR/SET/FILE")
     options = parser.parse_args(arguments)
     if options.command == "list":
         return _list()
-    message = "stopped; whole files are kept, the same command goes on from there"
+    message = "stopped; the same command continues with the files that are missing"
     return harness.run_command(lambda: _fetch(options), message)
 
 

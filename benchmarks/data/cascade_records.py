@@ -1,4 +1,4 @@
-"""What a fitted cascade does on rows that it was not fitted on."""
+"""Records of fitted cascades on rows that they were not fitted on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 def cascade_record(
     system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]
 ) -> CascadeRecord:
-    """Record scores, answers and costs of one candidate of a cascade, on rows with labels."""
+    """Record scores, answers and costs of one candidate of a cascade on labelled rows."""
     stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
     margins_and_scores = [split(stage.margins(x), stage.score) for stage in stages]
     answers = np.stack([*(labels(margins) for margins, _ in margins_and_scores), f0.labels(x)])

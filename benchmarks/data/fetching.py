@@ -1,4 +1,4 @@
-"""Data files: where they are, and how public ones get there."""
+"""Search for data files in the data folders, and download of public sets."""
 
 from __future__ import annotations
 
@@ -13,46 +13,45 @@ from benchmarks.data.sources import SOURCES, SourceFile, hash_arrays
 from gatewise.errors import InputError
 
 FETCHED = CACHE / "data"
-"""Folder that sets are fetched into."""
+"""Folder of downloaded sets."""
 
 SMALL_SETS = Path(__file__).parent / "sets"
-"""Small sets that may be given away, with their licences."""
+"""Folder of small sets in the repository, with their licences."""
 
 
 def data_folders() -> list[Path]:
-    """Folders that may hold data files, in the order in which they are looked at."""
+    """Folders of data files in the order of the search."""
     first = os.environ.get("GATEWISE_DATA", CACHE.parents[1] / "shared" / "data")
     return [Path(first), FETCHED, SMALL_SETS]
 
 
 def find_file(name: str) -> Path | None:
-    """Find a set's file in the data folders; None if none has it."""
+    """Path of a set in the first data folder that has it, or None."""
     paths = (folder / f"{name}.npz" for folder in data_folders())
     return next((path for path in paths if path.is_file()), None)
 
 
 def fetch(name: str, folder: Path, *, mirror: str | None = None) -> Path:
-    """Fetch a set's files, check them, and write its arrays into `folder`.
+    """Download and check the files of a set, and write its arrays into `folder`.
 
     Parameters
     ----------
     name : str
         A set of :data:`.SOURCES`.
     folder : Path
-        Files go to ``folder/raw/NAME``, arrays to ``folder/NAME.npz``, whole or not at all.
+        Files go to ``folder/raw/NAME``, arrays to ``folder/NAME.npz``. Writes are atomic.
     mirror : str, optional
-        Address of a copy, whose files are at ``MIRROR/NAME/FILE``; the source's own by default.
+        Address of a mirror with files at ``MIRROR/NAME/FILE``; by default that of the source.
 
     Returns
     -------
     Path
-        The file of the arrays.
+        File of the arrays.
 
     Raises
     ------
     InputError
-        If a file cannot be had, is not the one that is known (cut, changed), or the arrays made of
-        the files are not the known ones.
+        If a download fails, or the hash of a file or of the arrays is not the known one.
     """
     source = SOURCES[name]
     path = folder / f"{name}.npz"
@@ -81,7 +80,7 @@ def _hash_file(path: Path) -> str:
 
 
 def _fetch_file(file: SourceFile, folder: Path, set_name: str, mirror: str | None) -> Path:
-    """Fetch a file unless the folder has it; a wrong or cut one is an InputError."""
+    """Download a file unless the folder has it; raise InputError if its hash is wrong."""
     import pooch
     import requests
 

@@ -1,4 +1,4 @@
-"""Bundles that the benchmarks of fleets run, on digits and on Letters, and rows for them."""
+"""Bundles on digits and Letters for the benchmarks of fleets, with rows for the devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gatewise.console import note
 from gatewise_export import Bundle, pack
 from gatewise_training import StagedCascade
 
-#: Settings by which about a fifth of the rows is offloaded, and several stages answer.
+#: Settings with several answering stages that offload about a fifth of the rows.
 PARAMS: Final[dict[str, dict[str, Any]]] = {
     "digits": {"n_stages": 2, "families": ("linear",), "offload_rate": 0.25},
     "letters": {"n_stages": 3, "budget": 11.6},
@@ -26,7 +26,7 @@ PARAMS: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, eq=False)
 class FleetBundle:
-    """A packed cascade, and rows that it has not seen; `truth` are class indices."""
+    """Packed cascade, with unseen rows and their class indices `truth`."""
 
     name: str
     bundle: Bundle
@@ -35,7 +35,7 @@ class FleetBundle:
 
 
 def fleet_bundle(name: str) -> FleetBundle:
-    """Get a bundle from the cache, or fit and pack it; InputError without its data file."""
+    """Bundle from the cache, or fitted and packed; raises InputError without its data file."""
     X, y, n_train, first_row = _data(name)
     folder = CACHE / "fleet" / f"{name}.{code_version('gatewise_training.cascades.staged')}"
     if not (folder / "manifest.json").is_file():
@@ -49,7 +49,7 @@ def fleet_bundle(name: str) -> FleetBundle:
 
 
 def _data(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], int, int]:
-    """Rows, class indices, the number of training rows, and the first of the rows for a fleet."""
+    """Rows, class indices, number of training rows, and index of the first row for the fleet."""
     if name == "letters":
         with np.load(problems.data_file("letter")) as file:
             return file["X"].astype(np.float32), file["y"].astype(np.int64), 8000, 16000

@@ -1,7 +1,7 @@
-"""Folds of a data set, and the score of a model's outputs on their rows.
+"""Folds of a data set, and the score of a model's answers to their rows.
 
-An answer is a label, scored by accuracy, or for a ranking a probability of relevance, scored by
-AP@5. The methods ask :class:`Truth` which, so that they need not know.
+An answer is a label, scored by accuracy. For a ranking it is a probability of relevance, scored by
+AP@5. :class:`Truth` hides this difference from the methods.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Table = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """True classes of some rows, and the score of a model's outputs.
+    """True classes of some rows, and the score of a model's answers.
 
-    With queries class 1 is the relevant one, and a ranking is wanted.
+    Rows with queries are a ranking in which class 1 is relevant.
     """
 
     y: NDArray[np.int64]  # class indices
     qid: NDArray[Any] | None = None  # query of each document
 
     def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Get the outputs that are scored: labels or, for a ranking, probabilities of relevance.
+        """Labels or, for a ranking, probabilities of relevance.
 
-        `labels` are the model's own, if they need not be the likeliest class.
+        `labels` replace the classes of the highest probability, if given.
         """
         if self.qid is not None:
             return proba[:, 1]
@@ -44,11 +44,11 @@ class Truth:
         proba: Callable[[NDArray[np.float32]], NDArray[Any]],
         x: NDArray[np.float32],
     ) -> NDArray[Any]:
-        """Outputs of a model on these rows `x`; only scored figures are computed."""
+        """Answers of a model to rows `x`, from `proba` for a ranking and else from `labels`."""
         return labels(x) if self.qid is None else self.answers(proba(x))
 
     def score(self, answers: NDArray[Any]) -> float:
-        """Accuracy of labels, or AP@5 of a ranking; one answer may stand for all rows."""
+        """Accuracy of labels, or AP@5 of a ranking; a single answer applies to all rows."""
         if self.qid is None:
             return float(np.mean(answers == self.y))
         return average_precision_at(np.broadcast_to(answers, self.y.shape), self.y == 1, self.qid)
@@ -62,7 +62,7 @@ class Truth:
 class Fold:
     """Training, validation and test rows.
 
-    Without validation rows the learner makes its own out of `train`, by five-fold cross-fitting.
+    Without validation rows, learners use five-fold cross-fitting on `train`.
     """
 
     train: Table
@@ -77,12 +77,12 @@ class Fold:
 
     @property
     def judges(self) -> Truth:
-        """True classes of the validation rows or, without any, of all training rows."""
+        """True classes of the validation rows or, without them, of the training rows."""
         y = (self.validation or self.train)[1]
         return Truth(y, None if self.queries is None else self.queries[0])
 
     def held(self, plan: ValidationSplit) -> Truth:
-        """Of the judging rows, in the plan's order (:func:`cross_fit` answers in it)."""
+        """True classes of the validation rows, in the order of :func:`cross_fit`."""
         return Truth(plan.y[plan.validation_rows], self.judges.qid)
 
     def thinned(self, rows: int) -> Fold:

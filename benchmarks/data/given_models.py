@@ -1,4 +1,4 @@
-"""High-cost models of every kind, each as a user would give it, for ``bench_models``."""
+"""High-cost models of all kinds that users may pass, for ``bench_models``."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
         cv=3,
     ),
 }
-"""Fitted on a table with names, or on rows where the library wants these."""
+"""Fitted on tables with column names if the model needs them, otherwise on arrays."""
 
 REFUSED: dict[str, Callable[[], Any]] = {
     "AdaBoost": AdaBoostClassifier,
@@ -110,12 +110,12 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 
 def frame(X: NDArray[np.float32]) -> pd.DataFrame:
-    """Rows with the names of their columns."""
+    """Rows as a pandas frame with column names."""
     return pd.DataFrame(X, columns=NAMES)
 
 
 def polars_frame(X: NDArray[np.float32]) -> Any:
-    """Rows as a frame of polars."""
+    """Rows as a polars frame."""
     import polars
 
     return polars.DataFrame(X, schema=NAMES)
@@ -131,11 +131,11 @@ def _exported(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes
 
 
 def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bool) -> bytes:
-    """A trained network as a graph, from rows or from images (n, 1, 8, 8), to one output."""
+    """Fit a network and write it as ONNX for rows or images (n, 1, 8, 8), with one output."""
     trained = MLPClassifier((32,), max_iter=300, random_state=0).fit(X / 16, y)
     nodes, values = [], {"scale": np.array(1 / 16, np.float32)}
     source = "x"
-    if image:  # the identity, as a convolution
+    if image:  # a convolution that is the identity
         values["kernel"] = np.array([[[[0, 0, 0], [0, 1, 0], [0, 0, 0]]]], np.float32)
         nodes.append(helper.make_node("Conv", ["x", "kernel"], ["seen"], pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Flatten", ["seen"], ["row"]))
@@ -166,7 +166,7 @@ def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bo
 
 
 def _external(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
-    """A file whose tensors are in another one."""
+    """Path of an ONNX file that stores its tensors in a second file."""
     model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
     path = Path(tempfile.mkdtemp(), "network.onnx")
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="weights.bin")
@@ -174,7 +174,7 @@ def _external(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
 
 
 def _fixed(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
-    """A file for one row at a time, with a reshape that says so."""
+    """ONNX graph for one row at a time, because it has a reshape to a fixed size."""
     model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
     graph = model.graph
     graph.initializer.append(numpy_helper.from_array(np.array([1, 64]), "one_row"))
@@ -203,7 +203,7 @@ FILES: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
 
 
 def _module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
-    """A trained convolutional network of rows."""
+    """Fit a convolutional network on rows."""
     import torch
 
     torch.manual_seed(0)
@@ -238,10 +238,10 @@ TORCH: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
 }
 
 
-# -- boosters as they are ------------------------------------------------------------------
+# -- boosters ------------------------------------------------------------------------------
 
 CATEGORIES = [20, 28]
-"""Columns of whole numbers that boosters may read as categories."""
+"""Columns of whole numbers that some boosters read as categories."""
 
 
 def _lightgbm(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
@@ -273,7 +273,7 @@ def _catboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
 
 
 def _saved(booster: Any, name: str) -> str:
-    """Path of a booster's file."""
+    """Save a booster into a file and return its path."""
     path = str(Path(tempfile.mkdtemp(), name))
     booster.save_model(path)
     return path
@@ -293,14 +293,14 @@ BOOSTERS: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
     "CatBoost's file, missing values": lambda X, y: _saved(_catboost(X, y), "model.cbm"),
     "CatBoost's file, categories": lambda X, y: _saved(_catboost_categories(X, y), "model.cbm"),
 }
-"""Fitted on rows with NaN where the name says so."""
+"""Fitted on rows with NaN if the name contains "missing values"."""
 
 
 # -- code ----------------------------------------------------------------------------------
 
 
 def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
-    """A model that is a function: distances to the mean digits, which it learns on first use."""
+    """Class probabilities from distances to mean digits, which the first call computes."""
     from sklearn.datasets import load_digits
 
     if not _MEANS:
@@ -317,7 +317,7 @@ _MEANS: list[NDArray[np.float64]] = []
 
 @contextmanager
 def service() -> Iterator[None]:
-    """A JSON service of :func:`probabilities`, which :func:`ask_service` calls."""
+    """Run a JSON service of :func:`probabilities` for :func:`ask_service`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -329,7 +329,7 @@ def service() -> Iterator[None]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Print no line for each request."""
+            """Do not log requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -340,7 +340,7 @@ def service() -> Iterator[None]:
 
 
 def ask_service(X: NDArray[np.float32]) -> NDArray[np.float64]:
-    """A model that is a function, which calls a service over HTTP."""
+    """Class probabilities from the service of :func:`service` over HTTP."""
     with urlopen(Request(_URL[0], json.dumps(X.tolist()).encode()), timeout=5) as response:
         return np.array(json.load(response), np.float64)
 

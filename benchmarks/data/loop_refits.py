@@ -1,4 +1,4 @@
-"""Refits after a shift on three sets: 200 labels chosen, at random, or of offloaded rows alone."""
+"""Refits after a shift on three sets with 200 labels: chosen, random, or of offloaded rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Rows = tuple[NDArray[np.float32], NDArray[Any]]
 
 
 def _occupancy(seed: int) -> tuple[Rows, Rows]:
-    """Days with the door mostly closed, then days with it mostly open."""
+    """Occupancy on days with a mostly closed door, then on days with an open one."""
     arrays = problems.data_arrays("occupancy")
     X = arrays["X"]
     y = arrays["y"]
@@ -55,7 +55,7 @@ def _hapt(seed: int) -> tuple[Rows, Rows]:
 
 
 def _letters(seed: int) -> tuple[Rows, Rows]:
-    """Letters A to E; then F appears, and A is four times as frequent."""
+    """Letters A to E, then A to F with four times as many A."""
     arrays = problems.data_arrays("letter")
     X = arrays["X"].astype(np.float32)
     y = np.unique(arrays["y"], return_inverse=True)[1]
@@ -73,7 +73,7 @@ def _some(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
     return np.sort(np.random.default_rng(seed).permutation(rows)[:n])
 
 
-#: Functions that give the rows of before and after a shift, by seed.
+#: Functions that return the rows before and after a shift for a seed.
 SETS: Final[dict[str, Callable[[int], tuple[Rows, Rows]]]] = {
     "occupancy by day": _occupancy,
     "HAPT by subject": _hapt,
@@ -82,7 +82,7 @@ SETS: Final[dict[str, Callable[[int], tuple[Rows, Rows]]]] = {
 
 
 def refit_case(name: str, seed: int) -> dict[str, Any]:
-    """Accuracies on rows of after the shift that no fit has seen."""
+    """Accuracies on unseen rows after the shift, before and after refits."""
     (X_old, y_old), (X_new, y_new) = SETS[name](seed)
     order = np.random.default_rng(seed).permutation(len(y_new))
     week = order[: 2 * len(order) // 3]
@@ -94,15 +94,15 @@ def refit_case(name: str, seed: int) -> dict[str, Any]:
         np.savez(folder / "train.npz", X=X_old, y=y_old)
         figures["before refit"] = _accuracy(old, X_new[test], y_new[test])
         for strategy in ("chosen", "random", "offloaded"):
-            kept = folder / strategy
-            if not _keep(kept, old, X_new[week], y_new[week], strategy, seed):
-                # nothing was offloaded, so that there is nothing to learn from
+            archive_folder = folder / strategy
+            if not _keep(archive_folder, old, X_new[week], y_new[week], strategy, seed):
+                # nothing was offloaded, so no rows have labels
                 figures[f"200 {strategy}"] = figures["before refit"]
                 continue
             settings = RefitSettings(
                 bundle=folder / "old",
                 train=str(folder / "train.npz"),
-                kept=kept,
+                kept=archive_folder,
                 out=folder / f"new-{strategy}",
                 high_cost="new",
                 offload_rate=SYSTEM["offload_rate"],
@@ -136,13 +136,13 @@ def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
 def _keep(
     path: Path, bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any], strategy: str, seed: int
 ) -> bool:
-    """Keep what a fleet would have sent of a week, and label about 200; False without any."""
+    """Archive the sent instances of a week and label about 200; False if nothing was sent."""
     manifest = bundle.manifest
     outcome = graph_outcome(bundle, X)
     assert outcome.cloud_labels is not None
     assert outcome.cloud_probabilities is not None
     assert manifest.cloud is not None
-    # instances that are sent: offloaded ones, and audits at their chance
+    # sent instances are offloaded ones and random audits
     rng = np.random.default_rng(seed)
     n = len(X)
     offloaded = outcome.exits == len(manifest.stages)
@@ -166,7 +166,7 @@ def _keep(
         model=manifest.name, version=manifest.version, classes=manifest.classes,
         inputs=manifest.cloud.inputs, shape=(X.shape[1],),
     )  # fmt: skip
-    # a choice of about 200 to label, with the chance of each
+    # choose about 200 instances to label
     archive = ArchiveFolder(path, max_bytes=1e9, max_days=1e6, rng=rng)
     shard = archive.add(rows, facts, 0.0)
     if strategy == "chosen":

@@ -1,7 +1,7 @@
-"""How the files of public data sets become arrays: ``prepare_NAME`` for each set of sources.toml.
+"""Conversion of public data sets to arrays by ``prepare_NAME`` for each set of sources.toml.
 
-A function gets the contents of the set's files by name and returns arrays by name: `X`
-(n, n_features), `y` (n,), and what else the set states (prices, groups, parts, queries).
+A function takes the contents of the files by name and returns arrays by name: `X` of shape
+(n, n_features), `y` of shape (n,), and prices, groups, parts or queries if the set has them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _table(
 def _heart_prices() -> Arrays:
     """Turney's test costs in Canadian dollars (UCI, heart-disease/costs).
 
-    `cost_discount` is charged where another test of the same group was acquired before.
+    `cost_discount` is the price after another test of the same group.
     """
     cost = [1.0, 1.0, 1.0, 1.0, 7.27, 5.20, 15.50, 102.90, 87.30, 87.30, 87.30, 100.90, 102.90]
     discount = [1.0, 1.0, 1.0, 1.0, 5.17, 3.10, 15.50, 1.0, 1.0, 1.0, 1.0, 100.90, 1.0]

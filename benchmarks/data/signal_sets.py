@@ -1,4 +1,4 @@
-"""Sets of raw windows and pictures, with the groups that splits keep apart, and blocks for them."""
+"""Sets of raw windows and pictures, with their groups and signal blocks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from benchmarks.data.problems import data_arrays
 class SignalSet:
     """Windows with labels and groups.
 
-    `test_groups` belong to each split; where rows have no groups, each split draws a fourth of
-    the rows.
+    `test_groups` has the test groups of each split. Without it, a split draws a quarter of the
+    groups, or a quarter of the rows if there are no groups.
     """
 
     name: str
@@ -27,14 +27,14 @@ class SignalSet:
     y: NDArray[np.int64]
     groups: NDArray[np.int64] | None
     blocks: Sequence[sig.Block]
-    target: float  # times less computation
+    target: float  # factor by which the cascade should reduce the feature time
     note: str
     test_groups: Sequence[Sequence[int]] | None = None
-    rare: bool = False  # classes count alike
-    families: Sequence[str] | None = None  # of the stages; None: the library's
+    rare: bool = False  # all classes have the same weight
+    families: Sequence[str] | None = None  # of the stages; None selects the library's default
 
     def splits(self, n: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Training and test rows of `n` splits; whole groups on either side."""
+        """Training and test rows of `n` splits, which do not share groups."""
         split_list = []
         for seed in range(n):
             rng = np.random.default_rng(seed)
@@ -50,14 +50,14 @@ class SignalSet:
 
 
 def load_set(name: str) -> SignalSet:
-    """Load a set by its name; InputError if its file is not there."""
+    """Load a set by name; raise InputError if its file is missing."""
     return SIGNAL_SETS[name]()
 
 
-def _thinned(groups: NDArray[Any], most: int) -> NDArray[np.intp]:
-    """Rows of which each group has at most `most`, drawn evenly from its first to its last."""
+def _thinned(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]:
+    """Rows at even distances in each group, with at most `max_rows` per group."""
     group_rows = [np.flatnonzero(groups == g) for g in np.unique(groups)]
-    return np.sort(np.concatenate([p[:: -(-len(p) // most)] for p in group_rows]))
+    return np.sort(np.concatenate([p[:: -(-len(p) // max_rows)] for p in group_rows]))
 
 
 def _movement() -> SignalSet:
@@ -85,7 +85,8 @@ def _vibration(*, new_loads: bool) -> SignalSet:
     raw = data_arrays("cwru_bearing")
     x = (raw["X"] * raw["scale"][:, None]).astype(np.float32)
     piece = np.zeros(len(x), np.int64)
-    for file in np.unique(raw["file_id"][raw["y"] == 0]):  # one recording each: five pieces of it
+    # each normal file is one recording, cut into five pieces
+    for file in np.unique(raw["file_id"][raw["y"] == 0]):
         file_rows = np.flatnonzero(raw["file_id"] == file)
         piece[file_rows] = np.arange(len(file_rows)) * 5 // len(file_rows)
     recording = raw["file_id"].astype(np.int64) * 10 + piece
@@ -94,7 +95,7 @@ def _vibration(*, new_loads: bool) -> SignalSet:
     pairs = [(0,), (3,), (0, 1), (0, 2), (3, 1), (3, 2), (0, 1, 2), (3, 1, 2)]
     tests = [np.unique(recording[np.isin(load, loads)]).tolist() for loads in pairs]
     tested = "a fourth of them to test"
-    if new_loads:  # no group says what is new
+    if new_loads:  # the groups do not contain the loads
         tested = "other motor loads to test, which no group of the training rows has"
     return SignalSet(
         name="new-loads" if new_loads else "vibration",
@@ -165,11 +166,12 @@ def _heart() -> SignalSet:
 
 
 def _rhythm(record: NDArray[np.int64], before: NDArray[np.int32]) -> NDArray[np.int16]:
-    """Interval before each beat, and what it is longer than the mean of the eight before it."""
+    """Interval before each beat, and its difference from the mean of the eight before it."""
     rhythm = np.zeros((len(record), 2), np.int16)
     for r in np.unique(record):
-        beats = np.flatnonzero(record == r)[1:]  # the first has no beat before it
-        interval = np.minimum(before[beats], 1080).astype(float)  # 3 s: the detector lost some
+        beats = np.flatnonzero(record == r)[1:]  # no beat precedes the first one
+        # at most 3 s, because the detector missed some beats
+        interval = np.minimum(before[beats], 1080).astype(float)
         rhythm[beats, 0] = interval
         for i in range(1, len(beats)):
             rhythm[beats[i], 1] = round(interval[i] - interval[max(0, i - 8) : i].mean())

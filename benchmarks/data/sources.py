@@ -1,8 +1,8 @@
 """Public data sets: their files, licences and citations, read from sources.toml.
 
-A file is known by its address and its SHA-256, the arrays made of it by a SHA-256 of their own, so
-that everybody works on the same rows. HAPT's features, CIFAR-10's patches and the signal sets are
-not among them: no address with a known hash gives what they were made from.
+Each file has an address and a SHA-256. The arrays that are made from the files have another
+SHA-256, so that everybody works on the same rows. The features of HAPT, the patches of CIFAR-10 and
+the signal sets are missing, because their raw files have no address with a known hash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.data.preparation import Arrays, Files
 
 
 class SourceFile(NamedTuple):
-    """A file to be fetched."""
+    """File to download."""
 
     name: str
     url: str
@@ -29,7 +29,7 @@ class SourceFile(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A data set, and the function that makes arrays of its files."""
+    """Data set, and the function that converts its files to arrays."""
 
     publisher: str
     licence: str
@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 def hash_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 over names, types, shapes and values, independent of how a file packs them."""
+    """SHA-256 of names, types, shapes and values, independent of the compression of a file."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

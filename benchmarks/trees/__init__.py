@@ -1,1 +1,1 @@
-"""Budgeted trees, their pruning and CEGB against the papers and other solvers."""
+"""Comparison of budgeted trees, pruning and CEGB with their papers and other solvers."""

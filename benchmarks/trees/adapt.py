@@ -1,8 +1,8 @@
-"""Adapt's figures 4 and 5 on the data at hand: one f0, and what budgets do to its accuracy.
+"""Figures 2, 4 and 5 of the Adapt paper.
 
-In figure 4 a forest is f0 of Adapt-GBRT, and BudgetPrune prunes the same forest; an offloaded
-instance is charged for the features on its own paths through f0. In figure 5 Adapt-GBRT,
-Adapt-LIN and the L1 baseline approximate a forest and a support vector machine.
+In figure 4, f0 of Adapt-GBRT is a forest that BudgetPrune also prunes. An offloaded instance pays
+for the features on its paths through f0. In figure 5, f0 of Adapt-GBRT, Adapt-LIN and the L1
+baseline is a forest or a support vector machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUDGETS = {
     "forest-bin": (8, 10, 12, 14, 16, 18, 20, 23, 27),
     "letter-bin": (8, 9, 10, 11, 12, 13, 14, 15, 16),
 }
-"""Mean numbers of features, about the range of the papers' axes."""
+"""Mean numbers of features, about the range of the axes in the paper."""
 
 METHODS = {
     "adapt-gbrt": "Adapt-GBRT before the forest",
@@ -43,11 +43,11 @@ METHODS = {
 }
 FIGURE_4 = ("adapt-gbrt", "budget-prune", "greedy-miser")
 FIGURES = {"mbne_tiny": FIGURE_4, "forest-bin": FIGURE_4, "letter-bin": tuple(METHODS)}
-"""Methods of each problem: of figure 4, and on Letters of figure 5 as well."""
+"""Methods of each problem: those of figure 4, and on Letters also those of figure 5."""
 
 
 def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) -> dict[str, Any]:
-    """Fit a figure's methods on one problem and measure them at budgets on test rows."""
+    """Fit the methods on one problem and measure them at budgets on test rows."""
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
     x, y = fold.train
@@ -89,7 +89,7 @@ def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) 
 
 
 def _system(method: str, f0: Any, costs: FeatureCosts, n_rounds: int) -> Any:
-    """Make a method as in the paper: its own gate, first-order trees of depth 4."""
+    """Make a method with the settings of the paper: its gate, and first-order trees of depth 4."""
     shared: dict[str, Any] = {"feature_costs": costs, "random_state": 0}
     if method == "budget-prune":
         return BudgetPrune(estimator=f0, pruning_rows="validation", **shared)
@@ -105,7 +105,7 @@ def _system(method: str, f0: Any, costs: FeatureCosts, n_rounds: int) -> Any:
 
 
 def _at(system: Any, budget: float, fold: Fold) -> dict[str, float] | None:
-    """Test figures of the point that validation chooses within a budget; None without one."""
+    """Test figures of the point that validation rows choose within a budget, or None."""
     costs = [point.cost for point in system.frontier_.points]
     if min(costs) > budget:
         return None
@@ -120,16 +120,16 @@ def _at(system: Any, budget: float, fold: Fold) -> dict[str, float] | None:
 
 
 def cheapest_within(curve: Sequence[dict[str, float] | None], error: float) -> float | None:
-    """Test cost of the cheapest budget whose test error is at most `error`."""
+    """Lowest test cost among the points whose test error is at most `error`."""
     return min((p["cost"] for p in curve if p is not None and p["error"] <= error), default=None)
 
 
 def synthetic(seed: int = 0) -> dict[str, Any]:
-    """Measure figure 2: how often Adapt's simple models answer as well as f0 on Synthetic-1.
+    """Measure figure 2: accuracy of Adapt with simple models on Synthetic-1.
 
-    The figure's points are not published; these lie in a square, with a linear border on the left
-    and a wave on the right. Features are free, as in the paper. A third column of zeros at price 1
-    is read by f0 alone, so that the cost is the share of offloaded rows.
+    The points of the figure are not published. The points here lie in a square, with a linear
+    border on the left and a wave on the right. Features are free, as in the paper. Only f0 reads a
+    third column of zeros at price 1, so that the cost is the share of offloaded rows.
     """
     (x, y), validation, (test_x, test_y) = (
         synthetic_1(n, np.random.default_rng((seed, part)))
@@ -161,7 +161,7 @@ def synthetic(seed: int = 0) -> dict[str, Any]:
 
 
 def synthetic_1(n: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Draw rows on both sides of a border that is a line on the left and a wave on the right."""
+    """Draw rows on both sides of a border, which is a line on the left and a wave on the right."""
     x = rng.uniform(-1, 1, size=(n, 2))
     border = np.where(x[:, 0] < 0, 0.6 + x[:, 0], 0.6 * np.cos(8 * x[:, 0]))
     return np.column_stack([x, np.zeros(n)]), (x[:, 1] > border).astype(int)

@@ -1,7 +1,7 @@
 """BudgetPrune's table 1 and figures 5, 6 and 7 (NIPS 2016, section 1 and supplement 6.4).
 
-All prunings minimise the cost of the validation rows, which also choose the operating points; test
-rows only report. Forests of several seeds are pooled.
+All prunings minimise the cost on validation rows, which also choose the operating points. Figures
+are reported on test rows. The curves of several seeds are averaged.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import PruneProblem
 
 TRIED_SUBSETS = (7, 15, 30, 50)
-"""Features per split that validation chooses from in table 1, as in the paper."""
+"""Numbers of features per split in table 1, among which validation rows choose."""
 
 POINTS = 30
 
 
 def usage(seeds: Sequence[int], *, n_trees: int, fold: Fold | None = None) -> dict[str, Any]:
-    """Measure table 1: how often a test row uses a feature in a forest, unpruned and pruned.
+    """Measure table 1: uses of a feature by a test row in unpruned and pruned forests.
 
-    The pruning is the cheapest whose validation error is at most 0.1 points above the forest's,
-    as the paper's test error is. The shares are means over all features and, as "one feature",
-    those of the feature whose unpruned shares are nearest to the paper's.
+    The pruning is the cheapest whose validation error exceeds the error of the forest by at most
+    0.1 points, like the test error in the paper. The shares are means over all features. The rows
+    "one feature" have the feature whose unpruned shares are nearest to those of the paper.
     """
     problem = problems.get("mbne_tiny")
     rows: list[dict[str, list[float]]] = []
@@ -76,7 +76,7 @@ def usage(seeds: Sequence[int], *, n_trees: int, fold: Fold | None = None) -> di
 
 
 def best_subset_forest(fold: Fold, n_trees: int, seed: int) -> Forest:
-    """Grow the entropy forest whose number of features per split validation finds best."""
+    """Grow entropy forests and return the most accurate one on validation rows."""
     models = [_entropy_forest(fold, n_trees, seed, n_features) for n_features in TRIED_SUBSETS]
     return Forest.from_sklearn(max(models, key=lambda model: model.score(*fold.validation)))
 
@@ -90,7 +90,7 @@ def _entropy_forest(
 
 
 def feature_uses(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Count the nodes with each feature on a row's paths, shape (n, n_features)."""
+    """Number of nodes with each feature on the paths of each row, shape (n, n_features)."""
     trees = forest.trees
     uses = np.zeros(x.shape, np.int64)
     for root in trees.roots:
@@ -106,13 +106,13 @@ def feature_uses(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _usage(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Shares of rows without a use, with 1 to 7 and with more; shape (3, n_features)."""
+    """Shares of rows with no use, 1 to 7 uses, and more; shape (3, n_features)."""
     uses = feature_uses(forest, x)
     return np.stack([(uses == 0).mean(0), ((uses > 0) & (uses <= 7)).mean(0), (uses > 7).mean(0)])
 
 
 def svm_costs(fold: Fold) -> FeatureCosts:
-    """Price features by a linear machine's weights, as in figure 5; the sum is n_features."""
+    """Prices from the weights of a linear support vector machine (figure 5), with mean 1."""
     x, y = fold.train
     scaled = x / np.maximum(np.linalg.norm(x, axis=0), 1e-12) * np.sqrt(len(x))
     machine = LinearSVC(random_state=0, max_iter=5000).fit(scaled, y)
@@ -123,7 +123,7 @@ def svm_costs(fold: Fold) -> FeatureCosts:
 
 
 def prices(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
-    """Measure figure 5: BudgetPrune and cost-complexity under uniform and other prices."""
+    """Measure figure 5: BudgetPrune and cost-complexity pruning with uniform and other prices."""
     fold = size.pop("fold", None) or problems.get(name).deal(0)[0]
     uniform, weighted = FeatureCosts.uniform(fold.train[0].shape[1]), svm_costs(fold)
     cases = {"uniform": ("entropy", None, uniform), "by weight": ("entropy", None, weighted)}
@@ -156,7 +156,7 @@ def _figure(
     *,
     n_trees: int,
 ) -> dict[str, Any]:
-    """Prune each case's forests by each method, and choose at budgets."""
+    """Prune the forests of each case by each method, and choose points at budgets."""
     assert fold.validation is not None
     budgets = BUDGETS.get(name, CIFAR_BUDGETS)
     curves: dict[str, Any] = {}

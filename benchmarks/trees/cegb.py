@@ -1,4 +1,4 @@
-"""Figures 2 and 3b of CEGB's paper: points chosen on validation rows, reported on test rows."""
+"""Figures 2 and 3b of the CEGB paper, with points chosen on validation rows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ METHODS = {
     "lazy-16-best": "CEGB, lazy, best-first, 16 leaves, all rounds",
     "lazy-16-breadth": "CEGB, lazy, breadth-first to depth 4, all rounds",
 }
-"""The first three are in figure 2, the last two, with equal numbers of leaves and trees, in 3b."""
+"""Figure 2 has the first three methods. Figure 3b has the last two with equal leaves and trees."""
 
 MISER_RATES = (0.1, 1.0)
-"""Learning rates to try for GreedyMiser; its paper and CEGB's also search them."""
+"""Learning rates of GreedyMiser; its paper and the CEGB paper search them also."""
 
 
 def figures(
     name: str, *, n_rounds: int, n_penalties: int, fold: Fold | None = None
 ) -> dict[str, Any]:
-    """Fit every method on one problem: for `n_rounds` in figure 3b, for at most that many in 2.
+    """Fit every method on one problem.
 
-    GreedyMiser gets ten times the rounds, because its paper and CEGB's give it 1,000 trees. Both
-    search its learning rate; here the validation rows choose among the points of two rates.
+    Figure 3b has exactly `n_rounds` rounds, figure 2 at most that number. GreedyMiser has ten times
+    the rounds, because its paper and the CEGB paper use 1,000 trees. Validation rows choose among
+    the points of both of its learning rates.
     """
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
@@ -86,7 +87,7 @@ def figures(
 
 
 def miser_penalties(n_penalties: int) -> list[float]:
-    """Space GreedyMiser's penalties evenly on a log scale, from few features to no effect."""
+    """Penalties of GreedyMiser on a log scale, from few features to no effect."""
     highest = 0.1
     lowest = 1e-5
     n_steps = max(n_penalties - 1, 1)
@@ -94,7 +95,7 @@ def miser_penalties(n_penalties: int) -> list[float]:
 
 
 def _at(points: Sequence[Point], budget: float) -> dict[str, float] | None:
-    """Choose the most accurate point within a budget on validation rows; None if there is none."""
+    """Figures of the most accurate point within a budget on validation rows, or None."""
     within = [p for p in points if p.val_cost <= budget + 1e-9]
     if not within:
         return None

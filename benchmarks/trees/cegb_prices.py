@@ -1,8 +1,8 @@
 """CEGB's figures 3a and 4 (NIPS 2017, sections 5.1 and 5.2) on public data.
 
-Figure 3a varies the weight of the prices, and trains with equal prices: its Yahoo data is licensed,
-so that MQ2008 stands in, at prices drawn from Yahoo's. Figure 4 finds flies in video frames,
-which are not public: drawn frames stand in.
+Figure 3a varies the weight of the prices and includes a fit with equal prices. MQ2008 with prices
+drawn from those of Yahoo replaces the Yahoo data, which is licensed. Figure 4 segments flies in
+video frames. Drawn frames replace the video, which is not public.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ YAHOO_PRICES = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)
 """Prices that Yahoo published for its features."""
 
 STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Weights of the prices in figure 3a; the last is to be too high, as the paper's 0.001 is."""
+"""Weights of the prices in figure 3a; the last one is too high, like 0.001 in the paper."""
 
-EQUAL = 1e-3
-"""Weight of the fit with equal prices, whose costs are counted at the true prices."""
+EQUAL_PRICE_STRENGTH = 1e-3
+"""Weight of the fit with equal prices; its cost is measured at the true prices."""
 
 BLOCKS = (1, 2, 4, 8)
 SPLIT_STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -45,9 +45,10 @@ def tradeoffs(
     folds = folds or problem.deal(seed)
     n_features = folds[0].train[0].shape[1]
     prices = FeatureCosts(np.random.default_rng(seed).choice(YAHOO_PRICES, n_features))
-    equal = FeatureCosts.uniform(n_features)
+    equal_prices = FeatureCosts.uniform(n_features)
     cases = {f"weight {s:g}": (s, prices) for s in STRENGTHS}
-    cases[f"weight {EQUAL:g}, trained at equal prices"] = (EQUAL, equal)
+    equal_case = f"weight {EQUAL_PRICE_STRENGTH:g}, trained at equal prices"
+    cases[equal_case] = (EQUAL_PRICE_STRENGTH, equal_prices)
     curves: dict[str, Any] = {}
     for name, (strength, costs) in cases.items():
         points = [
@@ -76,16 +77,16 @@ def _ranked(
 
 
 def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[str, Any]:
-    """Measure figure 4: SEG measure against the cost of evaluating a pixel.
+    """Measure figure 4: SEG measure and cost of evaluating a pixel.
 
-    A split on a feature of m pixels that share its value costs 1/m.
+    A split on a feature whose value m pixels share costs 1/m.
     """
     rng = np.random.default_rng(0)
     frames = [draw_frame(rng, size) for _ in range(2 * n_frames)]
     tables = [pixel_features(image) for image, _ in frames]
     x = np.concatenate(tables[:n_frames])
     y = np.concatenate([flies.ravel() > 0 for _, flies in frames[:n_frames]])
-    # as many pixels of flies as others
+    # equal numbers of pixels with and without flies
     rows = [rng.choice(np.flatnonzero(y == c), n_rows // 2, replace=False) for c in (False, True)]
     x, y = x[np.concatenate(rows)], y[np.concatenate(rows)]
     target = ValueTarget.standardised(2.0 * y - 1.0, np.ones(len(y)))
@@ -109,7 +110,7 @@ def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[
 
 
 def draw_frame(rng: np.random.Generator, size: int) -> tuple[Image, NDArray[np.int64]]:
-    """Draw dark ellipses on noise; return the image and each pixel's fly number, or 0."""
+    """Draw dark ellipses on noise; return the image and the fly number of each pixel, or 0."""
     row, column = np.mgrid[:size, :size]
     ground = ndimage.gaussian_filter(rng.normal(size=(size, size)), size / 8)
     image = 0.7 + 0.15 * ground / ground.std() + 0.12 * rng.normal(size=(size, size))

@@ -1,7 +1,7 @@
-"""Curves of prunings: chosen on validation rows, reported on test rows.
+"""Curves of prunings, chosen on validation rows and reported on test rows.
 
-A curve holds the forests of one method, from the costliest to the cheapest. Costs and errors on
-validation rows are computed for all of them, and on test rows only for chosen ones.
+A curve has the forests of one method. Costs and errors on validation rows are computed for all
+forests, those on test rows only for chosen forests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)
 
 
 def measured(forest: Forest, costs: FeatureCosts, rows: Table) -> tuple[float, float]:
-    """Mean cost and error of averaged leaf distributions on some rows."""
+    """Mean cost, and error of averaged leaf distributions, on some rows."""
     answers = forest.proba(rows[0]).argmax(axis=1)
     return float(forest.cost(rows[0], costs).mean()), float(np.mean(answers != rows[1]))
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """One forest of a curve."""
+    """Forest of a curve, with figures that are computed on first use."""
 
     make: Callable[[], Forest]
     fold: Fold
@@ -42,19 +42,19 @@ class Made:
 
     @cached_property
     def validation(self) -> tuple[float, float]:
-        """Cost and error."""
+        """Cost and error on validation rows."""
         assert self.fold.validation is not None
         return measured(self.make(), self.costs, self.fold.validation)
 
     @cached_property
     def test(self) -> tuple[float, float]:
-        """Cost and error."""
+        """Cost and error on test rows."""
         return measured(self.make(), self.costs, self.fold.test)
 
 
 @dataclass(eq=False)
 class Curve:
-    """The forests of one method."""
+    """Forests of one method."""
 
     points: list[Made] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ class Curve:
     def of(
         cls, forest: Forest, sequence: Any, fold: Fold, costs: FeatureCosts, n_points: int
     ) -> Curve:
-        """Take prunings of a sequence, about evenly spaced in cost."""
+        """Curve of `n_points` prunings of a sequence, about evenly spaced in cost."""
         return cls(
             [
                 Made(lambda level=level: forest.pruned(sequence.keep(level)), fold, costs)
@@ -74,18 +74,18 @@ class Curve:
         return Curve(self.points + other.points)
 
     def at(self, budget: float) -> Made | None:
-        """Choose the most accurate forest, of equals the cheaper, within a budget on validation."""
+        """Most accurate forest within a budget on validation rows; the cheaper one of equals."""
         within = [p for p in self.points if p.validation[0] <= budget + 1e-9]
         return min(within, key=lambda p: p.validation[::-1], default=None)
 
     def within(self, error: float) -> Made | None:
-        """Choose the cheapest forest with at most this error on validation rows."""
+        """Cheapest forest with at most this error on validation rows."""
         good = [p for p in self.points if p.validation[1] <= error + 1e-12]
         return min(good, key=lambda p: p.validation, default=None)
 
 
 def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
-    """Measure the choice at each budget on test rows; means over folds, None without a choice."""
+    """Figures of the choice at each budget as means over folds; None without a choice."""
     rows: list[dict[str, float] | None] = []
     for budget in budgets:
         points_of_curves = [curve.at(budget) for curve in curves]
@@ -94,14 +94,14 @@ def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[s
 
 
 def cheapest_within(curves: Sequence[Curve], errors: Sequence[float]) -> dict[str, float] | None:
-    """Measure the cheapest forests within errors on validation rows, one error per fold."""
+    """Figures of the cheapest forests within validation errors, one error per fold."""
     return _pooled([c.within(e) for c, e in zip(curves, errors, strict=True)])
 
 
 def cheapest_on_test(curves: Sequence[Curve], loss: float) -> dict[str, float] | None:
-    """Measure the cheapest forests whose test error is at most `loss` above the first forest's.
+    """Figures of the cheapest forests that lose at most `loss` on test rows.
 
-    Each fold's own test rows choose, which a deployed system cannot do.
+    The test rows of each fold choose the forest, which a deployed system cannot do.
     """
     chosen = []
     for curve in curves:

@@ -1,7 +1,7 @@
-"""Sections of the page on the papers' smaller tables and figures.
+"""Sections of the page on smaller tables and figures of the papers.
 
-The papers' figures are plots, of which this page repeats the statements in words. Each section says
-what differs and why.
+The figures of the papers are plots, so the page repeats their statements in words. Each section
+explains the differences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAPER_USAGE = {
     "unpruned, one feature": (7.3, 91.7, 1.0, 42.0, 6.6),
     "pruned, one feature": (68.3, 31.5, 0.2, 24.3, 6.7),
 }
-"""BudgetPrune's table 1: percentages without a use, of 1 to 7 and of more; cost; error."""
+"""Table 1 of BudgetPrune: percentages with no use, 1 to 7 uses and more uses; cost; error."""
 
 BUDGET_PRUNE_FIGURES = {
     "prices": (

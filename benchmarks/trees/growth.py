@@ -1,4 +1,4 @@
-"""BudgetRF's table 1 on the data at hand, and the time of growth against scikit-learn's."""
+"""Table 1 and figure 3 of the BudgetRF paper, and fit times compared with scikit-learn."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ PAPER_ALPHAS = (0, 2, 4, 6, 8, 10, 15, 25, 35, 45)
 def table(
     name: str, seeds: Sequence[int], *, numbers: Sequence[int] = NUMBERS, fold: Fold | None = None
 ) -> dict[str, Any]:
-    """Measure the first trees of each kind of forest on test rows, for some numbers of trees.
+    """Measure the first trees of each kind of forest on test rows, for each of `numbers`.
 
-    Costs are shares of all features; errors are of the majority vote (as in the paper) and
-    of averaged leaf distributions.
+    Costs are shares of all features. Errors are those of the majority vote, as in the paper, and of
+    averaged leaf distributions.
     """
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
@@ -71,7 +71,7 @@ def figure(
     n_trees: int = 40,
     fold: Fold | None = None,
 ) -> dict[str, Any]:
-    """Measure figure 3, b to d: error at budgets; validation chooses alpha and number of trees."""
+    """Measure figure 3, b to d: errors at budgets, with alpha and trees chosen on validation."""
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
     budgets = BUDGETS.get(name, CIFAR_BUDGETS)
@@ -132,16 +132,16 @@ def ranking(
 
 
 def seconds(fold: Fold, n_trees: int, turns: int = TURNS) -> dict[str, Any]:
-    """CPU seconds of fitting, in turns, with one thread; medians.
+    """Median CPU seconds of fits with one thread, measured alternately.
 
-    BudgetForest's include judging every operating point on the validation rows.
+    The times of BudgetForest include the evaluation of every operating point on validation rows.
     """
     growers = {
         "exact": lambda: _grow("exact", fold, n_trees, 0),
         "rf-all": lambda: _sklearn(fold, n_trees, 0, "entropy", None),
         "rf-all-gini": lambda: _sklearn(fold, n_trees, 0, "gini", None),
     }
-    _grow("exact", fold.thinned(200), 2, 0)  # numba compiles: which does not belong to a fit
+    _grow("exact", fold.thinned(200), 2, 0)  # compile with numba before the measurement
     durations: dict[str, list[float]] = {grower: [] for grower in growers}
     for _ in range(turns):
         for grower, fit in growers.items():
@@ -171,20 +171,20 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
         voting="majority",
         random_state=seed,
     ).fit(*fold.train, validation=fold.validation)
-    # each operating point holds the whole forest, and of how many of its trees it is
+    # each operating point has the whole forest and the number of its trees
     return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
 
 
 def _sklearn(
-    fold: Fold, n_trees: int, seed: int, criterion: str, some: str | None
+    fold: Fold, n_trees: int, seed: int, criterion: str, max_features: str | None
 ) -> RandomForestClassifier:
     return RandomForestClassifier(
-        n_trees, criterion=criterion, max_features=some, random_state=seed, n_jobs=1
+        n_trees, criterion=criterion, max_features=max_features, random_state=seed, n_jobs=1
     ).fit(*fold.train)
 
 
 def _rows(forest: Forest, fold: Fold, numbers: Sequence[int]) -> list[list[float]]:
-    """Cost share, and errors by vote and by mean, on test rows."""
+    """Cost share, vote error and mean error on test rows, for each number of trees."""
     x, y = fold.test
     costs = FeatureCosts.uniform(x.shape[1])
     rows = []

@@ -1,7 +1,7 @@
-"""OR-tools' maximum flow on the same cut that the project's own solver finds.
+"""Maximum flow of OR-tools for the same cut as this project's solver.
 
-OR-tools counts in integers: capacities are profits and prices in units of a 2^40th of all profits.
-It is a development dependency; without it there is nothing to compare with.
+OR-tools uses integers, so capacities are profits and prices in units of 2^-40 of all profits. It is
+a development dependency. Without it, the comparison is skipped.
 """
 
 from __future__ import annotations
@@ -28,32 +28,33 @@ def available() -> bool:
 
 
 def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
-    """Solve the minimum cut of a closure problem, the same as :func:`.best_closure` gets.
+    """Solve the minimum cut of the closure problem of :func:`.best_closure`.
 
-    ``flow`` is in the unit of the profits, ``resolution`` the most that rounding to integers can
-    change it by; CPU seconds are ``build_cpu`` of making the graph and ``cpu`` of the flow alone.
+    ``flow`` is in the unit of the profits. Rounding to integers changes it by at most
+    ``resolution``. ``build_cpu`` has the CPU seconds of building the graph, ``cpu`` those of the
+    flow.
     """
     from ortools.graph.python import max_flow as graph
 
     n, n_columns = closure.n_nodes, len(closure.column_price)
     source, sink = n + n_columns, n + n_columns + 1
-    # OR-tools counts in integers: profits and prices in units of a part of the worth
+    # integer capacities in units of worth / UNITS
     unit = closure.worth / UNITS
     start = time.process_time()
     solver = graph.SimpleMaxFlow()
     nodes = np.arange(n, dtype=np.int32)
     inner = nodes[closure.parent >= 0]
-    buyers = np.repeat(nodes, np.diff(closure.start))
+    acquiring_nodes = np.repeat(nodes, np.diff(closure.start))
     profit = np.round(closure.profit / unit).astype(np.int64)
     price = np.round(lam * closure.price / unit).astype(np.int64)
     column_price = np.round(lam * closure.column_price / unit).astype(np.int64)
-    endless = np.int64(profit.sum() + 1)
-    # source to nodes, nodes to sink, child to parent, node to what it acquires, that to sink
+    infinity = np.int64(profit.sum() + 1)
+    # source to nodes, nodes to sink, child to parent, node to its columns, columns to sink
     arcs = [
         (np.full(n, source), nodes, profit),
         (nodes, np.full(n, sink), price),
-        (inner, closure.parent[inner], np.full(len(inner), endless)),
-        (buyers, n + closure.columns, np.full(len(buyers), endless)),
+        (inner, closure.parent[inner], np.full(len(inner), infinity)),
+        (acquiring_nodes, n + closure.columns, np.full(len(acquiring_nodes), infinity)),
         (n + np.arange(n_columns), np.full(n_columns, sink), column_price),
     ]
     tails, heads, capacities = (
@@ -61,7 +62,7 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
         for i, kind in enumerate((np.int32, np.int32, np.int64))
     )
     solver.add_arcs_with_capacity(tails, heads, capacities)
-    built = time.process_time()
+    build_end = time.process_time()
     status = solver.solve(source, sink)
     end_time = time.process_time()
     if status != solver.OPTIMAL:
@@ -69,7 +70,7 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
     return {
         "flow": solver.optimal_flow() * unit,
         "resolution": unit * (2 * n + n_columns) / 2,
-        "build_cpu": built - start,
-        "cpu": end_time - built,
+        "build_cpu": build_end - start,
+        "cpu": end_time - build_end,
         "arcs": len(tails),
     }

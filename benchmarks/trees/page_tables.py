@@ -11,7 +11,7 @@ Found = Mapping[str, Any]
 def error_table(
     budgets: Sequence[float], curves: Mapping[str, Sequence[Found | None]]
 ) -> list[str]:
-    """Write a table of errors (and test costs in brackets) at budgets; the lowest is bold."""
+    """Table of errors at budgets with test costs in brackets; the lowest error is bold."""
     lines = [
         "| budget | " + " | ".join(f"{b:g}" for b in budgets) + " |",
         "| --- " * (len(budgets) + 1) + "|",
@@ -35,7 +35,7 @@ def error_table(
 def against(
     ours: Sequence[Found | None], other: Sequence[Found | None], name: str, against: str
 ) -> str:
-    """Say at how many budgets one has the lower error on test rows."""
+    """Sentence that counts the budgets at which each curve has the lower error on test rows."""
     pairs = [(a, b) for a, b in zip(ours, other, strict=True) if a is not None and b is not None]
     gaps = [a["error"] - b["error"] for a, b in pairs]
     lower, higher = sum(g < -1e-9 for g in gaps), sum(g > 1e-9 for g in gaps)

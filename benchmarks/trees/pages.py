@@ -1,4 +1,4 @@
-"""The page and the plots of budgeted trees: trees.json, with the papers' figures."""
+"""Page and plots of budgeted trees, from trees.json and the figures of the papers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOREST = (
 
 
 def markdown(document: Found) -> str:
-    """Write the page, of trees.json alone."""
+    """Write the page from the content of trees.json."""
     sections = document["parts"]
     lines = [
         "# Budgeted trees",
@@ -108,7 +108,7 @@ def _timing(found: Found, _parts: Found) -> list[str]:
 
 
 def _cut_row(cut: Found) -> str:
-    """One price, by our cut and by OR-tools' maximum flow."""
+    """Table row of one price with the times of this project's cut and of OR-tools."""
     start = f"| {cut['share']:.0%} | {cut['cpu']:.3f} |"
     if "ortools_cpu" not in cut:
         return f"{start} {maxflow.MISSING} | | |"
@@ -117,7 +117,7 @@ def _cut_row(cut: Found) -> str:
 
 
 def _solver_row(row: Found) -> str:
-    """One price, by all solvers."""
+    """Table row of one price with the times of all solvers."""
     solvers = [_solver(row[name]) for name in ("highs", "dantzig_wolfe", "primal_dual")]
     dual = row["primal_dual"]
     cells = [
@@ -131,8 +131,8 @@ def _solver_row(row: Found) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _row(what: str, figure: str, aim: str, met: bool) -> str:
-    return f"| {what} | {figure} | {aim} | {'met' if met else 'missed'} |"
+def _row(title: str, figure: str, aim: str, met: bool) -> str:
+    return f"| {title} | {figure} | {aim} | {'met' if met else 'missed'} |"
 
 
 def _times(ratio: float) -> str:
@@ -174,8 +174,8 @@ def _budgetrf(found: Found, _parts: Found) -> list[str]:
             title = growth.KINDS[kind]
             lines.append(f"| {title} | {' | '.join(cells)} | {rows[-1]['mean_error']:.4f} |")
             if kind in paper and len(rows) == len(paper[kind]):
-                told = [f"{cost:.2f} ({error:.4f})" for cost, error in paper[kind]]
-                lines.append(f"| *the paper's* | {' | '.join(told)} | |")
+                paper_cells = [f"{cost:.2f} ({error:.4f})" for cost, error in paper[kind]]
+                lines.append(f"| *the paper's* | {' | '.join(paper_cells)} | |")
     forest = found["tables"].get("forest-bin")
     if forest is not None:
         share = 100 * forest["kinds"]["exact"][-1]["cost_share"]
@@ -252,7 +252,7 @@ def _pruning(found: Found, _parts: Found) -> list[str]:
 
 
 def _pruning_figure(name: str, figure: Found) -> list[str]:
-    """Draw the curves of one data set, and state how far they are apart."""
+    """Section of one data set with its plot, table and comparison of curves."""
     whole = figure["unpruned"]
     curves = figure["curves"]
     aware = against(
@@ -298,7 +298,7 @@ def _cegb(found: Found, parts: Found) -> list[str]:
                 "ensemble"
             ]
         lines += ["", f"### {name}", "", *error_table(figure["budgets"], named_curves), ""]
-        says = [
+        sentences = [
             against(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
             against(
                 curves["lazy-16-best"],
@@ -309,8 +309,8 @@ def _cegb(found: Found, parts: Found) -> list[str]:
         ]
         if pruned_curves["budgets"] == figure["budgets"]:
             ensemble = pruned_curves["curves"]["ensemble"]
-            says.append(against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
-        lines.append(" ".join(says))
+            sentences.append(against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
+        lines.append(" ".join(sentences))
         if "miser_rounds" not in figure:
             lines[-1] += (
                 f" GreedyMiser has {figure['n_rounds']} rounds at one learning rate in this table, "
@@ -374,7 +374,7 @@ PAGES = {
 
 
 def plot(name: str, figure: Found, path: Path) -> None:
-    """Draw test error against test cost, a line a method, as a small SVG."""
+    """Draw error against cost on test rows as an SVG with one line per method."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

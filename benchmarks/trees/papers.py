@@ -1,4 +1,4 @@
-"""What the papers report of budgeted trees, as far as it is printed in figures."""
+"""Numbers that the papers on budgeted trees print in tables and text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pruned forests: the table of 2016 and BudgetPrune's figure 2, on the data at hand.
+"""Pruned forests: table 1 of the 2016 paper and figure 2 of the BudgetPrune paper.
 
-As in the papers errors at the nodes are in-bag, costs are of the validation rows, which choose
-the operating points too; test rows only report.
+As in the papers, errors at the nodes are in-bag and costs are those of the validation rows. The
+validation rows also choose the operating points. Figures are reported on test rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gatewise_training.prune.problem import PruneProblem
 from gatewise_training.prune.tree_by_tree import prune_each_tree, weakest_links
 
 MUS = (0.1, 0.03, 0.01)
-"""Bits that a purchase must save: forests of cost-aware growth, besides the one without."""
+"""Bits that an acquisition must save in cost-aware growth; a forest with mu = 0 is added."""
 
 METHODS = {
     "ensemble": "entropy forest, pruned as an ensemble",
@@ -53,11 +53,11 @@ LEVELS: dict[str, tuple[int, float, float]] = {
     "statlog_heart": (90, 0.0, 0.0256),
     "sonar": (90, 0.0299, 0.0582),
 }
-"""Trees, and what the paper's low and high pruning levels lose of the unpruned accuracy."""
+"""Number of trees, and loss of accuracy at the low and high pruning levels of the paper."""
 
 
 def cost_complexity(problem: PruneProblem) -> PruneSequence:
-    """Prune by errors against leaves, at one complexity parameter for all trees, blind to costs.
+    """Prune by errors and leaves with one complexity parameter for all trees, without costs.
 
     Breiman, Friedman, Olshen & Stone, "Classification and regression trees", 1984, chapter 3.
     """
@@ -69,7 +69,7 @@ def cost_complexity(problem: PruneProblem) -> PruneSequence:
 def grown(
     fold: Fold, costs: FeatureCosts, n_trees: int, seed: int, *, criterion: Criterion, mu: float = 0
 ) -> Forest:
-    """Grow a forest on bootstrap samples; with `mu` each tree knows what others have bought."""
+    """Grow a forest on bootstrap samples; if mu > 0, features of earlier trees are free."""
     x, y = fold.train
     codes, trees = Codes.of_table(x), []
     bought = RowAcquisitions.empty(costs, len(x) if mu > 0 else 0)
@@ -93,11 +93,11 @@ def grown(
 
 
 def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) -> dict[str, Any]:
-    """Measure BudgetPrune's figure 2 on one problem: error at budgets, a curve a method."""
+    """Measure figure 2 of BudgetPrune on one problem: errors at budgets for each method."""
     problem = problems.get(name)
     costs, fold = problem.costs, fold or problem.deal(0)[0]
     assert fold.validation is not None
-    # one forest, pruned in four ways
+    # prune one forest by four methods
     model = RandomForestClassifier(
         n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
     ).fit(*fold.train)
@@ -115,7 +115,7 @@ def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) 
         key: Curve.of(forest, found, fold, costs, n_points) for key, found in sequences.items()
     }
     note(f"pruning: {name}, the entropy forest is pruned")
-    # forests that were grown for few features, then pruned
+    # grow cost-aware forests, then prune them
     aware = Curve()
     for mu in MUS:
         priced_forest = grown(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
@@ -154,7 +154,7 @@ def table(
 ) -> dict[str, Any]:
     """Measure table 1 of 2016 on one problem: BudgetRF, unpruned and pruned at two levels.
 
-    Every feature costs 1 there, on Heart too.
+    Every feature costs 1, as in the paper.
     """
     problem = problems.get(name)
     costs = FeatureCosts.uniform(problem.costs.n_features)
@@ -171,13 +171,13 @@ def table(
             exact = PruneSequence(instances, breakpoints(instances))
             for key, sequence in (("ensemble", exact), ("per-tree", prune_each_tree(instances))):
                 curves[key].append(whole[-1] + Curve.of(forest, sequence, fold, costs, 40))
-        # what the whole forest gets wrong, in all folds together: few rows judge in each
+        # validation errors of the unpruned forests
         base = [curve.points[0].validation[1] for curve in whole]
         row: dict[str, Any] = {"unpruned": cheapest_within(whole, [1.0] * len(whole))}
         for level, loss in zip(("low", "high"), losses, strict=True):
             for key, found in curves.items():
                 row[f"{key}-{level}"] = cheapest_within(found, [e + loss for e in base])
-                if problem.drawn:  # cross-validated: few test rows a fold
+                if problem.drawn:  # cross-validation has few test rows per fold
                     row[f"{key}-{level} on test"] = cheapest_on_test(found, loss)
         every.append(row)
         note(f"pruning: {name}, BudgetRF seed {seed}")
@@ -197,7 +197,7 @@ def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _with_validation(fold: Fold) -> Fold:
-    """A fifth of the training rows judges where a problem deals no validation rows."""
+    """Use a fifth of the training rows as validation rows if the fold has none."""
     if fold.validation is not None:
         return fold
     (x, y), is_validation = fold.train, strata(fold.train[1], 5, 0) == 0

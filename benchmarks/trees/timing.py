@@ -1,7 +1,7 @@
-"""What exact pruning costs: the whole frontier, single prices, and other solvers as well.
+"""CPU seconds of exact pruning: the whole frontier, single prices, and other solvers.
 
-All in one process with one thread, one after another and in turns, in CPU seconds; medians over
-the turns. Every solver's objective is compared, so that no time is of a wrong answer.
+Everything runs alternately in one process with one thread. Figures are medians over the turns. The
+objectives of all solvers are compared, so that no time belongs to a wrong solution.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_du
 TURNS = 3
 SOLVES = 50
 SHARES = (0.9, 0.5, 0.2)
-"""Single prices leave about these shares of the whole forest's cost."""
+"""Single prices keep about these shares of the cost of the unpruned forest."""
 SIZES = ((5, 500), (10, 1000), (20, 2000), (40, 2000), (40, 4000), (40, 8000))
-"""Trees and instances of the problems that general solvers are given, from small to large."""
-LIMIT = 150.0
-"""Seconds that HiGHS has for one price; the first size that it does not solve is the last."""
-PATIENCE = 30.0
-"""CPU seconds at one size after which a slow method is not tried at the next."""
+"""Numbers of trees and instances of the problems for general solvers, in ascending order."""
+HIGHS_LIMIT_SECONDS = 150.0
+"""Time limit of HiGHS for one price in seconds; the first size above the limit is the last."""
+MAX_METHOD_SECONDS = 30.0
+"""CPU seconds; a method that takes longer at one size is skipped at larger sizes."""
 
 
 def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> dict[str, Any]:
@@ -44,14 +44,14 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
     """
     assert fold.validation is not None
     turns, x = 1 if quick else TURNS, fold.validation[0]
-    # the problem: a forest, and the instances whose cost counts
+    # build the problem of a forest and the instances that pay for features
     _warm(costs)
     model, growth_seconds = _cpu(lambda: _forest(n_trees, fold))
     forest = Forest.from_sklearn(model)
     before = memory(peak=False)
     reset_memory_peak()
     problem, building = _cpu(lambda: build_problem(forest, x, costs))
-    # all prices at once
+    # the frontier for all prices
     frontier: list[float] = []
     for _ in range(turns):
         until, seconds = _cpu(lambda: breakpoints(problem))
@@ -59,7 +59,7 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
     peak = memory(peak=True)
     note(f"timing: the whole frontier took {median(frontier):.1f} CPU s")
     path = PruningPath(forest, problem, until)
-    # as many single prices, whose objectives have to be the same
+    # single prices, whose objectives must equal those of the frontier
     levels = until[(until > 0) & np.isfinite(until)]
     grid = np.geomspace(levels.min(), levels.max(), 5 if quick else SOLVES)
     solutions, single = _cpu(lambda: [mincut.solve(problem, lam) for lam in grid])
@@ -96,7 +96,7 @@ def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> di
 
 
 def _cuts(path: PruningPath, turns: int) -> list[dict[str, Any]]:
-    """One price by the project's cut and by OR-tools, on the same reduced problem, in turns."""
+    """Time this project's cut and OR-tools alternately on the same reduced problems."""
     if not maxflow.available():
         note(maxflow.MISSING)
     closure, _ = reduce_problem(path.problem)
@@ -104,7 +104,7 @@ def _cuts(path: PruningPath, turns: int) -> list[dict[str, Any]]:
     rows = []
     for share in SHARES:
         lam = path.at(budget=share * whole).lam
-        lam *= 1 + 1e-6  # next to a breakpoint, where one pruning alone is optimal
+        lam *= 1 + 1e-6  # near the breakpoint, where the optimum is unique
         cut_seconds: list[float] = []
         other_cuts: list[dict[str, Any]] = []
         for _ in range(turns):
@@ -129,14 +129,14 @@ def _cuts(path: PruningPath, turns: int) -> list[dict[str, Any]]:
 def solvers(
     fold: Fold, costs: FeatureCosts, sizes: tuple[tuple[int, int], ...], turns: int
 ) -> list[dict[str, Any]]:
-    """One price by all solvers, on ever larger problems until HiGHS needs too long.
+    """Time all solvers for one price on larger and larger problems, until HiGHS exceeds its limit.
 
-    Each row tells CPU seconds, and how far the objective is above the cut's; of primal-dual also
-    the gap that it proves. None: not tried, since the size before took too long.
+    Each row has CPU seconds and the difference of the objective from that of the cut, and the gap
+    that primal-dual proves. None marks a solver that is skipped because it was too slow before.
     """
     assert fold.validation is not None
     methods: dict[str, Callable[[PruneProblem, float], Any]] = {
-        "highs": lambda p, lam: lp.solve(p, lam, time_limit=LIMIT),
+        "highs": lambda p, lam: lp.solve(p, lam, time_limit=HIGHS_LIMIT_SECONDS),
         "dantzig_wolfe": dantzig_wolfe.solve,
         "primal_dual": primal_dual.solve,
     }
@@ -144,7 +144,7 @@ def solvers(
     rows: list[dict[str, Any]] = []
     models: dict[int, Forest] = {}
     for n_trees, instances in sizes:
-        # the same problem and price for all solvers
+        # make one problem and price for all solvers
         if n_trees not in models:
             models = {n_trees: Forest.from_sklearn(_forest(n_trees, fold))}
         problem = build_problem(models[n_trees], fold.validation[0][:instances], costs)
@@ -158,7 +158,7 @@ def solvers(
             "uses": len(problem.column_nodes),
             "cut_cpu": round(seconds, 6),
         }
-        # each other solver, until one is too slow
+        # time the other solvers that were not too slow before
         for name, method in methods.items():
             if name in slow:
                 row[name] = None
@@ -169,7 +169,7 @@ def solvers(
                 slow.add(name)
                 row[name] = {"stopped": str(error)[:120]}
                 continue
-            if seconds_taken > PATIENCE and name != "highs":
+            if seconds_taken > MAX_METHOD_SECONDS and name != "highs":
                 slow.add(name)
             row[name] = {
                 "cpu": _round(seconds_taken),

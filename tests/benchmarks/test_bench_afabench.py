@@ -1,4 +1,4 @@
-"""The policy that AFABench asks answers and costs as the fitted system itself."""
+"""The policy for AFABench has the answers and costs of the fitted system."""
 
 import json
 
@@ -23,7 +23,7 @@ def breast_cancer():
 
 
 def run_episodes(policy, x):
-    """Acquire selections until every row stops; returns the labels and the selections."""
+    """Acquire selections until every row stops; return labels and selections."""
     n_selections = int(policy.selection_of.max()) + 1
     selected = np.zeros((len(x), n_selections), bool)
     for _ in range(n_selections + 1):
@@ -32,7 +32,7 @@ def run_episodes(policy, x):
         rows = np.flatnonzero(actions != STOP)
         if not len(rows):
             return proba.argmax(axis=1), selected
-        # no selection is made twice
+        # no selection is acquired twice
         assert not selected[rows, actions[rows] - 1].any()
         selected[rows, actions[rows] - 1] = True
     raise AssertionError("the policy does not stop")
@@ -47,9 +47,9 @@ def run_episodes(policy, x):
     ],
 )
 @pytest.mark.parametrize("hard_budget", [None, 4.0])
-def test_episodes_give_the_answers_and_costs_of_the_system(method, settings, hard_budget):
+def test_episodes_have_the_answers_and_costs_of_the_system(method, settings, hard_budget):
     x, y, x_test = breast_cancer()
-    # features 0 to 4 are revealed together, at one price
+    # features 0 to 4 belong to one selection with one price
     selection_of = np.maximum(np.arange(30) - 4, 0)
     prices = np.linspace(0.5, 1.5, 26)
     costs = prices_of_selections(selection_of, prices)

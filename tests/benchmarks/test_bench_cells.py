@@ -1,4 +1,4 @@
-"""Cells: run once, resumed, and renamed by whatever decides their result."""
+"""Cells are cached, resumed after an interruption, and keyed by all their inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUICK = Settings(quick=True, fits=3)
 
 
 @pytest.mark.slow
-def test_a_cell_is_run_once_and_read_after(tmp_path, monkeypatch):
+def test_cell_is_run_once_and_then_read_from_the_cache(tmp_path, monkeypatch):
     cell = Cell("breast_cancer", "static", 0)
     first = cells.run(cell, QUICK, tmp_path)
     assert first["folds"][0]["points"]
@@ -26,29 +26,29 @@ def test_a_cell_is_run_once_and_read_after(tmp_path, monkeypatch):
     assert cells.run(cell, QUICK, tmp_path) == first
 
 
-def test_a_run_that_breaks_off_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    todo = [Cell("breast_cancer", m, 0) for m in ("static", "cegb-coupled")]
+def test_interrupted_run_continues_with_the_missing_cells(tmp_path, monkeypatch):
+    pending_cells = [Cell("breast_cancer", m, 0) for m in ("static", "cegb-coupled")]
     solve = peers.solve
 
-    def broken(method, task):
+    def interrupted_solve(method, task):
         if method == "cegb-coupled":
             raise KeyboardInterrupt
         return solve(method, task)
 
-    monkeypatch.setattr(peers, "solve", broken)
+    monkeypatch.setattr(peers, "solve", interrupted_solve)
     with pytest.raises(KeyboardInterrupt):
-        cells.run_cells(todo, QUICK, cache=tmp_path)
-    assert cells.cached(todo[0], QUICK, tmp_path)
+        cells.run_cells(pending_cells, QUICK, cache=tmp_path)
+    assert cells.cached(pending_cells[0], QUICK, tmp_path)
     assert not list(tmp_path.glob("*.part"))
 
     monkeypatch.setattr(peers, "solve", solve)
     lines: list[str] = []
-    cells.run_cells(todo, QUICK, cache=tmp_path, say=lines.append)
+    cells.run_cells(pending_cells, QUICK, cache=tmp_path, say=lines.append)
     assert lines[0] == "1 of 2 cells are in the cache"
     assert len(lines) == 2
 
 
-def test_keys_change_with_what_decides_the_result(monkeypatch):
+def test_key_changes_with_settings_seed_and_code(monkeypatch):
     cell = Cell("breast_cancer", "cegb-coupled", 0)
     key = cell.key(QUICK)
     assert cell.key(QUICK) == key
@@ -58,7 +58,7 @@ def test_keys_change_with_what_decides_the_result(monkeypatch):
     assert cell.key(QUICK) != key
 
 
-def test_the_code_version_reaches_as_far_as_the_imports(tmp_path, monkeypatch):
+def test_code_version_includes_imported_modules(tmp_path, monkeypatch):
     module = tmp_path / "near.py"
     module.write_text("from benchmarks import far\n")
     far = tmp_path / "far.py"
@@ -66,39 +66,39 @@ def test_the_code_version_reaches_as_far_as_the_imports(tmp_path, monkeypatch):
     sources = {"benchmarks.near": module, "benchmarks.far": far}
     monkeypatch.setattr(cache, "_source", sources.get)
 
-    def now():
+    def current_version():
         cache.code_version.cache_clear()
         return cache.code_version("benchmarks.near")
 
-    first = now()
-    far.write_text('"""Words decide nothing."""\nx = 1  # nor do these\n')
-    assert now() == first
+    first = current_version()
+    far.write_text('"""Docstring."""\nx = 1  # comment\n')
+    assert current_version() == first
     far.write_text("x = 2\n")
-    assert now() != first
+    assert current_version() != first
     cache.code_version.cache_clear()
 
 
-def test_what_a_package_hands_on_is_followed_to_its_module():
+def test_source_of_an_exported_name_is_its_defining_module():
     assert cache._source("gatewise_training.StagedCascade").name == "staged.py"
     assert cache._source("gatewise_training.methods").name == "methods.py"
     assert cache._source("gatewise_training.nothing") is None
     assert cache._source("gatewise_training") is None
 
 
-def test_a_peer_does_not_depend_on_the_systems_it_is_compared_with(monkeypatch):
-    read = []
+def test_code_of_a_peer_excludes_the_project_systems(monkeypatch):
+    sources = []
     source = cache._source
-    monkeypatch.setattr(cache, "_source", lambda name: read.append(source(name)) or read[-1])
+    monkeypatch.setattr(cache, "_source", lambda name: sources.append(source(name)) or sources[-1])
     cache.code_version.cache_clear()
     cache.code_version("benchmarks.comparison.peer_cegb")
-    names = {path.name for path in read if path}
+    names = {path.name for path in sources if path}
     assert {"peer_cegb.py", "boosters.py", "record.py", "validation_split.py"} <= names
     assert not names & {"__init__.py", "staged.py", "thresholds.py", "peer_catboost.py"}
     cache.code_version.cache_clear()
 
 
 @pytest.mark.slow
-def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
+def test_quick_run_writes_figures_page_and_plot(tmp_path, monkeypatch):
     monkeypatch.setattr(Settings, "fits_of", 3)
     monkeypatch.setattr(
         Settings, "folds", lambda _, problem, seed: [problem.deal(seed)[0].thinned(120)]

@@ -1,4 +1,4 @@
-"""The benchmark of the worker: what it says of figures, and that its sender loses nothing."""
+"""Targets, page and load client of the benchmark of a cloud worker."""
 
 import json
 
@@ -31,7 +31,7 @@ FIGURES = {
 }
 
 
-def test_targets_are_judged_each_its_way():
+def test_each_target_is_compared_with_its_bound():
     holds = harness.holds(TARGETS, FIGURES)
     assert holds == {
         "round_trip_over_echo": False,
@@ -45,14 +45,14 @@ def test_targets_are_judged_each_its_way():
     assert all(target in text for target, _, _ in TARGETS.values())
 
 
-def test_echoes_come_back_one_at_a_time():
+def test_client_receives_every_echo():
     X = load_digits(return_X_y=True)[0].astype("float32")
-    with MosquittoBroker() as broker, connected(broker.port) as asker:
-        assert len(asker.echoes(payloads(X, 1, 1, model="m")[0], 20)) == 20
+    with MosquittoBroker() as broker, connected(broker.port) as client:
+        assert len(client.echoes(payloads(X, 1, 1, model="m")[0], 20)) == 20
 
 
 @pytest.mark.slow
-def test_a_quick_look_writes_its_page(tmp_path):
+def test_quick_run_writes_its_page(tmp_path):
     assert BENCHMARK.main(["--quick", "--out", str(tmp_path)]) == 0
     figures = json.loads((tmp_path / "cloud.json").read_text())["figures"]
     assert figures["round_trip_us"]["n"] == figures["echo_us"]["n"]

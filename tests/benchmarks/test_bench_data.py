@@ -1,4 +1,4 @@
-"""Public data sets, fetched from a server of the test that has the very bytes of their sources."""
+"""Downloads of public data sets from a local server that has the bytes of their sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("pooch")
 
 
 def letter_file() -> bytes:
-    """Write Letters' file anew from the arrays of the repository."""
+    """Content of the raw file of Letters, written from the arrays of the repository."""
     with np.load(SMALL_SETS / "letter.npz") as arrays:
         rows = zip(arrays["y"], arrays["X"], strict=True)
         lines = [f"{chr(ord('A') + y)},{','.join(map(str, x))}" for y, x in rows]
@@ -25,7 +25,7 @@ def letter_file() -> bytes:
 
 
 class Server(HTTPServer):
-    """Serves bytes by path, and counts requests; `n_missing_bytes` are cut off each answer."""
+    """Server of files by path that omits the last `n_missing_bytes` of each response."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content[: len(content) - self.server.n_missing_bytes])
 
     def log_message(self, *_arguments: object) -> None:
-        """Stay silent."""
+        """Do not log requests."""
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def files_below(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_every_source_says_what_may_be_done_with_it():
+def test_every_source_has_licence_citation_and_hashes():
     for name, source in SOURCES.items():
         assert source.licence
         assert source.citation.endswith(".")
@@ -84,7 +84,7 @@ def test_sets_of_the_repository_are_the_known_arrays(name):
     assert hash_arrays(arrays) == SOURCES[name].arrays_sha256
 
 
-def test_a_fetched_set_has_the_known_arrays_and_is_fetched_once(server, tmp_path, capsys):
+def test_fetched_set_has_the_known_arrays_and_is_fetched_once(server, tmp_path, capsys):
     arguments = ["fetch", "letter", "--folder", str(tmp_path), "--mirror", server.address]
     assert command.main(arguments) == 0
     assert "CC BY 4.0" in capsys.readouterr().err
@@ -95,7 +95,7 @@ def test_a_fetched_set_has_the_known_arrays_and_is_fetched_once(server, tmp_path
         assert all(np.array_equal(file[key], known[key]) for key in file.files)
 
 
-def test_arrays_that_were_changed_are_prepared_again_from_the_fetched_file(server, tmp_path):
+def test_changed_arrays_are_prepared_again_from_the_fetched_file(server, tmp_path):
     path = fetch("letter", tmp_path, mirror=server.address)
     with np.load(path) as file:
         arrays = {key: file[key] for key in file.files}
@@ -109,7 +109,7 @@ def test_arrays_that_were_changed_are_prepared_again_from_the_fetched_file(serve
     assert len(server.paths) == 1
 
 
-def test_a_file_of_other_bytes_is_refused_and_not_kept(server, tmp_path):
+def test_changed_file_is_refused_and_deleted(server, tmp_path):
     content = bytearray(server.files["/letter/letter-recognition.data"])
     content[1000] ^= 1
     server.files["/letter/letter-recognition.data"] = bytes(content)
@@ -119,21 +119,21 @@ def test_a_file_of_other_bytes_is_refused_and_not_kept(server, tmp_path):
 
 
 @pytest.mark.parametrize("n_missing_bytes", [1, 700_000])
-def test_a_file_that_is_cut_is_refused_and_not_kept(server, tmp_path, n_missing_bytes):
+def test_truncated_file_is_refused_and_deleted(server, tmp_path, n_missing_bytes):
     server.n_missing_bytes = n_missing_bytes
     with pytest.raises(InputError, match=r"letter-recognition\.data"):
         fetch("letter", tmp_path, mirror=server.address)
     assert files_below(tmp_path) == []
 
 
-def test_a_file_that_is_not_there_names_its_address(server, tmp_path):
+def test_error_for_a_missing_file_names_its_address(server, tmp_path):
     with pytest.raises(InputError, match=f"{server.address}/thyroid/ann-train.data cannot be fet"):
         fetch("thyroid", tmp_path, mirror=server.address)
 
 
-def test_a_server_that_is_away_is_told_in_one_line(server, tmp_path, capsys):
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as away:
-        address = f"http://127.0.0.1:{away.server_port}"
+def test_unreachable_server_gives_a_message_of_one_line(server, tmp_path, capsys):
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as closed_server:
+        address = f"http://127.0.0.1:{closed_server.server_port}"
     arguments = ["fetch", "letter", "--folder", str(tmp_path), "--mirror", address]
     assert command.main(arguments) == 2
     message = capsys.readouterr().err.strip()
@@ -142,14 +142,14 @@ def test_a_server_that_is_away_is_told_in_one_line(server, tmp_path, capsys):
     assert files_below(tmp_path) == []
 
 
-def test_an_unknown_set_is_refused_before_anything_is_fetched(server, tmp_path, capsys):
+def test_unknown_set_is_refused_before_any_download(server, tmp_path, capsys):
     arguments = ["fetch", "letter", "nothing", "--folder", str(tmp_path)]
     assert command.main([*arguments, "--mirror", server.address]) == 2
     assert "no source of 'nothing'" in capsys.readouterr().err
     assert server.paths == []
 
 
-def test_the_list_says_where_each_set_is(capsys, monkeypatch, tmp_path):
+def test_list_shows_the_file_of_each_set(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
     assert command.main(["list"]) == 0
     text = capsys.readouterr().out

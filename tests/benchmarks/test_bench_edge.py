@@ -1,4 +1,4 @@
-"""The page of the edge benchmark says what was measured, and only that."""
+"""Figures, page and processes of the edge benchmark."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ RUNS = {
 }
 
 
-def made() -> dict:
+def example_document() -> dict:
     models = {"trees-50": SimpleNamespace(title="50 trees", about=ABOUT)}
     skipped = {"trees-50 c99": "no C compiler"}
     return bench_edge.document(RUNS, models, PROCESSES, skipped, calls=7)
 
 
-def test_ratios_are_taken_round_by_round():
-    found = made()
-    assert found["items"]["trees-50 decide"]["us"] == 15.0
-    assert found["items"]["trees-50 decide"]["noops"] == 1.5
-    figures = {t["what"]: t["figure"] for t in found["targets"]}
+def test_ratios_are_medians_of_the_ratios_per_round():
+    document = example_document()
+    assert document["items"]["trees-50 decide"]["us"] == 15.0
+    assert document["items"]["trees-50 decide"]["noops"] == 1.5
+    figures = {t["what"]: t["figure"] for t in document["targets"]}
     assert figures["`trees-50 decide` / `noop`"] == 1.5
     assert figures["us of `trees-50 c99`"] == 2.0
-    json.dumps(found)
+    json.dumps(document)
 
 
-def test_the_page_says_met_missed_and_left_out():
-    page = "\n".join(bench_edge.page(made() | {"quick": True}))
+def test_page_shows_met_missed_and_skipped_items():
+    page = "\n".join(bench_edge.page(example_document() | {"quick": True}))
     assert "| `trees-50 decide` / `noop` | 1.5 | 2 | met |" in page
     assert "| seconds until everything is imported | 0.7 | 0.6 | missed |" in page
     assert "Left out: `trees-50 c99`: no C compiler" in page
     assert "A quick look, not a result." in page
 
 
-def test_items_are_timed_in_turn():
+def test_every_round_times_all_items():
     order = []
     runs = bench_edge.timed(
         {name: lambda name=name: order.append(name) for name in "ab"}, rounds=2, calls=3
     )
-    assert order == (["a"] * 3 + ["b"] * 3) * 3  # one round to warm up
+    assert order == (["a"] * 3 + ["b"] * 3) * 3  # the first round is not counted
     assert [len(us) for us in runs.values()] == [2, 2]
     assert all(us > 0 for name in "ab" for us in runs[name])
 
 
 @pytest.mark.parametrize("mode", ["nothing", "import"])
-def test_a_fresh_process_tells_time_and_memory(mode):
-    found = edge_process.measure(mode, [])
-    assert 0 < found["seconds"] < 300
-    assert 0 < found["cpu"] < 300
-    assert 0 <= found["rss"] <= found["peak"]
+def test_new_process_reports_time_and_memory(mode):
+    sample = edge_process.measure(mode, [])
+    assert 0 < sample["seconds"] < 300
+    assert 0 < sample["cpu"] < 300
+    assert 0 <= sample["rss"] <= sample["peak"]

@@ -1,4 +1,4 @@
-"""What all benchmarks share: bad input is one line, and nothing is written."""
+"""Error messages of all benchmarks, and agreement of the committed pages with their figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.data import problems
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "arguments", "says"),
+    ("benchmark", "arguments", "message"),
     [
         (bench_adapt, ["--only", "nothing"], "no problem 'nothing'"),
         (bench_adapt, ["--methods", "nothing"], "no method 'nothing'"),
@@ -22,18 +22,20 @@ from benchmarks.data import problems
         (bench_trees, [], "is not there: python -m benchmarks.data fetch"),
     ],
 )
-def test_bad_input_is_told_in_one_line(benchmark, arguments, says, tmp_path, monkeypatch, capsys):
+def test_bad_input_gives_a_message_of_one_line(
+    benchmark, arguments, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
     problems.get.cache_clear()
     assert benchmark.main([*arguments, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert len(output.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
 def committed_benchmarks():
-    """Benchmarks whose figures and page are in the repository."""
+    """Yield the benchmarks whose figures and page are in the repository."""
     for file in sorted(Path(harness.__file__).parent.glob("bench_*.py")):
         module = importlib.import_module(f"benchmarks.{file.stem}")
         benchmark = getattr(module, "BENCHMARK", None)
@@ -42,10 +44,10 @@ def committed_benchmarks():
 
 
 def test_each_committed_page_shows_the_committed_figures():
-    others = []
+    outdated_pages = []
     for benchmark in committed_benchmarks():
         figures = json.loads((harness.RESULTS / f"{benchmark.name}.json").read_text())
         page = (harness.RESULTS / f"{benchmark.name}.md").read_text()
         if page != "\n".join([*benchmark.page(figures), ""]):
-            others.append(benchmark.name)
-    assert others == []
+            outdated_pages.append(benchmark.name)
+    assert outdated_pages == []

@@ -1,4 +1,4 @@
-"""A method of one's own stands beside the others, and what is wrong with it is told at once."""
+"""Methods of users in the comparison, and error messages for broken ones."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_the_example_has_at_most_30_lines_of_code():
     assert sum(1 for line in lines if line.strip()) <= 30
 
 
-def test_its_points_are_accuracy_and_price_of_its_answers(task):
+def test_points_of_the_example_have_accuracy_and_cost_of_its_trees(task):
     outcome = peers.solve(EXAMPLE, task)
     method = load_own(EXAMPLE, 0)
     method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
     rows, labels = task.fold.test
-    by_hand = {
+    expected = {
         (
             float(np.mean(tree.predict(rows) == labels)),
             float(len(np.unique(tree.tree_.feature[tree.tree_.feature >= 0]))),
@@ -42,11 +42,11 @@ def test_its_points_are_accuracy_and_price_of_its_answers(task):
         for tree in method.trees
     }
     assert len(outcome.points) > 2
-    assert {(p.accuracy, p.cost) for p in outcome.points[1:]} <= by_hand
-    assert outcome.points[0].cost == 0  # the commonest class, for nothing
+    assert {(p.accuracy, p.cost) for p in outcome.points[1:]} <= expected
+    assert outcome.points[0].cost == 0  # the most frequent class without features
 
 
-def test_it_gets_a_column_of_the_page(tmp_path):
+def test_method_of_a_user_has_a_column_on_the_page(tmp_path):
     arguments = ["--quick", "--only", "breast_cancer", "--methods", "static", "--add", EXAMPLE]
     folders = ["--cache", str(tmp_path / "cache"), "--out", str(tmp_path)]
     assert bench_adapt.main([*arguments, "--jobs", "1", *folders]) == 0
@@ -64,9 +64,7 @@ def test_it_gets_a_column_of_the_page(tmp_path):
         ("class Mine:\n    def fit(self): ...", "no method 'points'"),
     ],
 )
-def test_a_method_that_cannot_be_made_is_refused_before_anything_runs(
-    text, message, tmp_path, capsys
-):
+def test_broken_method_is_refused_before_the_run(text, message, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(text)
     out = tmp_path / "out"
@@ -77,17 +75,17 @@ def test_a_method_that_cannot_be_made_is_refused_before_anything_runs(
     assert not out.exists()
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_error_names_a_missing_file():
     with pytest.raises(InputError, match=r"there is no file nowhere\.py"):
         load_own("nowhere.py:Mine", 0)
 
 
 @pytest.mark.parametrize("figure", [np.nan, np.inf])
-def test_points_that_are_not_finite_are_refused(figure):
+def test_points_with_infinite_figures_are_refused(figure):
     with pytest.raises(InputError, match="not finite"):
         checked_points("mine", [Point(0.9, figure, 0.9, 1.0, 1.0)])
 
 
-def test_points_of_another_kind_are_refused():
+def test_points_of_another_type_are_refused():
     with pytest.raises(InputError, match="gave tuple, not Point"):
         checked_points("mine", [(0.9, 1.0)])

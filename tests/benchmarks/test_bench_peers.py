@@ -1,4 +1,4 @@
-"""Peers are counted rightly: their features, their paths, their rules."""
+"""Costs, stop rules and operating points of the peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan_of(fold):
     return ValidationSplit.choose(x, y, np.ones(len(y)), validation=fold.validation, seed=0)
 
 
-def test_lazy_cost_is_that_of_a_walk_through_every_tree(fold):
+def test_lazy_cost_equals_a_walk_through_every_tree(fold):
     plan = plan_of(fold)
     costs = FeatureCosts(
         np.arange(1, 31) / 10, group=["a"] * 10 + ["b"] * 10 + [None] * 10,
@@ -44,61 +44,61 @@ def test_lazy_cost_is_that_of_a_walk_through_every_tree(fold):
     frame = frame[frame.tree_index < model.rounds].set_index("node_index")
     roots = frame[frame.node_depth == 1].index
     for row, cost in zip(x.astype(float), counted, strict=True):
-        bought: set[int] = set()
+        acquired: set[int] = set()
         for node in roots:
             while isinstance(frame.at[node, "split_feature"], str):
                 feature = int(frame.at[node, "split_feature"].removeprefix("Column_"))
-                bought.add(feature)
+                acquired.add(feature)
                 left = row[feature] <= frame.at[node, "threshold"]
                 node = frame.at[node, "left_child" if left else "right_child"]
-        assert cost == pytest.approx(costs.price(sorted(bought)))
+        assert cost == pytest.approx(costs.price(sorted(acquired)))
 
 
-def test_the_sweep_spends_its_fits_where_costs_change():
+def test_sweep_places_its_fits_between_different_costs():
     tried = []
 
     def evaluate(penalty):
         tried.append(penalty)
         return (30.0 if penalty < 1 else 3.0 if penalty < 2 else 1.0), penalty
 
-    found = spread(evaluate, 1e-4, 1e4, 12)
-    assert found == sorted(tried)
+    results = spread(evaluate, 1e-4, 1e4, 12)
+    assert results == sorted(tried)
     assert len(tried) <= 12
     assert max(p for p in tried if p < 1) > 0.5
     assert min(p for p in tried if p >= 1) < 1.5
 
 
-def test_a_group_is_dropped_whole_where_members_are_free():
+def test_elimination_removes_whole_groups_of_free_features():
     fold = problems.get("digits").deal(0)[0]
     plan = plan_of(fold)
     costs = FeatureCosts(np.zeros(64), group=np.arange(64) // 8, shared=[1.0] * 8)
     model = booster_fit(plan, np.arange(64), 10, {"num_leaves": 7}, seed=0)(*plan.folds[0], 10)
-    left = peer_static._eliminate(model, costs, 3.0)
-    assert costs.price(left) == 3.0
-    assert set(left) == {k for k in model.used() if costs.group[k] in costs.group[left]}
+    remaining = peer_static._eliminate(model, costs, 3.0)
+    assert costs.price(remaining) == 3.0
+    assert set(remaining) == {k for k in model.used() if costs.group[k] in costs.group[remaining]}
 
 
 def test_sedna_rules_follow_their_formulas():
     p = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
     score = peer_static.SCORES["sedna-cross-entropy"](p)
-    by_hand = 1 + sum(q * math.log(q) for q in p[0]) / math.log(3)
-    assert score == pytest.approx([by_hand, 1.0, 0.0])
+    expected = 1 + sum(q * math.log(q) for q in p[0]) / math.log(3)
+    assert score == pytest.approx([expected, 1.0, 0.0])
     assert peer_static.SCORES["sedna-threshold"](p).tolist() == p.max(axis=1).tolist()
 
 
-def test_thresholds_run_from_never_to_always():
+def test_thresholds_include_never_and_always():
     cuts = quantiles(np.array([0.3, 0.1, 0.2, 0.2]), 10)
     assert cuts[0] == np.inf
     assert cuts[-1] == -np.inf
     assert sorted(cuts[1:-1]) == pytest.approx([0.15, 0.25])
 
 
-def test_finished_keeps_the_free_answer_and_what_validation_could_choose(fold):
+def test_finished_keeps_the_free_answer_and_the_pareto_front(fold):
     points = [
         Point(0.9, 5.0, 0.8, 5.0, 5.0),
-        Point(0.85, 6.0, 0.99, 6.0, 6.0),  # dearer and worse on validation: never chosen
+        Point(0.85, 6.0, 0.99, 6.0, 6.0),  # higher cost and lower validation accuracy
         Point(0.95, 7.0, 0.7, 7.0, 7.0, nbytes=2**18),
-        Point(0.93, 7.5, 0.7, 7.5, 7.5, nbytes=100),  # the best that is small
+        Point(0.93, 7.5, 0.7, 7.5, 7.5, nbytes=100),  # the best of the small ones
     ]
     kept = finished(points, fold)
     assert kept[0].cost == 0
@@ -106,7 +106,7 @@ def test_finished_keeps_the_free_answer_and_what_validation_could_choose(fold):
     assert kept[1:] == [points[0], points[2], points[3]]
 
 
-def test_points_of_a_system_are_what_the_system_does(fold):
+def test_points_of_a_system_equal_its_own_figures(fold):
     system = StagedCascade(n_stages=3, families=("linear",), effort="low", random_state=0)
     system.fit(*fold.train, validation=fold.validation)
     points = system_points(system, fold)
@@ -124,7 +124,7 @@ def test_points_of_a_system_are_what_the_system_does(fold):
 @pytest.mark.parametrize(
     "method", ["static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost", "entropy-forest"]
 )
-def test_every_peer_reaches_from_cheap_to_accurate(method, fold):
+def test_every_peer_has_free_and_accurate_points(method, fold):
     task = peers.Task(problems.get("breast_cancer"), fold, 0, 5, lambda _name, make: make())
     outcome = peers.solve(method, task)
     assert outcome.seconds > 0

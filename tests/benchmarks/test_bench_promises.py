@@ -1,4 +1,4 @@
-"""Splits, recipes and sums of the benchmark of promises."""
+"""Splits, recipes and means of the benchmark of promises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.comparison.recipes import Split
 from gatewise.costs import FeatureCosts
 
 
-def made_table(n: int) -> Table:
+def example_table(n: int) -> Table:
     rng = np.random.default_rng(0)
     y = np.arange(n, dtype=np.int64) % 2
     x = rng.normal(size=(n, 5)).astype(np.float32)
@@ -22,28 +22,29 @@ def made_table(n: int) -> Table:
 
 
 @pytest.mark.parametrize("n", [300, 2600, 9000])
-def test_no_test_row_occurs_twice_or_in_training(n: int) -> None:
-    tested: list[int] = []
-    for train, test in bench_promises.splits(made_table(n)):
+def test_splits_have_disjoint_test_rows(n: int) -> None:
+    test_rows: list[int] = []
+    for train, test in bench_promises.splits(example_table(n)):
         assert not set(train.tolist()) & set(test.tolist())
         assert len(train) <= bench_promises.MAX_TRAIN
-        tested += test.tolist()
-    assert len(tested) == len(set(tested))
+        test_rows += test.tolist()
+    assert len(test_rows) == len(set(test_rows))
 
 
-def test_recipes_spend_no_more_than_their_budget_on_training_rows() -> None:
-    table = made_table(600)
+def test_recipes_stay_within_their_budget() -> None:
+    table = example_table(600)
     split = Split(table.x[:300], table.y[:300], table.x[300:], table.y[300:], table.costs, seed=0)
     features = recipes.important_features(split, 3.0)
-    assert features == [0, 1]  # by gain, as far as 3 pay for them
+    assert features == [0, 1]  # the features with the highest gain that a budget of 3 pays for
     answers, cost = recipes.few_features(split, 3.0)
     assert cost == 3.0
     assert split.right(answers).mean() > 0.75
     answers, cost = recipes.small_and_big(split, 6.0)
     assert 3.0 <= cost < 9.0  # half for the small model, the rest for offloads
     assert split.right(answers).mean() > 0.75
-    commonest, nothing = recipes.few_features(split, 0.5)
-    assert (set(commonest.tolist()), nothing) == ({0}, 0.0)
+    answers, cost = recipes.few_features(split, 0.5)
+    assert set(answers.tolist()) == {0}  # the most frequent class
+    assert cost == 0.0
 
 
 def test_differences_are_in_points_with_a_standard_error() -> None:

@@ -1,4 +1,4 @@
-"""Rankings: points are AP@5 of the probability of relevance, for systems and for peers."""
+"""Points of rankings are AP@5 of the probability of relevance, for systems and peers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # fits of several seconds
 
 
 def part(seed, n_queries):
-    """Queries of 5 to 12 documents; relevance grows with the first features, the last is noise."""
+    """Queries of 5 to 12 documents whose relevance depends on the first three features."""
     rng = np.random.default_rng(seed)
     qid = np.repeat(np.arange(n_queries), rng.integers(5, 13, n_queries))
     x = rng.normal(size=(len(qid), 6)).astype(np.float32)
@@ -44,15 +44,15 @@ def fold(problem):
 
 @pytest.fixture(scope="module")
 def system(fold):
-    made = StagedCascade(n_stages=2, families=("linear",), effort="low", random_state=0)
-    return made.fit(*fold.train, validation=fold.validation)
+    cascade = StagedCascade(n_stages=2, families=("linear",), effort="low", random_state=0)
+    return cascade.fit(*fold.train, validation=fold.validation)
 
 
 def ap(system, table, qid):
     return average_precision_at(system.predict_proba(table[0])[:, 1], table[1] == 1, qid)
 
 
-def test_the_truth_of_classes_is_accuracy_and_of_queries_ap():
+def test_truth_scores_classes_by_accuracy_and_queries_by_ap():
     y, proba = np.array([0, 1, 1, 0]), np.array([[0.6, 0.4], [0.4, 0.6], [0.7, 0.3], [0.9, 0.1]])
     classes, queries = Truth(y), Truth(y, np.array([1, 1, 2, 2]))
     assert classes.answers(proba).tolist() == [0, 1, 0, 0]
@@ -64,7 +64,7 @@ def test_the_truth_of_classes_is_accuracy_and_of_queries_ap():
     assert len(queries) == 2
 
 
-def test_points_of_a_system_are_what_the_system_ranks(system, fold):
+def test_points_of_a_system_have_the_figures_of_its_rankings(system, fold):
     points = system_points(system, fold)
     assert len(points) == len(system.frontier_.points)
     for point in points:
@@ -75,7 +75,7 @@ def test_points_of_a_system_are_what_the_system_ranks(system, fold):
         assert point.offload_rate == pytest.approx(same.offload(fold.test[0]).mean())
 
 
-def test_the_own_choice_is_measured_by_ranking_too(system, fold):
+def test_own_choice_is_scored_as_a_ranking(system, fold):
     point = own_choice(system, fold, 0.05)
     chosen = system.at(max_loss=0.05)
     assert point.val_accuracy == pytest.approx(ap(chosen, fold.validation, fold.queries[0]))
@@ -95,33 +95,33 @@ def test_every_peer_ranks_better_than_chance(method, problem, fold):
 
 
 @pytest.mark.parametrize(("noisy", "leaves"), [(False, {255}), (True, {7, 31, 255})])
-def test_peers_try_small_trees_where_labels_are_noisy(noisy, leaves, problem, fold, monkeypatch):
+def test_peers_try_small_trees_for_noisy_labels(noisy, leaves, problem, fold, monkeypatch):
     tried = set()
     fit = peer_cegb.booster_fit
 
-    def noted(plan, columns, n_classes, params, **how):
+    def noting_fit(plan, columns, n_classes, params, **options):
         tried.add(params["num_leaves"])
-        return fit(plan, columns, n_classes, params, **how)
+        return fit(plan, columns, n_classes, params, **options)
 
     monkeypatch.setattr(boosters, "LARGE", 10)
-    monkeypatch.setattr(peer_cegb, "booster_fit", noted)
+    monkeypatch.setattr(peer_cegb, "booster_fit", noting_fit)
     task = peers.Task(replace(problem, noisy=noisy), fold, 0, 2, lambda _name, make: make())
     peers.solve("cegb-coupled", task)
     assert tried == leaves
 
 
-def test_a_quick_look_keeps_whole_queries(fold):
+def test_thinned_fold_has_complete_queries(fold):
     thin = fold.thinned(120)
-    for qid, kept, most in zip(fold.queries, thin.queries, (60, 120), strict=True):
-        assert 0 < len(kept) <= most
-        for query in np.unique(kept):
-            assert (kept == query).sum() == (qid == query).sum()
+    for qid, thin_qid, max_rows in zip(fold.queries, thin.queries, (60, 120), strict=True):
+        assert 0 < len(thin_qid) <= max_rows
+        for query in np.unique(thin_qid):
+            assert (thin_qid == query).sum() == (qid == query).sum()
     assert len(thin.truth.y) == len(thin.queries[1]) == len(thin.test[0])
-    again = part(2, 40)[0][0][np.isin(fold.queries[1], thin.queries[1])]
-    assert np.array_equal(thin.test[0], again)
+    expected = part(2, 40)[0][0][np.isin(fold.queries[1], thin.queries[1])]
+    assert np.array_equal(thin.test[0], expected)
 
 
-def test_figures_say_which_measure_they_are(problem):
+def test_figures_name_their_metric(problem):
     free = [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0]
     row = [0.3, 2.0, 0.31, 2.0, 2.0, 0.0, 0]
     cell = {
@@ -133,14 +133,14 @@ def test_figures_say_which_measure_they_are(problem):
     page = pages.markdown({"made": found})
     assert "31.00 (AP@5, validation: staged)" in page
     assert "| best AP@5 |" in page
-    del found["metric"]  # figures of before there was a choice
+    del found["metric"]  # like figures of older runs
     assert "| best accuracy |" in pages.markdown({"made": found})
 
 
 @pytest.mark.skipif(
     find_file("mq2008") is None, reason="mq2008.npz is not there: python -m benchmarks.data fetch"
 )
-def test_mq2008_is_dealt_by_query():
+def test_mq2008_is_split_by_query():
     folds = problems.get("mq2008").deal(0)
     with np.load(problems.data_file("mq2008")) as file:
         raw = {key: file[key] for key in file.files}

@@ -1,4 +1,4 @@
-"""Figures made of cells: choices by validation alone, Holm's rule, wins and losses."""
+"""Figures from cells: choice of points on validation rows, Holm's rule, wins and losses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def found():
     return summary.summarise(problem, {"staged": good, "dear": dear, "weak": weak})
 
 
-def test_the_cut_is_that_of_the_cheapest_point_within_one_percent_on_validation(found):
+def test_cut_belongs_to_the_cheapest_point_within_one_percent(found):
     assert found["top_method"] == "staged"
     assert found["top_accuracy"] == pytest.approx(0.99)  # of any method, on test
     rule = found["methods"]["staged"]["within_1"]
@@ -37,20 +37,20 @@ def test_the_cut_is_that_of_the_cheapest_point_within_one_percent_on_validation(
     assert found["methods"]["staged"]["within_1_slack"]["cut"]["mean"] == pytest.approx(0.8)
 
 
-def test_a_method_without_a_point_good_enough_falls_back_to_the_top_one(found):
+def test_method_without_an_accurate_point_falls_back_to_the_top_method(found):
     rule = found["methods"]["weak"]["within_1"]
     assert rule["reached"]["mean"] == 0
     assert rule["cut"]["mean"] == 0
     assert rule["loss"]["mean"] == pytest.approx(0.99 - 0.95)
 
 
-def test_bounds_of_size_leave_large_models_out(found):
+def test_byte_bounds_exclude_large_models(found):
     figures = found["methods"]["dear"]
     assert figures["within_1_1024_kb"]["cut"]["mean"] == pytest.approx(0.5)
     assert figures["within_1_64_kb"]["reached"]["mean"] == 0
 
 
-def test_a_method_fitted_for_a_bound_of_size_stands_for_it():
+def test_byte_bound_uses_the_fit_within_this_bound():
     large = [cell(0, row(0.5, 0, 0.5, 0), row(0.96, 6, 0.95, 6, 2**17))]
     small = [cell(0, row(0.5, 0, 0.5, 0), row(0.955, 9, 0.94, 9, 2**15))]
     peer = [cell(0, row(0.5, 0, 0.5, 0), row(0.951, 12, 0.93, 12, 2**14))]
@@ -64,7 +64,7 @@ def test_a_method_fitted_for_a_bound_of_size_stands_for_it():
     assert max(against["dear"]["difference"]) == pytest.approx(0.94 - 0.5)
 
 
-def test_budgets_pick_by_validation_and_report_test(found):
+def test_budget_chooses_on_validation_and_reports_test_rows(found):
     points = [Point(0.5, 0, 0.5, 0, 0), Point(0.7, 3, 0.99, 3, 3), Point(0.9, 4, 0.1, 9, 9)]
     assert summary.pick_budget(points, 3.5).accuracy == 0.99
     assert summary.pick_budget(points, 4).accuracy == 0.1
@@ -77,7 +77,7 @@ def test_budgets_pick_by_validation_and_report_test(found):
     }
 
 
-def test_wins_ties_and_losses(found):
+def test_compare_counts_wins_ties_and_losses(found):
     against = summary.compare(found, "staged", n_test=1000)
     budgets = found["budgets"]
     below = sum(b < 3 for b in budgets)
@@ -87,6 +87,6 @@ def test_wins_ties_and_losses(found):
     assert against["dear"]["difference"][-1] == pytest.approx(0.02)
 
 
-def test_holm_steps_down():
+def test_holm_adjusts_p_values_in_ascending_order():
     assert summary.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert summary.holm([0.6, 0.9]) == [1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Budgeted trees: what is measured is right, points are chosen on validation, the page is whole."""
+"""Measurements, choice of points and page of the benchmark of budgeted trees."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ needs_data = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def bundled():
+def problem_and_fold():
     problem = problems.get("breast_cancer")
     return problem.costs, problem.deal(0)[0]
 
 
 @pytest.fixture(scope="module")
-def forest(bundled):
-    _, fold = bundled
+def forest(problem_and_fold):
+    _, fold = problem_and_fold
     return Forest.from_sklearn(RandomForestClassifier(4, random_state=0).fit(*fold.train))
 
 
-def fixed(validation, test, fold):
-    made = Made(lambda: None, fold, None)
-    vars(made).update(validation=validation, test=test)  # instead of working them out
-    return made
+def point_with_figures(validation, test, fold):
+    point = Made(lambda: None, fold, None)
+    vars(point).update(validation=validation, test=test)  # replaces the computed figures
+    return point
 
 
-def test_miser_penalties_are_evenly_spaced_for_any_number():
+def test_miser_penalties_are_evenly_spaced():
     assert cegb.miser_penalties(1) == [0.1]
     np.testing.assert_allclose(cegb.miser_penalties(3), [1e-1, 1e-3, 1e-5])
 
 
-def test_validation_chooses_and_test_only_reports(bundled):
-    _, fold = bundled
+def test_points_are_chosen_on_validation_rows(problem_and_fold):
+    _, fold = problem_and_fold
     curve = Curve(
         [
-            fixed((5.0, 0.10), (5.1, 0.30), fold),
-            fixed((3.0, 0.10), (3.2, 0.40), fold),
-            fixed((2.0, 0.20), (2.1, 0.01), fold),
+            point_with_figures((5.0, 0.10), (5.1, 0.30), fold),
+            point_with_figures((3.0, 0.10), (3.2, 0.40), fold),
+            point_with_figures((2.0, 0.20), (2.1, 0.01), fold),
         ]
     )
     chosen = at_budgets([curve], [1.0, 2.5, 9.0])
@@ -65,37 +65,37 @@ def test_validation_chooses_and_test_only_reports(bundled):
     assert cheapest_within([curve], [0.05]) is None
 
 
-def test_figures_of_a_forest_are_its_paths_and_answers(bundled, forest):
-    costs, fold = bundled
+def test_cost_and_error_of_a_forest_equal_a_walk_through_its_trees(problem_and_fold, forest):
+    costs, fold = problem_and_fold
     x, y = fold.test
     cost, error = measured(forest, costs, fold.test)
-    said = forest.proba(x).argmax(axis=1)
-    bought = np.zeros((len(x), costs.n_features), bool)
+    answers = forest.proba(x).argmax(axis=1)
+    acquired = np.zeros((len(x), costs.n_features), bool)
     trees = forest.trees
     for i, row in enumerate(x):
         for node in trees.roots:
             while trees.feature[node] >= 0:
                 k = trees.feature[node]
-                bought[i, k] = True
+                acquired[i, k] = True
                 node = trees.left[node] if row[k] <= trees.threshold[node] else trees.right[node]
-    assert cost == pytest.approx(bought.sum(axis=1).mean())
-    assert error == np.mean(said != y)
+    assert cost == pytest.approx(acquired.sum(axis=1).mean())
+    assert error == np.mean(answers != y)
 
 
-def test_or_tools_finds_the_same_cut(bundled, forest):
-    costs, fold = bundled
+def test_or_tools_finds_the_same_cut(problem_and_fold, forest):
+    costs, fold = problem_and_fold
     closure, _ = reduce_problem(build_problem(forest, fold.validation[0], costs))
     flows = []
     for lam in (0.001, 0.02, 0.1):
-        found = maxflow.max_flow(closure, lam)
+        solution = maxflow.max_flow(closure, lam)
         _, flow, _ = mincut.best_closure(closure, lam)
-        assert abs(found["flow"] - flow) <= found["resolution"]
+        assert abs(solution["flow"] - flow) <= solution["resolution"]
         flows.append(flow)
     assert 0 < flows[0] < flows[1] < flows[2]
 
 
-def test_solvers_are_timed_on_the_same_problem(bundled):
-    costs, fold = bundled
+def test_solvers_are_timed_on_the_same_problem(problem_and_fold):
+    costs, fold = problem_and_fold
     (row,) = timing.solvers(fold, costs, ((3, 100),), 1)
     assert row["trees"] == 3
     assert row["instances"] == 100
@@ -106,33 +106,33 @@ def test_solvers_are_timed_on_the_same_problem(bundled):
         assert row[name]["cpu"] > 0
 
 
-def test_when_highs_stops_at_the_limit_no_larger_problem_is_tried(bundled, monkeypatch):
-    def stops(*_args, **_settings):
+def test_no_larger_problem_is_tried_after_highs_reaches_its_limit(problem_and_fold, monkeypatch):
+    def raise_time_limit(*_args, **_settings):
         raise RuntimeError("time limit reached")
 
-    monkeypatch.setattr(timing.lp, "solve", stops)
-    costs, fold = bundled
+    monkeypatch.setattr(timing.lp, "solve", raise_time_limit)
+    costs, fold = problem_and_fold
     (row,) = timing.solvers(fold, costs, ((2, 50), (3, 100)), 1)
     assert row["highs"] == {"stopped": "time limit reached"}
 
 
-def test_cost_aware_growth_buys_less(bundled):
-    costs, fold = bundled
+def test_cost_aware_growth_lowers_the_cost(problem_and_fold):
+    costs, fold = problem_and_fold
     plain, aware = (
         pruning.grown(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
     )
     assert measured(aware, costs, fold.test)[0] < measured(plain, costs, fold.test)[0]
 
 
-def test_uses_of_features_are_counted_node_by_node(bundled, forest):
-    _, fold = bundled
+def test_uses_of_features_are_counted_node_by_node(problem_and_fold, forest):
+    _, fold = problem_and_fold
     x = fold.test[0][:20]
     uses = budget_prune.feature_uses(forest, x)
     assert uses.sum(axis=1).tolist() == forest.trees.splits_passed(x).tolist()
     assert ((uses > 0) == forest.trees.visited(x)).all()
 
 
-def test_the_seg_measure_needs_more_than_half_of_a_fly():
+def test_seg_measure_counts_only_flies_covered_by_more_than_half():
     flies = np.zeros((10, 20), np.int64)
     flies[2:6, 2:6], flies[2:6, 12:16] = 1, 2
     mask = flies == 1
@@ -143,7 +143,7 @@ def test_the_seg_measure_needs_more_than_half_of_a_fly():
 
 
 @needs_data
-def test_a_quick_run_writes_its_parts_into_one_page(tmp_path):
+def test_quick_run_writes_all_parts_into_one_page(tmp_path):
     problems.get.cache_clear()
     parts = ("budgetrf", "pruning", "budgetprune", "cegb", "adapt")
     for part in parts:

@@ -1,4 +1,4 @@
-"""Mutants are loaded in place of the module, and judged by its own tests."""
+"""Mutants replace their module and are killed by its tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_module_and_its_tests_exist():
 
 
 @pytest.mark.slow
-def test_a_mutant_changes_one_line():
+def test_mutant_changes_one_line():
     source = (ROOT / BREAKER).read_text().splitlines()
     mutants = mutants_of(BREAKER)
     assert len(mutants) > 20
@@ -32,18 +32,18 @@ def test_a_mutant_changes_one_line():
 
 
 @pytest.mark.slow
-def test_the_module_survives_unchanged_and_dies_broken():
-    """In a process of its own, in which nothing has loaded the module."""
+def test_unchanged_module_survives_and_broken_module_does_not():
+    """Run in a new process that has not loaded the module."""
     assert _survivals(BREAKER) == ["True", "False"]
 
 
 @pytest.mark.slow
-def test_a_module_that_no_shared_fixture_loads_dies_broken():
+def test_broken_module_without_shared_fixtures_does_not_survive():
     assert _survivals("gatewise/acquisition.py") == ["True", "False"]
 
 
 def _survivals(module: str) -> list[str]:
-    """Whether a module survives as it is, and broken."""
+    """Whether the unchanged module and the broken module survive."""
     script = (
         "from benchmarks.mutants import ROOT, TARGETS, Mutant, survives\n"
         f"module = {module!r}\n"
@@ -52,5 +52,5 @@ def _survivals(module: str) -> list[str]:
         "    print(survives(Mutant(module, '', 0, '', '', text), TARGETS[module]))\n"
     )
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return process.stdout.split()
