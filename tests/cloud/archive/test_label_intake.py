@@ -1,4 +1,4 @@
-"""Labels that machines publish, taken by a worker with kept instances on a real broker."""
+"""Labels that machines publish, recorded by a worker with an archive on a real broker."""
 
 import json
 import logging
@@ -51,37 +51,37 @@ def outcomes(worker):
 
 
 @pytest.fixture
-def keeping(tmp_path, bundle, mosquitto):
-    """A worker that keeps instances in tmp_path / "kept", in shards of half a second."""
+def archiving_worker(tmp_path, bundle, mosquitto):
+    """A worker that archives instances in tmp_path / "kept" and closes shards after 0.5 s."""
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.5) as worker:
         yield worker
 
 
 def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
-    keeping, tmp_path, mosquitto, caller, bench
+    archiving_worker, tmp_path, mosquitto, caller, bench
 ):
     """The label of an instance in an open shard waits for the disk."""
-    one = caller(mosquitto)
-    request = one.ask(tiny.rows(2))
-    one.response()
-    send(bench, request, one.device, "b", row=1, at=1_700_000_000)
-    document = {"id": request.id.hex(), "dev": one.device, "l": "c"}
+    client = caller(mosquitto)
+    request = client.ask(tiny.rows(2))
+    client.response()
+    send(bench, request, client.device, "b", row=1, at=1_700_000_000)
+    document = {"id": request.id.hex(), "dev": client.device, "l": "c"}
     bench.publish("gw/v1/repair/labels/json", json.dumps(document).encode())
-    wait_until(lambda: outcomes(keeping) == {"added": 2})
+    wait_until(lambda: outcomes(archiving_worker) == {"added": 2})
     labels = read_labels(tmp_path / "kept")
     second = labels[f"{request.id.hex()}-1"]
     assert (second.label, second.by, second.at) == ("b", "bench-1", 1_700_000_000)
     assert labels[f"{request.id.hex()}-0"].by == "repair"
     rows = machine_rows(tmp_path / "kept", "tiny", "1")
     assert set(rows.truth.tolist()) == {1, 2}
-    # a redelivered message, and one that was sent again later
-    send(bench, request, one.device, "b", row=1, at=1_700_000_000)
-    wait_until(lambda: outcomes(keeping) == {"added": 2, "repeated": 1})
-    assert b'gatewise_worker_labels_total{outcome="added"} 2.0' in text_of(keeping)
+    # the broker may deliver a message twice
+    send(bench, request, client.device, "b", row=1, at=1_700_000_000)
+    wait_until(lambda: outcomes(archiving_worker) == {"added": 2, "repeated": 1})
+    assert b'gatewise_worker_labels_total{outcome="added"} 2.0' in text_of(archiving_worker)
 
 
 def test_answers_of_a_device_name_the_instance_to_label(
-    keeping, tmp_path, bundle, mosquitto, bench
+    archiving_worker, tmp_path, bundle, mosquitto, bench
 ):
     link = MqttLink(mosquitto.url, device="pi-9")
     with Device(bundle, link=link, policy="cloud-only", deadline_ms=20_000) as device:
@@ -93,87 +93,87 @@ def test_answers_of_a_device_name_the_instance_to_label(
         request, _, row = answer.request.partition("-")
         document = {"id": request, "dev": "pi-9", "l": label, "i": int(row or 0)}
         bench.publish("gw/v1/repair/labels/json", json.dumps(document).encode())
-    wait_until(lambda: outcomes(keeping) == {"added": 3})
+    wait_until(lambda: outcomes(archiving_worker) == {"added": 3})
     labels = read_labels(tmp_path / "kept")
     assert labels[answers[2].request].label == "c"
 
 
 def test_refused_labels_are_counted_by_reason_and_logged(
-    keeping, tmp_path, mosquitto, caller, bench, caplog, monkeypatch
+    archiving_worker, tmp_path, mosquitto, caller, bench, caplog, monkeypatch
 ):
     caplog.set_level(logging.WARNING, "gatewise_cloud")
-    one = caller(mosquitto)
-    hidden = caller(mosquitto)
-    request = one.ask(tiny.rows(1))
-    private = hidden.ask(tiny.rows(1), private=True)
-    one.response()
-    hidden.response()
-    send(bench, request, one.device, "a")
-    wait_until(lambda: outcomes(keeping) == {"added": 1})
-    # its instance is on disk, so that no label needs to wait for it
-    monkeypatch.setattr(keeping._labels, "_max_wait_seconds", 1.0)
-    send(bench, request, one.device, "b")
-    send(bench, request, one.device, "broken")
-    send(bench, private, hidden.device, "a")
-    send(bench, request, hidden.device, "a")
+    client = caller(mosquitto)
+    private_client = caller(mosquitto)
+    request = client.ask(tiny.rows(1))
+    private_request = private_client.ask(tiny.rows(1), private=True)
+    client.response()
+    private_client.response()
+    send(bench, request, client.device, "a")
+    wait_until(lambda: outcomes(archiving_worker) == {"added": 1})
+    # the instance is on disk, so that labels need not wait for it
+    monkeypatch.setattr(archiving_worker._labels, "_max_wait_seconds", 1.0)
+    send(bench, request, client.device, "b")
+    send(bench, request, client.device, "broken")
+    send(bench, private_request, private_client.device, "a")
+    send(bench, request, private_client.device, "a")
     send(bench, request, "elsewhere", "a")
     expected = {"added": 1, "conflict": 1, "class": 1, "private": 2, "unknown": 1}
-    wait_until(lambda: outcomes(keeping) == expected)
+    wait_until(lambda: outcomes(archiving_worker) == expected)
     assert len(read_labels(tmp_path / "kept")) == 1
     refusals = [line for line in caplog.messages if "is refused" in line]
     assert len(refusals) == 5
     assert any("already has another label" in line for line in refusals)
-    # a message that is no label, and no request either
+    # a message that is neither a label nor a request
     bench.publish("gw/v1/bench-1/labels", b"noise")
     assert bench.get() == ("gw/v1/dead/cbor", b"noise")
-    assert outcomes(keeping) == expected
+    assert outcomes(archiving_worker) == expected
 
 
-def test_a_worker_that_keeps_nothing_reads_no_labels(bundle, mosquitto, caller, bench):
+def test_a_worker_without_an_archive_reads_no_labels(bundle, mosquitto, caller, bench):
     with Worker(bundle, mosquitto.url) as worker:
-        one = caller(mosquitto)
-        request = one.ask(tiny.rows(1))
-        one.response()
-        send(bench, request, one.device, "a")
-        one.ask(tiny.rows(1))
-        one.response()
+        client = caller(mosquitto)
+        request = client.ask(tiny.rows(1))
+        client.response()
+        send(bench, request, client.device, "a")
+        client.ask(tiny.rows(1))
+        client.response()
         assert (worker.counters["received"], outcomes(worker)) == (2, {})
 
 
-def test_several_connections_take_each_label_once(tmp_path, bundle, mosquitto, caller, bench):
+def test_several_connections_record_each_label_once(tmp_path, bundle, mosquitto, caller, bench):
     with Worker(
         bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.2, connections=3
     ) as worker:
-        one = caller(mosquitto)
-        request = one.ask(tiny.rows(1))
-        one.response()
-        send(bench, request, one.device, "a")
+        client = caller(mosquitto)
+        request = client.ask(tiny.rows(1))
+        client.response()
+        send(bench, request, client.device, "a")
         wait_until(lambda: outcomes(worker) == {"added": 1})
 
 
-def test_the_command_in_the_docs_labels_an_instance(keeping, tmp_path, mosquitto, caller):
-    """The lines of docs/wire.md, with an instance of this broker."""
+def test_the_command_in_the_docs_labels_an_instance(archiving_worker, tmp_path, mosquitto, caller):
+    """Run the command of docs/wire.md with the id of a real instance."""
     program = find_program("mosquitto_pub", "apt install mosquitto-clients")
     text = (DOCS / "wire.md").read_text()
     (command,) = re.findall(r"```sh\n(mosquitto_pub .*?)\n```", text, re.DOTALL)
-    one = caller(mosquitto)
-    request = one.ask(tiny.rows(1))
-    one.response()
-    for written, here in (
+    client = caller(mosquitto)
+    request = client.ask(tiny.rows(1))
+    client.response()
+    for placeholder, value in (
         ("mosquitto_pub", f"{program} -p {mosquitto.port}"),
         ("00112233445566778899aabbccddeeff", request.id.hex()),
-        ("pi-1", one.device),
+        ("pi-1", client.device),
         ("worn", "a"),
     ):
-        assert written in command
-        command = command.replace(written, here, 1)
+        assert placeholder in command
+        command = command.replace(placeholder, value, 1)
     subprocess.run(shlex.split(command.replace("\\\n", "")), check=True)
-    wait_until(lambda: outcomes(keeping) == {"added": 1})
+    wait_until(lambda: outcomes(archiving_worker) == {"added": 1})
     assert read_labels(tmp_path / "kept")[f"{request.id.hex()}-0"].by == "bench-1"
 
 
 def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundle, monkeypatch):
-    """Without the disk's thread the queue fills; closing refuses labels without an instance."""
+    """The queue fills before the thread starts; close() refuses labels without an instance."""
     monkeypatch.setattr(label_intake, "MAX_WAITING", 3)
     rng = np.random.default_rng(0)
     folder = ArchiveFolder(tmp_path, max_bytes=1e9, max_days=30, rng=rng)
@@ -183,8 +183,8 @@ def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundl
     manifest = Bundle.open(bundle).manifest
     requests = [wire.new_id() for _ in range(4)]
     for request in requests[:2]:
-        one = ticket(1, id=request)
-        writer.offer(one, manifest, np.zeros(1, np.int64), np.full((1, 3), 1 / 3, np.float32))
+        answered = ticket(1, id=request)
+        writer.offer(answered, manifest, np.zeros(1, np.int64), np.full((1, 3), 1 / 3, np.float32))
     for request in requests:
         payload = encode_label(id=request, device="pi", label="a")
         intake.receive(wire.labels_topic("bench-1"), payload)
@@ -197,22 +197,22 @@ def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundl
     assert set(read_labels(tmp_path)) == {f"{request.hex()}-0" for request in requests[:2]}
 
 
-def test_an_archive_that_cannot_be_written_delays_labels_and_loses_none(
+def test_a_failed_write_delays_labels_and_loses_none(
     tmp_path, bundle, mosquitto, caller, bench, monkeypatch
 ):
     attempts = []
 
-    def fail_once(*arguments):
+    def add_or_fail_once(*arguments):
         attempts.append(1)
         if len(attempts) == 1:
             raise OSError("no space left on the device")
         return add(*arguments)
 
     add = label_intake.add_machine_labels
-    monkeypatch.setattr(label_intake, "add_machine_labels", fail_once)
+    monkeypatch.setattr(label_intake, "add_machine_labels", add_or_fail_once)
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.2) as worker:
-        one = caller(mosquitto)
-        request = one.ask(tiny.rows(1))
-        one.response()
-        send(bench, request, one.device, "a")
+        client = caller(mosquitto)
+        request = client.ask(tiny.rows(1))
+        client.response()
+        send(bench, request, client.device, "a")
         wait_until(lambda: outcomes(worker) == {"added": 1})

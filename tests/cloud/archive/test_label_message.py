@@ -1,4 +1,4 @@
-"""The message of a label: read from CBOR and JSON, refused field by field."""
+"""Label messages in CBOR and JSON, with the checks of each field."""
 
 import json
 from contextlib import suppress
@@ -32,7 +32,7 @@ def as_cbor(**changes):
     return write_map({key: value for key, value in entries.items() if value is not None})
 
 
-def test_a_label_in_json_equals_its_twin_in_cbor():
+def test_a_label_in_json_equals_the_same_label_in_cbor():
     expected = MachineLabel(f"{ID.hex()}-3", "pi-1", "worn", "bench-1", 7.0)
     payload = as_json(i=3, at=7, v=1)
     check_schema(json.loads(payload))
@@ -72,7 +72,7 @@ def test_wrong_fields_are_refused_in_both_forms(changes, reason):
         with pytest.raises(WireError) as caught:
             decode_label(topic, payload, 0.0)
         assert caught.value.reason == reason
-    if changes.get("dev") != "model":  # a reserved name is beyond a schema
+    if changes.get("dev") != "model":  # the schema does not list reserved names
         with pytest.raises(fastjsonschema.JsonSchemaException):
             check_schema(json.loads(as_json(**changes)))
 
@@ -87,7 +87,7 @@ def test_wrong_fields_are_refused_in_both_forms(changes, reason):
         (f"{TOPIC}/json", b"[]", "type"),
         (f"{TOPIC}/json", as_json(id=ID.hex().upper().replace("0", "A")), "type"),
         (f"{TOPIC}/json", as_json(id=f"{ID.hex()}\n"), "type"),
-        (f"{TOPIC}/json", as_json(more=1), "type"),
+        (f"{TOPIC}/json", as_json(extra=1), "type"),
         (f"{TOPIC}/json", as_json()[:-1] + b', "l": "fine"}', "json"),
         (f"{TOPIC}/json", b'"' + b"x" * wire.MAX_PAYLOAD, "size"),
         ("gw/v1/dead/labels", as_cbor(), "name"),
@@ -102,7 +102,7 @@ def test_malformed_messages_are_refused(topic, payload, reason):
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 @example(b"[" * 100_000)
 @example(b'{"id":' * 10_000)
-def test_any_bytes_are_a_label_or_refused(payload):
+def test_decoding_any_bytes_gives_a_label_or_a_wire_error(payload):
     for topic in (TOPIC, f"{TOPIC}/json"):
         with suppress(WireError):
             decode_label(topic, payload, 0.0)
@@ -120,7 +120,7 @@ def test_any_bytes_are_a_label_or_refused(payload):
         },
     )
 )
-def test_a_label_that_the_schema_refuses_is_refused(document):
+def test_a_decoded_label_conforms_to_the_schema(document):
     try:
         decode_label(f"{TOPIC}/json", json.dumps(document).encode(), 0.0)
     except WireError:

@@ -1,4 +1,4 @@
-"""Workers that keep what they answer, on a real broker, and the writer's memory on its own."""
+"""Workers that archive instances on a real broker, and the memory limit of the writer."""
 
 import sys
 import time
@@ -18,18 +18,18 @@ from tests.support import tiny_bundle as tiny
 pytest.importorskip("pyarrow")
 
 
-def test_a_worker_keeps_what_it_answers_but_for_private_devices(
+def test_a_worker_archives_all_instances_but_those_of_private_devices(
     tmp_path, bundle, mosquitto, caller
 ):
     before = time.time()
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept") as worker:
-        one = caller(mosquitto)
-        offload = one.ask(tiny.rows(3))
-        audit = one.ask(tiny.rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
-        late = one.ask(tiny.rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500)
-        one.ask(tiny.rows(2, seed=3), private=True)
-        one.responses(4)
-        assert worker.counters["audits"]["tiny 1"]["audits"] == 1  # what comes late is no evidence
+        client = caller(mosquitto)
+        offload = client.ask(tiny.rows(3))
+        audit = client.ask(tiny.rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
+        late = client.ask(tiny.rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500)
+        client.ask(tiny.rows(2, seed=3), private=True)
+        client.responses(4)
+        assert worker.counters["audits"]["tiny 1"]["audits"] == 1  # late instances are no evidence
     facts, rows = read_archive(tmp_path / "kept")["tiny", "1"]
     assert facts.inputs == Bundle.open(bundle).manifest.cloud.inputs
     ids = [*(f"{offload.id.hex()}-{row}" for row in range(3)), f"{audit.id.hex()}-0"]
@@ -43,33 +43,33 @@ def test_a_worker_keeps_what_it_answers_but_for_private_devices(
     assert rows.sent_chance.tolist() == [1, 1, 1, 0.05, 1]
     assert rows.confidence[3] == 0.875
     assert rows.late.tolist() == [False, False, False, False, True]
-    assert set(rows.device) == {one.device}
+    assert set(rows.device) == {client.device}
     assert before <= rows.time[0] <= time.time()
     assert rows.time[4] < before - 490
     assert worker.counters["archive"] == {"kept": 5, "thinned": 0, "lost": 0, "shards": 1}
 
 
-def test_a_disk_that_refuses_costs_no_answer(tmp_path, bundle, mosquitto, caller):
+def test_a_disk_failure_loses_no_answer(tmp_path, bundle, mosquitto, caller):
     folder = tmp_path / "kept"
     with Worker(bundle, mosquitto.url, keep=folder, keep_seconds=0.01) as worker:
         (folder / "lock").unlink()
         folder.rmdir()
-        one = caller(mosquitto)
-        one.ask(tiny.rows(3))
-        assert one.response().rows == 3
+        client = caller(mosquitto)
+        client.ask(tiny.rows(3))
+        assert client.response().rows == 3
     assert worker.counters["archive"]["lost"] == 3
 
 
 def ticket(n, **fields):
-    given = {
+    defaults = {
         "device": "pi", "id": bytes(16), "digest": b"", "model": ("tiny", "1"),
         "rows": np.zeros((n, tiny.FEATURES), np.float32), "arrived": 0.0, "expires": 1.0,
     }  # fmt: skip
-    return Ticket(**given | fields)
+    return Ticket(**defaults | fields)
 
 
-def test_a_disk_that_does_not_keep_up_thins_what_waits_in_memory(tmp_path, bundle, monkeypatch):
-    """The chances of what is stored in the end still sum to what was offered."""
+def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch):
+    """The weights of stored instances sum to the number of offered instances."""
     monkeypatch.setattr("gatewise_cloud.archive.writer._SHARD_BYTES", 20_000)
     monkeypatch.setattr("gatewise_cloud.archive.writer._MAX_WAITING_BYTES", 60_000)
     rng = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_a_disk_that_does_not_keep_up_thins_what_waits_in_memory(tmp_path, bundl
     probabilities = np.full((50, 3), 1 / 3, np.float32)
     for _ in range(100):
         writer.offer(ticket(50), manifest, labels, probabilities)
-    writer.start()  # only now does the disk take anything
+    writer.start()  # only now are shards written
     writer.close()
     _, rows = read_archive(tmp_path)["tiny", "1"]
     assert writer.counters["kept"] == len(rows) == 5000 - writer.counters["thinned"]
@@ -91,7 +91,7 @@ def test_a_disk_that_does_not_keep_up_thins_what_waits_in_memory(tmp_path, bundl
     assert len(shards_in(tmp_path)) == writer.counters["shards"] > 1
 
 
-def test_without_pyarrow_it_names_the_extra(tmp_path, bundle, monkeypatch):
+def test_error_without_pyarrow_names_the_extra(tmp_path, bundle, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"needs pyarrow.*pip install 'gatewise\[parquet\]'"):
         Worker(bundle, "mqtt://127.0.0.1:1", keep=tmp_path / "kept")

@@ -1,4 +1,4 @@
-"""Choices of instances to label: known chances, reasons, and what is offered once."""
+"""Choices of instances to label, with their probabilities, reasons and files."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def test_chances_sum_to_the_number_of_labels(n):
     assert ((chance > 0) & (chance <= 1)).all()
 
 
-def test_no_label_weighs_more_than_twice_the_mean():
+def test_no_weight_exceeds_twice_the_mean_weight():
     rows = archived(2000)
     chance, _ = chances(rows, 50, rng())
     mean_weight = rows.weights.sum() / 50
@@ -55,12 +55,11 @@ def test_doubt_disagreement_and_rare_regions_raise_the_chance():
         sent_chance=np.ones(1000),
     )
     chance, reason = chances(rows, 20, rng())
-    usual = np.median(chance)
-    assert (chance[:3] > 2 * usual).all()
+    assert (chance[:3] > 2 * np.median(chance)).all()
     assert reason[1] == "disagreement"
 
 
-def test_where_all_agree_labels_fall_evenly():
+def test_labels_are_spread_evenly_if_all_answers_are_certain():
     rows = archived(100, audits=0.0)
     rows = replace(rows, X=np.ones_like(rows.X), probabilities=np.tile([1.0, 0.0], (100, 1)))
     rows = replace(rows, cloud_label=np.zeros(100, np.int32))
@@ -69,7 +68,7 @@ def test_where_all_agree_labels_fall_evenly():
     np.testing.assert_allclose(chance, 0.1)
 
 
-def test_labels_of_many_choices_stand_for_all_instances():
+def test_weights_of_chosen_instances_sum_to_all_weights_on_average():
     """Horvitz and Thompson: the mean over choices of sum(w / c) is sum(w)."""
     rows = archived(300)
     chance, _ = chances(rows, 60, rng())
@@ -78,7 +77,7 @@ def test_labels_of_many_choices_stand_for_all_instances():
     assert abs(np.mean(totals) - rows.weights.sum()) < error
 
 
-def test_instances_are_offered_once(tmp_path):
+def test_an_instance_is_in_one_choice_only(tmp_path):
     archive = folder(tmp_path)
     archive.add(archived(100, seed=1), FACTS, NOW)
     first = choose(tmp_path, 30, rng())
@@ -90,7 +89,7 @@ def test_instances_are_offered_once(tmp_path):
     write_choice(tmp_path, second, "2")
     assert not set(first.rows.ids) & set(second.rows.ids)
     choices = read_choices(tmp_path)
-    assert [one.rows.ids.tolist() for one in choices] == [
+    assert [choice.rows.ids.tolist() for choice in choices] == [
         first.rows.ids.tolist(),
         second.rows.ids.tolist(),
     ]
@@ -98,15 +97,15 @@ def test_instances_are_offered_once(tmp_path):
     np.testing.assert_array_equal(choices[1].chance, second.chance)
 
 
-def test_the_csv_has_an_empty_label_and_no_answer(tmp_path):
+def test_csv_has_an_empty_label_and_no_answer(tmp_path):
     folder(tmp_path).add(archived(100), FACTS, NOW)
     choice = choose(tmp_path, 30, rng())
-    head, first, *_ = choice_csv(choice).splitlines()
-    assert head == "id,label,device,time,f0,f1,f2"
-    assert first.split(",")[:2] == [choice.rows.ids[0], ""]
+    header, first_row, *_ = choice_csv(choice).splitlines()
+    assert header == "id,label,device,time,f0,f1,f2"
+    assert first_row.split(",")[:2] == [choice.rows.ids[0], ""]
 
 
-def test_a_choice_of_nothing_is_refused(tmp_path):
+def test_a_choice_without_instances_is_refused(tmp_path):
     with pytest.raises(InputError, match="--n 0"):
         choose(tmp_path, 0, rng())
     with pytest.raises(InputError, match="no kept instances"):

@@ -1,9 +1,10 @@
-"""The page for people who label: pictures, signals and rows."""
+"""The page for labelling pictures, signals and rows."""
 
 import base64
 import io
 import json
 import re
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -14,9 +15,7 @@ from gatewise_export.archive.label_page import label_studio_tasks, page_of_choic
 from tests.export.archive.archived_rows import FACTS, archived
 
 
-def choice_of(X, shape, **facts):
-    from dataclasses import replace
-
+def make_choice(X, shape, **facts):
     n_values = X.shape[1]
     rows = replace(archived(len(X)), X=X)
     names = tuple(f"<{k}>" for k in range(n_values))
@@ -26,10 +25,10 @@ def choice_of(X, shape, **facts):
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (3, 4, 5), (1, 4, 5)])
-def test_pictures_on_the_page_equal_the_rows(shape):
+def test_pictures_on_the_page_have_the_pixels_of_the_rows(shape):
     image = pytest.importorskip("PIL.Image")
     X = np.random.default_rng(0).integers(0, 256, (2, int(np.prod(shape))), np.uint8)
-    page = page_of_choice(choice_of(X, shape))
+    page = page_of_choice(make_choice(X, shape))
     urls = re.findall(r"base64,([^\"]+)", page)
     for row, url in enumerate(urls):
         pixels = np.asarray(image.open(io.BytesIO(base64.b64decode(url))))
@@ -38,14 +37,14 @@ def test_pictures_on_the_page_equal_the_rows(shape):
             expected = expected.transpose(1, 2, 0)
         np.testing.assert_array_equal(pixels, expected.squeeze())
     assert len(urls) == 2
-    tasks = json.loads(label_studio_tasks(choice_of(X, shape)))
+    tasks = json.loads(label_studio_tasks(make_choice(X, shape)))
     assert tasks[0]["data"]["image"].endswith(urls[0])
 
 
-def test_signals_are_drawn_and_rows_are_tables():
+def test_page_draws_signals_and_shows_rows_as_tables():
     X = np.arange(12, dtype=np.float32).reshape(1, 12)
-    assert page_of_choice(choice_of(X, (6, 2))).count("<polyline") == 2
-    page = page_of_choice(choice_of(X, (12,), classes=("a<b", "c")))
+    assert page_of_choice(make_choice(X, (6, 2))).count("<polyline") == 2
+    page = page_of_choice(make_choice(X, (12,), classes=("a<b", "c")))
     assert "&lt;0&gt;" in page
     assert "<option>a&lt;b</option>" in page
-    assert json.loads(label_studio_tasks(choice_of(X, (12,))))[0]["data"]["values"]["<3>"] == 3.0
+    assert json.loads(label_studio_tasks(make_choice(X, (12,))))[0]["data"]["values"]["<3>"] == 3.0

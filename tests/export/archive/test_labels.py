@@ -1,4 +1,4 @@
-"""Labels: checked when they come, recorded with their giver, read after a kill."""
+"""Labels: checks, the file of labels, and reading after a killed write."""
 
 import numpy as np
 import pytest
@@ -26,13 +26,13 @@ def chosen(tmp_path):
     return tmp_path, choice
 
 
-def test_what_is_labelled_comes_back_with_its_chance(chosen):
+def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(chosen):
     path, choice = chosen
     ids = choice.rows.ids.tolist()
     labels = {ids[0]: "a", ids[1]: "b", ids[2]: "broken"}
     check_labels(labels, [choice], ["broken"])
     assert add_labels(path, labels, by="anna", at=5.0) == 3
-    assert add_labels(path, labels, by="anna", at=6.0) == 0  # nothing new
+    assert add_labels(path, labels, by="anna", at=6.0) == 0  # no new label
     assert add_labels(path, {ids[1]: "a"}, by="bert", at=7.0) == 1
     assert (read_labels(path)[ids[1]].by, read_labels(path)[ids[0]].at) == ("bert", 5.0)
     _, rows = labelled_rows(path, "1")
@@ -41,7 +41,7 @@ def test_what_is_labelled_comes_back_with_its_chance(chosen):
     np.testing.assert_allclose(rows.chance, choice.chance[:3] * 3 / len(ids))
 
 
-def test_a_line_that_a_kill_cut_off_does_not_count(chosen):
+def test_an_incomplete_line_is_skipped(chosen):
     path, choice = chosen
     ids = choice.rows.ids.tolist()
     add_labels(path, {ids[0]: "a", ids[1]: "b"}, by="anna", at=5.0)
@@ -52,11 +52,11 @@ def test_a_line_that_a_kill_cut_off_does_not_count(chosen):
 
 def test_wrong_labels_are_refused(chosen):
     _, choice = chosen
-    one = choice.rows.ids[0]
+    chosen_id = choice.rows.ids[0]
     with pytest.raises(InputError, match=r"1 ids were not chosen.*: elsewhere-0"):
         check_labels({"elsewhere-0": "a"}, [choice])
     with pytest.raises(InputError, match=r"unknown labels 'x'; the classes are a, b; --new-class"):
-        check_labels({one: "x"}, [choice])
+        check_labels({chosen_id: "x"}, [choice])
     with pytest.raises(InputError, match="columns named id and label"):
         read_label_csv("name,label\n1,a\n")
     with pytest.raises(InputError, match="line 3: 1 has the label 'a' already"):
@@ -64,5 +64,5 @@ def test_wrong_labels_are_refused(chosen):
     assert read_label_csv("id,label,x\n1,a,0\n2,,0\n") == {"1": "a"}
 
 
-def test_without_a_choice_there_are_none(tmp_path):
+def test_labelled_rows_without_a_choice_are_none(tmp_path):
     assert labelled_rows(tmp_path, "1") is None

@@ -1,7 +1,8 @@
-"""Shards: what is written is read, and what is no shard is refused."""
+"""Shards are read as they were written, and other files are refused."""
 
 from dataclasses import fields, replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,35 +20,35 @@ pytest.importorskip("pyarrow")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int16])
-def test_what_is_written_is_read(tmp_path, dtype):
+def test_a_shard_is_read_as_it_was_written(tmp_path, dtype):
     rows = archived(20, dtype=dtype)
     if dtype is np.float32:
         rows.X[3, 1] = np.nan  # a missing value
     path = tmp_path / "kept-1.parquet"
     write_shard(path, rows, FACTS)
     assert read_facts(path) == FACTS
-    again = read_shard(path)
+    read_rows = read_shard(path)
     for field in fields(ArchivedRows):
-        np.testing.assert_array_equal(getattr(again, field.name), getattr(rows, field.name))
-    assert again.X.dtype == dtype
+        np.testing.assert_array_equal(getattr(read_rows, field.name), getattr(rows, field.name))
+    assert read_rows.X.dtype == dtype
     assert [file.name for file in tmp_path.iterdir()] == ["kept-1.parquet"]
 
 
 def test_answers_and_weights_follow_from_the_device_and_both_chances():
     rows = archived(10)
     rows = replace(rows, stored_chance=np.full(10, 0.5))
-    audited = rows.device_label >= 0
-    assert 0 < audited.sum() < 10
-    np.testing.assert_array_equal(rows.answers[audited], rows.device_label[audited])
-    np.testing.assert_array_equal(rows.answers[~audited], rows.cloud_label[~audited])
-    np.testing.assert_allclose(rows.weights, np.where(audited, 20.0, 2.0))
+    is_audit = rows.device_label >= 0
+    assert 0 < is_audit.sum() < 10
+    np.testing.assert_array_equal(rows.answers[is_audit], rows.device_label[is_audit])
+    np.testing.assert_array_equal(rows.answers[~is_audit], rows.cloud_label[~is_audit])
+    np.testing.assert_allclose(rows.weights, np.where(is_audit, 20.0, 2.0))
 
 
-def test_a_device_cannot_claim_a_chance_that_would_outweigh_all_others():
+def test_weight_of_an_instance_is_limited_if_a_device_claims_a_tiny_probability():
     assert replace(archived(1), sent_chance=np.array([1e-6])).weights == pytest.approx(1000)
 
 
-def test_a_file_that_is_no_shard_is_named(tmp_path):
+def test_error_names_a_file_that_is_not_a_shard(tmp_path):
     path = tmp_path / "kept-1.parquet"
     write_shard(path, archived(50), FACTS)
     path.write_bytes(path.read_bytes()[:-100])
@@ -55,19 +56,14 @@ def test_a_file_that_is_no_shard_is_named(tmp_path):
         read_facts(path)
 
 
-def test_versions_stay_apart(tmp_path):
+def test_rows_by_model_separates_versions(tmp_path):
     paths = [tmp_path / f"kept-{i}.parquet" for i in range(3)]
     for i, path in enumerate(paths):
-        facts = type(FACTS)(**{f: getattr(FACTS, f) for f in FACTS.__struct_fields__})
-        write_shard(path, archived(4, seed=i), facts if i < 2 else _of_version(facts, "2"))
+        version = "1" if i < 2 else "2"
+        facts = msgspec.structs.replace(FACTS, version=version)
+        write_shard(path, archived(4, seed=i), facts)
     by_model = rows_by_model(paths)
     assert {key: len(rows) for key, (_, rows) in by_model.items()} == {
         ("tiny", "1"): 8,
         ("tiny", "2"): 4,
     }
-
-
-def _of_version(facts, version):
-    import msgspec
-
-    return msgspec.structs.replace(facts, version=version)

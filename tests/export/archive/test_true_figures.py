@@ -1,7 +1,8 @@
-"""The way from kept instances to true figures, as a user goes it."""
+"""From archived instances to true figures, with the commands that a user runs."""
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,16 +17,14 @@ pytest.importorskip("pyarrow")
 
 
 def truth_of(rows, seed=0):
-    """Labels from the model's probabilities: it is calibrated."""
+    """Draw labels from the probabilities of the high-cost model, which is then calibrated."""
     draws = np.random.default_rng(seed).random(len(rows))
     return np.where(draws < rows.probabilities[:, 0], "a", "b")
 
 
 @pytest.fixture
 def labelled(tmp_path, capsys):
-    """An archive of 2,000 instances, a choice of 150 by the command, and their labels."""
-    import msgspec
-
+    """An archive of 2,000 instances, a choice of 150 instances, and their labels."""
     rows = archived(2000)
     path = tmp_path / "kept"
     folder(path).add(rows, msgspec.structs.replace(FACTS, accuracy=0.99), NOW)
@@ -61,24 +60,24 @@ def test_true_figures_lie_in_their_intervals(labelled):
     assert report.n_instances == pytest.approx(rows.weights.sum())
 
 
-def test_a_broken_promise_ends_the_command_with_an_alarm(labelled, tmp_path, capsys):
+def test_monitor_exits_with_an_alarm_if_the_promise_is_broken(labelled, tmp_path, capsys):
     path, *_ = labelled
     file = tmp_path / "truth.prom"
     assert main(["monitor", str(path), "--metrics", str(file)]) == 1  # 0.99 was promised
-    done = capsys.readouterr()
+    output = capsys.readouterr()
     assert main(["monitor", str(path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["alarm"]
     assert document["figures"][0]["low"] < document["figures"][0]["value"]
-    assert "accuracy" in done.out
-    assert "right less often than its bundle promises" in done.err
+    assert "accuracy" in output.out
+    assert "right less often than its bundle promises" in output.err
     assert 'gatewise_true_accuracy{model="tiny",version="1",system="deployed"} 0.' in (
         file.read_text()
     )
     assert 'gatewise_true_accuracy_alarm{model="tiny",version="1"} 1' in file.read_text()
 
 
-def test_without_labels_there_are_estimates_and_no_bounds(tmp_path):
+def test_estimates_without_labels_have_no_interval(tmp_path):
     folder(tmp_path).add(archived(50), FACTS, NOW)
     report = monitor(tmp_path)
     assert report.n_labels == 0
@@ -87,7 +86,7 @@ def test_without_labels_there_are_estimates_and_no_bounds(tmp_path):
     assert "gatewise_true_accuracy_low{" not in metrics_text(report)
 
 
-def test_only_the_last_days_count(tmp_path):
+def test_days_limits_the_report_to_the_last_days(tmp_path):
     rows = archived(50)
     rows.time[:30] -= 10 * 86_400
     folder(tmp_path).add(rows, FACTS, NOW)
@@ -96,7 +95,7 @@ def test_only_the_last_days_count(tmp_path):
         monitor(tmp_path, version="9")
 
 
-def test_a_file_that_is_there_is_not_written_over(labelled, tmp_path, capsys):
+def test_an_existing_file_is_not_overwritten(labelled, tmp_path, capsys):
     path, *_ = labelled
     folder(path).add(archived(20, seed=5), FACTS, NOW + 5)
     assert main(["labels", "choose", str(path), "--out", str(tmp_path / "to-label.csv")]) == 2
@@ -104,7 +103,7 @@ def test_a_file_that_is_there_is_not_written_over(labelled, tmp_path, capsys):
     assert read_label_csv((tmp_path / "to-label.csv").read_text())
 
 
-def test_a_refused_choice_writes_no_file_and_takes_no_instance(tmp_path, capsys):
+def test_a_refused_choice_writes_no_file_and_uses_no_instance(tmp_path, capsys):
     path = tmp_path / "kept"
     folder(path).add(archived(50), FACTS, NOW)
     out = tmp_path / "to-label.csv"
@@ -118,12 +117,12 @@ def test_a_refused_choice_writes_no_file_and_takes_no_instance(tmp_path, capsys)
     assert read_label_csv(out.read_text()) is not None
 
 
-def test_instances_that_no_choice_covered_yet_do_not_enter_the_estimate(labelled, tmp_path):
-    """The high-cost model's answers to them would count without a correction by labels."""
+def test_instances_that_no_choice_covers_do_not_enter_the_estimate(labelled, tmp_path):
+    """Labels could not correct the high-cost model's answers to these instances."""
     path, *_ = labelled
     before = monitor(path)
     later = archived(500, seed=3)
-    later.probabilities[:] = [0.001, 0.999]  # the model became sure, and wrong
+    later.probabilities[:] = [0.001, 0.999]  # certain and wrong predictions
     later.cloud_label[:] = 1
     folder(path).add(later, FACTS, NOW + 5)
     after = monitor(path)

@@ -1,4 +1,4 @@
-"""The operator's repository: signed static files, and the command line for it."""
+"""The repository of releases, and its command line."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ RELEASE = Release(
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    """Paths of versions of the small bundle."""
+    """Paths of two versions of the small bundle."""
     folder = tmp_path_factory.mktemp("bundles")
     return {v: write_bundle(folder / v, version=v).path for v in ("8", "9")}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, bundles):
-    """A repository with release 8, not offered; do not change it."""
-    made = Repository.init(tmp_path_factory.mktemp("made") / "repo")
-    made.add(bundles["8"])
-    return made
+def made_repository(tmp_path_factory, bundles):
+    """A repository with release 8, which is not offered; tests must not change it."""
+    made_repository = Repository.init(tmp_path_factory.mktemp("made") / "repo")
+    made_repository.add(bundles["8"])
+    return made_repository
 
 
 @pytest.fixture
-def repository(made, tmp_path):
-    """A copy of it, with its keys."""
-    shutil.copytree(made.folder.parent, tmp_path / "copy")
+def repository(made_repository, tmp_path):
+    """A copy of the repository and its keys, which a test may change."""
+    shutil.copytree(made_repository.folder.parent, tmp_path / "copy")
     return Repository(tmp_path / "copy" / "repo")
 
 
@@ -83,10 +83,10 @@ def test_a_release_is_read_strictly(change):
         ({"hardware": "x86_64"}, "aarch64"),
     ],
 )
-def test_a_release_names_why_a_device_cannot_run_it(device, why):
+def test_misfit_names_why_a_device_cannot_run_a_release(device, why):
     fits = {"model": "small", "features": ("a", "b"), "runtime": "0.1.0", "hardware": "aarch64"}
-    found = RELEASE.misfit(**(fits | device))
-    assert found is None if why is None else why in found
+    reason = RELEASE.misfit(**(fits | device))
+    assert reason is None if why is None else why in reason
 
 
 def test_files_are_named_by_their_hashes_and_a_version_never_changes(repository, bundles, tmp_path):
@@ -99,12 +99,12 @@ def test_files_are_named_by_their_hashes_and_a_version_never_changes(repository,
     timestamp = Metadata.from_file(str(metadata / "timestamp.json")).signed
     assert (metadata / f"{timestamp.snapshot_meta.version}.snapshot.json").is_file()
     assert str(repository.add(bundles["8"])) == "small/8"
-    for changes, says in (
+    for changes, message in (
         ({"created": "2027-01-01T00:00:00Z"}, "another version"),
         ({"name": "a b"}, "use at most 64 letters"),
     ):
-        other = write_bundle(tmp_path / says, version="8", **changes)
-        with pytest.raises(InputError, match=says):
+        other = write_bundle(tmp_path / message, version="8", **changes)
+        with pytest.raises(InputError, match=message):
             repository.add(other.path)
 
 
@@ -114,10 +114,10 @@ def test_publishing_and_rolling_back(repository, bundles):
         repository.rollback()
     assert [repository.publish(f"small/{v}").serial for v in ("8", "9")] == [1, 2]
     assert repository.publish("9", 0.25) == replace(repository.offers()[0], rollout=2500)
-    assert repository.publish("8").serial == 3  # going back is to publish the older one
+    assert repository.publish("8").serial == 3  # an older release can be published again
     assert str(repository.rollback()) == "small/8"
     version = repository.version
-    assert str(repository.rollback("small/8")) == "small/8"  # it is withdrawn already
+    assert str(repository.rollback("small/8")) == "small/8"  # already withdrawn
     assert repository.version == version
     with pytest.raises(StaleVersionError, match=f"at version {version}, not {version - 1}"):
         repository.publish("9", expected_version=version - 1)
@@ -136,19 +136,19 @@ def test_unsigned_files_in_the_folder_are_not_signed(repository):
     content = path.read_bytes().replace(b'"rollout":0', b'"rollout":9')
     assert content != path.read_bytes()
     path.write_bytes(content)
-    for act in (lambda: Repository(repository.folder), lambda: repository.publish("8")):
+    for action in (lambda: Repository(repository.folder), lambda: repository.publish("8")):
         with pytest.raises(InputError, match="cannot be used"):
-            act()
+            action()
 
 
 @pytest.mark.parametrize("role", ["root", "targets", "snapshot", "timestamp"])
 def test_keys_rotate(repository, role):
     before = repository.roles()
-    fresh = repository.rotate_key(role)
+    new_id = repository.rotate_key(role)
     after = {r["role"]: r for r in Repository(repository.folder).roles()}
     for old in before:
         assert (after[old["role"]]["keys"] == old["keys"]) == (old["role"] != role)
-    assert after[role]["keys"] == [fresh]
+    assert after[role]["keys"] == [new_id]
     repository.publish("8")
     with pytest.raises(InputError, match="not a key of"):
         repository.rotate_key(role, revoke="0" * 64)
@@ -172,9 +172,9 @@ def test_roles_that_expire_soon_are_signed_again_or_named(repository, monkeypatc
     def expiries():
         return {role["role"]: role["expires"] for role in repository.roles()}
 
-    with monkeypatch.context() as short:  # as a year and two later
+    with monkeypatch.context() as patch:  # metadata that expires soon
         for role in ("root", "targets"):
-            short.setitem(LIFETIMES, role, 80.0)
+            patch.setitem(LIFETIMES, role, 80.0)
         repository.rotate_key("targets")
     before = expiries()
     (repository.keys / "root-1.key").unlink()
@@ -191,49 +191,49 @@ def test_a_writer_that_is_killed_leaves_the_repository_usable(repository):
     program = (
         "import os, signal, sys\n"
         "from gatewise_export.repository.repository import Repository\n"
-        "left, replace = int(sys.argv[2]), os.replace\n"
-        "def killing(*args):\n"
-        "    global left\n"
-        "    left -= 1\n"
-        "    if left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "n_left, replace = int(sys.argv[2]), os.replace\n"
+        "def replace_or_die(*args):\n"
+        "    global n_left\n"
+        "    n_left -= 1\n"
+        "    if n_left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    replace(*args)\n"
         "repository = Repository(sys.argv[1])\n"
-        "os.replace = killing\n"
+        "os.replace = replace_or_die\n"
         "repository.publish('8')\n"
         "repository.rotate_key('snapshot')\n"
     )
-    for left in range(12):
-        args = [sys.executable, "-c", program, str(repository.folder), str(left)]
-        done = subprocess.run(args, capture_output=True, text=True, timeout=60)
+    for n_replaced in range(12):
+        args = [sys.executable, "-c", program, str(repository.folder), str(n_replaced)]
+        process = subprocess.run(args, capture_output=True, text=True, timeout=60)
         assert len(Repository(repository.folder).offers()) == 1
-        if done.returncode == 0:
+        if process.returncode == 0:
             break
-        assert done.returncode == -signal.SIGKILL, done.stderr
-    assert left >= 5
+        assert process.returncode == -signal.SIGKILL, process.stderr
+    assert n_replaced >= 5
 
 
 def test_the_command_line(tmp_path, bundles, run, refused):
     repo = str(tmp_path / "fleet")
 
-    def did(*words: str) -> str:
-        status, out, err = run("repo", *words)
-        assert status == 0, err
+    def run_repo(*words: str) -> str:
+        exit_status, out, err = run("repo", *words)
+        assert exit_status == 0, err
         return out
 
-    made = did("init", repo, "--root-keys", "3", "--threshold", "2", "--json")
-    assert json.loads(made)["root"].endswith("1.root.json")
-    did("add", repo, str(bundles["8"]), "--hardware", "aarch64")
-    assert "10%" in did("publish", repo, "small/8", "--rollout", "10%")
-    did("publish", repo)
-    did("rotate-key", repo, "timestamp")
-    found = json.loads(did("status", repo, "--json"))
-    assert found["releases"][0]["rollout"] == 0.1
-    assert found["roles"][0]["role"] == "root"
-    shown = did("status", repo)
-    assert "small/8" in shown
-    assert "2 of 3" in shown
-    did("rollback", repo, "small/8")
-    for bad in (
+    output = run_repo("init", repo, "--root-keys", "3", "--threshold", "2", "--json")
+    assert json.loads(output)["root"].endswith("1.root.json")
+    run_repo("add", repo, str(bundles["8"]), "--hardware", "aarch64")
+    assert "10%" in run_repo("publish", repo, "small/8", "--rollout", "10%")
+    run_repo("publish", repo)
+    run_repo("rotate-key", repo, "timestamp")
+    status = json.loads(run_repo("status", repo, "--json"))
+    assert status["releases"][0]["rollout"] == 0.1
+    assert status["roles"][0]["role"] == "root"
+    text = run_repo("status", repo)
+    assert "small/8" in text
+    assert "2 of 3" in text
+    run_repo("rollback", repo, "small/8")
+    for wrong_arguments in (
         ["rollback", repo],
         ["status", str(tmp_path / "none")],
         ["init", repo],
@@ -241,4 +241,4 @@ def test_the_command_line(tmp_path, bundles, run, refused):
         ["publish", repo, "small/8", "--ca-file", "x"],
         ["init", repo + "2", "--threshold", "2"],
     ):
-        refused("repo", *bad)
+        refused("repo", *wrong_arguments)

@@ -1,4 +1,4 @@
-"""The command of the simulated loop with the rules of the docs, and its example in Python."""
+"""The command of the simulated loop, with the rules in the docs, and the Python example."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.cli import main
-from tests.sim.loop.test_days import deployed, world
+from tests.sim.loop.test_days import deployed, make_rows
 
 pytest.importorskip("pyarrow")
 ROOT = Path(__file__).parents[3]
@@ -21,7 +21,7 @@ _ = deployed  # a fixture
 @pytest.fixture
 def data(tmp_path):
     path = tmp_path / "week.csv"
-    X, y = world(600, 1)
+    X, y = make_rows(600, 1)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["x0", "x1", "x2", "label"])
@@ -29,7 +29,7 @@ def data(tmp_path):
     return path
 
 
-def test_the_rules_of_the_docs_are_read_and_a_line_per_day_is_shown(
+def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     deployed, data, tmp_path, capsys
 ):
     page = (ROOT / "docs/simulation.md").read_text()
@@ -40,16 +40,16 @@ def test_the_rules_of_the_docs_are_read_and_a_line_per_day_is_shown(
     command = ["simulate", "loop", deployed.path, "--data", data, "--train", train]
     command += ["--rules", rules]
     assert main([*map(str, command)]) == 0
-    shown = capsys.readouterr().out
-    assert re.search(r"^1 +7 .*\n2 +7 ", shown, re.MULTILINE), shown
-    assert "labels asked for" in shown
+    output = capsys.readouterr().out
+    assert re.search(r"^1 +7 .*\n2 +7 ", output, re.MULTILINE), output
+    assert "labels asked for" in output
     assert main([*map(str, command), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [day["day"] for day in document["days"]] == [1, 2]
     assert document["rules"]["label_errors"] == 0.02
 
 
-def test_unknown_rules_are_refused_by_name(deployed, data, tmp_path, capsys):
+def test_error_names_an_unknown_rule(deployed, data, tmp_path, capsys):
     rules = tmp_path / "loop.toml"
     rules.write_text("hours = 3\n")
     command = ["simulate", "loop", deployed.path, "--data", data, "--train", "t.npz"]
@@ -58,8 +58,8 @@ def test_unknown_rules_are_refused_by_name(deployed, data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_example_in_python_finds_the_drift_and_releases(tmp_path):
-    done = subprocess.run(
+def test_the_python_example_detects_the_drift_and_releases_a_refit(tmp_path):
+    process = subprocess.run(
         [sys.executable, ROOT / "examples/learning_fleet.py"],
         cwd=tmp_path,
         env=os.environ | {"COLUMNS": "150"},
@@ -67,5 +67,5 @@ def test_the_example_in_python_finds_the_drift_and_releases(tmp_path):
         text=True,
         check=True,
     )
-    assert "alarm" in done.stdout
-    assert re.search(r"[1-9] releases after the first", done.stdout), done.stdout
+    assert "alarm" in process.stdout
+    assert re.search(r"[1-9] releases after the first", process.stdout), process.stdout
