@@ -1,4 +1,4 @@
-"""StagedCascade: stages on growing feature sets before the high-cost model; the default."""
+"""The default cascade: stages on growing feature sets before the high-cost model."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ MAX_FEW_ACQUISITIONS = 32
 """Largest number of features and groups for which forward selection is always tried."""
 
 PROBE_STEPS = {"low": 6, "normal": 3, "high": 1}
-"""One feature set in this many tries all model families, by effort."""
+"""Step between the feature sets on which all model families are tried, by effort."""
 
 STAGE_COUNTS = (1, 2, 4)
-"""Numbers of stages among which the bytes of a device are divided."""
+"""Numbers of stages between which `max_bytes` is divided; the fit tries each number."""
 
 MIN_ROWS_PER_STAGE = 50
 """Smallest number of validation rows per stage, whose threshold is fitted on them."""
@@ -68,16 +68,16 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         "low" also leaves out the single models and forward selection, except for the features of
         blocks, for which forward selection replaces the penalty.
     families : sequence of str, optional
-        Model families that each stage chooses from on validation rows. By default boosting,
-        extra-trees, linear, up to 16,000 rows svm and up to 5,000 random-boosting; with
-        `allow_missing` boosting alone is tried.
+        Model families from which each stage is chosen on validation rows. By default these are
+        boosting, extra-trees, linear, svm up to 16,000 rows, and random-boosting up to 5,000 rows.
+        With `allow_missing`, only boosting is tried.
     first_stages : sequence, default ()
         Given models that become stages before the fitted stages, in this order. Each is a fitted
         classifier, an ONNX file, or a pair of a model and its columns by name or number. By default
-        a model reads all columns, or the columns of the table that it was fitted on. The models are
-        not refitted. Without `validation=`, a classifier is measured by its clones, and a model
-        that cannot be cloned must not have seen the rows. The frontier also has points without
-        these stages.
+        a model reads all columns, or the columns of the table that it was fitted on if it names
+        them. The models are not refitted. Without `validation=`, a classifier is measured by its
+        clones, and a model that cannot be cloned must not have seen the rows. The frontier also has
+        points without these stages.
     allow_missing : bool, default False
         Whether features may be NaN. Then only boosting is tried.
 
@@ -133,11 +133,12 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         if self.budget is None or self.first_stages:
             return
         prices = self.feature_costs_.alone
-        cheapest = int(prices.argmin())
-        if self.budget < prices[cheapest]:
+        cheapest_feature = int(prices.argmin())
+        price = prices[cheapest_feature]
+        if self.budget < price:
             raise InputError(
                 f"budget {self.budget:g} is below the price of the cheapest feature, "
-                f"{self.feature_names_[cheapest]!r} at {prices[cheapest]:g}: every instance "
+                f"{self.feature_names_[cheapest_feature]!r} at {price:g}: every instance "
                 "acquires at least one"
             )
 
@@ -156,10 +157,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return [*candidates_with_first, *own_candidates, *self._fit_single_models(problem)]
 
     def _fit_single_models(self, problem: Problem) -> list[FittedStages]:
-        """Fit the candidates of :class:`ConfidenceCascade` where rows allow only few stages.
+        """Fit the candidates of :class:`ConfidenceCascade` if there are few validation rows.
 
-        A threshold needs validation rows, a feature set does not, so that few rows leave wide gaps
-        between the sets of the stages.
+        Few validation rows allow only few stages, so that their feature sets differ much in size.
+        Single models need fewer rows and fill the gaps.
         """
         has_few_stages = len(problem.plan.validation_rows) < N_SUBSETS * MIN_ROWS_PER_STAGE
         families = self._families_to_try(len(problem.plan.fit_rows))
@@ -193,10 +194,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             too_large += selection.too_large
             for sets in sequences:
                 keys = [tuple(columns.tolist()) for columns in sets]
-                selected = [best[key] for key in keys if key in best]
-                if selected:
-                    stages = tuple(s.stage for s in selected)
-                    outputs = tuple(s.outputs for s in selected)
+                selected_stages = [best[key] for key in keys if key in best]
+                if selected_stages:
+                    stages = tuple(s.stage for s in selected_stages)
+                    outputs = tuple(s.outputs for s in selected_stages)
                     candidates.append(FittedStages(stages, outputs))
         if candidates:
             return candidates
@@ -210,8 +211,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
-        alone = self._set_limit(problem.costs) is not None
-        bounds = Bounds(alone=alone)
+        bounds = Bounds(alone=self._set_limit(problem.costs) is not None)
         families = self._families_to_try(len(problem.plan.fit_rows))
         shape = best_shape(problem, families, of_size=self.max_bytes is not None)
         if self.max_bytes is None:
@@ -227,7 +227,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         ]
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
-        """List the families of the settings; where values may be missing, only those taking NaN."""
+        """List the families to try; with `allow_missing`, only families that accept NaN."""
         usable = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
             return usable
@@ -240,21 +240,21 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Find sequences of nested feature sets in up to three ways."""
         problem, columns = narrowed(problem)
-        n = self._max_stages(problem)
+        n_stages = self._max_stages(problem)
         limit = self._set_limit(problem.costs)
         has_few_acquisitions = len(acquisition_units(problem.costs)) <= MAX_FEW_ACQUISITIONS
         if has_few_acquisitions and come_in_blocks(problem.costs) and not self.allow_missing:
             # a penalty on first uses would charge each feature of a block for the whole block
-            sequences = [forward_sets(problem, n_stages=n, limit=limit)]
+            sequences = [forward_sets(problem, n_stages=n_stages, limit=limit)]
         else:
-            sequences = [nested_sets(problem, n_stages=n, limit=limit)]
+            sequences = [nested_sets(problem, n_stages=n_stages, limit=limit)]
             # with many classes a small change of the penalty may add nearly all features
-            is_sparse = len(sequences[0]) <= n // 2
+            has_few_sets = len(sequences[0]) <= n_stages // 2
             if not self.allow_missing and (
-                is_sparse or (has_few_acquisitions and self.effort != "low")
+                has_few_sets or (has_few_acquisitions and self.effort != "low")
             ):
-                sequences.append(forward_sets(problem, n_stages=n, limit=limit))
-        sequences += backward_sequences(problem, n_stages=n, limit=limit)
+                sequences.append(forward_sets(problem, n_stages=n_stages, limit=limit))
+        sequences += backward_sequences(problem, n_stages=n_stages, limit=limit)
         return [[columns[features] for features in sets] for sets in sequences if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:

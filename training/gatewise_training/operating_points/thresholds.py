@@ -51,27 +51,27 @@ class CascadeRecord:
     """Scores, right answers and costs of a cascade's stages on labelled rows."""
 
     scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
-    # (n_stages + 1, n): 1 where a stage's answer is right. The last row is the reference of losses,
-    # which is the high-cost model or, without one, a model that no row is sent to
+    # (n_stages + 1, n): 1 if a stage's answer is correct, else 0. The last row is the reference of
+    # losses. It is the high-cost model or, without a cloud, a model that receives no row
     correct: NDArray[np.float64]
-    # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage, and last of an
-    # offloaded row; costs differ between rows if features are acquired node by node
+    # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage. The last entry
+    # is for an offload. Costs differ between rows if features are acquired node by node
     exit_costs: NDArray[np.float64]
-    weights: NDArray[np.float64]  # (n,): of mean 1
+    weights: NDArray[np.float64]  # (n,): their mean is 1
     has_cloud: bool = True
-    # (n_stages + 1, n): whether the stage's answer is the high-cost model's
+    # (n_stages + 1, n): whether a stage's answer equals the high-cost model's
     agrees: NDArray[np.bool_] | None = None
-    trees: tuple[int, ...] = ()  # trees that each stage evaluates per row
-    nbytes: tuple[int, ...] = ()  # bytes of the stages' models
-    packed: PackedSizes | None = None  # bytes of the stages on a device
-    # (n_stages + 1,): largest cost of any row, seen or not, that leaves at each exit; None if
-    # `exit_costs` are the same for all rows
+    trees: tuple[int, ...] = ()  # number of trees that each stage evaluates per row
+    nbytes: tuple[int, ...] = ()  # size of each stage's model
+    packed: PackedSizes | None = None  # sizes of the stages on a device
+    # (n_stages + 1,): upper bound on the cost of leaving at each exit, which also holds for new
+    # rows; None if `exit_costs` are the same for all rows
     cost_limits: NDArray[np.float64] | None = None
-    # (n,): factors of `weights` for right answers, by class; costs and rates have no such factor
+    # (n,): weight of each row's class in the weighted accuracy; costs and rates ignore it
     class_weights: NDArray[np.float64] | None = None
     answers: ExitAnswers | None = None
-    given_splitter: RowSplitter | None = None  # of the rows; None if splits are random
-    may_offload: bool = True  # False where an offload would cost too much
+    given_splitter: RowSplitter | None = None  # None if rows are split at random
+    may_offload: bool = True  # False if an offload would cost too much
 
     @property
     def offloads(self) -> bool:
@@ -170,7 +170,7 @@ class CascadeRecord:
     def point(
         self, thresholds: tuple[float | None, ...], exits: NDArray[np.int64], chain: int = 0
     ) -> OperatingPoint:
-        """Make the operating point of a setting with which rows leave at `exits`."""
+        """Make the operating point of a setting from the exit of each row."""
         rows = np.arange(len(exits))
         weights = self.weights
         answer_weights = self.answer_weights
@@ -180,8 +180,8 @@ class CascadeRecord:
             return float((values * weights).sum() / total_weight)  # np.average takes twice the time
 
         # error of the gain over the reference: sqrt(mean((gain - mean gain)^2) / n)
-        is_right = self.correct[exits, rows]
-        gain = is_right - self.correct[-1]
+        is_correct = self.correct[exits, rows]
+        gain = is_correct - self.correct[-1]
         mean_gain = float((gain * answer_weights).sum() / answer_weights.sum())
         error = (mean((self.scaled_class_weights * (gain - mean_gain)) ** 2) / len(exits)) ** 0.5
         groups = self.splitter.n_groups
@@ -192,7 +192,7 @@ class CascadeRecord:
         figures = {} if self.answers is None else self.answers.figures(exits, weights)
         if self.class_weights is not None:
             figures["weighted_accuracy"] = float(
-                (is_right * answer_weights).sum() / answer_weights.sum()
+                (is_correct * answer_weights).sum() / answer_weights.sum()
             )
         open_stages = [s for s, t in enumerate(thresholds) if t is not None]
         # number of trees that a row evaluates until each exit
@@ -205,7 +205,7 @@ class CascadeRecord:
         return OperatingPoint(
             thresholds=thresholds,
             cost=mean(self.costs(exits)),
-            accuracy=mean(is_right),
+            accuracy=mean(is_correct),
             offload_rate=mean(exits == self.n_stages),
             accuracy_error=error,
             agreement=None if self.agrees is None else mean(self.agrees[exits, rows]),
@@ -230,7 +230,7 @@ def tune(
 
     The descent ends in a local optimum that depends on its start. It therefore runs through the
     prices twice, once from the highest and once from the lowest, each price from the thresholds of
-    the one before. The better result of the two is kept for each price.
+    the one before. For each price, the better of both results is returned.
     """
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
@@ -263,7 +263,7 @@ def frontier_points(
     seed: int = 0,
     emphases: Sequence[NDArray[np.float64]] = (),
 ) -> list[OperatingPoint]:
-    """List operating points of a candidate cascade along its whole frontier, in no order.
+    """List operating points of a candidate cascade along its whole frontier, unsorted.
 
     Settings are tuned for `n_lams` prices of cost, from nearly free to prohibitive, and have
     cross-fitted figures. Simple settings with at most one threshold need no cross-fitting. They are
@@ -278,8 +278,8 @@ def frontier_points(
     for weights in emphases if record.n_stages > 1 and record.answers is not None else ():
         assert record.answers is not None
         class_weights = 1.0 if record.class_weights is None else record.class_weights
-        emphasised = replace(record, class_weights=class_weights * weights[record.answers.truth])
-        points += _tuned_points(record, emphasised, chain, n_lams, seed)
+        reweighted = replace(record, class_weights=class_weights * weights[record.answers.truth])
+        points += _tuned_points(record, reweighted, chain, n_lams, seed)
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
@@ -294,18 +294,20 @@ def frontier_points(
 
 
 def _tuned_points(
-    record: CascadeRecord, tuning: CascadeRecord, chain: int, n_lams: int, seed: int
+    record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
-    """Tune settings on `tuning`, measure them on `record`, and subtract the optimism."""
+    """Tune settings on `tuning_record`, measure them on `record`, and subtract the optimism."""
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
-    crossfit = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
-    optimism = np.zeros((3, len(crossfit)))  # of cost, accuracy and weighted accuracy
-    # cross-fitted optimism: figures on the fit rows less those on the unseen fifth
+    crossfit_indices = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
+    optimism = np.zeros((3, len(crossfit_indices)))  # of cost, accuracy and weighted accuracy
+    # cross-fitted optimism, the difference between the figures on the fit rows and the unseen fifth
     folds = record.splitter.folds(None, N_FOLDS, seed)
     for fit_rows, unseen_rows in folds:
         fit_record = record.rows(fit_rows)
         unseen_record = record.rows(unseen_rows)
-        for i, setting in enumerate(tune(smoothed(tuning.rows(fit_rows)), lams[crossfit])):
+        for i, setting in enumerate(
+            tune(smoothed(tuning_record.rows(fit_rows)), lams[crossfit_indices])
+        ):
             fit_point = fit_record.measure(setting)
             unseen_point = unseen_record.measure(setting)
             gaps = (
@@ -316,27 +318,27 @@ def _tuned_points(
             optimism[:, i] += np.array(gaps) / len(folds)
     if not folds:
         return []
-    extra_cost, lost_accuracy, lost_weighted = (
-        np.maximum(np.interp(np.arange(n_lams), crossfit, gaps), 0.0) for gaps in optimism
+    cost_optimism, accuracy_optimism, weighted_optimism = (
+        np.maximum(np.interp(np.arange(n_lams), crossfit_indices, gaps), 0.0) for gaps in optimism
     )
-    # figures of all prices, less the interpolated optimism
+    # figures at all prices, less the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
-    for i, setting in enumerate(tune(smoothed(tuning), lams)):
+    for i, setting in enumerate(tune(smoothed(tuning_record), lams)):
         point = record.measure(setting, chain)
         corrected = msgspec.structs.replace(
             point,
-            cost=point.cost + float(extra_cost[i]),
-            accuracy=point.accuracy - float(lost_accuracy[i]),
+            cost=point.cost + float(cost_optimism[i]),
+            accuracy=point.accuracy - float(accuracy_optimism[i]),
         )
         if point.weighted_accuracy is not None:
-            weighted = point.weighted_accuracy - float(lost_weighted[i])
-            corrected = msgspec.structs.replace(corrected, weighted_accuracy=weighted)
+            weighted_accuracy = point.weighted_accuracy - float(weighted_optimism[i])
+            corrected = msgspec.structs.replace(corrected, weighted_accuracy=weighted_accuracy)
         points.setdefault(setting, corrected)
     return list(points.values())
 
 
 def smoothed(record: CascadeRecord) -> CascadeRecord:
-    """Replace each stage's right answers by their isotonic frequency at the score of the row."""
+    """Replace each stage's 0 or 1 for a row by the isotonic frequency of 1 at the row's score."""
     correct = record.correct.copy()
     for s in range(record.n_stages):
         has_score = ~np.isnan(record.scores[s])
@@ -350,6 +352,7 @@ def smoothed(record: CascadeRecord) -> CascadeRecord:
 
 
 def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
+    """List thresholds at quantiles of a stage's scores."""
     n_cuts = max(2, min(n_cuts, len(scores) // MIN_ROWS_PER_CUT))
     distinct = np.unique(scores[~np.isnan(scores)])
     if len(distinct) < 2:
@@ -413,25 +416,25 @@ def _descend(
                 )
             for s in range(n_stages - 1, -1, -1):
                 if s != last_stage:
-                    running = 0.0
-                    best = 0.0
+                    gain_so_far = 0.0
+                    best_gain = 0.0
                     cut = 0
                     for r in range(n):
                         i = order[s, r]
                         if scores[s, i] == -np.inf:
                             break
-                        reached = True
-                        for earlier in range(s):
-                            if rank[earlier, i] < n_stopping[earlier]:
-                                reached = False
+                        is_reached = True
+                        for earlier_stage in range(s):
+                            if rank[earlier_stage, i] < n_stopping[earlier_stage]:
+                                is_reached = False
                                 break
                         # gain of stopping over continuing, each weight * (correct - lam * cost)
-                        if reached:
+                        if is_reached:
                             stop_gain = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
-                            running += stop_gain - continue_gain[i]
-                        tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
-                        if not tied and running > best + 1e-9:
-                            best = running
+                            gain_so_far += stop_gain - continue_gain[i]
+                        is_tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
+                        if not is_tied and gain_so_far > best_gain + 1e-9:
+                            best_gain = gain_so_far
                             cut = r + 1
                     if cut != n_stopping[s]:
                         changed = True
