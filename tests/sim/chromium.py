@@ -1,6 +1,6 @@
-"""A real browser without a screen, by the DevTools protocol over a pipe: no port, no library.
+"""A headless Chromium for the page tests, controlled by the DevTools protocol over a pipe.
 
-Plain helper; the fixture is ``browser`` in ``conftest.py``.
+Tests use it through the fixture ``browser`` of ``conftest.py``. It needs no port and no library.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import time
 from typing import Any
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_PATIENCE = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 def find_chromium() -> str | None:
-    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+    """Find the program of an installed browser."""
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
 def _pipe() -> tuple[int, int]:
-    """Ends of a pipe out of the way of the numbers that the browser wants."""
+    """Make a pipe with descriptors above 20, because the browser needs descriptors 3 and 4."""
     ends = os.pipe()
-    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in ends]
+    high_ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in ends]
     for end in ends:
         os.close(end)
-    return moved[0], moved[1]
+    return high_ends[0], high_ends[1]
 
 
 class Chromium:
@@ -38,11 +39,13 @@ class Chromium:
 
     def __init__(self, program: str) -> None:
         self._folder = tempfile.mkdtemp(prefix="gatewise-chromium-")
-        reads, self._write = _pipe()
-        self._read, writes = _pipe()
-        # The browser reads commands from file descriptor 3 and writes to 4; the shell that puts
-        # them there becomes the browser.
-        plumbing = f'exec "$0" "$@" 3<&{reads} 4>&{writes} {reads}<&- {writes}>&-'
+        command_end, self._write = _pipe()
+        self._read, event_end = _pipe()
+        # the browser reads commands from descriptor 3 and writes events to 4; the shell moves the
+        # pipes there and then executes the browser
+        shell_command = (
+            f'exec "$0" "$@" 3<&{command_end} 4>&{event_end} {command_end}<&- {event_end}>&-'
+        )
         flags = [
             "--headless=new",
             "--no-sandbox",
@@ -54,56 +57,58 @@ class Chromium:
             f"--user-data-dir={self._folder}",
         ]
         self._process = subprocess.Popen(
-            ["bash", "-c", plumbing, program, *flags],
-            pass_fds=(reads, writes),
+            ["bash", "-c", shell_command, program, *flags],
+            pass_fds=(command_end, event_end),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        os.close(reads)
-        os.close(writes)
+        os.close(command_end)
+        os.close(event_end)
         self._buffer = b""
         self._number = 0
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Send a command and wait for what it gives; events on the way are kept."""
+        """Send a command and return its result; store the events that arrive before it."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if session is not None:
             message["sessionId"] = session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            got = self._next(f"an answer to {method}")
-            if got.get("id") == self._number:
-                assert "error" not in got, f"{method}: {got['error']}"
-                return got["result"]
-            self.events.append(got)
+            reply = self._next(f"a reply to {method}")
+            if reply.get("id") == self._number:
+                assert "error" not in reply, f"{method}: {reply['error']}"
+                return reply["result"]
+            self.events.append(reply)
 
-    def until(self, method: str, session: str) -> None:
+    def wait_for(self, method: str, session: str) -> None:
         """Wait for an event of a page."""
         while not any(e.get("method") == method and e.get("sessionId") == session
                       for e in self.events):  # fmt: skip
             self.events.append(self._next(method))
 
-    def _next(self, what: str) -> dict[str, Any]:
-        end = time.monotonic() + _PATIENCE
+    def _next(self, description: str) -> dict[str, Any]:
+        """Read the next message; `description` names it in the error of a timeout."""
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while b"\0" not in self._buffer:
-            left = end - time.monotonic()
-            assert left > 0, f"waited {_PATIENCE} s in vain for {what}"
-            if select.select([self._read], [], [], left)[0]:
-                some = os.read(self._read, 1 << 16)
-                assert some, f"the browser ended, status {self._process.poll()}"
-                self._buffer += some
-        text, _, self._buffer = self._buffer.partition(b"\0")
-        return json.loads(text)
+            seconds_left = deadline - time.monotonic()
+            assert seconds_left > 0, f"waited {_TIMEOUT_SECONDS} s in vain for {description}"
+            if select.select([self._read], [], [], seconds_left)[0]:
+                data = os.read(self._read, 1 << 16)
+                assert data, f"the browser ended with status {self._process.poll()}"
+                self._buffer += data
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
 
-    def page(self, url: str, width: int = 1200, **how: Any) -> Page:
-        """Open a page, loaded."""
-        return Page(self, url, width, **how)
+    def page(self, url: str, width: int = 1200, **options: Any) -> Page:
+        """Open a page and wait until it is loaded."""
+        return Page(self, url, width, **options)
 
     def close(self) -> None:
+        """End the browser and delete its profile."""
         try:
             os.killpg(self._process.pid, signal.SIGTERM)
             self._process.wait(20)
@@ -136,14 +141,14 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.resize(width)
-        self.call("Emulation.setScrollbarsHidden", hidden=True)  # as on phones
+        self.call("Emulation.setScrollbarsHidden", hidden=True)  # phones show no scroll bars
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", media=media,
                   features=[{"name": "prefers-color-scheme", "value": scheme}])  # fmt: skip
         self._url = url
-        failed = self.call("Page.navigate", url=url).get("errorText")
-        assert failed is None, f"{url}: {failed}"
-        browser.until("Page.loadEventFired", self._session)
+        error = self.call("Page.navigate", url=url).get("errorText")
+        assert error is None, f"{url}: {error}"
+        browser.wait_for("Page.loadEventFired", self._session)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **params)
@@ -153,36 +158,38 @@ class Page:
                   deviceScaleFactor=1, mobile=False)  # fmt: skip
 
     def run(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
-        got = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
+        """Evaluate a JavaScript expression and return its value."""
+        reply = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
                         awaitPromise=True)  # fmt: skip
-        assert "exceptionDetails" not in got, got["exceptionDetails"]
-        return got["result"].get("value")
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     @property
     def accessible(self) -> list[dict[str, Any]]:
-        """The tree that screen readers see, without what they skip."""
+        """Nodes of the accessibility tree that screen readers do not ignore."""
         self.call("Accessibility.enable")
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [n for n in nodes if not n.get("ignored")]
 
     @property
     def troubles(self) -> list[str]:
-        """What the page wrote to the console, and what it broke."""
+        """Messages of the page's console, exceptions and log entries."""
         kinds = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
-        self.run("1")  # all that came before is known then
+        self.run("1")  # earlier events arrive before its reply
         return [json.dumps(e["params"]) for e in self._events if e["method"] in kinds]
 
     @property
     def requests(self) -> list[str]:
-        """Where it sent requests to, itself apart."""
-        asked = [e["params"]["request"]["url"] for e in self._events
+        """URLs that the page requested, except its own."""
+        urls = [e["params"]["request"]["url"] for e in self._events
                  if e["method"] == "Network.requestWillBeSent"]  # fmt: skip
-        return [url for url in asked if url != self._url]
+        return [url for url in urls if url != self._url]
 
     @property
     def _events(self) -> list[dict[str, Any]]:
+        """Events of this page."""
         return [e for e in self._browser.events if e.get("sessionId") == self._session]
 
     def close(self) -> None:
+        """Close the page."""
         self._browser.call("Target.closeTarget", targetId=self._target)

@@ -25,24 +25,24 @@ MODULE = """
 import time
 import numpy as np
 
-def chances(X):
-    far = np.abs(X[:, 2:3] - np.array([[1.5, 4.3, 5.6]]))
-    chance = np.exp(-2.0 * far)
-    return chance / chance.sum(axis=1)[:, None]
+def probabilities(X):
+    distance = np.abs(X[:, 2:3] - np.array([[1.5, 4.3, 5.6]]))
+    likelihood = np.exp(-2.0 * distance)
+    return likelihood / likelihood.sum(axis=1)[:, None]
 
-def turned(X): return chances(X)[:, [1, 2, 0]]
+def permuted(X): return probabilities(X)[:, [1, 2, 0]]
 
 def slow(X):
     time.sleep(0.05)
-    return chances(X)
+    return probabilities(X)
 """
-BACKEND = "python:iris_backend:chances"
+BACKEND = "python:iris_backend:probabilities"
 NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder with a module, a bundle that needs it, and a table; and the fitted system."""
+def project(tmp_path_factory):
+    """A folder with a backend module, a bundle that needs it and a table, and the fitted system."""
     folder = tmp_path_factory.mktemp("backend")
     (folder / "iris_backend.py").write_text(MODULE)
     sys.path.insert(0, str(folder))
@@ -58,23 +58,23 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def run(home):
-    """A function that runs the command line in the folder: status, standard output and error."""
+def run(project):
+    """A function that runs a command in the folder and returns its status and both outputs."""
 
-    def call(*args):
-        done = run_here(*args, folder=home[0])
-        return done.returncode, done.stdout, done.stderr
+    def run_command(*args):
+        process = run_here(*args, folder=project[0])
+        return process.returncode, process.stdout, process.stderr
 
-    return call
+    return run_command
 
 
-def test_verify_runs_the_backend_on_sample_and_data(home, run):
-    _, system, _, frame, y = home
-    given = ("verify", "bundle", "--data", "iris.csv", "--target", "species")
-    status, out, err = run(*given)
+def test_verify_runs_the_backend_on_sample_and_data(project, run):
+    _, system, _, frame, y = project
+    args = ("verify", "bundle", "--data", "iris.csv", "--target", "species")
+    status, out, err = run(*args)
     assert (status, out) == (2, "")
     assert "--backend python:module:attribute" in err
-    status, out, _ = run(*given, "--backend", BACKEND, "--json")
+    status, out, _ = run(*args, "--backend", BACKEND, "--json")
     document = json.loads(out)
     assert (status, document["agrees"]) == (0, True)
     assert document["data"]["accuracy"] == np.mean(system.predict(frame) == y)
@@ -83,29 +83,29 @@ def test_verify_runs_the_backend_on_sample_and_data(home, run):
     assert f"probabilities of the sample, by {BACKEND}" in " ".join(document["checked"])
 
 
-def test_verify_finds_a_backend_with_another_model(home, run):
-    status, out, _ = run("verify", "bundle", "--backend", "python:iris_backend:turned", "--json")
+def test_verify_finds_a_backend_with_another_model(project, run):
+    status, out, _ = run("verify", "bundle", "--backend", "python:iris_backend:permuted", "--json")
     document = json.loads(out)
     assert (status, document["agrees"]) == (1, False)
     assert document["sample"]["cloud_label_differences"] == 30
 
 
 @pytest.mark.parametrize(
-    ("backend", "why"),
+    ("backend", "message"),
     [
         ("model.onnx", "give python:module:attribute"),
         ("http://h/v2/models/iris", "give python:module:attribute"),
         ("python:iris_backend:absent", "iris_backend has no 'absent'"),
     ],
 )
-def test_wrong_backend_is_refused_in_one_line(run, backend, why):
+def test_wrong_backend_is_refused_in_one_line(run, backend, message):
     status, out, err = run("verify", "bundle", "--backend", backend)
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert why in err
+    assert message in err
 
 
-def test_simulation_uses_the_answers_of_the_backend(home, run):
-    _, system, bundle, frame, y = home
+def test_simulation_uses_the_answers_of_the_backend(project, run):
+    _, system, bundle, frame, y = project
     table, _ = make_row_table(bundle, frame, backend=BACKEND)
     label = np.where(table.offload, table.cloud_label, table.local_label)
     assert system.classes_[label].tolist() == system.predict(frame).tolist()
@@ -120,8 +120,8 @@ def test_simulation_uses_the_answers_of_the_backend(home, run):
     assert report["accuracy"]["system"] == pytest.approx(np.mean(system.predict(frame) == y), 0.1)
 
 
-def test_calls_of_a_slow_backend_are_timed(home):
-    _, _, bundle, frame, y = home
+def test_calls_of_a_slow_backend_are_timed(project):
+    _, _, bundle, frame, y = project
     changes = {"devices": 20, "workload": "poisson:6/min", "time": "10min", "link": "none"}
     backend = "python:iris_backend:slow"
     report = simulate(bundle, frame, y, backend=backend, baselines=False, **changes).report
@@ -129,14 +129,14 @@ def test_calls_of_a_slow_backend_are_timed(home):
     assert report.system.latency_ms["offloaded_p50"].value > 50
     offloads_per_second = report.offload_rate * 2.0
     assert report.system.utilisation == pytest.approx(0.05 * offloads_per_second, rel=0.3)
-    # The rest is assumed, and named.
+    # the report names the times that are assumed
     assert "Assumed, not measured on this machine: a worker's time for a message" in (
         " ".join(caveats(report))
     )
 
 
-def test_live_run_uses_the_backend(home, monkeypatch):
-    folder, _, bundle, frame, y = home
+def test_live_run_uses_the_backend(project, monkeypatch):
+    folder, _, bundle, frame, y = project
     monkeypatch.chdir(folder)
     scenario = Scenario(
         engine="live", devices=4, time="5s", workload="periodic:200ms", link="none",

@@ -14,7 +14,8 @@ from gatewise_sim.fleet.results import NO_LABEL
 from gatewise_sim.scenario import Scenario
 from tests.support.fleets import make_table
 
-# Of ten rows the device gets the first four wrong and the cloud all but the last right.
+# Ten rows of class 1. The device is wrong on the first four rows. The cloud does not accept the
+# last row but one, and is wrong on the last.
 TABLE = make_table(
     10,
     3,
@@ -24,7 +25,7 @@ TABLE = make_table(
 )
 
 
-def make(key: str, table=TABLE, **changes):
+def make_policy(key: str, table=TABLE, **changes):
     fields = {
         "table": table,
         "weights": np.ones(len(table)),
@@ -32,56 +33,57 @@ def make(key: str, table=TABLE, **changes):
         "labelled": True,
         "scenario": Scenario(),
     }
-    (policy,) = (each for each in POLICIES if each.key == key)
+    (policy,) = (p for p in POLICIES if p.key == key)
     return policy.make(PolicyContext(**fields | changes))
 
 
-def test_all_edge_offloads_no_row_and_all_cloud_every_row():
-    assert not make("edge_only").offload.any()
-    cloud = make("cloud_only")
+def test_edge_only_offloads_no_row_and_cloud_only_every_accepted_row():
+    assert not make_policy("edge_only").offload.any()
+    cloud = make_policy("cloud_only")
     assert cloud.request_first
     assert np.array_equal(cloud.offload, TABLE.can_offload)
 
 
 def test_confidence_offloads_the_least_confident_rows():
-    """The row without an answer, and the two least sure ones that the cloud takes."""
-    assert np.flatnonzero(make("confidence").offload).tolist() == [1, 2, 3]
+    """Row 2 has no answer; rows 1 and 3 are the least confident that the cloud accepts."""
+    assert np.flatnonzero(make_policy("confidence").offload).tolist() == [1, 2, 3]
     weights = np.where(np.arange(10) == 2, 3.0, 1.0)
-    assert np.flatnonzero(make("confidence", weights=weights).offload).tolist() in ([2], [2, 3])
+    weighted = make_policy("confidence", weights=weights)
+    assert np.flatnonzero(weighted.offload).tolist() in ([2], [2, 3])
 
 
 def test_random_has_the_offload_rate_of_the_system():
-    policy = make("random")
+    policy = make_policy("random")
     assert not policy.offload.any()
     assert policy.chance == pytest.approx(0.3 / 0.9)
-    assert make("random", offload_rate=1.0).chance == 1.0
+    assert make_policy("random", offload_rate=1.0).chance == 1.0
 
 
 def test_oracle_offloads_rows_that_only_the_cloud_gets_right():
-    assert np.flatnonzero(make("oracle").offload).tolist() == [0, 1, 2, 3]
-    assert make("oracle", labelled=False) is None
+    assert np.flatnonzero(make_policy("oracle").offload).tolist() == [0, 1, 2, 3]
+    assert make_policy("oracle", labelled=False) is None
 
 
-def test_without_a_cloud_only_all_edge_applies():
+def test_bundle_without_a_cloud_model_has_only_the_edge_only_policy():
     table = make_table(4, 0, has_cloud=False, cloud_label=np.full(4, NO_LABEL))
-    made = [policy.key for policy in POLICIES if make(policy.key, table) is not None]
-    assert made == ["edge_only"]
+    keys = [policy.key for policy in POLICIES if make_policy(policy.key, table) is not None]
+    assert keys == ["edge_only"]
     with pytest.raises(InputError, match="this bundle has no cloud model"):
         system_policy(Scenario(policy="cloud-only"), table)
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "offloaded", "limited"),
+    ("changes", "name", "n_offloaded", "limited"),
     [
         ({}, "Gatewise", 3, True),
         ({"policy": "edge-only"}, "edge-only", 0, False),
         ({"policy": "cloud-only"}, "cloud-only", 9, False),
     ],
 )
-def test_system_has_the_policy_of_the_scenario(changes, name, offloaded, limited):
+def test_system_has_the_policy_of_the_scenario(changes, name, n_offloaded, limited):
     policy = system_policy(Scenario(**changes), TABLE)
     assert (policy.key, policy.name, policy.limited) == ("system", name, limited)
-    assert policy.offload.sum() == offloaded
+    assert policy.offload.sum() == n_offloaded
 
 
 def test_fill_share_selects_the_nearest_number_of_rows():

@@ -19,7 +19,7 @@ def test_outcomes_equal_those_of_the_estimator(small, table):
     assert np.array_equal(table.offload, system.offload(rows))
     assert (table.local_route == EDGE).all()
     assert table.classes == tuple(map(str, system.classes_))
-    # Sets of features: their prices are the costs.
+    # the price of a row's acquired features is its cost
     costs = small.bundle.manifest.feature_costs()
     for row in (0, 1, 17):
         assert costs.price(table.sets[table.local_set[row]]) == table.local_cost[row]
@@ -42,8 +42,8 @@ def test_times_without_a_measurement_are_assumed(small):
 
 
 @pytest.fixture(scope="module")
-def holes():
-    """A system that takes missing values neither on the device nor in the cloud."""
+def strict_system():
+    """A system that accepts no missing values on the device or in the cloud, with its rows."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 3)).astype(np.float32)
     y = (X[:, 0] * X[:, 1] > 0).astype(int)
@@ -54,8 +54,8 @@ def holes():
 
 
 @pytest.mark.slow
-def test_rows_with_bad_values_fall_back_or_fail(holes, tmp_path):
-    system, X = holes
+def test_rows_with_invalid_values_become_fallbacks_or_errors(strict_system, tmp_path):
+    system, X = strict_system
     bundle = pack(system, tmp_path / "bundle", sample=X[:16])
     rows = X[:40].copy()
     rows[0] = np.nan

@@ -14,7 +14,7 @@ from tests.support.processes import run_python
 from tests.support.refused import refused
 
 
-def write(path, names, rows, labels=None, target="label"):
+def write_csv(path, names, rows, labels=None, target="label"):
     frame = pd.DataFrame(rows, columns=list(names))
     if labels is not None:
         frame[target] = labels
@@ -39,21 +39,21 @@ def values():
 
 @pytest.mark.slow
 def test_csv_file_is_read_without_training_libraries(small, names, values, tmp_path):
-    """Most of the time that `simulate` needs to begin."""
-    path = write(tmp_path / "rows.csv", names, values)
-    loaded = run_python(
+    """Importing these libraries would take most of the start-up time of `simulate`."""
+    path = write_csv(tmp_path / "rows.csv", names, values)
+    module_names = run_python(
         "import sys; from gatewise_export import Bundle\n"
         "import gatewise_sim.experiment.simulation\n"
         "from gatewise_sim.experiment.rows import Rows\n"
         f"Rows.load({path!r}, Bundle.open({str(small.bundle.path)!r}).manifest)\n"
         "print(*sys.modules)"
     )
-    assert not {"sklearn", "pandas", "matplotlib"} & set(loaded.split())
+    assert not {"sklearn", "pandas", "matplotlib"} & set(module_names.split())
 
 
 def test_columns_are_found_by_name_in_any_order(tmp_path, manifest, names, values):
     order = np.random.default_rng(1).permutation(64)
-    path = write(
+    path = write_csv(
         tmp_path / "rows.csv", [names[k] for k in order], values[:, order], [1, 2, 3, 4, 5]
     )
     rows = Rows.load(path, manifest)
@@ -65,7 +65,7 @@ def test_columns_are_found_by_name_in_any_order(tmp_path, manifest, names, value
 
 
 def test_unknown_label_counts_as_wrong_and_is_noted(tmp_path, manifest, names, values):
-    path = write(tmp_path / "rows.csv", names, values, [1, 2, 99, 4, 5], target="digit")
+    path = write_csv(tmp_path / "rows.csv", names, values, [1, 2, 99, 4, 5], target="digit")
     rows = Rows.load(path, manifest, target="digit")
     assert rows.truth.tolist() == [1, 2, UNKNOWN_CLASS, 4, 5]
     assert rows.notes == (
@@ -76,8 +76,8 @@ def test_unknown_label_counts_as_wrong_and_is_noted(tmp_path, manifest, names, v
 
 def test_ambiguous_label_column_is_not_used(tmp_path, manifest, names, values):
     path = tmp_path / "rows.csv"
-    assert Rows.load(write(path, names, values), manifest).truth is None
-    write(path, [*names, "class"], np.column_stack([values, np.arange(5)]), [0, 0, 0, 0, 0])
+    assert Rows.load(write_csv(path, names, values), manifest).truth is None
+    write_csv(path, [*names, "class"], np.column_stack([values, np.arange(5)]), [0, 0, 0, 0, 0])
     assert Rows.load(str(path), manifest).truth is None
     assert Rows.load(str(path), manifest, target="class").truth.tolist() == [0, 1, 2, 3, 4]
 
@@ -117,11 +117,11 @@ def test_parquet_file_is_read_like_csv(tmp_path, manifest, names, values):
         ({"labels": [1, "", 2, 3, 4]}, "line 3: the label 'label' is missing; fill it"),
         ({"labels": ["a", "b", "c", "d", "e"]}, "no label of rows is a class of the bundle: a is"),
     ],
-    ids=["column", "target", "hole", "classes"],
+    ids=["column", "target", "missing-label", "classes"],
 )
 def test_malformed_table_is_refused_in_one_line(tmp_path, manifest, names, values, change, message):
     columns = change.get("names", list)(list(names))
-    path = write(tmp_path / "rows.csv", columns, values, change.get("labels", [1, 2, 3, 4, 5]))
+    path = write_csv(tmp_path / "rows.csv", columns, values, change.get("labels", [1, 2, 3, 4, 5]))
     refused(Rows.load, path, manifest, target=change.get("target"), says=message)
 
 
@@ -166,8 +166,8 @@ def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
         assert [manifest.classes[i] for i in rows.truth] == y.tolist()
     with pytest.raises(InputError, match="the bundle takes raw columns"):
         Rows.load(str(tmp_path / "rows.npz"), manifest)
-    for given in (frame, encoder.transform(frame), x):
-        assert np.array_equal(Rows.from_arrays("rows", given, y, manifest).X, x)
+    for data in (frame, encoder.transform(frame), x):
+        assert np.array_equal(Rows.from_arrays("rows", data, y, manifest).X, x)
     with pytest.raises(InputError, match="has no column 'mass', which is a feature"):
         Rows.from_arrays("rows", frame.drop(columns="mass"), y, manifest)
     with pytest.raises(InputError, match="give raw columns in a DataFrame"):

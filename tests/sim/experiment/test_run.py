@@ -24,18 +24,18 @@ QUICK = Scenario(
 
 
 def report_of(small, **changes) -> Report:
-    """The report of a quick simulation of the small system."""
+    """Simulate the small system briefly and return the report."""
     return simulate(small.bundle, small.rows, small.truth, scenario=QUICK, **changes).report
 
 
 @pytest.fixture(scope="module")
-def whole(small, make_once):
-    return make_once("whole-report", lambda _: report_of(small))
+def full_report(small, make_once):
+    return make_once("full-report", lambda _: report_of(small))
 
 
-def test_report_survives_a_round_trip_and_has_all_parts(whole):
-    text = whole.to_json()
-    assert msgspec.json.decode(text, type=Report) == whole
+def test_report_survives_a_round_trip_and_has_all_parts(full_report):
+    text = full_report.to_json()
+    assert msgspec.json.decode(text, type=Report) == full_report
     document = json.loads(text)
     stable = (
         "dataset", "method", "instances", "offload_rate", "accuracy", "feature_cost",
@@ -50,55 +50,57 @@ def test_report_survives_a_round_trip_and_has_all_parts(whole):
     costs = document["feature_cost"]
     assert document["cost_reduction"] == 1 - costs["system"] / costs["cloud_only"]
     assert document["settings"]["devices"] == 20
-    assert whole.timings == TIMINGS
+    assert full_report.timings == TIMINGS
 
 
-def test_system_figures_equal_those_of_its_fleet(small, table, whole):
+def test_system_figures_equal_those_of_its_fleet(small, table, full_report):
     policy = system_policy(QUICK, table)
     answers = run_fleet(table, QUICK, policy, TIMINGS).answers
-    assert whole.instances == whole.system.instances == len(answers)
-    right = (answers.label == table.truth[answers.row]).mean()
-    assert whole.accuracy["system"] == pytest.approx(right)
-    assert whole.offload_rate == pytest.approx((answers.payload_up > 0).mean())
-    assert whole.bytes["system"] == pytest.approx(int(answers.up.sum() + answers.down.sum()), abs=1)
-    assert [each.label for each in whole.system.classes] == [str(c) for c in range(10)]
+    assert full_report.instances == full_report.system.instances == len(answers)
+    accuracy = (answers.label == table.truth[answers.row]).mean()
+    assert full_report.accuracy["system"] == pytest.approx(accuracy)
+    assert full_report.offload_rate == pytest.approx((answers.payload_up > 0).mean())
+    assert full_report.bytes["system"] == pytest.approx(
+        int(answers.up.sum() + answers.down.sum()), abs=1
+    )
+    assert [c.label for c in full_report.system.classes] == [str(c) for c in range(10)]
 
 
-def test_all_policies_answer_the_same_instances(whole):
-    assert [policy.key for policy in whole.policies] == KEYS
-    for policy in whole.policies:
-        assert policy.instances == whole.instances
-        assert sum(getattr(policy.answers, route) for route in ROUTES) == whole.instances
+def test_all_policies_answer_the_same_instances(full_report):
+    assert [policy.key for policy in full_report.policies] == KEYS
+    for policy in full_report.policies:
+        assert policy.instances == full_report.instances
+        assert sum(getattr(policy.answers, route) for route in ROUTES) == full_report.instances
         assert policy.answers.lost == 0
-    rate = whole.offload_rate
-    for key in ("confidence", "random"):  # as near as one row's instances
-        assert whole.policy(key).offload_rate.value == pytest.approx(rate, abs=0.01)
-    right = {policy.key: policy.accuracy.value for policy in whole.policies}
-    assert right["oracle"] == max(right.values())
-    assert whole.policy("edge_only").offload_rate.value == 0
-    assert whole.policy("cloud_only").offload_rate.value == 1
+    rate = full_report.offload_rate
+    for key in ("confidence", "random"):  # within the instances of one row
+        assert full_report.policy(key).offload_rate.value == pytest.approx(rate, abs=0.01)
+    accuracies = {policy.key: policy.accuracy.value for policy in full_report.policies}
+    assert accuracies["oracle"] == max(accuracies.values())
+    assert full_report.policy("edge_only").offload_rate.value == 0
+    assert full_report.policy("cloud_only").offload_rate.value == 1
 
 
-def test_the_same_seed_and_timings_give_the_same_bytes(small):
-    first, again, other = (
+def test_report_is_the_same_for_the_same_seed_and_timings(small):
+    report, repeated, other_seed = (
         report_of(small, outage=("cloud:+200s-+300s",), seed=seed) for seed in (3, 3, 9)
     )
-    assert first.to_json() == again.to_json()
-    assert first.answers != other.answers
+    assert report.to_json() == repeated.to_json()
+    assert report.answers != other_seed.answers
 
 
 def test_outage_causes_fallbacks_and_lower_accuracy(small):
-    usual = report_of(small, baselines=False)
+    undisturbed = report_of(small, baselines=False)
     report = report_of(small, outage=("cloud:+200s-+400s",), baselines=False)
-    assert usual.faults == ()
+    assert undisturbed.faults == ()
     assert [(f.what, f.begin, f.end) for f in report.faults] == [("cloud", 200.0, 400.0)]
-    assert report.instances == usual.instances
-    during = [b for b in report.system.timeline if b.begin >= 200 and b.end <= 400]
-    after = [b for b in report.system.timeline if b.begin >= 430]  # breakers close again
-    assert sum(b.cloud for b in during) == 0
-    assert sum(b.fallback for b in during) > 30
-    assert all(b.accuracy == pytest.approx(b.edge_accuracy) for b in during)
-    assert sum(b.cloud for b in after) > 0
+    assert report.instances == undisturbed.instances
+    outage_bins = [b for b in report.system.timeline if b.begin >= 200 and b.end <= 400]
+    later_bins = [b for b in report.system.timeline if b.begin >= 430]  # the breakers have closed
+    assert sum(b.cloud for b in outage_bins) == 0
+    assert sum(b.fallback for b in outage_bins) > 30
+    assert all(b.accuracy == pytest.approx(b.edge_accuracy) for b in outage_bins)
+    assert sum(b.cloud for b in later_bins) > 0
 
 
 def test_prices_and_energy_are_read_from_files(small, tmp_path):
@@ -113,12 +115,12 @@ def test_prices_and_energy_are_read_from_files(small, tmp_path):
     assert report.system.money.workers == pytest.approx(730.5)
     assert report.policy("edge_only").money.total == 0.0
     assert report.energy.battery_wh == 20
-    # Features have uniform price 1 here, so that joules are twice a thousandth of their cost.
+    # each feature costs 1 and takes 0.002 J
     for policy in report.policies:
         assert policy.joules.features == pytest.approx(0.002 * policy.feature_cost.value)
-        active = policy.joules.total * policy.instances / 20 * 86_400 / 600
-        assert policy.joules_per_device_day == pytest.approx(active + 864, rel=1e-9)
-        assert policy.battery_days == pytest.approx(72_000 / (active + 864), rel=1e-9)
+        active_joules = policy.joules.total * policy.instances / 20 * 86_400 / 600
+        assert policy.joules_per_device_day == pytest.approx(active_joules + 864, rel=1e-9)
+        assert policy.battery_days == pytest.approx(72_000 / (active_joules + 864), rel=1e-9)
 
 
 def test_drifting_class_mix_changes_the_answers(small):
@@ -127,27 +129,27 @@ def test_drifting_class_mix_changes_the_answers(small):
     assert [c.label for c in report.system.classes if c.instances] == ["0", "1", "8", "9"]
     with pytest.raises(InputError, match="need the rows' labels"):
         simulate(small.bundle, small.rows, scenario=QUICK, mix=mix)
-    strange = small.truth.copy()
-    strange[0] = 99
+    labels = small.truth.copy()
+    labels[0] = 99
     with pytest.raises(InputError, match="mix: 1 rows have a label that is not a class"):
-        simulate(small.bundle, small.rows, strange, scenario=QUICK, mix=mix)
+        simulate(small.bundle, small.rows, labels, scenario=QUICK, mix=mix)
 
 
 def test_audits_detect_changed_data(small):
-    """Of nines, which come alone from then on, the device gets more wrong than it promised."""
+    """After 5 minutes only nines arrive, on which the device errs more often than it promises."""
     mix = f"steps,0s={'1/' * 9}1,5min={'0/' * 9}1"
-    plain = report_of(small, mix=mix, baselines=False).system
+    unaudited = report_of(small, mix=mix, baselines=False).system
     report = report_of(small, mix=mix, audit=0.2)
     system, audit = report.system, report.system.audit
-    # No answer is another one; the bytes, and the load of the worker, are what audits add.
-    assert system.accuracy == plain.accuracy
-    assert system.offload_rate == plain.offload_rate
-    assert system.feature_cost == plain.feature_cost
+    # audits change no answer; they add bytes, energy and load on the workers
+    assert system.accuracy == unaudited.accuracy
+    assert system.offload_rate == unaudited.offload_rate
+    assert system.feature_cost == unaudited.feature_cost
     assert audit.compared == report.answers.audits == system.workers["audits"]
     assert 0.15 < audit.compared / report.answers.edge < 0.25
     assert audit.promised < 1
-    assert system.bytes.total - plain.bytes.total == pytest.approx(audit.bytes, rel=0.01)
-    assert system.joules.radio > plain.joules.radio
+    assert system.bytes.total - unaudited.bytes.total == pytest.approx(audit.bytes, rel=0.01)
+    assert system.joules.radio > unaudited.joules.radio
     assert all(policy.audit is None for policy in report.policies[1:])
     assert audit.alarms == 1
     assert audit.alarm_instances > 0
@@ -162,12 +164,12 @@ def test_run_without_labels_has_no_accuracy(small):
 
 
 def test_unknown_class_counts_as_wrong(small):
-    strange = small.truth.astype(object)
-    strange[:100] = "other"
+    labels = small.truth.astype(object)
+    labels[:100] = "other"
     report = simulate(
-        small.bundle, small.rows, strange, scenario=QUICK, baselines=False, workload="periodic:1s"
+        small.bundle, small.rows, labels, scenario=QUICK, baselines=False, workload="periodic:1s"
     ).report
-    assert report.accuracy["system"] < 1 - 0.8 * 100 / len(strange)
+    assert report.accuracy["system"] < 1 - 0.8 * 100 / len(labels)
     assert "100 of 300 rows have a label that is no class of the bundle" in report.notes[0]
     assert sum(c.instances for c in report.system.classes) < report.instances
 
@@ -209,7 +211,7 @@ def test_live_run_uses_another_operating_point(small):
     assert (report.transport.kind, report.transport.link) == ("mqtt", "wifi")
     assert report.answers.lost == 0
     assert report.troubles == ()
-    # Every row is decided as virtual time has it.
+    # every row has the same outcome as in virtual time
     assert report.checked.differing == {"labels": 0, "routes": 0, "costs": 0}
     fallbacks = report.answers.fallback
     assert report.checked.compared == report.instances - fallbacks > 30

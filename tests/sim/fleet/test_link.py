@@ -24,13 +24,13 @@ from tests.support.refused import refused, refused_file
 
 messages = st.lists(
     st.tuples(st.floats(0, 2), st.integers(1, 60_000), st.booleans()), min_size=1, max_size=30
-)  # (seconds since the one before, bytes, from the device)
+)  # (seconds since the previous message, bytes, whether the device sends it)
 arrivals = st.lists(
     st.tuples(st.floats(0, 1), st.integers(1, 20_000)), min_size=1, max_size=40
-)  # (seconds since the one before, bytes)
+)  # (seconds since the previous arrival, bytes)
 
 
-def down(text: str) -> Outages:
+def parse_outage(text: str) -> Outages:
     return Outages.parse([text], seconds=86_400.0)
 
 
@@ -40,24 +40,25 @@ def test_virtual_link_equals_a_proxy_for_each_chunk(steps, name, seed):
     now = 0.0
     for gap, size, is_up in steps:
         now += gap
-        pieces = [CHUNK] * (size // CHUNK) + [size % CHUNK] * bool(size % CHUNK)
-        due = [proxied.send(now, piece, is_up) for piece in pieces]
+        chunks = [CHUNK] * (size // CHUNK) + [size % CHUNK] * bool(size % CHUNK)
+        due = [proxied.send(now, chunk, is_up) for chunk in chunks]
         assert virtual.send(now, size, is_up) == due[-1]
 
 
 def test_packets_in_an_outage_are_retransmitted_after_doubling_waits():
     link = LinkProfile("x", rtt_ms=100)  # waits 0.3 s, then 0.6, 1.2, ...
-    way = Direction(link, math.inf, random.Random(0), down("link:+1s-+2s"))
-    assert way.due(0.999, 100) == pytest.approx(1.049)  # left before
-    # First at 1.0, again at 1.3, 1.9, 3.1.
-    assert way.due(1.0, 100) == pytest.approx(3.15)
-    assert way.due(1.5, 100) == pytest.approx(3.15)  # waits behind it
-    assert way.due(4.0, 100) == pytest.approx(4.05)
-    # A handshake's first packet waits 1 s, then 2 s; what never comes back lets nothing through.
-    shut = VirtualLink(link, random.Random(0), down("link:+0s-+2s"))
-    assert shut.connect(0.5) == pytest.approx(0.5 + 1 + 2 + 0.1)
-    gone = Direction(link, 1e6, random.Random(0), down("link:00:00-24:00"))
-    assert [gone.due(now, 100) for now in (5.0, 6.0)] == [math.inf, math.inf]
+    direction = Direction(link, math.inf, random.Random(0), parse_outage("link:+1s-+2s"))
+    assert direction.due(0.999, 100) == pytest.approx(1.049)  # sent before the outage
+    # sent at 1.0 and again at 1.3, 1.9 and 3.1
+    assert direction.due(1.0, 100) == pytest.approx(3.15)
+    assert direction.due(1.5, 100) == pytest.approx(3.15)  # queued behind the packet before
+    assert direction.due(4.0, 100) == pytest.approx(4.05)
+    # the first packet of a handshake waits 1 s, then 2 s
+    reconnecting = VirtualLink(link, random.Random(0), parse_outage("link:+0s-+2s"))
+    assert reconnecting.connect(0.5) == pytest.approx(0.5 + 1 + 2 + 0.1)
+    # nothing arrives over a link that is always down
+    dead_link = Direction(link, 1e6, random.Random(0), parse_outage("link:00:00-24:00"))
+    assert [dead_link.due(now, 100) for now in (5.0, 6.0)] == [math.inf, math.inf]
 
 
 @given(st.floats(0, 100), st.floats(0.1, 3000), st.floats(0, 4000))
@@ -66,69 +67,72 @@ def test_outage_delays_by_at_most_one_more_wait(begin, length, now):
     outages = Outages([window], seconds=86_400.0)
     link = LinkProfile("x", rtt_ms=50)
     due = Direction(link, math.inf, random.Random(0), outages).due(now, 1) - 0.025
-    until = outages.down("link", now)
-    if until is None:
+    outage_end = outages.down("link", now)
+    if outage_end is None:
         assert due == pytest.approx(now)
     else:
-        # Waits double, so the last one is at most what passed before and the first one.
-        longest = min(until - now + link.rto_ms / 1e3, MAX_RTO_S)
-        assert until - 1e-9 <= due <= until + longest + 1e-9
+        # waits double, so the last wait is at most the sum of the waits before and the first wait
+        longest_wait = min(outage_end - now + link.rto_ms / 1e3, MAX_RTO_S)
+        assert outage_end - 1e-9 <= due <= outage_end + longest_wait + 1e-9
 
 
 @given(arrivals, st.sampled_from(sorted(PROFILES)), st.integers(0, 1000))
 def test_bytes_keep_their_order_and_never_arrive_early(steps, name, seed):
     link = PROFILES[name]
     direction = Direction(link, link.up_kbps, random.Random(seed))
-    now, last = 0.0, 0.0
+    now = 0.0
+    previous_due = 0.0
     for gap, size in steps:
         now += gap
         due = direction.due(now, size)
-        assert due >= last
+        assert due >= previous_due
         assert due >= now + max(0.0, link.rtt_ms - link.jitter_ms) / 2e3 - 1e-9
-        last = due
+        previous_due = due
 
 
 @given(arrivals, st.integers(0, 1000))
 def test_bandwidth_bounds_the_rate(steps, seed):
     direction = Direction(LinkProfile("slow"), 100.0, random.Random(seed))
-    now, total, due = 0.0, 0, 0.0
+    now = 0.0
+    n_bytes = 0
+    due = 0.0
     for gap, size in steps:
         now += gap
-        total += size
+        n_bytes += size
         due = direction.due(now, size)
-    assert due - steps[0][0] >= total * 8e-3 / 100.0 - 1e-9
+    assert due - steps[0][0] >= n_bytes * 8e-3 / 100.0 - 1e-9
 
 
 def test_lost_segment_delays_later_data_by_one_timeout():
-    class Unlucky(random.Random):
-        draws = iter([0.0, 0.9, 0.9])  # lost once, then never
+    class OneLoss(random.Random):
+        draws = iter([0.0, 0.9, 0.9])  # only the first segment is lost
 
         def random(self) -> float:
             return next(self.draws)
 
     link = LinkProfile("x", rtt_ms=100, loss=0.5)
-    direction = Direction(link, float("inf"), Unlucky())
-    first = direction.due(0.0, 100)
-    assert first == pytest.approx((50 + link.rto_ms) / 1e3)
-    assert direction.due(0.001, 100) == first  # head of line: nothing overtakes
+    direction = Direction(link, float("inf"), OneLoss())
+    first_due = direction.due(0.0, 100)
+    assert first_due == pytest.approx((50 + link.rto_ms) / 1e3)
+    assert direction.due(0.001, 100) == first_due  # TCP delivers in order
 
 
 # -- profiles ---------------------------------------------------------------------------------
 
 
 def test_profile_from_a_file_extends_the_profile_named_by_like(tmp_path):
-    path = tmp_path / "ours.toml"
+    path = tmp_path / "site.toml"
     path.write_text('like = "4g"\nrtt_ms = 60\n[radio]\nlike = "3g"\ntail_s = 5\n')
     link = read_profile(str(path))
-    assert (link.name, link.rtt_ms, link.jitter_ms, link.up_kbps) == ("ours", 60, 15, 50_000)
-    assert (link.radio.name, link.radio.tail_s) == ("ours", 5)
+    assert (link.name, link.rtt_ms, link.jitter_ms, link.up_kbps) == ("site", 60, 15, 50_000)
+    assert (link.radio.name, link.radio.tail_s) == ("site", 5)
     assert link.radio.wake_w == PROFILES["3g"].radio.wake_w
     path.write_text("up_kbps = inf\n")
     assert not read_profile(str(path)).delays
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("rtt = 5", "unknown key 'rtt'"),
         ("rtt_ms = -1", "rtt_ms: must be a number of at least 0, not -1"),
@@ -139,10 +143,10 @@ def test_profile_from_a_file_extends_the_profile_named_by_like(tmp_path):
         ("[radio]\ntail = 1", "radio: has an unknown key 'tail'"),
     ],
 )
-def test_error_of_an_invalid_link_file_names_the_key(tmp_path, text, complaint):
+def test_error_of_an_invalid_link_file_names_the_key(tmp_path, text, message):
     path = tmp_path / "link.toml"
     path.write_text(text)
-    refused(read_profile, str(path), says=complaint)
+    refused(read_profile, str(path), says=message)
 
 
 def test_error_of_an_unknown_link_lists_the_profiles(tmp_path):
@@ -154,7 +158,7 @@ def test_error_of_an_unknown_link_lists_the_profiles(tmp_path):
 
 
 def test_message_sizes_grow_with_the_numbers_in_them():
-    """CBOR has unsigned numbers below 24 in one byte, below 256 in two, below 65536 in three."""
+    """CBOR writes numbers below 24 in one byte, below 256 in two and below 65536 in three."""
     sizes = MessageSizes(model="m", version="1", n_values=3, n_classes=2, dtype=np.float32)
     assert sizes.request(23) + 1 == sizes.request(24)
     assert sizes.request(255) + 1 == sizes.request(256)

@@ -23,12 +23,12 @@ def test_adjacent_windows_are_merged():
     assert not parse("")
 
 
-def test_outage_all_day_never_ends():
+def test_daily_outage_of_24_hours_never_ends():
     assert parse("cloud:00:00-24:00").down("cloud", 5.0) == math.inf
     assert parse("cloud:00:00-12:00,cloud:12:00-24:00").down("cloud", 7e4) == math.inf
 
 
-def test_a_long_outage_has_an_end():
+def test_outage_of_many_days_ends():
     outages = parse("cloud:+10s-+9day,cloud:+9day-+20day", 21 * DAY)
     assert outages.down("cloud", 20.0) == 20 * DAY
     assert outages.down("cloud", 20 * DAY) is None
@@ -36,8 +36,8 @@ def test_a_long_outage_has_an_end():
 
 def test_numbers_of_workers_down_are_summed():
     outages = parse("workers:2:+10s-+30s,workers:1:+20s-+40s")
-    down = [outages.workers_down(now) for now in (9.9, 10.0, 20.0, 29.9, 30.0, 40.0)]
-    assert down == [0, 2, 3, 3, 1, 0]
+    n_down = [outages.workers_down(now) for now in (9.9, 10.0, 20.0, 29.9, 30.0, 40.0)]
+    assert n_down == [0, 2, 3, 3, 1, 0]
     assert outages.down("workers", 15.0) == 40.0
 
 
@@ -47,48 +47,49 @@ def test_faults_lie_within_the_run_and_other_windows_are_listed():
     assert outages.unreached() == ["cloud"]
 
 
-once = st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)).map(
+single_windows = st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)).map(
     lambda window: OutageWindow("cloud", float(window[0]), float(window[0] + window[1]))
 )
-daily = (
+daily_windows = (
     st.tuples(st.integers(0, 86_399), st.integers(0, 86_399))
     .filter(lambda window: window[0] != window[1])
     .map(lambda window: OutageWindow("cloud", float(window[0]), float(window[1]), daily=True))
 )
 
 
-def is_down_simply(window: OutageWindow, now: float) -> bool:
+def covers(window: OutageWindow, now: float) -> bool:
+    """Tell whether a window covers a time."""
     if not window.daily:
         return window.begin <= now < window.end
-    clock = now % DAY
+    time_of_day = now % DAY
     if window.begin < window.end:
-        return window.begin <= clock < window.end
-    return clock >= window.begin or clock < window.end
+        return window.begin <= time_of_day < window.end
+    return time_of_day >= window.begin or time_of_day < window.end
 
 
 @given(
-    st.lists(st.one_of(once, daily), max_size=4),
+    st.lists(st.one_of(single_windows, daily_windows), max_size=4),
     st.lists(st.integers(0, 400_000), min_size=1, max_size=20),
     st.integers(0, 86_399),
 )
-def test_down_matches_a_direct_check_of_the_windows(windows, moments, day_begins):
+def test_down_matches_a_direct_check_of_the_windows(windows, times, day_begins):
     outages = Outages(windows, seconds=400_000.0, day_begins=day_begins)
 
-    def down_simply(now: float) -> bool:
-        # The day's windows go by the clock, the others by the run.
-        return any(is_down_simply(w, now + day_begins if w.daily else now) for w in windows)
+    def is_down(now: float) -> bool:
+        # daily windows follow the time of day, the others the time since the start
+        return any(covers(w, now + day_begins if w.daily else now) for w in windows)
 
-    for now in moments:
-        until = outages.down("cloud", now)
-        assert (until is not None) == down_simply(now)
-        if until is not None and until < math.inf:
-            assert not down_simply(until)
-            assert down_simply(until - 0.5)
-            assert outages.down("cloud", (now + until) / 2) == until
+    for now in times:
+        end = outages.down("cloud", now)
+        assert (end is not None) == is_down(now)
+        if end is not None and end < math.inf:
+            assert not is_down(end)
+            assert is_down(end - 0.5)
+            assert outages.down("cloud", (now + end) / 2) == end
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("noon", "write it as cloud:12:00-12:10"),
         ("moon:12:00-12:10", "the parts are cloud, link, broker, workers"),
@@ -102,5 +103,5 @@ def test_down_matches_a_direct_check_of_the_windows(windows, moments, day_begins
         ("workers:+1s-+2s", "give the number of workers"),
     ],
 )
-def test_invalid_outage_is_refused_in_one_line(text, complaint):
-    refused(OutageWindow.parse, text, says=complaint)
+def test_invalid_outage_is_refused_in_one_line(text, message):
+    refused(OutageWindow.parse, text, says=message)

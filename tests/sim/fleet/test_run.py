@@ -31,18 +31,18 @@ from tests.support.fleets import (
 
 
 def assert_conserved(fleet) -> None:
-    """Each instance has exactly one answer, and every request ended in one way."""
+    """Assert that each instance has one answer and each request one outcome."""
     answers = fleet.answers
     assert (answers.route >= 0).all()
     assert np.isfinite(answers.latency_ms).all()
     counts = fleet.counts
-    ended = sum(counts[name] for name in ("answered", "refused", "timeouts", "unsent"))
-    assert counts["sent"] == ended
+    n_ended = sum(counts[name] for name in ("answered", "refused", "timeouts", "unsent"))
+    assert counts["sent"] == n_ended
     assert (answers.route == CLOUD).sum() == counts["answered"]
     assert counts["mismatched"] == counts["invalid"] == counts["unknown"] == 0
 
 
-def test_without_a_queue_latency_is_the_sum_of_its_parts(tmp_path):
+def test_latency_without_a_queue_is_the_sum_of_its_parts(tmp_path):
     link = write_link(tmp_path, name="slow", rtt_ms=100, down_kbps=64, up_kbps=32)
     timings = Timings(
         edge_ms=(7.0,), run_us=10_000, instance_us=2000, message_us=3000, broker_us=500, hop_ms=4
@@ -53,8 +53,8 @@ def test_without_a_queue_latency_is_the_sum_of_its_parts(tmp_path):
     )._sizes
     up = publish_bytes(REQUEST_TOPIC, sizes.request(999_000))
     down = publish_bytes(RESPONSE_TOPIC, sizes.response(15_000))
-    radio = up * 8 / 32 + down * 8 / 64  # ms
-    parts = 7.0 + 100.0 + radio + 2 * 0.5 + 2 * 4.0 + 15.0
+    transfer_ms = up * 8 / 32 + down * 8 / 64
+    parts = 7.0 + 100.0 + transfer_ms + 2 * 0.5 + 2 * 4.0 + 15.0
     assert fleet.answers.latency_ms == pytest.approx([parts], abs=1e-6)
     assert fleet.answers.up.tolist() == [up + PUBACK_BYTES]
     assert fleet.answers.down.tolist() == [down + PUBACK_BYTES]
@@ -76,7 +76,7 @@ def test_device_answers_at_the_deadline(tmp_path):
     assert_conserved(fleet)
     assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK]
     assert fleet.answers.latency_ms == pytest.approx([495.0, 495.0])
-    # Features of a request, and the request.
+    # the features of a request and the request itself
     assert fleet.answers.cost.tolist() == [3.125, 3.125]
     assert fleet.counts["late"] >= 2
 
@@ -90,7 +90,7 @@ def with_outage(tmp_path, *outages: str, **changes):
 
 
 def test_cloud_outage_turns_offloads_into_fallbacks(tmp_path):
-    """All are answered; accuracy is that of the edge meanwhile, and comes back."""
+    """Every instance is answered, with the accuracy of the edge until the outage ends."""
     table = make_table(10, 5)
     scenario = with_outage(
         tmp_path, "cloud:+60s-+120s", workload="poisson:2/s", devices=20, time="240s"
@@ -98,16 +98,16 @@ def test_cloud_outage_turns_offloads_into_fallbacks(tmp_path):
     fleet = run(table, scenario)
     assert_conserved(fleet)
     answers = fleet.answers
-    right = answers.label == table.truth[answers.row]
-    during = (answers.time > 60.5) & (answers.time < 119)
-    edge_right = table.local_label == table.truth
-    assert np.array_equal(right[during], edge_right[answers.row[during]])
-    assert right[answers.time < 59].all()
-    assert right[answers.time > 120 + 45].all()  # 45 s: the longest pause of a breaker
+    is_correct = answers.label == table.truth[answers.row]
+    in_outage = (answers.time > 60.5) & (answers.time < 119)
+    is_edge_correct = table.local_label == table.truth
+    assert np.array_equal(is_correct[in_outage], is_edge_correct[answers.row[in_outage]])
+    assert is_correct[answers.time < 59].all()
+    assert is_correct[answers.time > 120 + 45].all()  # breakers pause for at most 45 s
     assert fleet.counts["breaker_opened"] >= 20
     assert fleet.counts["breaker_blocked"] > 100
     blocked = answers.reason == REASON["breaker-open"]
-    assert (answers.cost[blocked] == 1.0).all()  # nothing is acquired for a cloud that is gone
+    assert (answers.cost[blocked] == 1.0).all()  # no further feature is acquired
     assert (answers.latency_ms[blocked] == 0.0).all()
 
 
@@ -120,25 +120,25 @@ def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, part):
     fleet = run(make_table(10, 5), scenario)
     assert_conserved(fleet)
     answers = fleet.answers
-    hard = answers.row < 5
-    during = (answers.time > 36) & (answers.time < 49) & hard
+    is_hard = answers.row < 5
+    in_outage = (answers.time > 36) & (answers.time < 49) & is_hard
     if part == "workers:1":
-        # The broker deals to the other one.
-        assert (answers.route[during] == CLOUD).all()
+        # the broker sends all requests to the other worker
+        assert (answers.route[in_outage] == CLOUD).all()
     else:
-        assert (answers.reason[during] == REASON["link-down"]).all()
-    assert (answers.route[(answers.time > 60) & hard] == CLOUD).all()
+        assert (answers.reason[in_outage] == REASON["link-down"]).all()
+    assert (answers.route[(answers.time > 60) & is_hard] == CLOUD).all()
 
 
-@pytest.mark.parametrize(("seconds", "noticed"), [(3.0, False), (4.0, True)])
-def test_undetected_outage_of_the_link_only_delays(tmp_path, seconds, noticed):
-    """TCP delivers late what a short break held up; after a long one there is a new connection."""
+@pytest.mark.parametrize(("seconds", "is_detected"), [(3.0, False), (4.0, True)])
+def test_undetected_outage_of_the_link_only_delays_answers(tmp_path, seconds, is_detected):
+    """TCP delivers delayed data after a short outage; a longer outage ends the connection."""
     assert 3.0 < DETECT_SECONDS < 4.0
     scenario = with_outage(tmp_path, f"link:+10s-+{10 + seconds}s", deadline_ms=20_000.0)
     fleet = run(make_table(), scenario, arrivals=at_times([10.5, 13.9]))
     assert_conserved(fleet)
-    if noticed:
-        # What was in the connection is gone with it; the second instance finds it gone.
+    if is_detected:
+        # the data in the connection are lost, and the second instance has no connection
         assert fleet.answers.reason[1] == REASON["link-down"]
     else:
         assert fleet.answers.route.tolist() == [CLOUD, CLOUD]
@@ -146,18 +146,22 @@ def test_undetected_outage_of_the_link_only_delays(tmp_path, seconds, noticed):
         assert fleet.answers.latency_ms[1] < 1000 * seconds
 
 
-@pytest.mark.parametrize(("tls", "trips"), [(False, 3), (True, 4)])
-def test_new_connection_starts_with_handshakes(tmp_path, tls, trips):
-    """TCP, TLS 1.3, MQTT, subscribing: a round trip each, on every device's own link."""
-    trip = 0.8
-    ready = 60.0 + RECONNECT_SECONDS + trip * trips
+@pytest.mark.parametrize(("tls", "n_round_trips"), [(False, 3), (True, 4)])
+def test_new_connection_starts_with_handshakes(tmp_path, tls, n_round_trips):
+    """TCP, TLS 1.3, MQTT and the subscription take one round trip each."""
+    round_trip = 0.8
+    connected_at = 60.0 + RECONNECT_SECONDS + round_trip * n_round_trips
     scenario = make_scenario(
         link=write_link(tmp_path, name="l", rtt_ms=800), outage=("broker:+50s-+60s",), tls=tls
     )
-    fleet = run(make_table(), scenario, arrivals=at_times([55.0, ready - 0.01, ready + 0.01, 90.0]))
+    fleet = run(
+        make_table(),
+        scenario,
+        arrivals=at_times([55.0, connected_at - 0.01, connected_at + 0.01, 90.0]),
+    )
     assert fleet.answers.reason.tolist()[:2] == [REASON["link-down"]] * 2
     assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK, CLOUD, CLOUD]
-    # Handshakes are not counted among the bytes, nor do they delay a request.
+    # handshakes add no bytes to a request and do not delay it
     assert fleet.answers.up[3] == fleet.answers.up[2]
     assert abs(fleet.answers.latency_ms[3] - fleet.answers.latency_ms[2]) < 1e-6
 
@@ -165,8 +169,8 @@ def test_new_connection_starts_with_handshakes(tmp_path, tls, trips):
 # -- seeds, costs, policies -----------------------------------------------------------------------
 
 
-def test_costs_and_labels_equal_those_of_the_estimator(small, table):
-    """Where the cloud answers in time, each instance costs what the system says of its row."""
+def test_costs_and_labels_equal_the_figures_of_the_estimator(small, table):
+    """If the cloud answers in time, each instance costs as much as the estimator states."""
     timings = Timings(edge_ms=(0.0, 0.0), run_us=1000, instance_us=0)
     scenario = make_scenario(devices=20, time="60s", workload="poisson:2/s", link="4g")
     answers = run(table, scenario, timings).answers
@@ -195,7 +199,7 @@ def test_request_first_runs_stages_only_for_fallbacks(tmp_path):
     assert answers.feature_cost[0] == table.request_only_cost
 
 
-def test_chance_offloads_its_share_of_the_instances():
+def test_random_policy_offloads_its_share_of_the_instances():
     table = make_table(10, 0)
     policy = FleetPolicy(key="random", name="Random", offload=table.offload, chance=0.25)
     scenario = make_scenario(devices=10, time="100s", workload="poisson:4/s")
@@ -207,8 +211,8 @@ def test_chance_offloads_its_share_of_the_instances():
 def test_rows_that_the_cloud_refuses_stay_on_the_device():
     table = make_table(2, 2, cloud_label=np.array([1, -1]))
     policy = FleetPolicy(key="x", name="x", offload=table.offload & table.can_offload)
-    answers = run(table, make_scenario(), policy=policy, arrivals=at_times([0, 1], rows=[0, 1]))
-    assert answers.answers.route.tolist() == [CLOUD, EDGE]
+    fleet = run(table, make_scenario(), policy=policy, arrivals=at_times([0, 1], rows=[0, 1]))
+    assert fleet.answers.route.tolist() == [CLOUD, EDGE]
 
 
 def test_timings_must_name_every_stage():
@@ -223,22 +227,22 @@ def test_small_fleet_is_simulated_completely_and_large_one_in_part():
     table = make_table(10, 1)
     small = make_scenario(devices=MAX_DEVICES, time="1h", workload="poisson:1/min")
     assert choose_devices(table, small, system(table)) == MAX_DEVICES
-    for hard, whole in ((4, True), (5, False)):  # 480,000 and 600,000 requests
-        busier = make_table(10, hard)
-        assert (choose_devices(busier, small, system(busier)) == MAX_DEVICES) == whole
-    everything = make_scenario(devices=10**6, time="1day", workload="poisson:1/min")
-    n_devices = choose_devices(table, everything, system(table))
+    for n_hard, is_whole in ((4, True), (5, False)):  # 480,000 and 600,000 requests
+        busier = make_table(10, n_hard)
+        assert (choose_devices(busier, small, system(busier)) == MAX_DEVICES) == is_whole
+    large = make_scenario(devices=10**6, time="1day", workload="poisson:1/min")
+    n_devices = choose_devices(table, large, system(table))
     assert n_devices * 1440 <= MAX_INSTANCES
     all_cloud = FleetPolicy(key="c", name="c", offload=np.ones(10, bool))
-    assert choose_devices(table, everything, all_cloud) * 1440 <= MAX_REQUESTS
-    # A device at least, whatever it does.
+    assert choose_devices(table, large, all_cloud) * 1440 <= MAX_REQUESTS
+    # at least one device is simulated, however busy it is
     busy = make_scenario(devices=5, time="30day", workload="poisson:100/s")
     assert choose_devices(table, busy, all_cloud) == 1
 
 
 @pytest.mark.slow
 def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
-    """A tenth of the devices, at workers as busy as those of all."""
+    """A tenth of the devices is simulated, with workers as busy as in the whole fleet."""
     table = make_table(100, 20)
     scenario = make_scenario(
         devices=2000, workers=2, time="300s", workload="poisson:6/min", deadline_ms=500.0,
@@ -251,23 +255,26 @@ def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
     assert "200 of 2,000 devices" in part.sampling
     assert "the load of the whole fleet" in part.sampling
     assert whole.sampling == "all of 2,000 devices for 5 min"
-    first, second = (figures(table, scenario, one) for one in (whole, part))
-    assert second.scaled
-    assert not first.scaled
-    assert second.instances == pytest.approx(first.instances, rel=0.05)
-    assert second.bytes.total == pytest.approx(first.bytes.total, rel=0.1)
-    assert second.joules_per_device_day == pytest.approx(first.joules_per_device_day, abs=1e-9)
+    whole_figures, part_figures = (figures(table, scenario, fleet) for fleet in (whole, part))
+    assert part_figures.scaled
+    assert not whole_figures.scaled
+    assert part_figures.instances == pytest.approx(whole_figures.instances, rel=0.05)
+    assert part_figures.bytes.total == pytest.approx(whole_figures.bytes.total, rel=0.1)
+    assert part_figures.joules_per_device_day == pytest.approx(
+        whole_figures.joules_per_device_day, abs=1e-9
+    )
     for name in ("offloaded_p50", "offloaded_p95"):
-        ours, theirs = second.latency_ms[name].value, first.latency_ms[name].value
-        assert ours == pytest.approx(theirs, rel=0.1)
-    assert second.utilisation == pytest.approx(first.utilisation, rel=0.1)
-    assert second.answers.cloud == pytest.approx(first.answers.cloud, rel=0.1)
+        whole_latency = whole_figures.latency_ms[name].value
+        part_latency = part_figures.latency_ms[name].value
+        assert part_latency == pytest.approx(whole_latency, rel=0.1)
+    assert part_figures.utilisation == pytest.approx(whole_figures.utilisation, rel=0.1)
+    assert part_figures.answers.cloud == pytest.approx(whole_figures.answers.cloud, rel=0.1)
 
 
 def test_device_starts_with_the_usual_round_trip(tmp_path):
     link = write_link(tmp_path, name="l", rtt_ms=100)
     table = make_table()
     fleet = VirtualFleet(table, make_scenario(link=link), system(table), PLAIN, n_devices=1)
-    trip = fleet._usual_trip()
-    assert isinstance(trip, RoundTrip)
-    assert trip.smoothed == pytest.approx(0.110, abs=0.002)
+    round_trip = fleet._usual_trip()
+    assert isinstance(round_trip, RoundTrip)
+    assert round_trip.smoothed == pytest.approx(0.110, abs=0.002)

@@ -29,7 +29,7 @@ def timings(run_us: float = 10_000, instance_us: float = 0, **changes: float) ->
 
 
 def test_simultaneous_requests_run_in_batches():
-    """The first runs alone, the others meet in the queue: 4, 4 and 1 of them."""
+    """The first request runs alone; the other nine queue and run in batches of 4, 4 and 1."""
     fleet = run(
         make_table(),
         make_scenario(max_batch=4),
@@ -50,7 +50,7 @@ def test_broker_sends_requests_to_workers_in_turn():
 
 
 def test_wait_ms_fills_a_batch():
-    """The second comes 5 ms later and is waited for; a full batch does not wait."""
+    """The worker waits for the second request for 5 ms, and runs a full batch at once."""
     arrivals = at_times([0.0, 0.005, 1.0, 1.0])
     fleet = run(make_table(), make_scenario(wait_ms=8.0, max_batch=2), arrivals=arrivals)
     assert fleet.answers.latency_ms == pytest.approx([15.0, 10.0, 10.0, 10.0])
@@ -59,7 +59,7 @@ def test_wait_ms_fills_a_batch():
 
 @pytest.mark.slow
 def test_mean_wait_matches_the_formula_for_m_d_1():
-    """M/D/1: rho * s / (2 (1 - rho)); 30,000 requests at rho = 0.6 have a standard error of 1 %."""
+    """The mean wait of M/D/1 is rho * s / (2 (1 - rho)); its standard error here is 1 %."""
     rho, service = 0.6, 0.010
     fleet = run(
         make_table(),
@@ -76,7 +76,7 @@ def test_mean_wait_matches_the_formula_for_m_d_1():
 
 
 def test_worker_with_a_full_queue_refuses_requests():
-    """One runs, one is queued until it is too late, two are refused without time for a retry."""
+    """One request runs, one expires in the queue, and two are refused too late for a retry."""
     fleet = run(
         make_table(),
         make_scenario(queue=1, deadline_ms=3_900.0),
@@ -90,7 +90,7 @@ def test_worker_with_a_full_queue_refuses_requests():
 
 
 def test_duplicate_is_computed_once_and_answered_twice():
-    """A first answer that takes longer than the device's patience: the retry finds it running."""
+    """A device retries before its answer arrives, and the worker recognises the duplicate."""
     fleet = run(
         make_table(),
         make_scenario(deadline_ms=60_000.0, max_batch=1),
@@ -118,38 +118,40 @@ def test_requests_of_a_failing_worker_are_lost_and_retried():
 # -- under the load of a larger fleet -------------------------------------------------------------
 
 
-def model_of(**changes) -> WorkerModel:
+def make_model(**changes) -> WorkerModel:
     return WorkerModel(timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
 
 
-@pytest.mark.parametrize("beyond", [-0.5, 0.0, 0.5])
-def test_outage_breaks_connections_if_longer_than_its_detection(beyond):
-    """A shorter one only delays what is sent meanwhile; devices stay connected."""
+@pytest.mark.parametrize("extra_seconds", [-0.5, 0.0, 0.5])
+def test_outage_breaks_connections_if_longer_than_its_detection(extra_seconds):
+    """A shorter outage only delays messages, and the devices stay connected."""
     clock = Clock()
-    begin, end = 30.0, 30.0 + DETECT_SECONDS + beyond
+    begin, end = 30.0, 30.0 + DETECT_SECONDS + extra_seconds
     outages = Outages.parse([f"link:+{begin:g}s-+{end:g}s"], seconds=120.0)
     link = Availability(clock, outages, [])
-    connected, delivers = {}, {}
+    connected = {}
+    delivers = {}
 
-    def look(time: float) -> None:
+    def record(time: float) -> None:
         connected[time] = link.connected
         delivers[time] = link.link_delivers
 
     times = [29.0, 31.0, 30.0 + DETECT_SECONDS - 1e-6, 30.0 + DETECT_SECONDS + 1e-6, end + 0.25]
     for time in times:
-        clock.at(time, look, time)
+        clock.at(time, record, time)
     clock.run(120.0)
-    noticed = beyond > 0
-    assert [connected[time] for time in times] == [True, True, True, not noticed, not noticed]
-    assert [delivers[time] for time in times[:3]] == [True, not noticed, not noticed]
-    assert link.connected_at == (end + RECONNECT_SECONDS if noticed else 0.0)
+    is_detected = extra_seconds > 0
+    assert all(connected[time] for time in times[:3])
+    assert [connected[time] for time in times[3:]] == [not is_detected] * 2
+    assert [delivers[time] for time in times[:3]] == [True, not is_detected, not is_detected]
+    assert link.connected_at == (end + RECONNECT_SECONDS if is_detected else 0.0)
 
 
 def test_sampled_queue_has_the_waits_of_a_simulated_queue():
-    """M/D/1 again, with the first fifth left out: service and wait, each known by formula."""
+    """The sample omits the first fifth of an M/D/1 queue, whose mean wait has a formula."""
     rho = 0.6
     arrivals = draw_arrivals(Poisson(rho / 0.010), 1, 500.0, n_rows=1)
-    sample = sample_queue(model_of(), arrivals, ttl=100.0)
+    sample = sample_queue(make_model(), arrivals, ttl=100.0)
     assert np.mean(sample.seconds) == pytest.approx(0.010 + 0.0075, rel=0.06)
     assert sample.utilisation == pytest.approx(rho, rel=0.03)
     assert sample.batch == 1.0
@@ -157,13 +159,15 @@ def test_sampled_queue_has_the_waits_of_a_simulated_queue():
 
 def test_requests_expire_in_an_overloaded_queue():
     arrivals = draw_arrivals(Poisson(200.0), 1, 100.0, n_rows=1)
-    sample = sample_queue(model_of(), arrivals, ttl=0.5)
+    sample = sample_queue(make_model(), arrivals, ttl=0.5)
     expired = np.isnan(sample.seconds).mean()
-    assert expired == pytest.approx(0.5, abs=0.02)  # half of what comes can be served
+    assert expired == pytest.approx(0.5, abs=0.02)  # the worker can serve half of the requests
     assert sample.utilisation == pytest.approx(1.0, abs=1e-3)
 
 
-class Reply:
+class Requester:
+    """A requester that records its replies."""
+
     def __init__(self) -> None:
         self.replies = []
 
@@ -178,8 +182,8 @@ class Reply:
 def test_sampled_worker_replies_with_the_sampled_outcome(seconds, replies):
     clock = Clock()
     sample = QueueSample([seconds], utilisation=0.5, batch=1.0, wait=0.0)
-    worker = SampledWorker(clock, model_of(), lambda now: sample, random.Random(0))
-    requester = Reply()
+    worker = SampledWorker(clock, make_model(), lambda now: sample, random.Random(0))
+    requester = Requester()
     ticket = VirtualTicket(
         device="d", id=b"1" * 16, digest=b"", model=("m", "1"), rows=np.zeros((1, 0)), arrived=0.0,
         expires=1.0, requester=requester,
@@ -187,7 +191,7 @@ def test_sampled_worker_replies_with_the_sampled_outcome(seconds, replies):
     worker.receive(ticket)
     clock.run()
     assert requester.replies == replies
-    # A copy of an answered request is answered from memory, any other one is drawn anew.
+    # a duplicate of an answered request gets the stored answer; another outcome is drawn again
     worker.receive(ticket)
     clock.run()
     assert len(requester.replies) == 2 * len(replies)

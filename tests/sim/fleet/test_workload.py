@@ -37,21 +37,21 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_arrivals_are_sorted_and_follow_from_the_seed(kind):
-    first, again, other = (
+    arrivals, repeated, other_seed = (
         draw_arrivals(KINDS[kind], 40, 600.0, n_rows=11, seed=seed) for seed in (0, 0, 1)
     )
-    for column, same in zip(first, again, strict=True):
-        assert np.array_equal(column, same)
+    for column, repeated_column in zip(arrivals, repeated, strict=True):
+        assert np.array_equal(column, repeated_column)
     if kind not in ("aligned", "replay once"):
-        assert not np.array_equal(first.time, other.time)
-    assert 0 <= first.time[0] <= first.time[-1] < 600
-    steps = np.diff(first.time)
-    assert ((steps > 0) | ((steps == 0) & (np.diff(first.device) >= 0))).all()
-    assert set(first.device) <= set(range(40))
-    assert set(first.row) <= set(range(11))
-    part = first.subset(first.device < 7)
+        assert not np.array_equal(arrivals.time, other_seed.time)
+    assert 0 <= arrivals.time[0] <= arrivals.time[-1] < 600
+    steps = np.diff(arrivals.time)
+    assert ((steps > 0) | ((steps == 0) & (np.diff(arrivals.device) >= 0))).all()
+    assert set(arrivals.device) <= set(range(40))
+    assert set(arrivals.row) <= set(range(11))
+    part = arrivals.subset(arrivals.device < 7)
     assert set(part.device) <= set(range(7))
-    assert len(part.time) == (first.device < 7).sum()
+    assert len(part.time) == (arrivals.device < 7).sum()
 
 
 def test_poisson_gaps_are_exponential_and_counts_poisson():
@@ -79,41 +79,46 @@ def test_periodic_arrivals_without_jitter_are_exact():
 def test_jitter_moves_arrivals_across_start_and_end():
     time, device, _ = draw_arrivals(Periodic(10.0, jitter=10.0), 400, 100.0, n_rows=1)
     assert set(np.bincount(device, minlength=400)) <= {9, 10, 11}
-    # From 10 strays by one in either direction with a probability below one half.
+    # each count differs from 10, by one, with a probability below one half
     assert abs(len(time) - 4000) < 4 * math.sqrt(400 / 2)
     first = np.array([time[device == d][0] for d in range(400)])
     assert abs((first < 10).sum() - 400 * 5 / 6) < 4 * math.sqrt(400 * 5 / 36)
 
 
-def test_bursts_keep_the_mean_rate_and_form_clusters():
+def test_bursty_arrivals_keep_the_mean_rate_and_form_clusters():
     workload = Bursty(0.1, ratio=20, burst=30, every=300)
     seconds, n = 30_000.0, 100
     _, device, _ = draw_arrivals(workload, n, seconds, n_rows=1)
     counts = np.bincount(device, minlength=n)
-    # Variance of a count over T: mean + 2 (r1 - r0)^2 p q T / s, s = 1/on + 1/off (Fischer and
-    # Meier-Hellstern 1993), T much longer than 1/s.
+    # the variance of a count over T is mean + 2 (r1 - r0)^2 p q T / s with s = 1/on + 1/off, if T
+    # is much longer than 1/s (Fischer and Meier-Hellstern 1993)
     quiet, busy = workload.rates
-    share = 0.1
-    assert quiet * (1 - share) + busy * share == pytest.approx(0.1)
-    pace = 1 / 30 + 1 / 270
-    variance = 0.1 * seconds + 2 * (busy - quiet) ** 2 * share * (1 - share) * seconds / pace
+    busy_share = 0.1
+    assert quiet * (1 - busy_share) + busy * busy_share == pytest.approx(0.1)
+    switching_rate = 1 / 30 + 1 / 270
+    variance = (
+        0.1 * seconds
+        + 2 * (busy - quiet) ** 2 * busy_share * (1 - busy_share) * seconds / switching_rate
+    )
     assert abs(counts.mean() - 0.1 * seconds) < 4 * math.sqrt(variance / n)
     assert counts.var(ddof=1) / variance == pytest.approx(1, abs=4 * math.sqrt(2 / (n - 1)))
-    assert variance > 10 * 0.1 * seconds  # a Poisson process would be far off
+    assert variance > 10 * 0.1 * seconds  # a Poisson process has a variance of 0.1 * seconds
 
 
 def test_diurnal_rate_follows_the_cosine():
     workload = Diurnal(1 / 60, peak=14 * 3600.0, ratio=5)
     time, _, _ = draw_arrivals(workload, 100, DAY, n_rows=1)
-    hours = np.bincount((time // 3600).astype(int), minlength=24)
-    fine = np.linspace(0, DAY, 24 * 360 + 1)
-    expected = 100 * np.add.reduceat(workload.rate_at(fine[:-1] + 5) * 10, np.arange(0, 8640, 360))
+    counts_by_hour = np.bincount((time // 3600).astype(int), minlength=24)
+    seconds = np.linspace(0, DAY, 24 * 360 + 1)
+    expected = 100 * np.add.reduceat(
+        workload.rate_at(seconds[:-1] + 5) * 10, np.arange(0, 8640, 360)
+    )
     assert expected.sum() == pytest.approx(144_000, rel=1e-6)
-    assert (np.abs(hours - expected) < 4 * np.sqrt(expected)).all()
+    assert (np.abs(counts_by_hour - expected) < 4 * np.sqrt(expected)).all()
     rates = workload.rate_at(np.array([14 * 3600.0, 2 * 3600.0]))
     assert rates[0] / rates[1] == pytest.approx(5)
-    later = read_workload("diurnal:1/min:peak=14:00:ratio=5", day_begins=14 * 3600.0)
-    assert later.rate_at(np.array([0.0])) == pytest.approx(rates[0])
+    afternoon = read_workload("diurnal:1/min:peak=14:00:ratio=5", day_begins=14 * 3600.0)
+    assert afternoon.rate_at(np.array([0.0])) == pytest.approx(rates[0])
 
 
 def test_trace_is_replayed_exactly():
@@ -126,12 +131,12 @@ def test_trace_is_replayed_exactly():
 
 def test_trace_repeats_and_copies_start_at_other_times():
     time, device, row = draw_arrivals(KINDS["replay"], 60, 360.0, n_rows=8)
-    own = time[device == 0]
-    np.testing.assert_allclose(own.reshape(3, 5) - [[0], [120], [240]], [TRACE[0][0]] * 3)
+    device_times = time[device == 0]
+    np.testing.assert_allclose(device_times.reshape(3, 5) - [[0], [120], [240]], [TRACE[0][0]] * 3)
     assert np.bincount(device).tolist() == [15, 3, 6] * 20
     assert set(row[device % 3 == 1]) == {7}
-    firsts = [time[device == d][0] for d in range(4, 60, 3)]
-    assert len(set(firsts)) == len(firsts)
+    first_times = [time[device == d][0] for d in range(4, 60, 3)]
+    assert len(set(first_times)) == len(first_times)
 
 
 def test_trace_with_an_unknown_row_is_refused():
@@ -152,7 +157,7 @@ def test_trace_is_read_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("time\n", "has no arrivals"),
         ("when\n1\n", "no column 'time'"),
@@ -162,10 +167,10 @@ def test_trace_is_read_from_a_file(tmp_path):
         ("time,row\n1,-1\n", "row '-1' is not a row number"),
     ],
 )
-def test_error_of_an_invalid_trace_names_the_line(tmp_path, text, complaint):
+def test_error_of_an_invalid_trace_names_the_line(tmp_path, text, message):
     file = tmp_path / "trace.csv"
     file.write_text(text)
-    refused(read_workload, f"replay:{file}", says=complaint)
+    refused(read_workload, f"replay:{file}", says=message)
 
 
 def test_classes_drift_linearly_or_in_steps():
@@ -174,20 +179,22 @@ def test_classes_drift_linearly_or_in_steps():
     time, _, row = draw_arrivals(Poisson(2.0), 50, 1000.0, n_rows=75, mix=mix)
     label = labels[row]
     for begin in range(0, 1000, 200):
-        inside = (time >= begin) & (time < begin + 200)
-        n, middle = inside.sum(), (begin + 100) / 1000
+        in_window = (time >= begin) & (time < begin + 200)
+        n = in_window.sum()
+        middle = (begin + 100) / 1000
         for index, share in enumerate(((1 - middle) / 2, middle / 2, 0.5)):
-            off = (label[inside] == index).sum() - n * share
-            assert abs(off) < 4 * math.sqrt(n * share * (1 - share))
-    rare = np.bincount(row[label == 1] - 50, minlength=5)  # rows of a class are equally likely
-    assert stats.chisquare(rare).pvalue > 1e-3
+            deviation = (label[in_window] == index).sum() - n * share
+            assert abs(deviation) < 4 * math.sqrt(n * share * (1 - share))
+    # the rows of a class are equally likely
+    row_counts = np.bincount(row[label == 1] - 50, minlength=5)
+    assert stats.chisquare(row_counts).pvalue > 1e-3
     steps = RowMix.parse("steps,10s=1/0,20s=0/1", labels % 2)
     time, _, row = draw_arrivals(Poisson(1.0), 10, 40.0, n_rows=75, mix=steps)
     assert (labels[row] % 2 == (time >= 20)).all()
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("often", "write it as steps,0s=9/1"),
         ("steps", "write it as steps,0s=9/1"),
@@ -200,8 +207,8 @@ def test_classes_drift_linearly_or_in_steps():
         ("steps,0s=1/1/1", "class 2 has a share but no row"),
     ],
 )
-def test_invalid_class_mix_is_refused(text, complaint):
-    refused(RowMix.parse, text, [0, 1], says=complaint)
+def test_invalid_class_mix_is_refused(text, message):
+    refused(RowMix.parse, text, [0, 1], says=message)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +228,7 @@ def test_workloads_are_parsed(text, workload):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("", "choose one of poisson, periodic, bursty, diurnal, replay"),
         ("poisson", "a rate (1/min) must follow poisson:"),
@@ -240,5 +247,5 @@ def test_workloads_are_parsed(text, workload):
         ("replay:nowhere.csv", "nowhere.csv does not exist"),
     ],
 )
-def test_invalid_workload_is_refused_in_one_line(text, complaint):
-    refused(read_workload, text, says=complaint)
+def test_invalid_workload_is_refused_in_one_line(text, message):
+    refused(read_workload, text, says=message)

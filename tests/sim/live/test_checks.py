@@ -6,14 +6,14 @@ from gatewise.errors import InputError
 from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import scenario
 
-NOWHERE = "mqtt://127.0.0.1:9"
+UNREACHABLE_BROKER = "mqtt://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"devices": 70_000}, "devices is 70000"),
-        ({"outage": ("broker:+1s-+2s",), "broker": NOWHERE}, "omit its URL"),
+        ({"outage": ("broker:+1s-+2s",), "broker": UNREACHABLE_BROKER}, "omit its URL"),
         ({"link": "4g", "broker": "mqtts://127.0.0.1:9"}, "for mqtt://host:port"),
         ({"broker": "http://x"}, "mqtt://"),
         ({"breaker": False}, "breaker can only be used with the virtual engine"),
@@ -24,7 +24,7 @@ def test_impossible_live_run_is_refused_before_anything_starts(changes, message)
         check_live(scenario(**changes))
 
 
-def test_the_embedded_broker_serves_one_worker(monkeypatch):
+def test_embedded_broker_serves_only_one_worker(monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.run.find_mosquitto", lambda: None)
     with pytest.raises(InputError, match="install mosquitto, or run one worker"):
         check_live(scenario(workers=2))

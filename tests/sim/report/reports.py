@@ -1,4 +1,4 @@
-"""Made-up reports: every part filled in, nothing simulated; and what tests ask of their pages."""
+"""Synthetic reports with all their parts, and helpers that find the plots of their pages."""
 
 from __future__ import annotations
 
@@ -38,23 +38,27 @@ NAMES = {
     "random": "Random",
     "oracle": "Oracle",
 }
-SENT = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
+OFFLOAD_RATES = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
 MEASURED = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
 
 
-def about(value: float, half: float) -> Figure:
-    return Figure(value=value, low=value - half, high=value + half)
+def about(value: float, half_width: float) -> Figure:
+    """Make a figure with a symmetric interval."""
+    return Figure(value=value, low=value - half_width, high=value + half_width)
 
 
 def policy(
     key: str, *, accuracy: float | None = 0.9, half: float = 0.01, cost: float = 10.0,
     p95: float = 50.0, money: float | None = None, **changes: Any,
 ) -> PolicyResult:  # fmt: skip
-    """A policy of 1,000 instances, a fifth of which it sends; 10 of them fall back."""
-    sent = SENT.get(key, 0.2)
-    fallback = round(50 * sent)
+    """Make the results of a policy for 1,000 instances.
+
+    Most policies offload a fifth of them, 10 of which become fallbacks.
+    """
+    offload_rate = OFFLOAD_RATES.get(key, 0.2)
+    n_fallbacks = round(50 * offload_rate)
     latency = {q: about(share * p95, 1.0) for q, share in (("p50", 0.5), ("p95", 1), ("p99", 1.5))}
-    if sent:
+    if offload_rate:
         latency |= {f"offloaded_{q}": about(2 * f.value, 2.0) for q, f in latency.items()}
     result = PolicyResult(
         key=key,
@@ -65,26 +69,26 @@ def policy(
         instances=1000,
         accuracy=None if accuracy is None else about(accuracy, half),
         edge_accuracy=None if accuracy is None else about(accuracy - 0.1, half),
-        offload_rate=about(sent, 0.05 if 0 < sent < 1 else 0.0),
+        offload_rate=about(offload_rate, 0.05 if 0 < offload_rate < 1 else 0.0),
         cost=about(cost, 0.1),
         feature_cost=about(cost, 0.1),
         latency_ms=latency,
         bytes=ByteUse(
-            up=about(500 * sent, sent),
-            down=about(250 * sent, sent),
-            request=450 * sent,
-            response=220 * sent,
-            protocol=80 * sent,
+            up=about(500 * offload_rate, offload_rate),
+            down=about(250 * offload_rate, offload_rate),
+            request=450 * offload_rate,
+            response=220 * offload_rate,
+            protocol=80 * offload_rate,
         ),
-        joules=JouleUse(radio=5 * sent, features=0.5, stages=0.25),
-        joules_per_device_day=2400 * (5 * sent + 0.75) + 300.0,
+        joules=JouleUse(radio=5 * offload_rate, features=0.5, stages=0.25),
+        joules_per_device_day=2400 * (5 * offload_rate + 0.75) + 300.0,
         battery_days=None,
         answers=AnswerCounts(
-            edge=round(1000 * (1 - sent)),
-            cloud=round(1000 * sent) - fallback,
-            fallback=fallback,
-            late=fallback // 2,
-            retries=fallback,
+            edge=round(1000 * (1 - offload_rate)),
+            cloud=round(1000 * offload_rate) - n_fallbacks,
+            fallback=n_fallbacks,
+            late=n_fallbacks // 2,
+            retries=n_fallbacks,
             lost=0,
         ),
         money=None
@@ -97,11 +101,20 @@ def policy(
         workers={"utilisation": 0.1, "wait_ms": 1.5, "batch": 2.0, "answered": 190.0},
         histogram=LatencyHistogram(
             edges_ms=(0.1, 1.0, 10.0, 100.0),
-            all=(1000.0 * (1 - sent), 400.0 * sent, 600.0 * sent),
-            offloaded=(0.0, 400.0 * sent, 600.0 * sent),
+            all=(1000.0 * (1 - offload_rate), 400.0 * offload_rate, 600.0 * offload_rate),
+            offloaded=(0.0, 400.0 * offload_rate, 600.0 * offload_rate),
         ),
-        breakdown_ms={"device": 0.2, "network": 40 * sent, "cloud": 3 * sent, "waiting": sent},
-        reasons={"stopped": 1000 * (1 - sent), "offloaded": 950 * sent, "timeout": 50 * sent},
+        breakdown_ms={
+            "device": 0.2,
+            "network": 40 * offload_rate,
+            "cloud": 3 * offload_rate,
+            "waiting": offload_rate,
+        },
+        reasons={
+            "stopped": 1000 * (1 - offload_rate),
+            "offloaded": 950 * offload_rate,
+            "timeout": 50 * offload_rate,
+        },
         timeline=tuple(bins(labels=accuracy is not None)),
         classes=tuple(
             ClassResult(
@@ -123,17 +136,19 @@ def made_up(
     money: float | None = None, keys: tuple[str, ...] = tuple(NAMES),
     settings: dict[str, Any] | None = None, system: dict[str, Any] | None = None, **changes: Any,
 ) -> Report:  # fmt: skip
-    """A report of a simulated hour with an outage; `changes` are fields of the report."""
-    better = {"cloud_only": 0.05, "oracle": 0.06, "edge_only": -0.08}
-    prices = {"cloud_only": 4.0, "edge_only": 0.8}
+    """Make a report of a simulated hour with an outage; `changes` are fields of the report."""
+    accuracy_gains = {"cloud_only": 0.05, "oracle": 0.06, "edge_only": -0.08}
+    cost_factors = {"cloud_only": 4.0, "edge_only": 0.8}
     policies = [
         policy(
             key,
-            accuracy=None if accuracy is None else min(0.99, accuracy + better.get(key, 0.0)),
+            accuracy=None
+            if accuracy is None
+            else min(0.99, accuracy + accuracy_gains.get(key, 0.0)),
             half=half,
-            cost=cost * prices.get(key, 1.0),
+            cost=cost * cost_factors.get(key, 1.0),
             p95=p95 if key != "edge_only" else 1.0,
-            money=None if money is None else money * prices.get(key, 1.0),
+            money=None if money is None else money * cost_factors.get(key, 1.0),
             **(system or {}) if key == "system" else {},
         )
         for key in keys
@@ -170,23 +185,28 @@ def made_up(
 
 
 def bins(*, labels: bool = True) -> list[TimelineBin]:
-    """An hour in 12 bins; from 1200 s to 1800 s what would be offloaded falls back."""
-    usual = TimelineBin(
+    """Make the 12 bins of an hour; from 1200 s to 1800 s all offloads become fallbacks."""
+    usual_bin = TimelineBin(
         begin=0.0, end=300.0, instances=100.0, edge=80.0, cloud=20.0, fallback=0.0, error=0.0,
         accuracy=0.95 if labels else None, edge_accuracy=0.7 if labels else None,
         p50_ms=50.0, p95_ms=80.0,
     )  # fmt: skip
-    down = replace(
-        usual, cloud=0.0, fallback=20.0, accuracy=usual.edge_accuracy, p50_ms=500.0, p95_ms=500.0
+    outage_bin = replace(
+        usual_bin,
+        cloud=0.0,
+        fallback=20.0,
+        accuracy=usual_bin.edge_accuracy,
+        p50_ms=500.0,
+        p95_ms=500.0,
     )
     return [
-        replace(down if 4 <= i < 6 else usual, begin=300.0 * i, end=300.0 * (i + 1))
+        replace(outage_bin if 4 <= i < 6 else usual_bin, begin=300.0 * i, end=300.0 * (i + 1))
         for i in range(12)
     ]
 
 
 def live(**changes: Any) -> Report:
-    """A report of a live run."""
+    """Make the report of a live run."""
     return made_up(
         system={"engine": "live"},
         transport=Transport(kind="mqtt", broker="embedded", link="wifi"),
@@ -201,11 +221,12 @@ def live(**changes: Any) -> Report:
 
 
 def drawings(html: str) -> list[ET.Element]:
-    """The plots of a page, which must be well-formed."""
+    """Parse the plots of a page, which must be well-formed."""
     svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
-    return [ET.fromstring(part.replace("xlink:href", "href")) for part in svgs]
+    return [ET.fromstring(svg.replace("xlink:href", "href")) for svg in svgs]
 
 
+#: Width, height and horizontal edges of each visible plot.
 DRAWN = """
 [...document.querySelectorAll("svg[role=img]")]
   .map(svg => svg.getBoundingClientRect())

@@ -14,16 +14,18 @@ from tests.sim.report.reports import MEASURED, about, live, made_up
 
 
 def sentence(report) -> str:
+    """Join the two parts of the summary."""
     return "".join(answer(report))
 
 
 def with_accuracy(report, accuracy):
-    """The same, accuracy over time given by a function of a bin's begin."""
+    """Replace the accuracy of each bin of the timeline by a function of the bin's begin."""
     bins = (replace(b, accuracy=accuracy(b.begin)) for b in report.system.timeline)
     return with_system(report, timeline=tuple(bins))
 
 
 def with_system(report, **changes):
+    """Replace fields of the system's policy."""
     return replace(report, policies=(replace(report.system, **changes), *report.policies[1:]))
 
 
@@ -87,7 +89,7 @@ def test_savings_below_100_percent_are_not_rounded_up():
     assert "99.7 % fewer bytes" in sentence(with_system(made_up(), bytes=few))
 
 
-def test_loss_is_reported_as_a_loss():
+def test_summary_reports_more_bytes_and_energy_than_all_cloud():
     report = made_up()
     system = report.system
     up = replace(system.bytes.up, value=900.0, low=890.0, high=910.0)
@@ -138,15 +140,15 @@ def test_run_without_limitations_has_no_caveats():
 
 
 def test_key_figures_come_with_intervals_and_baselines():
-    found = {figure.name: figure for figure in key_figures(made_up(money=30.0))}
-    assert found["accuracy"].value == "90.0 %"
-    assert found["accuracy"].interval == "95 % interval 89.0 to 91.0 %"
-    assert found["accuracy"].note == "all cloud 95.0 %, all edge 82.0 %"
-    assert found["offloaded"].note == "of 1,000 instances"
-    assert found["offloaded: 95 % within"].value == "100 ms"
-    assert found["bytes per instance"].note == "100 up, 50 down; all cloud 750"
-    assert found["cost per month"].value == "30 EUR"
-    few = {
+    figures = {figure.name: figure for figure in key_figures(made_up(money=30.0))}
+    assert figures["accuracy"].value == "90.0 %"
+    assert figures["accuracy"].interval == "95 % interval 89.0 to 91.0 %"
+    assert figures["accuracy"].note == "all cloud 95.0 %, all edge 82.0 %"
+    assert figures["offloaded"].note == "of 1,000 instances"
+    assert figures["offloaded: 95 % within"].value == "100 ms"
+    assert figures["bytes per instance"].note == "100 up, 50 down; all cloud 750"
+    assert figures["cost per month"].value == "30 EUR"
+    names = {
         figure.name for figure in key_figures(made_up(accuracy=None, keys=("edge_only", "system")))
     }
-    assert not {"accuracy", "cost per month"} & few
+    assert not {"accuracy", "cost per month"} & names

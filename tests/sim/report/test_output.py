@@ -1,4 +1,4 @@
-"""Tests of folders of results and of CSV files."""
+"""Tests of result folders and of CSV files."""
 
 import csv
 import io
@@ -15,6 +15,7 @@ from tests.sim.report.reports import made_up
 
 @pytest.fixture
 def demo(tmp_path: Path) -> dict:
+    """Results of a demo by file name."""
     folder = tmp_path / "a-bundle"
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
@@ -29,11 +30,13 @@ def demo(tmp_path: Path) -> dict:
 
 @pytest.fixture
 def simulation() -> dict:
+    """Results of a simulation by file name."""
     texts = {name: name for name in SIMULATION.files}
     return {**texts, "report.json": json.dumps({"kind": SIMULATION.kind})}
 
 
-def tree(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
+    """List the relative paths of all files in a folder."""
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
@@ -41,7 +44,7 @@ def test_folder_has_exactly_the_results(tmp_path, demo):
     out = tmp_path / "deep" / "out"
     DEMO.check(out)
     DEMO.write(out, demo)
-    assert tree(out) == {*demo, "bundle/manifest.json"} - {"bundle"}
+    assert list_files(out) == {*demo, "bundle/manifest.json"} - {"bundle"}
     assert (out / "report.html").read_text() == "<p>"
     assert (out / "report.html").stat().st_mode & 0o077 == 0o044
 
@@ -54,9 +57,9 @@ def test_earlier_results_are_replaced_and_other_files_stay(tmp_path, demo):
     DEMO.check(out)
     del demo["instances.csv"]
     DEMO.write(out, {**demo, "report.html": "<p>2"})
-    assert tree(out) == {*demo, "bundle/stage_0.onnx", "notes.txt"} - {"bundle"}
+    assert list_files(out) == {*demo, "bundle/stage_0.onnx", "notes.txt"} - {"bundle"}
     assert (out / "report.html").read_text() == "<p>2"
-    (out / "report.json").unlink()  # as an interrupted run leaves it
+    (out / "report.json").unlink()  # an interrupted run leaves no report
     (out / "notes.txt").unlink()
     DEMO.check(out)
 
@@ -66,7 +69,7 @@ def test_failed_write_leaves_the_earlier_results_unchanged(tmp_path, simulation)
     SIMULATION.write(out, simulation)
     with pytest.raises(UnicodeEncodeError):
         SIMULATION.write(out, {**simulation, "policies.csv": "new", "report.html": "\ud800"})
-    assert tree(out) == set(SIMULATION.files)
+    assert list_files(out) == set(SIMULATION.files)
     assert (out / "policies.csv").read_text() == "policies.csv"
 
 
@@ -88,20 +91,22 @@ def test_folder_with_other_files_is_refused_and_unchanged(tmp_path, name, conten
     assert (out / name).read_text() == content
 
 
-def test_error_names_a_file_in_place_of_a_folder(tmp_path):
+def test_file_as_output_folder_is_refused(tmp_path):
     (tmp_path / "out").write_text("")
     for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
         with pytest.raises(InputError, match=r"out is a file, not a folder"):
             DEMO.check(out)
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="Linux: a folder that takes no files")
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs /proc of Linux, where no file can be created"
+)
 def test_folder_without_write_access_is_refused():
     with pytest.raises(InputError, match="cannot write to /proc"):
         SIMULATION.check(Path("/proc/out"))
 
 
-def read(text: str) -> list[dict[str, str]]:
+def read_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -110,16 +115,16 @@ def test_csv_files_contain_the_figures_of_the_report():
     report = made_up(money=30.0)
     files = report_files(report)
     assert set(files) == set(SIMULATION.files) - {"timings.toml"}
-    for row, policy in zip(read(files["policies.csv"]), report.policies, strict=True):
+    for row, policy in zip(read_csv(files["policies.csv"]), report.policies, strict=True):
         assert row["key"] == policy.key
         assert float(row["accuracy"]) == policy.accuracy.value
         assert float(row["latency_ms_p95_high"]) == policy.latency_ms["p95"].high
         assert int(row["answers_fallback"]) == policy.answers.fallback
         assert float(row["money_data"]) == policy.money.data
         assert not any(name.startswith("histogram") for name in row)
-    timeline = read(files["timeline.csv"])
+    timeline = read_csv(files["timeline.csv"])
     assert sum(float(row["fallback"]) for row in timeline) == 40.0
-    classes = read(files["classes.csv"])
+    classes = read_csv(files["classes.csv"])
     assert len(classes) == len(report.system.classes)
     assert classes[5]["accuracy"] == ""
 
@@ -137,5 +142,5 @@ def test_csv_files_contain_the_figures_of_the_report():
         ("a=b", "a=b"),
     ],
 )
-def test_texts_are_no_formulas_in_a_spreadsheet(label, written):
+def test_texts_are_not_formulas_in_a_spreadsheet(label, written):
     assert to_csv([{"class": label}]) == f"class\n{written}\n"

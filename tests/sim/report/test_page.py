@@ -1,4 +1,4 @@
-"""Tests of the page of a run: completeness, escaping, and the absence of requests."""
+"""Tests of the HTML page of a run: its contents, escaping and lack of external requests."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.sim.report.reports import drawings, live, made_up
 
 
 def text(page: str) -> str:
-    """What a reader reads."""
+    """Get the visible text of a page."""
     page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     page = re.sub(r"</?(span|b)\b[^>]*>", "", page)
-    plain = escaping.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
-    return re.sub(r"\s+", " ", plain)
+    visible = escaping.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
+    return re.sub(r"\s+", " ", visible)
 
 
 @pytest.fixture
 def without_plots(monkeypatch):
-    """Pages of words alone: plots take a tenth of a second each."""
+    """Omit the plots, each of which takes a tenth of a second to draw."""
     for module in (run_plots, timeline):
         monkeypatch.setattr(module, "draw", lambda *_, **__: Markup("<svg/>"))
 
@@ -65,24 +65,24 @@ def test_page_makes_no_request(page):
 def test_ids_are_unique_and_references_exist(page):
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    wanted = re.findall(r"url\(#([^)]+)\)", page) + re.findall(r'href="#([^"]+)"', page)
+    references = re.findall(r"url\(#([^)]+)\)", page) + re.findall(r'href="#([^"]+)"', page)
     for group in re.findall(r'aria-labelledby="([^"]+)"', page):
-        wanted += group.split()
-    assert set(wanted) <= set(ids)
+        references += group.split()
+    assert set(references) <= set(ids)
 
 
 def test_plots_are_well_formed_and_have_descriptions(page):
-    found = drawings(page)
-    assert len(found) == 3
-    for svg in found:
+    svgs = drawings(page)
+    assert len(svgs) == 3
+    for svg in svgs:
         assert svg.get("role") == "img"
         assert svg.find("{*}title").text
         assert len(svg.find("{*}desc").text) > 30
-        assert "#0" not in ET.tostring(svg, "unicode")  # a colour that is no CSS variable
+        assert "#0" not in ET.tostring(svg, "unicode")  # every colour is a CSS variable
         assert "DejaVu" not in ET.tostring(svg, "unicode")
 
 
-def test_policies_and_an_outage_are_named(page):
+def test_page_names_the_policies_and_the_outage(page):
     for policy in made_up().policies:
         assert page.count(policy.name) >= 4
     assert "Shaded: cloud was down from 0:20 to 0:30 h." in text(page)
@@ -90,8 +90,8 @@ def test_policies_and_an_outage_are_named(page):
 
 @pytest.mark.usefixtures("without_plots")
 def test_outage_is_described_by_the_time_of_day():
-    found = text(render(made_up(settings={"day_start": "11:40"})))
-    assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in found
+    content = text(render(made_up(settings={"day_start": "11:40"})))
+    assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in content
 
 
 @pytest.mark.slow
@@ -101,38 +101,38 @@ def test_operating_points_are_in_the_plot_or_counted():
     assert all(left < p.cost < right and low < p.accuracy < high for p in report.frontier.points)
     assert left == 0
     assert "below the plot" not in text(render(report))
-    cheap = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
-    points = replace(report.frontier, points=(cheap, *report.frontier.points))
-    far = replace(report, frontier=points)
-    assert frontier_limits(far)[1][0] > 0.5
-    assert "on validation rows (3 of 10 are below the plot). The ring" in text(render(far))
+    inaccurate = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
+    frontier = replace(report.frontier, points=(inaccurate, *report.frontier.points))
+    report_below = replace(report, frontier=frontier)
+    assert frontier_limits(report_below)[1][0] > 0.5
+    assert "on validation rows (3 of 10 are below the plot). The ring" in text(render(report_below))
 
 
 def test_timeline_without_answers_is_drawn():
-    none = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
-    unknown = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))
+    no_routes = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
+    no_figures = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))
     report = made_up()
-    bins = [replace(b, **none, **unknown, instances=0.0) for b in report.system.timeline]
+    bins = [replace(b, **no_routes, **no_figures, instances=0.0) for b in report.system.timeline]
     assert timeline_plot(made_up(system={"timeline": tuple(bins)}))
 
 
 @pytest.mark.slow
 def test_markup_in_names_is_escaped():
-    evil = "</title><script>alert(1)</script>&\"'$"
-    classes = tuple(replace(c, label=evil) for c in made_up().system.classes)
+    name = "</title><script>alert(1)</script>&\"'$"
+    classes = tuple(replace(c, label=name) for c in made_up().system.classes)
     report = made_up(
-        system={"name": evil, "classes": classes},
-        settings={"workload": evil, "<b>": evil},
-        dataset=evil, method=evil, command=evil, notes=(evil,), troubles=(evil,),
-        transport=Transport(kind="virtual", broker=evil, link=evil),
+        system={"name": name, "classes": classes},
+        settings={"workload": name, "<b>": name},
+        dataset=name, method=name, command=name, notes=(name,), troubles=(name,),
+        transport=Transport(kind="virtual", broker=name, link=name),
         stages=(
-            StageResult(name=evil, columns=1, acquires=(evil,), price=1.0, answers=1, share=0.1),
+            StageResult(name=name, columns=1, acquires=(name,), price=1.0, answers=1, share=0.1),
         ),
     )  # fmt: skip
-    found = render(report)
-    assert "<script" not in found
-    assert evil in escaping.unescape(found)
-    assert drawings(found)
+    page = render(report)
+    assert "<script" not in page
+    assert name in escaping.unescape(page)
+    assert drawings(page)
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -151,30 +151,30 @@ def test_markup_in_names_is_escaped():
     ],
 )
 def test_page_has_the_parts_of_the_run(report, parts):
-    found = text(render(report))
+    content = text(render(report))
     for part in parts:
-        assert part in found
-    assert "nan" not in found.lower().split()
+        assert part in content
+    assert "nan" not in content.lower().split()
 
 
 def test_run_without_answers_has_a_page():
     lost = AnswerCounts(edge=0, cloud=0, fallback=0, late=0, lost=1000)
-    nothing = {
+    no_answers = {
         "answers": lost, "latency_ms": {}, "breakdown_ms": {}, "reasons": {},
         "histogram": LatencyHistogram(),
     }  # fmt: skip
     report = made_up(system={"timeline": (), "classes": ()}, faults=())
-    report = replace(report, policies=tuple(replace(p, **nothing) for p in report.policies))
-    found = text(render(report))
-    assert "No instance was answered." in found
-    assert "1,000 of 1,000 instances have no answer" in found
+    report = replace(report, policies=tuple(replace(p, **no_answers) for p in report.policies))
+    content = text(render(report))
+    assert "No instance was answered." in content
+    assert "1,000 of 1,000 instances have no answer" in content
 
 
 @pytest.mark.usefixtures("without_plots")
 def test_page_lists_only_the_most_offloaded_of_many_classes():
-    some = ClassResult(
+    offloaded = ClassResult(
         label="A", instances=5.0, offload_rate=0.5, accuracy=0.9, edge_accuracy=0.8, precision=None
     )
-    none = replace(some, label="none", instances=0.0, offload_rate=None, accuracy=None)
-    found = text(render(made_up(system={"classes": (*[some] * 60, none)})))
-    assert "the 40 classes of 61 with most offloads" in found
+    absent = replace(offloaded, label="none", instances=0.0, offload_rate=None, accuracy=None)
+    content = text(render(made_up(system={"classes": (*[offloaded] * 60, absent)})))
+    assert "the 40 classes of 61 with most offloads" in content

@@ -1,4 +1,4 @@
-"""Tests of the pages in a real browser: layout, accessibility and colours."""
+"""Tests of the HTML pages of runs in a browser: layout, accessibility and colours."""
 
 import re
 from itertools import pairwise
@@ -10,30 +10,31 @@ from gatewise_sim.report.document import StageResult
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import DRAWN, live, made_up
 
-pytestmark = pytest.mark.slow  # a real browser
+pytestmark = pytest.mark.slow  # starts a browser
 
 WIDTHS = (360, 700, 800, 1400)
 
-#: Texts of one drawing that lie over each other, in pairs, and those that stick out.
+#: Pairs of overlapping texts of a plot, and texts that extend beyond their plot.
 OVERLAPS = """
 (() => {
-  const found = [];
+  const faults = [];
   for (const svg of document.querySelectorAll("svg[role=img]")) {
     const frame = svg.getBoundingClientRect();
     if (!frame.width) continue;
+    const name = svg.getAttribute("aria-labelledby");
     const texts = [...svg.querySelectorAll("text")].map(t => [t, t.getBoundingClientRect()]);
     texts.forEach(([t, a], i) => {
       if (a.left < frame.left - 4 || a.right > frame.right + 14)
-        found.push(`${svg.getAttribute("aria-labelledby")}: ${t.textContent} sticks out`);
+        faults.push(`${name}: ${t.textContent} is outside`);
       for (const [u, b] of texts.slice(i + 1)) {
         const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
         if (wide > 1 && tall > 4)
-          found.push(`${svg.getAttribute("aria-labelledby")}: ${t.textContent} | ${u.textContent}`);
+          faults.push(`${name}: ${t.textContent} | ${u.textContent}`);
       }
     });
   }
-  return found;
+  return faults;
 })()
 """
 
@@ -51,36 +52,38 @@ COLOURS = """
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Addresses of pages."""
+    """URLs of pages by name."""
     folder = tmp_path_factory.mktemp("pages")
-    one = made_up().system.classes[1]
+    class_result = made_up().system.classes[1]
     names = tuple(f"a feature with a name {k}" for k in range(6))
     stage = StageResult(name="s", columns=6, acquires=names, price=1.0, answers=9, share=0.1)
-    letters = tuple(replace(one, label=chr(65 + k)) for k in range(26))
+    classes = tuple(replace(class_result, label=chr(65 + k)) for k in range(26))
     reports = {
         "full": made_up(money=30.0),
         "live": live(),
         "plain": made_up(keys=("system",), faults=()),
         "unlabelled": made_up(accuracy=None),
         "stages": made_up(stages=(stage,)),
-        "classes": made_up(system={"classes": letters}),
+        "classes": made_up(system={"classes": classes}),
     }
-    found = {}
+    urls = {}
     for name, report in reports.items():
         path = folder / f"{name}.html"
         path.write_text(render(report))
-        found[name] = path.as_uri()
-    return found
+        urls[name] = path.as_uri()
+    return urls
 
 
 def luminance(colour: str) -> float:
+    """Compute the relative luminance of a colour as WCAG defines it."""
     parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
+def contrast(colour: str, background: str) -> float:
+    """Compute the contrast ratio of two colours as WCAG defines it."""
+    dark, light = sorted((luminance(colour), luminance(background)))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -90,12 +93,12 @@ def test_page_is_complete_at_every_width(browser, pages, name):
     counts = set()
     for width in WIDTHS:
         page.resize(width)
-        drawn = page.run(DRAWN)
-        counts.add(len(drawn))
-        assert all(w > 200 and h > 10 for w, h, *_ in drawn), drawn
+        plots = page.run(DRAWN)
+        counts.add(len(plots))
+        assert all(width > 200 and height > 10 for width, height, *_ in plots), plots
         assert page.run("document.documentElement.scrollWidth") == width
         assert page.run(OVERLAPS) == []
-    assert len(counts) == 1  # each picture is shown once, whatever the width
+    assert len(counts) == 1  # the same plots are shown at every width
     assert counts.pop() >= 2
     assert page.troubles == []
     assert page.requests == []
@@ -108,24 +111,24 @@ def test_narrow_page_shows_long_texts_and_scrollable_regions(browser, pages):
     assert page.run(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
     cell = f"{table}.querySelector('td.long').getBoundingClientRect()"
     assert page.run(f"{cell}.width > 0.9 * {table}.clientWidth && {cell}.height < 90")
-    across = "document.querySelector('.across')"
-    assert page.run(f"{across}.scrollWidth > {across}.clientWidth")
-    assert "gradient" in page.run(f"getComputedStyle({across}).backgroundImage")
+    region = "document.querySelector('.across')"
+    assert page.run(f"{region}.scrollWidth > {region}.clientWidth")
+    assert "gradient" in page.run(f"getComputedStyle({region}).backgroundImage")
     page.close()
 
 
 def test_images_and_regions_have_names_for_screen_readers(browser, pages):
     page = browser.page(pages["full"])
-    named: dict[str, list[str]] = {}
+    names_by_role: dict[str, list[str]] = {}
     for node in page.accessible:
         role = node.get("role", {}).get("value")
-        named.setdefault(role, []).append(node.get("name", {}).get("value", ""))
-    images = named.get("image", []) + named.get("img", [])
+        names_by_role.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+    images = names_by_role.get("image", []) + names_by_role.get("img", [])
     assert len(images) == len(page.run(DRAWN))
     assert all(len(name) > 40 for name in images)  # title and description
-    assert all(named["region"])
-    assert len(named["heading"]) >= 9
-    assert {"columnheader", "rowheader", "table"} <= set(named)
+    assert all(names_by_role["region"])
+    assert len(names_by_role["heading"]) >= 9
+    assert {"columnheader", "rowheader", "table"} <= set(names_by_role)
     levels = page.run("[...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])")
     assert levels[0] == 1
     assert levels.count(1) == 1
@@ -137,20 +140,20 @@ def test_images_and_regions_have_names_for_screen_readers(browser, pages):
 def test_colours_have_enough_contrast(browser, pages, dark):
     page = browser.page(pages["full"], dark=dark)
     colours = page.run(COLOURS)
-    grounds = [colours.pop("paper"), colours.pop("panel")]
-    assert (luminance(grounds[0]) < 0.1) is dark
+    backgrounds = [colours.pop("paper"), colours.pop("panel")]
+    assert (luminance(backgrounds[0]) < 0.1) is dark
     for name, colour in colours.items():
-        for ground in grounds:
-            assert contrast(colour, ground) >= 4.5, (name, colour, ground)
+        for background in backgrounds:
+            assert contrast(colour, background) >= 4.5, (name, colour, background)
     body = page.run("getComputedStyle(document.body).backgroundColor")
     red, green, blue = map(int, re.findall(r"\d+", body)[:3])
-    assert f"#{red:02x}{green:02x}{blue:02x}" == grounds[0]
-    # ... and no text has another colour than one of these
-    used = page.run("""[...new Set([...document.querySelectorAll('main *:not(svg *)')]
+    assert f"#{red:02x}{green:02x}{blue:02x}" == backgrounds[0]
+    # every text has one of these colours
+    text_colours = page.run("""[...new Set([...document.querySelectorAll('main *:not(svg *)')]
       .filter(e => e.offsetHeight).map(e => getComputedStyle(e).color))]""")
-    known = {"rgb({}, {}, {})".format(*(int(c[k : k + 2], 16) for k in (1, 3, 5)))
+    palette = {"rgb({}, {}, {})".format(*(int(c[k : k + 2], 16) for k in (1, 3, 5)))
              for c in colours.values()}  # fmt: skip
-    assert set(used) <= known
+    assert set(text_colours) <= palette
     page.close()
 
 

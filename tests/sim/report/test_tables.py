@@ -12,13 +12,14 @@ from tests.sim.report.reports import live, made_up
 
 
 def cells(table) -> dict[str, list]:
+    """Get the cells of a table by the first cell of each row."""
     return {row[0]: list(row[1:]) for row in table.rows}
 
 
-def test_figures_have_their_intervals_below_them():
+def test_policy_table_has_figures_with_intervals():
     rows = cells(tables.policy_table(made_up()))
     assert rows["accuracy"][0] == ("90.0 %", "89.0 to 91.0 %")
-    assert rows["offloaded"][1] == "0 %"  # an interval of no length is not shown
+    assert rows["offloaded"][1] == "0 %"  # an interval of zero width is omitted
     assert rows["workers busy"][0] == "10.0 %"
     assert "battery, days" not in rows
     assert "engine" not in rows
@@ -39,11 +40,11 @@ def test_spending_table_has_only_nonzero_parts(money):
     assert rows["energy: radio"][:2] == ["1 J", "0 J"]
     assert rows["bytes: request"][:2] == ["90", "0"]
     assert rows["ms: network"][:3] == ["8", "0", "40"]
-    bill = [name for name in rows if "a month" in name]
-    assert bill == (["EUR a month: data", "EUR a month: workers"] if money else [])
+    bill_rows = [name for name in rows if "a month" in name]
+    assert bill_rows == (["EUR a month: data", "EUR a month: workers"] if money else [])
 
 
-def test_classes_have_their_recall_with_and_without_the_cloud():
+def test_class_table_has_the_recall_with_and_without_the_cloud():
     rows = cells(tables.class_table(made_up().system.classes[:2]))
     assert rows["kind 1"] == ["200", "10.0 %", "94.0 %", "85.0 %", "n/a"]
 
@@ -58,7 +59,7 @@ def test_stage_table_lists_new_columns():
     assert row[-1].endswith("f13 and 6 more")
 
 
-def test_recalls_have_the_names_of_the_classes():
+def test_recalls_of_the_operating_point_name_the_classes():
     report = made_up()
     active = replace(report.frontier.active, recall={"kind 0": 0.9, "kind 1": None})
     report = replace(report, frontier=replace(report.frontier, active=active))
